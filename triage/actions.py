@@ -1,0 +1,177 @@
+"""What to do about a failure: the seven actions a strategy may return.
+
+`Retry`, `Replan`, `Rollback` and `Resume` call the function again; `Suspend`, `Escalate` and `Abort`
+end this call of `Agent.run`. An action only declares; `triage._recover` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from .steps import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def _optional_text(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and not isinstance(value, str):
+            raise refuse(f"{type(owner).__name__}.{name}", value, "text or None")
+
+
+class RecoveryAction:
+    """Base of the actions; its attributes name them: `RecoveryAction.RETRY is Retry`."""
+
+    RETRY: ClassVar[type[Retry]]
+    REPLAN: ClassVar[type[Replan]]
+    ROLLBACK: ClassVar[type[Rollback]]
+    RESUME: ClassVar[type[Resume]]
+    SUSPEND: ClassVar[type[Suspend]]
+    ESCALATE: ClassVar[type[Escalate]]
+    ABORT: ClassVar[type[Abort]]
+
+    kind: ClassVar[str]
+    """The action's name in lower case, as it stands in the journal."""
+
+
+@dataclass(frozen=True)
+class Retry(RecoveryAction):
+    """Call the function again.
+
+    hint: told to the next attempt as `_triage_hint`; None tells nothing. delay: seconds to wait
+    first, 0 by default; a delay that passes the run's deadline ends the run instead. inject: keyword
+    arguments given to the function for the next attempt alone.
+    """
+
+    hint: str | None = None
+    delay: float = 0.0
+    inject: Mapping[str, Any] = field(default_factory=dict)
+    kind: ClassVar[str] = "retry"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "hint")
+        _check_delay("Retry.delay", self.delay)
+        if not isinstance(self.inject, Mapping):
+            raise refuse("Retry.inject", self.inject, "a mapping of parameter names to values")
+        for name in self.inject:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise ValueError(f"Retry.inject has the key {name!r}, which is no parameter name")
+
+
+@dataclass(frozen=True)
+class Replan(RecoveryAction):
+    """Call the function again with a new plan.
+
+    hint: told as `_triage_hint`; None gives the diagnosis' own hint, or a sentence that asks for
+    another plan. delay: seconds to wait first.
+    """
+
+    hint: str | None = None
+    delay: float = 0.0
+    kind: ClassVar[str] = "replan"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "hint")
+        _check_delay("Replan.delay", self.delay)
+
+
+@dataclass(frozen=True)
+class Rollback(RecoveryAction):
+    """Restore trajectory and state to a checkpoint and call the function from there.
+
+    checkpoint_id: as returned by `record_step`, `update_state` or found in
+    `FailureContext.checkpoint_id`; None is the last position before the critical step, or the last
+    one if there is none. hint: None gives one that says what was kept.
+    """
+
+    checkpoint_id: str | None = None
+    hint: str | None = None
+    kind: ClassVar[str] = "rollback"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "checkpoint_id", "hint")
+
+
+@dataclass(frozen=True)
+class Resume(RecoveryAction):
+    """Call the function again to go on from a subgoal.
+
+    subgoal: told as `_triage_subgoal`; None is the first declared and not completed one. The state
+    and the completed subgoals are kept. hint: told as `_triage_hint`.
+    """
+
+    subgoal: str | None = None
+    hint: str | None = None
+    kind: ClassVar[str] = "resume"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "subgoal", "hint")
+
+
+@dataclass(frozen=True)
+class Suspend(RecoveryAction):
+    """Stop and wait for a person: raises `TriageSuspendedError`, whose token resumes the run once.
+
+    question: what the person is asked; None gives the diagnosis. metadata: JSON values kept with it.
+    """
+
+    question: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    kind: ClassVar[str] = "suspend"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "question")
+        if not isinstance(self.metadata, Mapping):
+            raise refuse("Suspend.metadata", self.metadata, "a mapping")
+
+
+@dataclass(frozen=True)
+class Escalate(RecoveryAction):
+    """Give up and hand over: raises `TriageEscalationError` from the original error."""
+
+    reason: str | None = None
+    kind: ClassVar[str] = "escalate"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "reason")
+
+
+@dataclass(frozen=True)
+class Abort(RecoveryAction):
+    """Stop for good: raises `TriageAbortError` from the original error."""
+
+    reason: str | None = None
+    kind: ClassVar[str] = "abort"
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "reason")
+
+
+def _check_delay(field_name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refuse(field_name, value, "a number of seconds")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{field_name} must be a finite number of seconds from 0, not {value}")
+
+
+Proceed: TypeAlias = Retry | Replan | Rollback | Resume
+"""The actions that call the function again."""
+Stop: TypeAlias = Suspend | Escalate | Abort
+"""The actions that end the call of `Agent.run`."""
+Action: TypeAlias = Proceed | Stop
+"""The closed union, for `match` with `assert_never`."""
+
+ACTIONS: tuple[type[Action], ...] = (Retry, Replan, Rollback, Resume, Suspend, Escalate, Abort)
+"""All seven, in the order of the documentation."""
+
+
+def _name_actions(actions: Iterable[type[Action]]) -> None:
+    for action in actions:
+        setattr(RecoveryAction, action.kind.upper(), action)
+
+
+_name_actions(ACTIONS)

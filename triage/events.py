@@ -1,0 +1,296 @@
+"""What happened in a run: one value per event, and `RunState`, which is read from them.
+
+Every event begins with the run's id, its position `seq` (from 0, without gaps) and the time (seconds
+since the epoch, for people: order is `seq`), and ends with `v`, the version of its form. The journal
+is these events and nothing else; trajectory, state, checkpoints, limits and reports are folds of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from .actions import Action, Rollback
+from .diagnosis import Diagnosis
+from .failures import Attempt, ErrorInfo
+from .steps import NO_USAGE, Step, Trajectory, Usage
+
+
+class RunStarted(NamedTuple):
+    """agent: its name. task, args: as given, as JSON; `unstored` names arguments without a JSON form.
+
+    parent: id of the run this one was started in, None at the top. salt: makes the digests of this
+    run's call arguments its own.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    agent: str
+    task: Any = None
+    args: Mapping[str, Any] = {}
+    unstored: tuple[str, ...] = ()
+    parent: str | None = None
+    salt: str = ""
+    v: int = 1
+
+
+class AttemptStarted(NamedTuple):
+    """attempt: its number, from 1. base: position whose steps and state it starts with; None: empty.
+
+    hint, subgoal: what it is told. keep_state: the state goes on although the steps do not.
+    inject: names of parameters injected for this attempt.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    base: int | None = None
+    hint: str | None = None
+    subgoal: str | None = None
+    keep_state: bool = False
+    inject: tuple[str, ...] = ()
+    v: int = 1
+
+
+class StepRecorded(NamedTuple):
+    """A step of the attempt, hand-written or of a recorded call."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    step: Step
+    v: int = 1
+
+
+class StateUpdated(NamedTuple):
+    """values: merged into the state, top-level key by key."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    values: Mapping[str, Any]
+    v: int = 1
+
+
+class UsageRecorded(NamedTuple):
+    """usage: consumed since the last one."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    usage: Usage
+    v: int = 1
+
+
+class CallStarted(NamedTuple):
+    """A recorded call is about to run. key: tool, digest and occurrence. arguments: for people.
+
+    idempotency_key: given to the tool, the same in every attempt and process. keyed: the tool asked
+    for it, so a repeat is safe on the other side.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    key: str
+    tool: str
+    effect: str
+    arguments: Any = None
+    idempotency_key: str = ""
+    v: int = 1
+
+
+class CallFinished(NamedTuple):
+    """A recorded call ended. outcome: `done`, `not_attempted`, `failed` or `in_doubt`.
+
+    result: as JSON. exact: the JSON says all of it. replayed: reused, nothing ran. step: index of its
+    step in the attempt. keyed: the tool took the idempotency key, so a repeat is safe.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    key: str
+    outcome: str
+    result: Any = None
+    exact: bool = True
+    error: ErrorInfo | None = None
+    replayed: bool = False
+    step: int | None = None
+    keyed: bool = False
+    v: int = 1
+
+
+class SubgoalsDeclared(NamedTuple):
+    """names: what the agent means to do, in order; added to those declared before."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    names: tuple[str, ...]
+    v: int = 1
+
+
+class SubgoalCompleted(NamedTuple):
+    """name: a declared subgoal that is done."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    name: str
+    v: int = 1
+
+
+class CompensatorRegistered(NamedTuple):
+    """name: of the compensator. key: of the call it undoes, None for a hand-written step."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    name: str
+    key: str | None = None
+    v: int = 1
+
+
+class CompensatorRan(NamedTuple):
+    """error: None when it undid its call."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    name: str
+    key: str | None = None
+    error: ErrorInfo | None = None
+    v: int = 1
+
+
+class AttemptFailed(NamedTuple):
+    """error: None when a check or a limit failed the attempt."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    error: ErrorInfo | None
+    diagnosis: Diagnosis
+    v: int = 1
+
+
+class ActionChosen(NamedTuple):
+    """action: what will be done. by: who decided. reason: why, where it is not the policy's answer."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    action: Action
+    by: str = ""
+    reason: str = ""
+    v: int = 1
+
+
+class PlanMade(NamedTuple):
+    """plan: as JSON. version: from 1."""
+
+    run_id: str
+    seq: int
+    time: float
+    plan: Any
+    version: int = 1
+    v: int = 1
+
+
+class PlanStepMoved(NamedTuple):
+    """step: its key. status: `started`, `done`, `failed` or `skipped`."""
+
+    run_id: str
+    seq: int
+    time: float
+    step: str
+    status: str
+    detail: str = ""
+    v: int = 1
+
+
+class ApprovalAsked(NamedTuple):
+    """kind: what is to be approved. subject: digest of exactly what."""
+
+    run_id: str
+    seq: int
+    time: float
+    kind: str
+    subject: str
+    question: str = ""
+    payload: Any = None
+    v: int = 1
+
+
+class ApprovalGiven(NamedTuple):
+    """decision: `approved`, `rejected` or `edited`. by: who, as they named themselves."""
+
+    run_id: str
+    seq: int
+    time: float
+    kind: str
+    subject: str
+    decision: str
+    by: str = ""
+    reason: str = ""
+    payload: Any = None
+    v: int = 1
+
+
+class RunSuspended(NamedTuple):
+    """token_digest: SHA-256 of the token; the token itself is never stored. question: what is asked."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    token_digest: str
+    question: str
+    metadata: Mapping[str, Any] = {}
+    v: int = 1
+
+
+class RunResumed(NamedTuple):
+    """action: the answer, taken in place of the suspension."""
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    action: Action
+    v: int = 1
+
+
+class RunFinished(NamedTuple):
+    """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON."""
+
+    run_id: str
+    seq: int
+    time: float
+    status: str
+    result: Any = None
+    exact: bool = True
+    error: ErrorInfo | None = None
+    v: int = 1
+
+
+Event: TypeAlias = (
+    RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
+    | CallFinished | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered | CompensatorRan
+    | AttemptFailed | ActionChosen | PlanMade | PlanStepMoved | ApprovalAsked | ApprovalGiven
+    | RunSuspended | RunResumed | RunFinished
+)  # fmt: skip

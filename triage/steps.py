@@ -1,0 +1,290 @@
+"""What the agent did: `Step`, what it used: `Usage`, and the read-only `Trajectory` of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+
+from .taxonomy import Effect
+
+if TYPE_CHECKING:
+    from .failures import ErrorInfo
+
+
+def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeError:
+    """The error for a value of the wrong type: names the field, the type found and the remedy."""
+    tail = f"; {remedy}" if remedy else ""
+    return TypeError(f"{field} must be {wanted}, not {type(value).__name__} ({_short(value)}){tail}")
+
+
+def _short(value: object, limit: int = 60) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a broken __repr__ must not replace the error being reported
+        return "no repr"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class _UsageFields(NamedTuple):
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    calls: int
+    model: str | None
+
+
+class Usage(_UsageFields):
+    """What model calls consumed.
+
+    Tokens and calls are counts, `cost_usd` is US dollars, None where the price is not known (never
+    guessed as 0). `calls` is the number of model calls this value stands for, 1 by default. Raises
+    TypeError or ValueError for a negative or non-numeric field.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cost_usd: float | None = None,
+        calls: int = 1,
+        model: str | None = None,
+    ) -> Self:
+        for name, count in (
+            ("input_tokens", input_tokens),
+            ("output_tokens", output_tokens),
+            ("calls", calls),
+        ):
+            if type(count) is not int:
+                raise refuse(f"Usage.{name}", count, "a whole number", "give the provider's count")
+            if count < 0:
+                raise ValueError(f"Usage.{name} must be 0 or more, not {count}")
+        if cost_usd is not None:
+            if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float):
+                raise refuse("Usage.cost_usd", cost_usd, "a number of US dollars or None")
+            if not 0 <= cost_usd < float("inf"):
+                raise ValueError(f"Usage.cost_usd must be a finite number from 0, not {cost_usd}")
+        if model is not None and not isinstance(model, str):
+            raise refuse("Usage.model", model, "a model's name or None")
+        return tuple.__new__(cls, (input_tokens, output_tokens, cost_usd, calls, model))
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output tokens together."""
+        return self.input_tokens + self.output_tokens
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum. A cost that is unknown on one side leaves the known part, which is then a floor."""
+        cost = self.cost_usd
+        if other.cost_usd is not None:
+            cost = other.cost_usd if cost is None else cost + other.cost_usd
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            cost,
+            self.calls + other.calls,
+            self.model if self.model == other.model else None,
+        )
+
+
+NO_USAGE = Usage(calls=0)
+"""Nothing consumed."""
+
+
+class _StepFields(NamedTuple):
+    index: int | None
+    action: str
+    tool_called: str | None
+    tool_input: Any
+    tool_output: Any
+    llm_output: str | None
+    error: str | None
+    exception_type: str | None
+    effect: Effect | None
+    usage: Usage | None
+    metadata: Mapping[str, Any] | None
+    timestamp: float | None
+    duration_s: float | None
+
+
+class Step(_StepFields):
+    """One observable thing the agent did.
+
+    index: position in the attempt, from 0; set by the run, may be left out. action: what was done,
+    in a word or two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its
+    data. llm_output: what the model said. error, exception_type: what this step failed with, if it
+    did. effect: what the tool does to the world; None means not said. usage: what it consumed.
+    metadata: anything more. timestamp: seconds since the epoch, set when recorded. duration_s:
+    seconds, None if not measured.
+
+    A recorded step keeps JSON values: containers are copied when they are recorded, so that a later
+    change of the caller's object cannot change what was recorded. Raises TypeError or ValueError
+    for a field of the wrong type or value.
+    """
+
+    __slots__ = ()
+
+    def __new__(  # noqa: PLR0913 - the fields of a record, all by keyword
+        cls,
+        index: int | None = None,
+        action: str = "",
+        tool_called: str | None = None,
+        tool_input: Any = None,
+        tool_output: Any = None,
+        llm_output: str | None = None,
+        error: str | None = None,
+        exception_type: str | None = None,
+        effect: Effect | str | None = None,
+        usage: Usage | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        timestamp: float | None = None,
+        duration_s: float | None = None,
+    ) -> Self:
+        fields = (
+            index, action, tool_called, tool_input, tool_output, llm_output, error,
+            exception_type, effect, usage, metadata, timestamp, duration_s,
+        )  # fmt: skip
+        # The common case first: one expression of identity tests, no loop, no call.
+        if not (
+            action.__class__ is str
+            and (index is None or (index.__class__ is int and index >= 0))
+            and (tool_called is None or tool_called.__class__ is str)
+            and (llm_output is None or llm_output.__class__ is str)
+            and error is None
+            and exception_type is None
+            and effect is None
+            and usage is None
+            and metadata is None
+            and timestamp is None
+            and duration_s is None
+        ):
+            fields = _checked(fields)
+        return tuple.__new__(cls, fields)
+
+
+_OPTIONAL_TEXT = (
+    (2, "tool_called", "the tool's name or None"),
+    (5, "llm_output", "text or None"),
+    (6, "error", "text or None"),
+    (7, "exception_type", "an exception's class name or None"),
+)
+
+
+def _checked(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    index, action, effect, usage, metadata = fields[0], fields[1], fields[8], fields[9], fields[10]
+    if index is not None and type(index) is not int:
+        raise refuse("Step.index", index, "a whole number or None", "write Step(action=…)")
+    if index is not None and index < 0:
+        raise ValueError(f"Step.index must be 0 or more, not {index}")
+    if not isinstance(action, str):
+        raise refuse("Step.action", action, "text")
+    for position, name, wanted in _OPTIONAL_TEXT:
+        value = fields[position]
+        if value is not None and not isinstance(value, str):
+            raise refuse(f"Step.{name}", value, wanted, "pass str(value)")
+    if effect is not None and not isinstance(effect, Effect):
+        effect = effect_of("Step.effect", effect)
+    if usage is not None and not isinstance(usage, Usage):
+        raise refuse("Step.usage", usage, "a Usage or None")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise refuse("Step.metadata", metadata, "a mapping or None")
+    for position, name in ((11, "timestamp"), (12, "duration_s")):
+        _check_seconds(f"Step.{name}", fields[position])
+    return (*fields[:8], effect, *fields[9:])
+
+
+def _check_seconds(field: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refuse(field, value, "a number of seconds or None")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{field} must be a finite number from 0, not {value}")
+
+
+def effect_of(field: str, value: object) -> Effect:
+    """`value` as an `Effect`; ValueError naming `field` and the four words otherwise."""
+    try:
+        return Effect(value)  # type: ignore[arg-type] # the enum itself says whether it knows the value
+    except ValueError:
+        words = ", ".join(effect.value for effect in Effect)
+        raise ValueError(f"{field} must be one of {words}, not {_short(value)}") from None
+
+
+class Trajectory(Sequence[Step]):
+    """Read-only view of the steps of one attempt, oldest first, with the error that ended it.
+
+    Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
+    or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
+    that exist, name to JSON Schema of the arguments (None where it is not known); empty means the
+    manifest is not known. constraints: strings no output may contain.
+    """
+
+    __slots__ = ("_steps", "attempt", "constraints", "error", "task", "tools")
+
+    def __init__(
+        self,
+        steps: Iterable[Step] = (),
+        *,
+        error: ErrorInfo | None = None,
+        attempt: int = 1,
+        task: Any = None,
+        tools: Mapping[str, Any] | None = None,
+        constraints: tuple[str, ...] = (),
+    ) -> None:
+        self._steps = tuple(steps)
+        self.error = error
+        self.attempt = attempt
+        self.task = task
+        self.tools: Mapping[str, Any] = {} if tools is None else tools
+        self.constraints = constraints
+
+    def replace(self, steps: Iterable[Step], *, task: Any = None) -> Trajectory:
+        """The same attempt with other steps, and with another task if one is given."""
+        return Trajectory(
+            steps,
+            error=self.error,
+            attempt=self.attempt,
+            task=self.task if task is None else task,
+            tools=self.tools,
+            constraints=self.constraints,
+        )
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, oldest first."""
+        return self._steps
+
+    def last(self, n: int = 1) -> Trajectory:
+        """The newest `n` steps, fewer if there are fewer."""
+        return self[max(0, len(self._steps) - n) :]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Trajectory: ...
+    def __getitem__(self, index: int | slice) -> Step | Trajectory:
+        if isinstance(index, slice):
+            return self.replace(self._steps[index])
+        return self._steps[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return (
+            self._steps == other._steps
+            and self.error == other.error
+            and self.attempt == other.attempt
+            and self.task == other.task
+        )
+
+    def __hash__(self) -> int:
+        return hash((len(self._steps), self.attempt))
+
+    def __repr__(self) -> str:
+        end = "" if self.error is None else f", error={self.error.type_name}"
+        return f"<Trajectory attempt={self.attempt} steps={len(self._steps)}{end}>"
