@@ -175,3 +175,29 @@ def _name_actions(actions: Iterable[type[Action]]) -> None:
 
 
 _name_actions(ACTIONS)
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Answer to "did this call happen?": yes, with this result, which the call then returns."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """Answer to "may this call run?": yes, once."""
+
+
+def happened(result: Any = None) -> Happened:
+    """The call in doubt has happened, with this result. For `Agent.resume`."""
+    return Happened(result)
+
+
+def rerun() -> Rerun:
+    """The call in doubt has not happened, or may happen again: run it. For `Agent.resume`."""
+    return Rerun()
+
+
+Reply: TypeAlias = Action | Happened | Rerun
+"""What `Agent.resume` takes."""

@@ -104,7 +104,7 @@ def _check_texts(diagnosis: Diagnosis) -> None:
             raise refuse(f"Diagnosis.{name}", value, "text or None")
     set_ = object.__setattr__
     if isinstance(diagnosis.cause, str):
-        set_(diagnosis, "cause", _cause(diagnosis.cause))
+        set_(diagnosis, "cause", known_cause(diagnosis.cause))
     for name, kind in (("evidence", Evidence), ("suggestions", str), ("candidates", FailureType)):
         values = getattr(diagnosis, name)
         if isinstance(values, str) or not isinstance(values, tuple | list):
@@ -115,7 +115,8 @@ def _check_texts(diagnosis: Diagnosis) -> None:
         set_(diagnosis, name, tuple(values))
 
 
-def _cause(text: str) -> Cause | str:
+def known_cause(text: str) -> Cause | str:
+    """The `Cause` of this word, or the word itself where it is an application's own."""
     try:
         return Cause(text)
     except ValueError:

@@ -1,0 +1,1 @@
+"""The main demonstration: one agent, thirteen tasks, three ways to meet a failure."""

@@ -1,0 +1,124 @@
+"""`python -m examples.demo`: every task in every mode, then one JSON line for each mode."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+
+from .modes import MODES, Outcome, Runner, desk, endpoint
+from .service import Service
+from .show import Show, describe
+from .tasks import TASKS, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Report(NamedTuple):
+    """One mode in numbers; the fields of the JSON line.
+
+    tasks, done: how many there were and how many really ended well. model_calls: requests to the
+    model, refused ones included. repeated_effects: charges beyond the first of an order.
+    seconds_waited: slept between attempts.
+    """
+
+    mode: str
+    tasks: int
+    done: int
+    model_calls: int
+    repeated_effects: int
+    seconds_waited: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demonstration; 0 if every task was done under triage, or triage was not asked for."""
+    options = _options(arguments)
+    tasks = [task for task in TASKS if not options.task or task.id in options.task]
+    modes = [mode for mode in MODES if not options.mode or mode in options.mode]
+    show = Show(_console(plain=options.plain))
+    reports: list[Report] = []
+    outcomes: dict[str, list[Outcome]] = {}
+    for mode in modes:
+        report, outcomes[mode] = run_mode(mode, tasks, show)
+        reports.append(report)
+    show.summary(tasks, outcomes)
+    for report in reports:
+        sys.stdout.write(f"{json.dumps(report._asdict())}\n")
+    return 0 if all(r.done == r.tasks for r in reports if r.mode == "triage") else 1
+
+
+def run_mode(mode: str, tasks: Sequence[Task], show: Show) -> tuple[Report, list[Outcome]]:
+    """All tasks in one mode, on a fresh copy of the shop."""
+    with tempfile.TemporaryDirectory() as directory, Service(Path(directory)) as service:
+        show.mode(mode, endpoint(service.url).model)
+        outcomes = asyncio.run(_run_tasks(mode, tasks, service, show))
+        repeated = service.shop.repeated_charges()
+    report = Report(
+        mode=mode,
+        tasks=len(tasks),
+        done=sum(outcome.done for outcome in outcomes),
+        model_calls=sum(outcome.model_calls for outcome in outcomes),
+        repeated_effects=repeated,
+        seconds_waited=round(sum(outcome.waited for outcome in outcomes), 2),
+    )
+    return report, outcomes
+
+
+async def _run_tasks(
+    mode: str, tasks: Sequence[Task], service: Service, show: Show
+) -> list[Outcome]:
+    return [await run_task(mode, task, service, show) for task in tasks]
+
+
+async def run_task(mode: str, task: Task, service: Service, show: Show) -> Outcome:
+    """One task in one mode. Whatever the agent raises is its outcome."""
+    service.faults.set(task.id, task.faults)
+    runner = Runner(mode, service, show)
+    answer, error = None, None
+    started = time.monotonic()
+    async with desk(service, task.id) as agent:
+        with show.task(task):
+            try:
+                answer = await runner.run(agent, task)
+            except Exception as problem:  # noqa: BLE001 - every failure is a result to be shown
+                error = describe(problem)
+    seconds = time.monotonic() - started
+    outcome = Outcome(
+        task=task.id,
+        done=await asyncio.to_thread(task.check, answer, service.shop),
+        error=error,
+        model_calls=agent.model_calls,
+        tokens=agent.tokens,
+        seconds=seconds,
+        waited=runner.waited,
+        repeated=await asyncio.to_thread(task.repeated, service.shop),
+    )
+    show.result(outcome, answer)
+    return outcome
+
+
+def _console(*, plain: bool) -> Console:
+    if plain:
+        return Console(no_color=True, highlight=False, force_terminal=False, width=200)
+    return Console(highlight=False)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    ids = [task.id for task in TASKS]
+    parser.add_argument("--mode", action="append", choices=MODES, help="this mode only; repeatable")
+    parser.add_argument("--task", action="append", choices=ids, help="this task only; repeatable")
+    parser.add_argument("--plain", action="store_true", help="no colours, one line per event")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""The demonstration in the terminal: an observer of triage's events, and the frame around it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from triage import Replan, Resume, Retry, Rollback
+from triage.events import (
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    Event,
+    StepRecorded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from triage import Step
+    from triage.actions import Action
+
+    from .modes import Outcome
+    from .tasks import Task
+
+_INTRO = {
+    "bare": "the agent alone",
+    "tenacity": "blind retry: the same call again, 3 attempts, whatever happened",
+    "triage": "diagnose, decide, recover",
+}
+_LONGEST = 150
+
+
+class Show:
+    """Prints what happens as it happens.
+
+    console: where to. plain: no colours, no table lines and no spinner, for logs.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def mode(self, mode: str, model: str) -> None:
+        """A mode begins."""
+        self.console.print()
+        self.console.rule(Text(f"{mode}: {_INTRO[mode]} (model: {model})", "bold"))
+
+    @contextmanager
+    def task(self, task: Task) -> Iterator[None]:
+        """A task begins; while it runs, a terminal shows that it does."""
+        self.console.print()
+        self.console.print(Text.assemble((task.id, "bold cyan"), "  ", (task.trouble, "dim")))
+        self.console.print(Text(f"  {task.prompt}"))
+        if self.console.is_terminal:
+            with self.console.status(Text(task.id, "dim")):
+                yield
+        else:
+            yield
+
+    def call(self, name: str, arguments: Any, output: Any) -> None:
+        """A tool answered, in a run without triage."""
+        self._line("tool", "green", f"{name}({_short(arguments)}) → {_short(output)}")
+
+    def retry(self, attempt: int, error: BaseException | None, delay: float) -> None:
+        """Blind retry goes on."""
+        self._line("failed", "red", f"attempt {attempt}: {describe(error)}")
+        self._line("retry", "yellow", f"the same again, after {delay:.2f} s")
+
+    def event(self, event: Event) -> None:
+        """An event of a run under triage: an observer for `Agent(observers=[…])`."""
+        match event:
+            case AttemptStarted(attempt=attempt) if attempt > 1:
+                self._line("again", "cyan", f"attempt {attempt} starts")
+            case StepRecorded(step=step):
+                self._step(step)
+            case AttemptFailed():
+                self._failure(event)
+            case ActionChosen(action=action, by=by, reason=reason):
+                who = f"  ({by})" if by else ""
+                self._line("action", "yellow", f"{_action(action)}{who}")
+                if reason:
+                    self._line("because", "dim", reason)
+            case _:
+                pass
+
+    def result(self, outcome: Outcome, answer: object) -> None:
+        """A task ended."""
+        mark = ("✓ done", "bold green") if outcome.done else ("✗ not done", "bold red")
+        said = outcome.error or _cut(str(answer))
+        twice = f", paid {outcome.repeated} times too often" if outcome.repeated else ""
+        facts = (
+            f"{outcome.model_calls} model calls, {outcome.tokens} tokens,"
+            f" {outcome.seconds:.2f} s ({outcome.waited:.2f} s waited)"
+        )
+        self.console.print(Text.assemble("  ", mark, (twice, "bold red"), "  ", said))
+        self.console.print(Text(f"  {facts}", "dim"))
+
+    def summary(self, tasks: Sequence[Task], outcomes: dict[str, list[Outcome]]) -> None:
+        """All tasks in all modes."""
+        table = Table(title="\nWhat was done", title_justify="left")
+        table.add_column("task")
+        table.add_column("what goes wrong")
+        for mode in outcomes:
+            table.add_column(mode)
+        for row, task in enumerate(tasks):
+            marks = [_mark(ended[row]) for ended in outcomes.values()]
+            table.add_row(task.id, task.trouble, *marks)
+        self.console.print(table)
+
+    def _step(self, step: Step) -> None:
+        if step.tool_called is None:
+            self._line(step.action, "green", _short(step.llm_output))
+            return
+        ending = f"✗ {_cut(step.error)}" if step.error else f"→ {_short(step.tool_output)}"
+        text = f"{step.tool_called}({_short(step.tool_input)}) {ending}"
+        if (step.metadata or {}).get("replayed"):
+            self._line("kept", "magenta", f"{text}  (not called again)")
+        else:
+            self._line("step", "green", text)
+
+    def _failure(self, event: AttemptFailed) -> None:
+        error = "a check said no" if event.error is None else _cut(str(event.error))
+        self._line("failed", "red", f"attempt {event.attempt}: {error}")
+        self._line("diagnosis", "red", str(event.diagnosis))
+        for evidence in event.diagnosis.evidence:
+            where = "" if evidence.step is None else f" (step {evidence.step})"
+            self._line("evidence", "red", f"{evidence.rule}{where}: {_cut(evidence.text)}")
+
+    def _line(self, label: str, style: str, text: str) -> None:
+        self.console.print(Text.assemble((f"  {label:>9}  ", style), text))
+
+
+def describe(error: BaseException | None) -> str:
+    """An exception in one line: its type and message."""
+    return "no error" if error is None else _cut(f"{type(error).__name__}: {error}")
+
+
+def _action(action: Action) -> str:
+    words = [action.kind]
+    if isinstance(action, Retry | Replan) and action.delay:
+        words.append(f"after {action.delay:.2f} s")
+    if isinstance(action, Retry | Replan | Rollback | Resume) and action.hint:
+        words.append(f"told: {action.hint}")
+    return ", ".join(words)
+
+
+def _mark(outcome: Outcome) -> Text:
+    mark = Text("✓", "green") if outcome.done else Text("✗", "red")
+    return mark.append(" paid again", "red") if outcome.repeated else mark
+
+
+def _short(value: object) -> str:
+    if isinstance(value, str):
+        return _cut(value)
+    try:
+        return _cut(json.dumps(value, ensure_ascii=False, default=str))
+    except (TypeError, ValueError):
+        return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from triage.checks import Checks, Durability, objection, validate_result
+from triage.errors import UsageError
+
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
+
+
+class Ticket(BaseModel):
+    id: int
+    seat: str | None = None
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Row(TypedDict):
+    name: str
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    name: str
+
+
+def search(q: str) -> str:
+    return q
+
+
+def fine(result: object) -> bool:
+    return result is not None
+
+
+@pytest.mark.parametrize(
+    ("tools", "manifest"),
+    [
+        (None, {}),
+        ([], {}),
+        (["search", "book"], {"search": None, "book": None}),
+        ({"search": SCHEMA, "book": None}, {"search": SCHEMA, "book": None}),
+        ({"search": search}, {"search": None}),
+        ([search, NamedTool("book")], {"search": None, "book": None}),
+        (
+            [{"type": "function", "function": {"name": "search", "parameters": SCHEMA}}],
+            {"search": SCHEMA},
+        ),
+        ([{"type": "function", "function": {"name": "search"}}], {"search": None}),
+        ([{"type": "function", "name": "search", "parameters": SCHEMA}], {"search": SCHEMA}),
+        ([{"name": "search", "input_schema": SCHEMA}], {"search": SCHEMA}),
+        ([{"name": "search", "inputSchema": SCHEMA}], {"search": SCHEMA}),
+        (iter(["search", "book"]), {"search": None, "book": None}),
+    ],
+)
+def test_tools_are_taken_in_the_forms_people_have_them(tools: Any, manifest: Any) -> None:
+    assert Checks(tools=tools).manifest == manifest
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        "search",
+        7,
+        [7],
+        [""],
+        ["search", "search"],
+        [{"type": "web_search"}],
+        [{"function": "search"}],
+        [lambda q: q],
+        {"search": "object"},
+        {7: None},
+    ],
+)
+def test_tools_without_a_usable_name_are_refused_at_once(tools: Any) -> None:
+    with pytest.raises(UsageError, match=r"Checks\.tools"):
+        Checks(tools=tools)
+
+
+def test_a_list_that_changes_later_does_not_change_the_manifest() -> None:
+    tools = ["search"]
+    checks = Checks(tools=tools)
+    tools.append("book")
+    assert list(checks.manifest) == ["search"]
+
+
+def test_one_verifier_or_several_are_a_tuple() -> None:
+    assert Checks().verifiers == ()
+    assert Checks(verify=fine).verifiers == (fine,)
+    assert Checks(verify=[fine, fine]).verifiers == (fine, fine)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("verify", 7),
+        ("verify", [fine, "no"]),
+        ("constraints", "secret"),
+        ("constraints", [""]),
+        ("constraints", [7]),
+        ("constraints", 7),
+        ("subgoals", "yes"),
+        ("result_type", 7),
+        ("result_type", object()),
+    ],
+)
+def test_other_values_are_refused_by_the_name_of_their_field(field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"Checks\.{field}"):
+        Checks(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("nothing here", None),
+        ("it says Internal Only", "internal only"),
+        ("INTERNAL ONLY and STRASSE", "internal only"),
+        ("die STRASSE", "Straße"),
+        ("cafe\u0301", "café"),
+        ("", None),
+    ],
+)
+def test_the_first_forbidden_text_is_found_whatever_its_case(text: str, found: str | None) -> None:
+    checks = Checks(constraints=("internal only", "Straße", "café"))
+    assert checks.violations(text) == found
+
+
+def test_without_constraints_nothing_is_forbidden() -> None:
+    assert Checks().violations("anything") is None
+
+
+@pytest.mark.parametrize(
+    ("result_type", "result", "validated"),
+    [
+        (int, 5, 5),
+        (int, "5", 5),
+        (Ticket, Ticket(id=1), Ticket(id=1)),
+        (Ticket, {"id": "1"}, Ticket(id=1)),
+        (Ticket, '{"id": 1}', Ticket(id=1)),
+        (Ticket, b' {"id": 1}\n', Ticket(id=1)),
+        (list[Ticket], '[{"id": 1}]', [Ticket(id=1)]),
+        (list[int], (1, "2"), [1, 2]),
+        (Point, '{"x": 1, "y": 2}', Point(1, 2)),
+        (Row, '{"name": "a"}', {"name": "a"}),
+        (Ticket | None, None, None),
+        (Ticket | None, "null", None),
+        (str, '{"id": 1}', '{"id": 1}'),
+        (str | None, "null", "null"),
+        (Literal["yes", "no"], "yes", "yes"),
+        (Colour, "red", Colour.RED),
+        (Annotated[int, Field(gt=0)], "3", 3),
+        (dict[str, int] | str, '{"a": 1}', '{"a": 1}'),
+    ],
+)
+def test_a_result_is_converted_to_its_type(result_type: Any, result: Any, validated: Any) -> None:
+    found = validate_result(result_type, result)
+    assert found == validated
+    assert type(found) is type(validated)
+
+
+@pytest.mark.parametrize(
+    ("result_type", "result", "kind"),
+    [
+        (int, "five", "int_parsing"),
+        (Ticket, {"seat": "1A"}, "missing"),
+        (Ticket, '{"seat": "1A"}', "missing"),
+        (Ticket, "I could not find it", "model_type"),
+        (str, 5, "string_type"),
+        (Ticket, None, "model_type"),
+    ],
+)
+def test_a_result_of_another_kind_says_what_it_lacks(
+    result_type: Any, result: Any, kind: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        validate_result(result_type, result)
+    assert caught.value.errors()[0]["type"] == kind
+
+
+def test_the_order_of_a_union_is_kept() -> None:
+    class A(BaseModel):
+        n: int
+
+    class B(BaseModel):
+        n: int
+
+    assert type(validate_result(A | B, {"n": 1})) is A
+    assert type(validate_result(B | A, {"n": 1})) is B
+
+
+def test_a_type_that_cannot_be_hashed_is_validated_all_the_same() -> None:
+    assert validate_result(Annotated[int, Field(json_schema_extra={"a": []}), []], "3") == 3
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (True, None),
+        (None, None),
+        ("", None),
+        (False, "fine answered False"),
+        ("no seat", "no seat"),
+        (0, "fine answered with int, not with True, False, None or a reason"),
+        ([], "fine answered with list, not with True, False, None or a reason"),
+    ],
+)
+def test_a_verdict_is_good_or_gives_the_reason(verdict: Any, reason: str | None) -> None:
+    assert objection(fine, verdict) == reason
+
+
+def test_the_safe_ways_of_keeping_a_run_are_the_default() -> None:
+    default = Durability()
+    assert (default.mode, default.on_in_doubt, default.on_store_error) == ("step", "ask", "fail")
+    assert (default.lease_s, default.redact) == (30.0, None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("mode", "steps", "did you mean 'step'?"),
+        ("mode", 7, "not int"),
+        ("on_in_doubt", "Ask", "did you mean 'ask'?"),
+        ("on_store_error", None, "one of fail, continue"),
+        ("lease_s", 0, "a finite number of seconds above 0"),
+        ("lease_s", "30", "not str"),
+        ("redact", "yes", "a function"),
+    ],
+)
+def test_a_wrong_durability_says_what_is_possible(field: str, value: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Durability(**{field: value})
+    assert str(caught.value).startswith(f"Durability.{field} must be ")
+    assert said in str(caught.value)

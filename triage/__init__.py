@@ -1,0 +1,110 @@
+"""triage: know why an agent failed, recover, lose nothing, pay for nothing twice.
+
+    from triage import Agent
+
+    agent = Agent(my_async_function)
+    result = await agent.run("do the task")
+
+Names are imported when they are first used, so `import triage` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._capture import hint, not_attempted
+    from ._env import Environment
+    from ._loop import Restarted
+    from ._run import Guidance, Run, current_run
+    from .actions import (
+        Abort,
+        Action,
+        Escalate,
+        RecoveryAction,
+        Replan,
+        Resume,
+        Retry,
+        Rollback,
+        Suspend,
+        happened,
+        rerun,
+    )
+    from ._agent import Agent, agent
+    from .checks import Checks, Durability
+    from .classifiers import Classifier, RulesClassifier, diagnose
+    from .diagnosis import Diagnosis, Evidence
+    from .errors import (
+        AlreadyResumed,
+        AttemptInterrupted,
+        AttemptOver,
+        InDoubt,
+        StaleWriter,
+        StoreError,
+        TriageAbortError,
+        TriageError,
+        TriageEscalationError,
+        TriageFatalError,
+        TriageSuspendedError,
+        UsageError,
+    )
+    from .events import Event
+    from .failures import Attempt, ErrorInfo, FailureContext, Partial
+    from .limits import Limits
+    from .observers import LoggingObserver, Observer
+    from .policy import FailurePolicy
+    from .state import RunState, fold
+    from .steps import Step, Trajectory, Usage
+    from .stores import MemoryStore, Store
+    from .taxonomy import Cause, Effect, FailureType, Level, Severity
+    from .tools import current_call, tool
+
+_HOMES = {
+    "_capture": ("hint", "not_attempted"),
+    "_env": ("Environment",),
+    "_loop": ("Restarted",),
+    "_run": ("Guidance", "Run", "current_run"),
+    "actions": (
+        "Abort", "Action", "Escalate", "RecoveryAction", "Replan", "Resume", "Retry", "Rollback",
+        "Suspend", "happened", "rerun",
+    ),
+    "_agent": ("Agent", "agent"),
+    "checks": ("Checks", "Durability"),
+    "classifiers": ("Classifier", "RulesClassifier", "diagnose"),
+    "diagnosis": ("Diagnosis", "Evidence"),
+    "errors": (
+        "AlreadyResumed", "AttemptInterrupted", "AttemptOver", "InDoubt", "StaleWriter",
+        "StoreError", "TriageAbortError", "TriageError", "TriageEscalationError",
+        "TriageFatalError", "TriageSuspendedError", "UsageError",
+    ),
+    "events": ("Event",),
+    "failures": ("Attempt", "ErrorInfo", "FailureContext", "Partial"),
+    "limits": ("Limits",),
+    "observers": ("LoggingObserver", "Observer"),
+    "policy": ("FailurePolicy",),
+    "state": ("RunState", "fold"),
+    "steps": ("Step", "Trajectory", "Usage"),
+    "stores": ("MemoryStore", "Store"),
+    "taxonomy": ("Cause", "Effect", "FailureType", "Level", "Severity"),
+    "tools": ("current_call", "tool"),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [  # noqa: PLE0604 - checked by a test against what is really there
+    "__version__", *sorted(_MODULES),
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'triage' has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

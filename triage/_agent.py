@@ -1,0 +1,370 @@
+"""`Agent`: any agent function, wrapped so that its failures are diagnosed and recovered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+
+from ._call import Function, read_function
+from ._env import SYSTEM, Environment
+from ._loop import check_run_id, run_loop, stream_loop
+from ._run import current
+from ._session import Config, Session, Suspensions
+from .checks import Checks, Durability
+from .errors import StaleWriter, UsageError
+from .events import Event, RunStarted
+from .limits import Limits
+from .observers import Observer, checked
+from .stores.base import Store
+
+if TYPE_CHECKING:
+    from ._loop import Restarted
+    from .actions import Reply
+    from .classifiers.base import Classifier
+    from .policy import FailurePolicy
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Agent(Generic[T]):
+    """Any agent function with diagnosis and recovery around it.
+
+    fn: takes the task first; async, sync (runs in a thread) or an async generator. It is given only
+    those of these parameters that it names: `record_step`, `update_state`, `record_usage`, `run`,
+    `_triage_hint`, `_triage_subgoal`, `_triage_state`, `_triage_context`.
+    policy: what to do about a failure; None: `FailurePolicy.recommended()`. classifier: says why it
+    failed; None: `RulesClassifier()`. limits: None: `Limits()`, 10 attempts and nothing else. store:
+    where journals are kept; None: this process' memory. checks: what a result must satisfy, of which
+    `verify` and `result_type` are short forms. durability: None: `Durability()`. observers: called
+    with each event. name: None: the function's. environment: clock, ids, sleep and chance; None: the
+    machine's.
+
+    An agent is callable (`await agent(task)` is `run`) and may decorate methods. One agent serves any
+    number of concurrent runs. Raises UsageError for a function that cannot be called so, and for
+    arguments of the wrong type.
+    """
+
+    @overload
+    def __init__(
+        self: Agent[R],
+        fn: Callable[..., Any],
+        policy: FailurePolicy | None = ...,
+        *,
+        result_type: type[R],
+        classifier: Classifier | None = ...,
+        limits: Limits | None = ...,
+        store: Store | str | None = ...,
+        checks: Checks | None = ...,
+        durability: Durability | None = ...,
+        observers: Iterable[Observer] = ...,
+        name: str | None = ...,
+        verify: Callable[[Any], Any] | None = ...,
+        environment: Environment | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[R],
+        fn: Callable[..., Coroutine[Any, Any, R]],
+        policy: FailurePolicy | None = ...,
+        *,
+        classifier: Classifier | None = ...,
+        limits: Limits | None = ...,
+        store: Store | str | None = ...,
+        checks: Checks | None = ...,
+        durability: Durability | None = ...,
+        observers: Iterable[Observer] = ...,
+        name: str | None = ...,
+        verify: Callable[[Any], Any] | None = ...,
+        result_type: None = ...,
+        environment: Environment | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[R],
+        fn: Callable[..., R],
+        policy: FailurePolicy | None = ...,
+        *,
+        classifier: Classifier | None = ...,
+        limits: Limits | None = ...,
+        store: Store | str | None = ...,
+        checks: Checks | None = ...,
+        durability: Durability | None = ...,
+        observers: Iterable[Observer] = ...,
+        name: str | None = ...,
+        verify: Callable[[Any], Any] | None = ...,
+        result_type: None = ...,
+        environment: Environment | None = ...,
+    ) -> None: ...
+    def __init__(  # noqa: PLR0913 - the options of an agent, grouped in values as far as they belong together
+        self,
+        fn: Any,
+        policy: FailurePolicy | None = None,
+        *,
+        classifier: Classifier | None = None,
+        limits: Limits | None = None,
+        store: Store | str | None = None,
+        checks: Checks | None = None,
+        durability: Durability | None = None,
+        observers: Iterable[Observer] = (),
+        name: str | None = None,
+        verify: Callable[[Any], Any] | None = None,
+        result_type: Any = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self._wrapped: Any = fn
+        # A classmethod or staticmethod is called only through its class: `__get__` reads it then.
+        deferred = isinstance(fn, classmethod | staticmethod)
+        self._function = read_function(fn.__func__ if deferred else fn, bound=False)
+        self._config = configure(
+            self._function,
+            policy=policy,
+            classifier=classifier,
+            limits=limits,
+            store=store,
+            checks=_joined(checks, verify, result_type),
+            durability=durability,
+            observers=observers,
+            name=name,
+            env=environment,
+        )
+        functools.update_wrapper(self, fn)
+
+    @property
+    def name(self) -> str:
+        """The agent's name, as it stands in journals."""
+        return self._config.name
+
+    @property
+    def store(self) -> Store:
+        """Where the journals of this agent's runs are."""
+        return self._config.store
+
+    def run(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> Coroutine[Any, Any, T]:
+        """Run the function on a task until it succeeds or recovery ends.
+
+        run_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`; None makes one. kwargs: for the function. Gives
+        the function's result, validated where `result_type` is set. Raises UsageError for arguments
+        the function does not take; `TriageEscalationError`, `TriageAbortError`, `TriageFatalError` or
+        `TriageSuspendedError`, each with `.context` and from the original exception.
+        """
+        session = self._session(task, kwargs, run_id)
+        if run_id is not None:
+            return self._run_named(session)
+        return run_loop(session, self._function)
+
+    async def _run_named(self, session: Session) -> Any:
+        """A run whose id the caller chose: refused at once where the id is taken."""
+        try:
+            await session.flush()
+        except StaleWriter as error:
+            raise UsageError(f"run_id {session.run_id} is taken; choose another") from error
+        return await run_loop(session, self._function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
+        """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
+        if len(args) == 2:  # noqa: PLR2004 - instance and task: how classmethod calls what it wraps
+            return self.__get__(args[0]).run(args[1], **kwargs)
+        if len(args) != 1:
+            raise UsageError(f"{self.name} takes one task, {len(args)} positional arguments given")
+        return self.run(args[0], **kwargs)
+
+    def run_sync(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> T:
+        """`run` for code that is not async, in an event loop of its own.
+
+        Raises UsageError when an event loop is running in this thread: await `run` there.
+        """
+        import anyio
+        import sniffio
+
+        try:
+            sniffio.current_async_library()
+        except sniffio.AsyncLibraryNotFoundError:
+            call = functools.partial(self.run, task, run_id=run_id, **kwargs)
+            return cast("T", anyio.run(call))
+        raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")
+
+    def stream(self, task: Any, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
+        """The items of an async generator as they come; a plain function's result as the only item.
+
+        Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing it
+        early cancels the run. Raises as `run` does.
+        """
+        session = self._session(task, kwargs, None)
+        if self._function.kind == "generator":
+            return stream_loop(session, self._function)
+        return self._single(session)
+
+    async def _single(self, session: Session) -> AsyncIterator[Any]:
+        yield await run_loop(session, self._function)
+
+    def events(self, task: Any, **kwargs: Any) -> AsyncIterator[Event]:
+        """Run, and give each event as it is recorded; ends with the run, raising as `run` does.
+
+        Leaving early cancels the run; close it (`contextlib.aclosing`) when you do.
+        """
+        from ._follow import follow
+
+        return follow(
+            self._function, lambda config: self._session(task, kwargs, None, config), self._config
+        )
+
+    async def resume(self, token: str, action: Reply) -> T:
+        """Go on with a suspended run, once, by an action or an answer to what was asked.
+
+        action: any action but Suspend, or for a call in doubt `happened(result)` or `rerun()`. Raises
+        AlreadyResumed for a token used before; UsageError for one this agent does not know and for
+        an answer that does not fit the question, in which case the token stays good.
+        """
+        from ._resume import resume
+
+        return cast("T", await resume(self._config.suspensions, self._function, token, action))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Agent[T]:
+        """The agent of a method, bound to its instance or class."""
+        if isinstance(self._wrapped, classmethod | staticmethod):
+            function = self._wrapped.__get__(instance, owner)
+        elif instance is None:
+            return self
+        else:
+            function = self._function.function.__get__(instance, owner)
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
+        bound._wrapped = function
+        bound._function = read_function(function, bound=True)
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name}>"
+
+    def _session(
+        self, task: Any, kwargs: dict[str, Any], run_id: str | None, config: Config | None = None
+    ) -> Session:
+        config = config or self._config
+        function = self._function
+        if kwargs or function.wanted:
+            function.check(kwargs)
+        env = config.env
+        new_id = env.new_id() if run_id is None else check_run_id(run_id)
+        parent = current.get()
+        session = Session(config, task, kwargs, new_id, parent)
+        args, unstored = _stored(kwargs) if kwargs else ({}, ())
+        parent_id = None if parent is None else parent.run_id
+        session.add(
+            RunStarted, config.name, _plain(task), args, unstored, parent_id, env.new_id()
+        )
+        return session
+
+
+def _plain(value: Any) -> Any:
+    from ._serde import plain
+
+    return plain(value)
+
+
+def _stored(kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments as JSON, and the names of those that have no exact form."""
+    from ._serde import plain_noting
+
+    args: dict[str, Any] = {}
+    unstored: list[str] = []
+    for name, value in kwargs.items():
+        data, exact = plain_noting(value)
+        if exact:
+            args[name] = data
+        else:
+            unstored.append(name)
+    return args, tuple(unstored)
+
+
+def _joined(checks: Checks | None, verify: Any, result_type: Any) -> Checks | None:
+    """`checks` with its short forms put in. UsageError where both say the same thing."""
+    if verify is None and result_type is None:
+        _expect("checks", checks, Checks)
+        return checks
+    base = checks or Checks()
+    _expect("checks", base, Checks)
+    for name, value in (("verify", verify), ("result_type", result_type)):
+        if value is not None and getattr(base, name) is not None:
+            raise UsageError(f"{name} is given to Agent and to Checks; give it once")
+    return replace(
+        base,
+        verify=base.verify if verify is None else verify,
+        result_type=base.result_type if result_type is None else result_type,
+    )
+
+
+def _expect(field: str, value: object, *kinds: type) -> None:
+    if value is not None and not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise UsageError(f"Agent({field}=…) must be {wanted} or None, not {type(value).__name__}")
+
+
+def configure(  # noqa: PLR0913 - the options of an agent
+    function: Function,
+    *,
+    policy: Any,
+    classifier: Any,
+    limits: Any,
+    store: Any,
+    checks: Checks | None,
+    durability: Any,
+    observers: Any,
+    name: Any,
+    env: Any,
+) -> Config:
+    """The options of an agent, checked and completed."""
+    from .classifiers.base import Classifier
+    from .policy import FailurePolicy
+
+    _expect("policy", policy, FailurePolicy)
+    if classifier is not None and not isinstance(classifier, Classifier):
+        raise UsageError(
+            "Agent(classifier=…) must have a method classify(trajectory, task), and "
+            f"{type(classifier).__name__} has none"
+        )
+    _expect("limits", limits, Limits)
+    _expect("durability", durability, Durability)
+    _expect("name", name, str)
+    if env is not None and not isinstance(env, Environment):
+        raise UsageError(f"Agent(environment=…) is no Environment: {type(env).__name__}")
+    limits = limits or Limits()
+    listening = checked(observers)
+    timed = limits.seconds is not None or limits.attempt_seconds is not None
+    return Config(
+        name=name or function.name,
+        policy=policy,
+        classifier=classifier,
+        limits=limits,
+        store=_store(store),
+        checks=checks or Checks(),
+        durability=durability or Durability(),
+        observers=listening,
+        env=env or SYSTEM,
+        parameters=None
+        if function.known is None
+        else function.known | {injected for injected, _ in function.injected},
+        plain=not (timed or limits.watches or listening),
+        suspensions=Suspensions(),
+    )
+
+
+def _store(store: Any) -> Store:
+    from .stores import open_store
+
+    return open_store(store)
+
+
+@overload
+def agent(fn: Callable[..., Coroutine[Any, Any, R]], /) -> Agent[R]: ...
+@overload
+def agent(fn: Callable[..., R], /) -> Agent[R]: ...
+@overload
+def agent(**options: Any) -> Callable[[Callable[..., Any]], Agent[Any]]: ...
+def agent(fn: Any = None, /, **options: Any) -> Any:
+    """`Agent` as a decorator, with or without options: `@agent`, `@agent(limits=…)`."""
+    if fn is None:
+        return lambda decorated: Agent(decorated, **options)
+    return Agent(fn, **options)

@@ -1,0 +1,140 @@
+"""What will be done about a failure: limits, open questions, the policy, and what cannot be performed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ._run import UNSAFE
+from ._session import Session
+from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .failures import FailureContext
+from .state import RunState
+from .taxonomy import Severity
+
+
+class Decision(NamedTuple):
+    """What will be done and who says so."""
+
+    action: Action
+    by: str
+    reason: str = ""
+    fatal: bool = False
+
+
+async def decide(session: Session, context: FailureContext) -> Decision:
+    """What will be done. No I/O of ours: limits and gates are pure, a strategy may be async."""
+    diagnosis = context.diagnosis
+    limits = session.config.limits
+    if diagnosis.severity is Severity.FATAL:
+        return Decision(Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True)
+    if session.question is not None:
+        return _ask(session)
+    state = session.state
+    breach = limits.exceeded(context, steps=state.all_steps, tool_calls=state.tool_calls)
+    if breach is not None:
+        return Decision(Escalate(breach.technical_details), "limits", breach.technical_details)
+    policy = session.config.policy
+    if policy is None:
+        from .policy import FailurePolicy
+
+        policy = FailurePolicy.recommended()
+    action = await policy.dispatch(context)
+    breach = limits.allows(action, context)
+    if breach is not None:
+        return Decision(Escalate(breach.technical_details), "limits", breach.technical_details)
+    refused = infeasible(session, action) or _unsafe(session, context, action)
+    if refused is not None:
+        return Decision(Escalate(refused), "gate", refused)
+    return Decision(action, "policy")
+
+
+def _ask(session: Session) -> Decision:
+    question = session.question
+    if session.config.durability.on_in_doubt == "fail":
+        return Decision(Escalate(question.text), "calls", question.text)
+    return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
+
+
+def infeasible(session: Session, action: Action) -> str | None:
+    """Why an action cannot be performed whoever asks for it; None if it can."""
+    state = session.state
+    match action:
+        case Rollback(checkpoint_id=str(checkpoint)) if _known_checkpoint(state, checkpoint) is None:
+            return (
+                f"Rollback.checkpoint_id {checkpoint!r} is no checkpoint of this run; use what "
+                "record_step or update_state returned, or None for the last one"
+            )
+        case Retry(inject=inject) if inject:
+            return _uninjectable(session, inject)
+        case Resume(subgoal=None) if not state.open_subgoals:
+            return "Resume() needs a subgoal, and none is declared and open"
+        case _:
+            return None
+
+
+def _unsafe(session: Session, context: FailureContext, action: Action) -> str | None:
+    """Why an action would repeat what must not be repeated; None if it would not."""
+    state = session.state
+    match action:
+        case Rollback(checkpoint_id=checkpoint):
+            chosen = checkpoint or context.checkpoint_id
+            return _undoable(session, state, -1 if chosen is None else int(chosen))
+        case Retry() | Replan():
+            return _unrepeatable(session, state)
+        case _:
+            return None
+
+
+def _uninjectable(session: Session, inject: Mapping[str, Any]) -> str | None:
+    known = session.config.parameters
+    unknown = [] if known is None else [name for name in inject if name not in known]
+    if unknown:
+        return f"Retry.inject names {', '.join(unknown)}, which the agent function does not take"
+    return None
+
+
+def _known_checkpoint(state: RunState, checkpoint: str) -> int | None:
+    if not checkpoint.isascii() or not checkpoint.isdigit() or len(checkpoint) > 15:
+        return None
+    position = int(checkpoint)
+    return position if state.ledger_at(position) is not None else None
+
+
+def _unrepeatable(session: Session, state: RunState) -> str | None:
+    """A hand-written step with an effect cannot be replayed; a compensator must undo it first."""
+    for step in state.steps:
+        by_hand = not (step.metadata and "call" in step.metadata)
+        if by_hand and step.effect in UNSAFE and not _has_undo(session, state, f"step:{step.index}"):
+            return (
+                f"step {step.index} ({step.action}) had the effect {step.effect} and was recorded by "
+                "hand: it cannot be repeated; make it a @triage.tool, or register a compensator"
+            )
+    return None
+
+
+def _undoable(session: Session, state: RunState, position: int) -> str | None:
+    """Why what was done after a position cannot be undone; None if it can."""
+    ledger = state.ledger
+    for at, step in zip(ledger.positions, ledger.steps, strict=True):
+        if at <= position or step.effect not in UNSAFE:
+            continue
+        call = step.metadata.get("call") if step.metadata else None
+        if call is not None:
+            known = state.calls[call]
+            if known.outcome != "done" or known.undone:
+                continue
+        if not _has_undo(session, state, call or f"step:{step.index}"):
+            return (
+                f"step {step.index} ({step.tool_called or step.action}) had the effect {step.effect} "
+                "after the checkpoint and has no compensator; give its tool compensate=…"
+            )
+    return None
+
+
+def _has_undo(session: Session, state: RunState, key: str) -> bool:
+    undo = session.undo or {}
+    return any(
+        entry.key == key and not entry.ran and (entry.name, key) in undo
+        for entry in state.compensations
+    )

@@ -1,0 +1,120 @@
+"""Why an attempt failed: what the strategies are told, and the classifier that says it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ._run import Run
+from ._serde import plain
+from ._session import Session
+from .diagnosis import Diagnosis, Evidence
+from .failures import ErrorInfo, FailureContext
+from .observers import logger
+from .redact import redact
+from .state import RunState
+from .taxonomy import FailureType
+
+CLASSIFIER_SECONDS = 30.0
+"""Deadline of a classifier that names none of its own as `deadline`; counted from when it starts."""
+
+
+async def diagnose(session: Session, run: Run, info: ErrorInfo | None) -> Diagnosis:
+    """Ask the classifier, in its thread and under its deadline; UNKNOWN if it does not answer."""
+    from .classifiers import RulesClassifier, as_diagnosis
+
+    classifier = session.config.classifier or RulesClassifier()
+    name = type(classifier).__name__
+    trajectory = run.trajectory
+    trajectory.error = info
+    seconds = getattr(classifier, "deadline", CLASSIFIER_SECONDS)
+    try:
+        if inspect.iscoroutinefunction(classifier.classify):
+            import anyio
+
+            with anyio.fail_after(seconds):
+                answer = await classifier.classify(trajectory, session.task)
+        else:
+            answer = await _in_thread(classifier.classify, trajectory, session.task, seconds)
+        return as_diagnosis(answer, name)
+    except TimeoutError:
+        return _undiagnosed(name, f"{name} took longer than {seconds} s")
+    except Exception as error:
+        logger.exception("classifier %s failed", name)
+        return _undiagnosed(name, f"{name} failed with {type(error).__name__}: {error}"[:300])
+
+
+def _undiagnosed(name: str, why: str) -> Diagnosis:
+    return Diagnosis(
+        FailureType.UNKNOWN,
+        confidence=0.0,
+        evidence=(Evidence("classifier:failed", redact(why)),),
+        technical_details=redact(why),
+        classifier=name,
+    )
+
+
+async def _in_thread(classify: Any, trajectory: Any, task: Any, seconds: float) -> Any:
+    import anyio
+    from anyio.lowlevel import RunVar
+
+    global _limiters  # noqa: PLW0603 - a RunVar, made when the first event loop needs it
+    if _limiters is None:
+        _limiters = RunVar("triage_classifier_limiter")
+    limiter = _limiters.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(8)
+        _limiters.set(limiter)
+    async with limiter:  # waiting for a place is no part of the deadline
+        with anyio.fail_after(seconds):
+            answer = await anyio.to_thread.run_sync(
+                classify, trajectory, task, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+_limiters: Any = None
+
+
+
+
+def context_of(
+    session: Session,
+    run: Run,
+    error: BaseException | None,
+    info: ErrorInfo | None,
+    diagnosis: Diagnosis,
+) -> FailureContext:
+    """What a strategy is told about this failure."""
+    state = session.state
+    trajectory = run.trajectory
+    trajectory.error = info
+    position = _position(state, diagnosis)
+    return FailureContext(
+        run_id=session.run_id,
+        task=session.task,
+        attempt=run.number,
+        diagnosis=diagnosis,
+        error=info,
+        exception=error,
+        trajectory=trajectory,
+        state=plain(state.state),
+        usage=state.usage,
+        attempt_history=tuple(state.history[:-1]),
+        checkpoint_id=None if position is None else str(position),
+        open_subgoals=state.open_subgoals,
+        tools=tuple(trajectory.tools),
+        elapsed_s=session.config.env.monotonic() - session.started,
+        seconds_left=session.seconds_left(),
+        draw=session.config.env.random(),
+    )
+
+
+def _position(state: RunState, diagnosis: Diagnosis) -> int | None:
+    """Where `Rollback()` goes: before the critical step, else the last position."""
+    ledger = state.ledger
+    if diagnosis.critical_step is not None:
+        before = ledger.position_before(diagnosis.critical_step)
+        if before is not None:
+            return before
+    return ledger.last_position()

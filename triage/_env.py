@@ -1,0 +1,69 @@
+"""Clock, ids, sleep and random of a run: one object, so that tests and replays can give another."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Where a run takes time, ids and chance from."""
+
+    def time(self) -> float:
+        """Seconds since the epoch, for people; never compared."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back; durations and deadlines are measured on it."""
+        ...
+
+    def new_id(self) -> str:
+        """A new run id: 32 hexadecimal digits, unique, not secret."""
+        ...
+
+    def new_token(self) -> str:
+        """A new secret of 128 random bits as text."""
+        ...
+
+    def random(self) -> float:
+        """A number from 0 to 1, for jitter."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, cancellably."""
+        ...
+
+
+class SystemEnvironment:
+    """The machine's own."""
+
+    __slots__ = ("_source", "monotonic", "random", "time")
+
+    def __init__(self) -> None:
+        self._source = random.Random(os.urandom(16))
+        self.time = time.time
+        self.monotonic = time.monotonic
+        self.random = self._source.random
+
+    def new_id(self) -> str:
+        return f"{self._source.getrandbits(128):032x}"
+
+    def new_token(self) -> str:
+        return os.urandom(16).hex()
+
+    async def sleep(self, seconds: float) -> None:
+        import anyio
+
+        await anyio.sleep(seconds)
+
+    def reseed(self) -> None:
+        """Take new randomness: a forked child must not repeat its parent's ids."""
+        self._source.seed(os.urandom(16))
+
+
+SYSTEM = SystemEnvironment()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SYSTEM.reseed)

@@ -1,0 +1,163 @@
+"""Attempt after attempt until the run ends: the loop of `Agent.run` and `Agent.stream`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from ._call import Failed, Function, attempt, passes, stream_attempt
+from ._recover import (
+    Failure,
+    Next,
+    count_in_parent,
+    first_attempt,
+    next_attempt,
+    recover,
+)
+from ._run import Run
+from ._serde import plain_noting
+from ._session import Session
+from .actions import Action
+from .diagnosis import Diagnosis
+from .errors import StaleWriter, UsageError
+from .events import RunFinished
+
+
+class Restarted(NamedTuple):
+    """Between the items of a stream: those of a new attempt follow. attempt: its number."""
+
+    attempt: int
+    diagnosis: Diagnosis
+    action: Action
+
+
+async def run_loop(session: Session, function: Function, start: Next | None = None) -> Any:
+    """Run to the end: the checked result, or the error that ends the run."""
+    run = first_attempt(session) if start is None else next_attempt(session, start)
+    try:
+        while True:
+            try:
+                result = await attempt(function, run, session.kwargs)
+                if session.config.checks is not None:
+                    from ._checks import check
+
+                    result = await check(session.config.checks, run, result)
+            except Exception as error:
+                failure = await _failure(session, run, error)
+                if failure is None:
+                    raise
+            else:
+                return await finish(session, result)
+            run = next_attempt(session, await recover(session, run, failure))
+    except Exception:
+        raise
+    except BaseException as error:
+        await _cancelled(session, run, error)
+        raise
+
+
+async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any]:
+    """As `run_loop`, with the items as they come, and `Restarted` before those of a new attempt."""
+    run = first_attempt(session)
+    checks = session.config.checks
+    try:
+        while True:
+            items: list[Any] = []
+            try:
+                async with aclosing(stream_attempt(function, run, session.kwargs)) as stream:
+                    async for item in stream:
+                        if checks is not None:
+                            items.append(item)
+                        yield item
+                if checks is not None:
+                    from ._checks import check
+
+                    await check(checks, run, items)
+            except Exception as error:
+                failure = await _failure(session, run, error)
+                if failure is None:
+                    raise
+            else:
+                await finish(session, None)
+                return
+            following = await recover(session, run, failure)
+            run = next_attempt(session, following)
+            yield _restarted(run)
+    except Exception:
+        raise
+    except BaseException as error:
+        await _cancelled(session, run, error)
+        raise
+
+
+def _restarted(run: Run) -> Restarted:
+    guidance = run.guidance
+    assert guidance.diagnosis is not None
+    assert guidance.action is not None
+    return Restarted(run.number, guidance.diagnosis, guidance.action)
+
+
+async def _failure(session: Session, run: Run, error: Exception) -> Failure | None:
+    """The failure an exception stands for; None, with the run ended, where it is none of ours."""
+    from ._checks import Refused
+
+    if isinstance(error, Failed):
+        cause = error.__cause__
+        return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)
+    if isinstance(error, Refused):
+        return Failure(error.__cause__, error.diagnosis)
+    if passes(error):
+        await _leave(session, error, "error")
+        return None
+    return Failure(error)
+
+
+async def finish(session: Session, result: Any) -> Any:
+    """End a run well: journal the result, store it, give it back."""
+    data, exact = plain_noting(result)
+    session.add(RunFinished, "done", data, exact)
+    if session.parent is not None:
+        count_in_parent(session)
+    try:
+        await session.flush()
+    except Exception as error:
+        stale = isinstance(error, StaleWriter)
+        if session.config.durability.on_store_error == "continue" and not stale:
+            from .observers import logger
+
+            logger.exception("run %s: the store failed", session.run_id)
+            return result
+        # The result must not be lost with the store: whoever catches the error finds it there.
+        error.result = result  # type: ignore[attr-defined] # any exception of any store carries it
+        error.add_note("the agent had finished: its result is the attribute `result` of this error")
+        raise
+    return result
+
+
+async def _leave(session: Session, error: BaseException, status: str) -> None:
+    from ._capture import capture
+
+    session.add(RunFinished, status, None, True, capture(error))
+    await session.flush_beside(error)
+
+
+async def _cancelled(session: Session, run: Run, error: BaseException) -> None:
+    """Journal a cancellation from outside; the caller raises it on."""
+    import anyio
+
+    run.over = True
+    with anyio.CancelScope(shield=True):
+        await _leave(session, error, "cancelled")
+
+
+def check_run_id(run_id: object) -> str:
+    """A run id given by a caller. Raises UsageError for one that is no id."""
+    if not isinstance(run_id, str):
+        raise UsageError(f"run_id must be text or None, not {type(run_id).__name__}")
+    plain_characters = run_id.replace(".", "").replace("_", "").replace(":", "").replace("-", "")
+    if not 1 <= len(run_id) <= 128 or not (plain_characters.isascii() and plain_characters.isalnum()):  # fmt: skip
+        raise UsageError(
+            f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+        )
+    return run_id

@@ -1,0 +1,404 @@
+"""Recorded calls: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
+
+`begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down how
+it ended. The async and the sync driver share all three.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from ._capture import capture
+from ._run import UNSAFE, Run, current
+from ._serde import MARK, digest, plain, plain_noting
+from .diagnosis import Diagnosis, Evidence
+from .errors import AttemptInterrupted, InDoubt
+from .events import CallFinished, CallStarted
+from .failures import ErrorInfo
+from .redact import redact
+from .state import Call
+from .steps import Step
+from .taxonomy import Cause, FailureType, Severity
+from .tools import CurrentCall, Tool, calling, tool_of
+
+
+class Question(NamedTuple):
+    """What a person is asked before a run may go on: about which call, and in which words.
+
+    doubt: the call was started and may have happened; else it was not, and asks to be allowed.
+    """
+
+    key: str
+    tool: str
+    effect: str
+    arguments: Any
+    text: str
+    doubt: bool
+
+
+class Begun(NamedTuple):
+    """A call that is now to run its body."""
+
+    tool: Tool
+    key: str
+    arguments: dict[str, Any]
+    bound: dict[str, Any]
+    call: CurrentCall
+    started: float
+
+
+class Reused(NamedTuple):
+    """A call whose result is known already."""
+
+    result: Any
+
+
+# Deciding -----------------------------------------------------------------------------------------
+
+
+def begin(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Begun | Reused:
+    """Start a call: journal its start, or give the result it had.
+
+    Raises TypeError where the arguments do not fit, UsageError where they have no key, and
+    `AttemptInterrupted` where a person must be asked first.
+    """
+    run.check_open()
+    bound = tool.bind(args, kwargs)
+    session = run.session
+    part = tool.digest(bound, session.salt)
+    with session.lock:
+        if run.occurrences is None:
+            run.occurrences = {}
+        name = f"{tool.name}:{part}"
+        occurrence = run.occurrences[name] = run.occurrences.get(name, 0) + 1
+    key = f"{name}:{occurrence}"
+    state = session.state
+    known = state.calls.get(key)
+    if known is not None and _reusable(known, tool, run):
+        return Reused(_reuse(run, tool, known))
+    unsafe = tool.effect in UNSAFE
+    if unsafe and key not in state.approved:
+        question = _question(key, tool, bound, run)
+        if question is not None:
+            _ask(run, question)
+    if run.replay is not None:
+        run.replay.unmatched.get(tool.name, set()).discard(key)
+    arguments = tool.shown(bound)
+    idempotency_key = digest(session.run_id, key)
+    fields = (key, tool.name, tool.effect.value, arguments, idempotency_key)
+    session.add(CallStarted, run.number, *fields)
+    if unsafe:
+        run.unsafe_begun()
+    call = CurrentCall(tool.name, idempotency_key)
+    return Begun(tool, key, arguments, bound, call, session.config.env.monotonic())
+
+
+def _reusable(call: Call, tool: Tool, run: Run) -> bool:
+    if call.outcome != "done" or call.undone:
+        return False
+    if tool.effect in UNSAFE:
+        return True
+    replay = run.replay
+    if replay is None:
+        return False
+    match replay.kind:
+        case "retry" | "resume":
+            border = replay.critical_step
+            before = border is None or (call.step is not None and call.step < border)
+            return before and call.attempt == run.number - 1
+        case "rollback":
+            return call.key in replay.kept
+        case _:
+            return False
+
+
+def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Run) -> Question | None:
+    """What must be asked before this unsafe call runs; None if it may.
+
+    Only calls of earlier attempts matter that this attempt has not come to: this call may be one of
+    them in other words.
+    """
+    replay = run.replay
+    if replay is None:
+        return None
+    calls = run.session.state.calls
+    may_rerun = run.session.config.durability.on_in_doubt == "rerun"
+    earlier = [calls[name] for name in replay.unmatched.get(tool.name, ())]
+    for call in earlier:
+        if call.outcome != "done" and not may_rerun and call.key not in run.session.state.approved:
+            return _doubt(call)
+    if replay.kind not in ("retry", "replan"):
+        return None
+    for call in earlier:
+        if call.outcome == "done" and not call.undone:
+            text = (
+                f"{tool.name} has completed in this run with {_text(call.arguments)}; may it run "
+                f"again with {_text(tool.shown(bound))}?"
+            )
+            shown = tool.shown(bound)
+            return Question(key, tool.name, tool.effect.value, shown, text, doubt=False)
+    return None
+
+
+def _doubt(call: Call) -> Question:
+    why = f" ({call.error})" if call.error is not None else ""
+    return Question(
+        call.key,
+        call.tool,
+        call.effect,
+        call.arguments,
+        f"did {call.tool} with {_text(call.arguments)} happen? It was started and its outcome is "
+        f"not known{why[:300]}",
+        doubt=True,
+    )
+
+
+def _text(arguments: Any) -> str:
+    text = redact(json.dumps(arguments))
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _ask(run: Run, question: Question) -> NoReturn:
+    run.session.question = question
+    diagnosis = Diagnosis(
+        FailureType.UNKNOWN,
+        cause=Cause.IN_DOUBT,
+        severity=Severity.CRITICAL,
+        evidence=(Evidence("call:asked", question.text),),
+        technical_details=question.text,
+        user_message="A step may have taken effect already, and somebody must look.",
+        classifier="calls",
+    )
+    run.stop(diagnosis)
+    raise AttemptInterrupted(diagnosis)
+
+
+# Reusing ------------------------------------------------------------------------------------------
+
+
+def _reuse(run: Run, tool: Tool, call: Call) -> Any:
+    session = run.session
+    result = _restored(tool, call, session.live)
+    step = call.step
+    if run.replay is not None:
+        run.replay.unmatched.get(tool.name, set()).discard(call.key)
+    if run.replay is None or call.key not in run.replay.kept:
+        step = run.record_call_step(
+            Step(
+                action="call",
+                tool_called=tool.name,
+                tool_input=call.arguments,
+                tool_output=call.result,
+                effect=tool.effect,
+                metadata={"call": call.key, "replayed": True},
+            )
+        )
+    session.add(
+        CallFinished, run.number, call.key, "done", None, call.exact, None, True, step
+    )
+    return result
+
+
+def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
+    if call.exact:
+        return plain(call.result)
+    if tool.returns is not None and tool.returns is not Any and MARK not in json.dumps(call.result):
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(tool.returns).validate_json(json.dumps(call.result))
+        except ValidationError:
+            pass
+        except Exception:  # noqa: BLE001 - an annotation pydantic cannot build; the live value may serve
+            pass
+    if live is not None and call.key in live:
+        return live[call.key]
+    raise InDoubt(
+        f"{tool.name} completed, but its result has no JSON form and is gone; give the tool a return "
+        "annotation that pydantic can validate",
+        tool=tool.name,
+        key=call.key,
+    )
+
+
+# Ending -------------------------------------------------------------------------------------------
+
+
+def finish(run: Run, begun: Begun, result: Any) -> Any:
+    """Write down a result; the result."""
+    session = run.session
+    data, exact = plain_noting(result)
+    if not exact:
+        if session.live is None:
+            session.live = {}
+        session.live[begun.key] = result
+    _close(run, begun, "done", data, exact, None)
+    undo = begun.tool.compensate
+    if undo is not None and not run.over:
+        name = getattr(undo, "__qualname__", type(undo).__name__)
+        run.register_undo(name, begun.key, lambda: undo(result, **_named(undo, begun.bound)))
+    return result
+
+
+def _named(undo: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the call's arguments that the compensator names, after the result."""
+    names = list(inspect.signature(undo).parameters)[1:]
+    return {name: bound[name] for name in names if name in bound}
+
+
+def fail(run: Run, begun: Begun, error: BaseException) -> None:
+    """Write down that a call raised, and judge whether it may have happened.
+
+    An unsafe call in doubt stops the attempt, unless the run was told otherwise; the caller raises
+    the error on.
+    """
+    info = capture(error)
+    unsafe = begun.tool.effect in UNSAFE
+    if info.not_attempted:
+        outcome = "not_attempted"
+    elif unsafe and not begun.call.asked:
+        outcome = "in_doubt"
+    else:
+        outcome = "failed"
+    _close(run, begun, outcome, None, True, info)
+    durability = run.session.config.durability
+    first = run.interrupt is None and not run.over
+    if outcome == "in_doubt" and durability.on_in_doubt != "rerun" and first:
+        question = _doubt(run.session.state.calls[begun.key])
+        run.session.question = question
+        run.stop(
+            Diagnosis(
+                FailureType.EXTERNAL_FAULT,
+                cause=Cause.IN_DOUBT,
+                severity=Severity.CRITICAL,
+                evidence=(Evidence("call:in_doubt", question.text),),
+                technical_details=str(info)[:1000],
+                user_message="A step may have taken effect although it failed.",
+                classifier="calls",
+            )
+        )
+
+
+def _close(  # noqa: PLR0913, PLR0917 - the fields of the event
+    run: Run, begun: Begun, outcome: str, data: Any, exact: bool, error: ErrorInfo | None  # noqa: FBT001
+) -> None:
+    session = run.session
+    unsafe = begun.tool.effect in UNSAFE
+    if not run.over:
+        index = run.record_call_step(
+            Step(
+                action="call",
+                tool_called=begun.tool.name,
+                tool_input=begun.arguments,
+                tool_output=data,
+                error=None if error is None else error.message,
+                exception_type=None if error is None else error.type_name,
+                effect=begun.tool.effect,
+                metadata={"call": begun.key},
+                duration_s=max(0.0, session.config.env.monotonic() - begun.started),
+            )
+        )
+        session.add(
+            CallFinished, run.number, begun.key, outcome, data, exact, error, False, index,
+            begun.call.asked,
+        )  # fmt: skip
+    if unsafe:
+        run.unsafe_ended()
+
+
+# Drivers ------------------------------------------------------------------------------------------
+
+
+async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call an async tool: recorded inside a run, plain outside of any."""
+    run = current.get()
+    if run is None:
+        return await tool.function(*args, **kwargs)
+    return await _drive(run, tool, args, kwargs)
+
+
+async def call_any(run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`run.call`: any function, sync ones in a thread."""
+    tool, owner = tool_of(function)
+    return await _drive(run, tool, owner + args, kwargs)
+
+
+async def _drive(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    begun = begin(run, tool, args, kwargs)
+    if isinstance(begun, Reused):
+        return begun.result
+    token = calling.set(begun.call)
+    try:
+        result = await _body(tool, args, kwargs)
+    except BaseException as error:
+        fail(run, begun, error)
+        raise
+    finally:
+        calling.reset(token)
+    return finish(run, begun, result)
+
+
+async def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if tool.timeout is not None:
+        import anyio
+
+        with anyio.fail_after(tool.timeout):
+            return await _unlimited(tool, args, kwargs)
+    return await _unlimited(tool, args, kwargs)
+
+
+async def _unlimited(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if tool.is_async:
+        return await tool.function(*args, **kwargs)
+    import anyio
+
+    body = functools.partial(tool.function, *args, **kwargs)
+    # With a timeout the thread is left behind when it passes: nothing can stop it.
+    result = await anyio.to_thread.run_sync(body, abandon_on_cancel=tool.timeout is not None)
+    return await result if inspect.isawaitable(result) else result
+
+
+def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
+    run = current.get()
+    if run is None:
+        return tool.function(*args, **kwargs)
+    begun = begin(run, tool, args, kwargs)
+    if isinstance(begun, Reused):
+        return begun.result
+    token = calling.set(begun.call)
+    try:
+        result = _body_sync(tool, args, kwargs)
+    except BaseException as error:
+        fail(run, begun, error)
+        raise
+    finally:
+        calling.reset(token)
+    return finish(run, begun, result)
+
+
+def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if tool.timeout is None:
+        return tool.function(*args, **kwargs)
+    from concurrent.futures import Future
+    from contextvars import copy_context
+
+    done: Future[Any] = Future()
+
+    def body() -> None:
+        try:
+            done.set_result(tool.function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting caller, whatever it is
+            done.set_exception(error)
+
+    # A thread of its own: nothing can stop a function that hangs, so it must not hold a pool's place.
+    threading.Thread(target=copy_context().run, args=(body,), daemon=True).start()
+    try:
+        return done.result(tool.timeout)
+    except TimeoutError:
+        raise TimeoutError(f"{tool.name} took longer than {tool.timeout} s") from None

@@ -1,0 +1,301 @@
+"""The path of a failure: diagnose, fail, decide, choose, perform. The only place that acts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from ._decide import Decision, decide
+from ._diagnose import context_of, diagnose
+from ._run import NO_GUIDANCE, UNSAFE, Guidance, Replay, Run
+from ._serde import plain
+from ._session import Session, Waiting
+from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .diagnosis import Diagnosis, Evidence
+from .errors import (
+    StaleWriter,
+    TriageAbortError,
+    TriageError,
+    TriageEscalationError,
+    TriageFatalError,
+    TriageSuspendedError,
+)
+from .events import (
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    CompensatorRan,
+    RunFinished,
+    RunSuspended,
+)
+from .failures import ErrorInfo, FailureContext
+from .observers import logger
+from .redact import redact
+from .state import Compensation, RunState
+from .taxonomy import Cause, FailureType, Severity
+
+class Failure(NamedTuple):
+    """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
+    is known already (an interrupt, a check), None where the classifier must say."""
+
+    error: BaseException | None
+    diagnosis: Diagnosis | None = None
+
+
+class Next(NamedTuple):
+    """How the next attempt starts. base: position it is restored to. keep_state: as `AttemptStarted`."""
+
+    guidance: Guidance
+    kind: str
+    base: int | None = None
+    keep_state: bool = False
+
+
+# Starting an attempt ------------------------------------------------------------------------------
+
+
+def first_attempt(session: Session) -> Run:
+    """The handle of the first attempt."""
+    run = Run(session, 1, NO_GUIDANCE, None, 0)
+    session.entered = session.add(AttemptStarted, 1)
+    return run
+
+
+def next_attempt(session: Session, following: Next) -> Run:
+    """The handle of a further attempt."""
+    guidance = following.guidance
+    before = session.state
+    number = before.attempt + 1
+    diagnosis = guidance.diagnosis
+    session.attempt_started = session.config.env.monotonic()
+    session.question = None
+    session.entered = session.add(
+        AttemptStarted,
+        number,
+        following.base,
+        guidance.hint,
+        guidance.subgoal,
+        following.keep_state,
+        tuple(guidance.inject or ()),
+    )
+    state = session.state
+    kept = frozenset(
+        step.metadata["call"] for step in state.steps if step.metadata and "call" in step.metadata
+    )
+    unmatched: dict[str, set[str]] = {}
+    for call in state.calls.values():
+        unsettled = call.outcome in (None, "in_doubt", "done") and not call.undone
+        if call.effect in UNSAFE and unsettled and call.key not in kept:
+            unmatched.setdefault(call.tool, set()).add(call.key)
+    replay = Replay(
+        following.kind, None if diagnosis is None else diagnosis.critical_step, kept, unmatched
+    )
+    return Run(session, number, guidance, replay, len(state.steps))
+
+
+# The path -----------------------------------------------------------------------------------------
+
+
+async def recover(session: Session, run: Run, failure: Failure) -> Next:
+    """From a failed attempt to the next one. Raises the error that ends the run instead."""
+    info = None
+    if failure.error is not None:
+        from ._capture import capture
+
+        info = capture(failure.error)
+    diagnosis = failure.diagnosis
+    if diagnosis is None:
+        diagnosis = await diagnose(session, run, info)
+    session.add(AttemptFailed, run.number, info, diagnosis)
+    context = context_of(session, run, failure.error, info, diagnosis)
+    decision = await decide(session, context)
+    session.add(ActionChosen, run.number, decision.action, decision.by, decision.reason)
+    return await perform(session, context, decision)
+
+
+# Perform ------------------------------------------------------------------------------------------
+
+
+async def perform(session: Session, context: FailureContext, decision: Decision) -> Next:
+    """Carry out the action: the start of the next attempt, or the error that ends the run."""
+    action = decision.action
+    match action:
+        case Suspend():
+            await suspend(session, context, action)
+        case Escalate(reason=reason):
+            await stop(session, context, "escalated", TriageEscalationError, reason)
+        case Abort(reason=reason):
+            error = TriageFatalError if decision.fatal else TriageAbortError
+            await stop(session, context, "fatal" if decision.fatal else "aborted", error, reason)
+        case Rollback() | Retry() | Replan() | Resume():
+            return await proceed(session, context, action)
+    raise AssertionError("a stop raises")  # pragma: no cover - suspend and stop never return
+
+
+async def proceed(
+    session: Session, context: FailureContext, action: Retry | Replan | Rollback | Resume
+) -> Next:
+    """Flush, compensate, wait; how the next attempt starts."""
+    await flush(session, context)
+    following = plan_next(session, context, action)
+    await _compensate(session, context, action, following)
+    delay = action.delay if isinstance(action, Retry | Replan) else 0.0
+    if delay > 0:
+        await session.config.env.sleep(delay)
+    return following
+
+
+def plan_next(
+    session: Session, context: FailureContext, action: Retry | Replan | Rollback | Resume
+) -> Next:
+    """How the attempt after this action starts, by the action alone."""
+    diagnosis = context.diagnosis
+    match action:
+        case Retry(hint=hint, inject=inject):
+            guidance = Guidance(
+                hint=hint, diagnosis=diagnosis, action=action, inject=inject or None
+            )
+            return Next(guidance, action.kind)
+        case Replan(hint=hint):
+            told = hint or diagnosis.hint or _REPLAN_HINT
+            return Next(Guidance(hint=told, diagnosis=diagnosis, action=action), action.kind)
+        case Resume(subgoal=subgoal, hint=hint):
+            guidance = Guidance(
+                hint=hint,
+                subgoal=subgoal or session.state.open_subgoals[0],
+                state=context.state,
+                diagnosis=diagnosis,
+                action=action,
+            )
+            return Next(guidance, action.kind, keep_state=True)
+        case Rollback(checkpoint_id=checkpoint, hint=hint):
+            chosen = checkpoint if checkpoint is not None else context.checkpoint_id
+            base = None if chosen is None else int(chosen)
+            ledger = None if base is None else session.state.ledger_at(base)
+            restored = {} if ledger is None or base is None else ledger.cut(base).state
+            kept = 0 if ledger is None or base is None else len(ledger.cut(base).steps)
+            told = hint or f"{_ROLLBACK_HINT.format(kept)} {diagnosis.hint or ''}".strip()
+            guidance = Guidance(
+                hint=told, state=plain(restored), diagnosis=diagnosis, action=action
+            )
+            return Next(guidance, action.kind, base=base)
+
+
+_REPLAN_HINT = "The approach so far has failed. Make a new plan and do not repeat the last one."
+_ROLLBACK_HINT = (
+    "The work was rolled back: the first {} recorded steps and their state are kept, what came after "
+    "is undone. Go on from there in another way."
+)
+
+
+async def _compensate(
+    session: Session,
+    context: FailureContext,
+    action: Retry | Replan | Rollback | Resume,
+    following: Next,
+) -> None:
+    """Undo what the next attempt would otherwise repeat, newest first."""
+    if session.undo is None or isinstance(action, Resume):
+        return
+    after = -1 if following.base is None else following.base
+    for entry in reversed(session.state.compensations):
+        undo = session.undo.get((entry.name, entry.key))
+        if undo is None or entry.ran or entry.seq <= after:
+            continue
+        # Recorded calls are reused by a retry and asked about by a new plan; only hand-written
+        # steps have to be undone for those.
+        if not isinstance(action, Rollback) and not (entry.key or "").startswith("step:"):
+            continue
+        await _run_compensator(session, context, entry, undo)
+
+
+async def _run_compensator(
+    session: Session, context: FailureContext, entry: Compensation, undo: Any
+) -> None:
+    from ._capture import capture
+
+    try:
+        answer = undo()
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception as error:
+        session.add(CompensatorRan, context.attempt, entry.name, entry.key, capture(error))
+        logger.exception("compensator %s failed", entry.name)
+        reason = f"the compensator {entry.name} failed with {type(error).__name__}"
+        if context.exception is not None:
+            context.exception.add_note(f"{reason}: {error}")
+        await stop(session, context, "escalated", TriageEscalationError, reason)
+    session.add(CompensatorRan, context.attempt, entry.name, entry.key, None)
+
+
+# Stopping -----------------------------------------------------------------------------------------
+
+
+async def flush(session: Session, context: FailureContext) -> None:
+    """Store the journal before going on; a store that fails ends the run unless told otherwise."""
+    try:
+        await session.flush()
+    except Exception as error:
+        logger.exception("run %s: the store failed", session.run_id)
+        if session.config.durability.on_store_error == "continue" and not isinstance(
+            error, StaleWriter
+        ):
+            return
+        if context.exception is None:
+            raise
+        error.add_note(f"raised while recovering from: {context.error}")
+        raise error from context.exception
+
+
+async def stop(
+    session: Session,
+    context: FailureContext,
+    status: str,
+    kind: type[TriageError],
+    reason: str | None,
+) -> NoReturn:
+    """End the run: journal it, store it, and raise `kind` from the original error."""
+    session.add(RunFinished, status, None, True, context.error)
+    count_in_parent(session)
+    error = kind(_message(context, status, reason), context)
+    await session.flush_beside(error)
+    raise error from context.exception
+
+
+def count_in_parent(session: Session) -> None:
+    """What a run inside another used counts in the outer one too."""
+    parent = session.parent
+    if parent is not None and not parent.over:
+        usage = session.state.usage
+        if usage.calls or usage.total_tokens or usage.cost_usd is not None:
+            parent.count(usage)
+
+
+def _message(context: FailureContext, status: str, reason: str | None) -> str:
+    because = f"; {context.error}" if context.error is not None else ""
+    why = f": {reason}" if reason else ""
+    text = f"run {context.run_id[:8]} {status} after attempt {context.attempt}: {context.diagnosis}"
+    return redact(f"{text}{why}{because}"[:2000])
+
+
+async def suspend(session: Session, context: FailureContext, action: Suspend) -> NoReturn:
+    """Stop until a person answers: journal the question, and raise the error with the token."""
+    from hashlib import sha256
+
+    token = session.config.env.new_token()
+    question = redact(action.question or f"{context.diagnosis}; how should the run go on?")
+    session.add(
+        RunSuspended,
+        context.attempt,
+        sha256(token.encode()).hexdigest(),
+        question,
+        plain(dict(action.metadata)),
+    )
+    error = TriageSuspendedError(
+        f"run {session.run_id[:8]} is suspended: {question}", context, token=token, question=question
+    )
+    since = session.config.env.monotonic()
+    session.config.suspensions.put(token, Waiting(session, context, since))
+    await session.flush_beside(error)
+    raise error from context.exception

@@ -1,0 +1,208 @@
+"""How long the other side asked to wait: headers first, typed details next, the text last.
+
+Sources: RFC 9110 section 10.2.3 (`Retry-After`, seconds or a date), the `retry-after-ms` and
+`x-ms-retry-after-ms` headers of model providers, the `RateLimit` header's `t` of the IETF draft,
+`google.rpc.RetryInfo` as object, as JSON and in gRPC trailers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any
+
+from ._probe import attr, call, entry, is_a, items, seconds, some, text_of
+
+_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
+_BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
+_BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
+_UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    number = r"(\d{1,9}(?:\.\d{1,9})?)"
+    unit = r"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)"
+    return re.compile(
+        r"\b(?:(?:try|retry)(?: your request| the request)?(?: again)?(?: after| in)"
+        r"|retry[ _-]?after[ :=]{1,3}|wait(?: for)?(?: about| at least)?) ?"
+        rf"(?:{number} ?{unit}(?: ?{number} ?{unit})?(?: ?{number} ?{unit})?)\b"
+        rf"|\bretry-after[:=] ?{number}\b"
+        rf"|\bretry[ _-]?after[ _-]?ms[ :=]{{1,2}}{number}",
+        re.IGNORECASE,
+    )
+
+
+def from_text(text: str) -> float | None:
+    """Seconds named by words like "try again in 1.4s" or "retry after 2 minutes", None otherwise.
+
+    Only a number that follows such words counts, never a number alone.
+    """
+    low = text.lower()
+    if "try" not in low and "wait" not in low:
+        return None
+    found = _pattern().search(text)
+    if found is None:
+        return None
+    groups = found.groups()
+    if groups[6] is not None:
+        return float(groups[6])
+    if groups[7] is not None:
+        return float(groups[7]) / 1000
+    total = 0.0
+    for number, unit in zip(groups[0:6:2], groups[1:6:2], strict=True):
+        if number is not None:
+            word = unit.lower()
+            total += float(number) * _UNITS["ms" if word[:2] in ("ms", "mi") and word[:3] != "min" else word[0]]
+    return round(total, 6)
+
+
+def header(headers: object, name: str) -> str | None:
+    """The header's value by its lower-case name, whatever kind of mapping holds the headers."""
+    getter = attr(headers, "get")
+    if callable(getter) and not is_a(headers, dict):
+        try:
+            value = getter(name)
+        except Exception:  # noqa: BLE001 - a foreign mapping; the pairs below are tried instead
+            value = None
+        if value is not None:
+            return text_of(value, 400)
+    for key, value in items(headers):
+        if text_of(key, 60).lower() == name and value is not None:
+            return text_of(value, 400)
+    return None
+
+
+def from_headers(headers: object, now: float) -> float | None:
+    """Seconds named by the headers of an answer, None if none does. now: seconds since the epoch."""
+    if headers is None:
+        return None
+    for name in _MILLISECONDS:
+        delay = seconds(header(headers, name))
+        if delay is not None:
+            return delay / 1000
+    value = header(headers, "retry-after")
+    if value is not None:
+        delay = seconds(value)
+        return _until(value, header(headers, "date"), now) if delay is None else delay
+    value = header(headers, "ratelimit")
+    if value is not None:
+        fields = dict(part.strip().partition("=")[::2] for part in value.split(";"))
+        if fields.get("r", "0").strip() == "0":
+            return seconds(fields.get("t"))
+    return None
+
+
+def _until(value: str, date: str | None, now: float) -> float | None:
+    """Seconds to an HTTP date, by the other side's own clock where it said what time it is."""
+    then = _timestamp(value)
+    if then is None:
+        return None
+    base = _timestamp(date) if date is not None else None
+    return max(0.0, then - (now if base is None else base))
+
+
+def _timestamp(value: str) -> float | None:
+    try:
+        return parsedate_to_datetime(value).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError, IndexError):
+        return None
+
+
+def from_body(body: object, depth: int = 3) -> float | None:
+    """Seconds named by the fields of a decoded answer, `google.rpc.RetryInfo` among its details."""
+    if is_a(body, dict):
+        for name in _BODY_SECONDS:
+            delay = seconds(entry(body, name))
+            if delay is not None:
+                return delay
+        for name in _BODY_MILLISECONDS:
+            delay = seconds(entry(body, name))
+            if delay is not None:
+                return delay / 1000
+        inner: Iterable[Any] = (entry(body, name) for name in ("error", "details", "data"))
+    elif is_a(body, list):
+        inner = some(body)
+    else:
+        return None
+    if depth == 0:
+        return None
+    for part in inner:
+        delay = from_body(part, depth - 1)
+        if delay is not None:
+            return delay
+    return None
+
+
+def from_details(exc: object) -> float | None:
+    """Seconds of a `RetryInfo` among typed details, or in the trailers of a gRPC call."""
+    details = attr(exc, "details")
+    if is_a(details, list) or is_a(details, tuple):
+        for detail in some(details):
+            duration = attr(detail, "retry_delay")
+            whole, nanos = seconds(attr(duration, "seconds")), attr(duration, "nanos")
+            if whole is None:
+                whole, nanos = seconds(duration), 0
+            if whole is not None:
+                return whole + (seconds(nanos) or 0.0) / 1e9
+    for key, value in items(call(exc, "trailing_metadata")):
+        name = text_of(key, 80).lower()
+        if name in ("google.rpc.retryinfo-bin", "grpc-status-details-bin") and is_a(value, bytes):
+            delay = _retry_info(value, nested=name.startswith("grpc"))
+            if delay is not None:
+                return delay
+    return None
+
+
+def _retry_info(data: bytes, *, nested: bool) -> float | None:
+    """Seconds of an encoded RetryInfo: field 1 is a Duration (1 seconds, 2 nanoseconds).
+
+    nested: it stands in a `google.rpc.Status`, whose field 3 holds Any (1 type URL, 2 value).
+    """
+    try:
+        if nested:
+            for detail in _fields(data).get(3, []):
+                packed = _fields(detail)
+                if any(url.endswith(b"google.rpc.RetryInfo") for url in packed.get(1, [])):
+                    return _retry_info(packed[2][0], nested=False)
+            return None
+        duration = _fields(_fields(data)[1][0])
+    except (IndexError, KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return seconds(duration.get(1, [0])[0] + duration.get(2, [0])[0] / 1e9)
+
+
+def _fields(data: bytes) -> dict[int, list[Any]]:
+    """The fields of a protocol buffer message: numbers as int, the rest as bytes."""
+    found: dict[int, list[Any]] = {}
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
+        kind = key & 7
+        value: int | bytes
+        if kind == 0:
+            value, position = _varint(data, position)
+        else:
+            size = {1: 8, 5: 4}.get(kind, -1)
+            if kind == 2:  # noqa: PLR2004 - wire type 2: a length and that many bytes
+                size, position = _varint(data, position)
+            if size < 0:
+                raise ValueError(kind)
+            value, position = data[position : position + size], position + size
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:  # noqa: PLR2004 - the top bit says whether another byte follows
+            return value, position
+        if shift > 63:  # noqa: PLR2004 - no number is longer than 64 bits
+            raise ValueError(shift)

@@ -1,0 +1,399 @@
+"""The handle of one attempt: what an agent records with, and what it is told."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from ._serde import exact, plain
+from .errors import AttemptInterrupted, AttemptOver, UsageError
+from .events import (
+    CompensatorRegistered,
+    StateUpdated,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    UsageRecorded,
+)
+from .observers import notify
+from .diagnosis import Diagnosis, Evidence
+from .steps import Step, Trajectory, Usage, refuse
+from .taxonomy import Cause, Effect, FailureType, Severity
+
+if TYPE_CHECKING:
+    import anyio
+
+    from ._session import Session
+    from .actions import Action
+    from .failures import Attempt
+
+T = TypeVar("T")
+
+current: ContextVar[Run | None] = ContextVar("triage_run", default=None)
+
+
+class Guidance(NamedTuple):
+    """What an attempt is told, built from the last action alone; all None in the first attempt.
+
+    hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
+    the attempt before. inject: keyword arguments for this attempt.
+    """
+
+    hint: str | None = None
+    subgoal: str | None = None
+    state: Mapping[str, Any] | None = None
+    diagnosis: Diagnosis | None = None
+    action: Action | None = None
+    inject: Mapping[str, Any] | None = None
+
+
+class Replay(NamedTuple):
+    """Which recorded calls an attempt may reuse, by the action before it.
+
+    kind: the action's. critical_step: reads from this step index on run again; None: none has to.
+    kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of the unsafe calls
+    of earlier attempts that this one has not come to yet.
+    """
+
+    kind: str
+    critical_step: int | None
+    kept: frozenset[str]
+    unmatched: dict[str, set[str]]
+
+
+NO_GUIDANCE = Guidance()
+
+
+class Run:
+    """One attempt of a run, seen from inside. Safe to use from tasks and threads of the attempt.
+
+    After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
+    """
+
+    __slots__ = (
+        "calls_open", "guidance", "interrupt", "number", "occurrences", "over", "replay", "scope",
+        "_count", "_held_deadline", "_session", "_settled", "_thread", "_watch",
+    )  # fmt: skip
+
+    def __init__(
+        self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
+    ) -> None:
+        self._session = session
+        self.number = number
+        self.guidance = guidance
+        self.replay = replay
+        self.over = False
+        self.interrupt: Diagnosis | None = None
+        self.scope: anyio.CancelScope | None = None
+        # Occurrences of equal calls in this attempt, made when the first call is made.
+        self.occurrences: dict[str, int] | None = None
+        # Unsafe calls now running, and who waits for the last of them.
+        self.calls_open = 0
+        self._settled: threading.Event | None = None
+        self._held_deadline = 0.0
+        self._thread = 0
+        self._count = count
+        self._watch = session.config.limits if session.config.limits.watches else None
+
+    # What is known ----------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, the same in all its attempts."""
+        return self._session.run_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.number
+
+    @property
+    def task(self) -> Any:
+        """The task as given to the run."""
+        return self._session.task
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What this attempt has recorded so far."""
+        checks = self._session.config.checks
+        return Trajectory(
+            self._session.state.steps,
+            attempt=self.number,
+            task=self._session.task,
+            tools=None if checks is None else checks.manifest,
+            constraints=() if checks is None else tuple(checks.constraints),
+        )
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of the state as merged so far."""
+        return cast("dict[str, Any]", plain(self._session.state.state))
+
+    @property
+    def history(self) -> tuple[Attempt, ...]:
+        """The failed attempts before this one, oldest first."""
+        return tuple(self._session.state.history)
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used so far, all attempts together."""
+        return self._session.state.usage
+
+    @property
+    def session(self) -> Session:
+        """The living run this attempt belongs to. Machinery, not for agents."""
+        return self._session
+
+    # Recording --------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
+        if self.over:
+            raise AttemptOver(
+                f"attempt {self.number} of run {self.run_id} is over: a task or thread it left "
+                "behind tried to record; await it before the agent function returns"
+            )
+        if self.interrupt is None:
+            if self.scope is None or not self.scope.cancel_called:
+                return
+            self.interrupt = out_of_time(self._session)
+        raise AttemptInterrupted(self.interrupt)
+
+    def record_step(self, step: Step) -> str:
+        """Record what the agent did; the id of the checkpoint made by it.
+
+        The run sets `index` and, where it is None, `timestamp`. Raises UsageError for anything but a
+        `Step`.
+        """
+        if step.__class__ is not Step:
+            raise UsageError(str(refuse("record_step()", step, "a Step", "write Step(action=…)")))
+        if self.over or self.interrupt is not None or self.scope is not None:
+            self.check_open()
+        fields = list(step)
+        for at in (3, 4, 10):  # tool_input, tool_output, metadata: the user's objects
+            value = fields[at]
+            if value is not None and value.__class__ is not str:
+                fields[at] = plain(value)
+        seq = self._append(fields)
+        if self._watch is not None:
+            self._enforce()
+        return str(seq)
+
+    def update_state(self, values: Mapping[str, Any]) -> str:
+        """Merge top-level keys into the state; the id of the checkpoint made by it.
+
+        Values must be restorable from JSON: UsageError names the first that is not, its type and the
+        remedy, and nothing is recorded.
+        """
+        self.check_open()
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                str(refuse("update_state()", values, "a mapping", 'write update_state({"key": …})'))
+            )
+        return self._record(StateUpdated, exact(dict(values), "state"))
+
+    def record_usage(self, usage: Usage) -> None:
+        """Count what model calls consumed. Raises UsageError for anything but a `Usage`."""
+        self.check_open()
+        if not isinstance(usage, Usage):
+            raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
+        self._record(UsageRecorded, usage)
+        if self._watch is not None:
+            self._enforce()
+
+    def count(self, usage: Usage) -> None:
+        """As `record_usage` for a run inside this one, which has ended and must not be disturbed."""
+        self._record(UsageRecorded, usage)
+        if self._watch is not None:
+            self._enforce(raising=False)
+
+    def subgoals(self, names: Iterable[str]) -> None:
+        """Declare what is to be done, in order. Names already declared are left where they are."""
+        self.check_open()
+        if isinstance(names, str):
+            raise UsageError("subgoals() takes a list of names; write run.subgoals([name])")
+        declared = tuple(names)
+        for name in declared:
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"subgoals() takes names that are text, not {name!r}")
+        self._record(SubgoalsDeclared, declared)
+
+    def complete(self, name: str) -> None:
+        """Note a declared subgoal as done. Raises UsageError for one that was not declared."""
+        self.check_open()
+        declared = [known for _, known in self._session.state.ledger.subgoals]
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise UsageError(f"complete({name!r}): no such subgoal; declared are: {known}")
+        self._record(SubgoalCompleted, name)
+
+    def compensator(self, function: Callable[..., Any], *args: Any, name: str | None = None) -> None:
+        """Register what undoes the last hand-written step: `function(*args)`, sync or async.
+
+        A rollback past that step runs it, newest first. name: as the journal shows it; None takes the
+        function's own.
+        """
+        self.check_open()
+        if not callable(function):
+            raise UsageError(str(refuse("compensator()", function, "a function")))
+        steps = self._session.state.steps
+        key = f"step:{steps[-1].index}" if steps else None
+        self.register_undo(name or _name(function), key, lambda: function(*args))
+
+    # Machinery for recorded calls and interrupts ------------------------------------------------
+
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function or `@triage.tool`, recorded; its result, reused if it is known already.
+
+        A sync function runs in a thread. One that is no tool has the effect `unknown`: it is not
+        repeated by any recovery. Raises what the function raises.
+        """
+        from ._recorded import call_any
+
+        return await call_any(self, function, args, kwargs)
+
+    def register_undo(self, name: str, key: str | None, undo: Callable[[], Any]) -> None:
+        """Register a compensator under a key: a call's, or that of a hand-written step."""
+        session = self._session
+        if session.undo is None:
+            session.undo = {}
+        session.undo[name, key] = undo
+        self._record(CompensatorRegistered, name, key)
+
+    def record_call_step(self, step: Step) -> int:
+        """Record a call's step although the attempt may be ending; its index."""
+        fields = list(step)
+        self._append(fields)
+        if self._watch is not None:
+            self._enforce(raising=False)
+        return cast("int", fields[0])
+
+    def _append(self, fields: list[Any]) -> int:
+        session = self._session
+        with session.lock:
+            events = session.events
+            seq = len(events)
+            now = session.config.env.time()
+            fields[0] = self._count
+            self._count += 1
+            if fields[11] is None:
+                fields[11] = now
+            step = tuple.__new__(Step, fields)
+            event = tuple.__new__(StepRecorded, (session.run_id, seq, now, self.number, step, 1))
+            events.append(event)
+        if session.config.observers:
+            notify(session.config.observers, event)
+        return seq
+
+    def stop(self, diagnosis: Diagnosis) -> None:
+        """Interrupt the attempt: it has failed, whatever it does from now on.
+
+        Unsafe calls that are running are waited for before anything is cancelled.
+        """
+        if self.interrupt is None:
+            self.interrupt = diagnosis
+            if not self.calls_open:
+                self._cancel()
+
+    def enter_scope(self, scope: anyio.CancelScope) -> None:
+        """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
+        self.scope = scope
+        self._thread = threading.get_ident()
+
+    def _cancel(self) -> None:
+        # A scope may only be touched in its own thread. Elsewhere the flag has to do: the next
+        # recording raises.
+        if self.scope is not None and threading.get_ident() == self._thread:
+            self.scope.cancel()
+
+    def unsafe_begun(self) -> None:
+        """An unsafe call begins: the attempt's deadline waits until it has ended."""
+        with self._session.lock:
+            self.calls_open += 1
+            first = self.calls_open == 1
+        if first and self.scope is not None and threading.get_ident() == self._thread:
+            self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
+
+    def unsafe_ended(self) -> None:
+        """An unsafe call has ended and is recorded: what waited for it goes on."""
+        with self._session.lock:
+            self.calls_open -= 1
+            last = not self.calls_open
+        if not last:
+            return
+        if self._held_deadline and self.scope is not None:
+            self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
+        if self.interrupt is not None:
+            self._cancel()
+        if self._settled is not None:
+            self._settled.set()
+
+    async def settle(self, grace: float) -> None:
+        """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
+        if not self.calls_open:
+            return
+        import anyio
+
+        self._settled = threading.Event()
+        if self.calls_open:
+            await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
+
+    def _record(self, kind: Callable[..., Any], *fields: Any) -> str:
+        session = self._session
+        with session.lock:
+            seq = len(session.events)
+            event = kind(session.run_id, seq, session.config.env.time(), self.number, *fields)
+            session.events.append(event)
+        if session.config.observers:
+            notify(session.config.observers, event)
+        return str(seq)
+
+    def _enforce(self, *, raising: bool = True) -> None:
+        session = self._session
+        assert self._watch is not None
+        state = session.state
+        breach = self._watch.watch(state.all_steps, state.tool_calls, state.usage)
+        if breach is not None:
+            self.stop(breach)
+            if raising:
+                raise AttemptInterrupted(breach)
+
+
+def out_of_time(session: Session) -> Diagnosis:
+    """Why an attempt whose scope ran out of time has failed."""
+    left = session.seconds_left()
+    whole = left is not None and left <= 0
+    limits = session.config.limits
+    field, seconds = (
+        ("seconds", limits.seconds) if whole else ("attempt_seconds", limits.attempt_seconds)
+    )
+    return Diagnosis(
+        FailureType.EXTERNAL_FAULT,
+        cause=Cause.LIMIT if whole else Cause.TIMEOUT,
+        severity=Severity.CRITICAL if whole else Severity.RETRIABLE,
+        evidence=(Evidence(f"limit:{field}", f"Limits({field}={seconds}) has passed"),),
+        technical_details=f"limit {field}: allowed {seconds} s, all of them used",
+        user_message="This took longer than allowed.",
+        hint="The attempt before took too long. Take fewer or smaller steps.",
+        suggestions=(f"Raise Limits({field}=…) if the run was making progress.",),
+        classifier="limits",
+    )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def current_run() -> Run:
+    """The attempt the calling code runs in. Raises UsageError outside of any."""
+    run = current.get()
+    if run is None:
+        raise UsageError("current_run() was called outside of a run; call it from an agent function")
+    return run
+
+
+UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
+"""Effects that must not be repeated."""

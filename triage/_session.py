@@ -1,0 +1,193 @@
+"""One run while it lives: its journal in memory, and the way to the store and the observers."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._env import Environment
+from .errors import AlreadyResumed, UsageError
+from .events import Event, RunStarted
+from .observers import Observer, logger, notify
+from .state import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._recorded import Question
+    from .checks import Checks, Durability
+    from .classifiers.base import Classifier
+    from .failures import FailureContext
+    from .limits import Limits
+    from .policy import FailurePolicy
+    from .stores.base import Store
+
+
+class Waiting(NamedTuple):
+    """A suspended run: its session, the failure it stopped at and when (monotonic seconds)."""
+
+    session: Session
+    context: FailureContext
+    since: float
+
+
+class Suspensions:
+    """The runs of an agent that wait for an answer, by token. Each token is taken once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, Waiting] = {}
+        self._used: set[str] = set()
+
+    def put(self, token: str, waiting: Waiting) -> None:
+        """A run begins to wait."""
+        with self._lock:
+            self._waiting[_digest(token)] = waiting
+
+    def look(self, token: str) -> Waiting:
+        """The run that waits with this token. Raises AlreadyResumed or UsageError."""
+        with self._lock:
+            return self._find(_digest(token))
+
+    def take(self, token: str) -> Waiting:
+        """As `look`, and the token is used up."""
+        key = _digest(token)
+        with self._lock:
+            waiting = self._find(key)
+            del self._waiting[key]
+            self._used.add(key)
+            return waiting
+
+    def _find(self, key: str) -> Waiting:
+        if key in self._used:
+            raise AlreadyResumed("this token was used before; a token answers one question once")
+        if key not in self._waiting:
+            raise UsageError(
+                "no run of this agent waits with this token; give the token of the "
+                "TriageSuspendedError to the agent that raised it"
+            )
+        return self._waiting[key]
+
+
+def _digest(token: str) -> str:
+    if not isinstance(token, str):
+        raise UsageError(f"a token is text, not {type(token).__name__}")
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Config(NamedTuple):
+    """What an `Agent` was made with. policy, classifier: None means the recommended ones.
+
+    parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
+    around the attempts and no observer listens. suspensions: the runs that wait in this process.
+    """
+
+    name: str
+    policy: FailurePolicy | None
+    classifier: Classifier | None
+    limits: Limits
+    store: Store
+    checks: Checks | None
+    durability: Durability
+    observers: tuple[Observer, ...]
+    env: Environment
+    parameters: frozenset[str] | None
+    plain: bool
+    suspensions: Suspensions
+
+
+class Session:
+    """The journal of a living run. Recording is safe from any thread.
+
+    `state` is folded when it is asked for, so that recording costs the same whatever has happened.
+    """
+
+    __slots__ = (
+        "attempt_started", "config", "entered", "epoch", "events", "flushed", "kwargs", "live", "lock",
+        "parent", "plain", "question", "run_id", "started", "task", "undo", "_folded", "_state",
+    )  # fmt: skip
+
+    def __init__(
+        self, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str, parent: Any
+    ) -> None:
+        self.config = config
+        self.task = task
+        self.kwargs = kwargs
+        self.run_id = run_id
+        self.parent = parent
+        self.lock = threading.Lock()
+        self.events: list[Event] = []
+        self.flushed = 0
+        self.epoch = 0
+        self.started = self.attempt_started = config.env.monotonic()
+        # Nothing surrounds an attempt: no time limit, no watched limit, no observer's manager.
+        self.plain = config.plain
+        self.entered: list[AbstractContextManager[Any]] = []
+        # What only this process has, made when first used: results without a JSON form by call key,
+        # and the callables of compensators by (name, key).
+        self.live: dict[str, Any] | None = None
+        self.undo: dict[tuple[str, str | None], Callable[[], Any]] | None = None
+        self.question: Question | None = None
+        self._state: RunState | None = None
+        self._folded = 0
+
+    def add(self, kind: Callable[..., Event], *fields: Any) -> list[AbstractContextManager[Any]]:
+        """Record an event; the context managers that observers gave for it."""
+        with self.lock:
+            event = kind(self.run_id, len(self.events), self.config.env.time(), *fields)
+            self.events.append(event)
+        return notify(self.config.observers, event) if self.config.observers else []
+
+    @property
+    def state(self) -> RunState:
+        """The run as its events tell it up to now."""
+        with self.lock:
+            state = self._state
+            if state is None:
+                state = self._state = RunState()
+            for event in self.events[self._folded :]:
+                state.apply(event)
+            self._folded = len(self.events)
+            return state
+
+    @property
+    def salt(self) -> str:
+        """What the digests of this run's calls are salted with."""
+        first = self.events[0]
+        return first.salt if isinstance(first, RunStarted) else ""
+
+    def attempt_seconds_left(self) -> float | None:
+        """Until the first of the run's and the attempt's deadlines; None without either."""
+        left = self.seconds_left()
+        allowed = self.config.limits.attempt_seconds
+        if allowed is None:
+            return left
+        own = max(0.0, allowed - (self.config.env.monotonic() - self.attempt_started))
+        return own if left is None else min(own, left)
+
+    def seconds_left(self) -> float | None:
+        """Until the run's deadline; None without one."""
+        seconds = self.config.limits.seconds
+        if seconds is None:
+            return None
+        return max(0.0, seconds - (self.config.env.monotonic() - self.started))
+
+    async def flush(self) -> None:
+        """Hand what is new to the store. Raises what the store raises, and may be called again."""
+        at, end = self.flushed, len(self.events)
+        if end > at:
+            await self.config.store.append(
+                self.run_id, self.events[at:end], at=at, epoch=self.epoch
+            )
+            self.flushed = end
+
+    async def flush_beside(self, error: BaseException) -> None:
+        """Flush while `error` is on its way: a store that fails is logged and noted on it."""
+        try:
+            await self.flush()
+        except Exception as store_error:
+            logger.exception("run %s: the store failed", self.run_id)
+            error.add_note(f"the journal was not stored: {type(store_error).__name__}: {store_error}")

@@ -1,0 +1,226 @@
+"""Events as JSON and back: what stores write, golden files hold and other programs read.
+
+An event is an object with `"event"`, its type's name, and its fields by name; a field that has its
+default is left out; fields in seconds end in `_s`; `"v"` is always there. A reader ignores fields it
+does not know and refuses a version newer than its own.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, is_dataclass
+from dataclasses import fields as dataclass_fields
+from enum import Enum
+from functools import cache
+from typing import Any, Union, cast, get_args, get_origin
+
+from . import actions, diagnosis, events, failures, steps, taxonomy
+from ._serde import plain
+from .errors import StoreError
+from .events import Event
+
+EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(events.Event)}
+"""Every event type by its name on the wire."""
+
+VERSIONS: dict[str, int] = {
+    name: cast("Any", cls)._field_defaults["v"] for name, cls in EVENTS.items()
+}
+"""The newest version of each event type that this release reads, which is the one it writes."""
+
+_RENAMED = {"delay": "delay_s"}
+_NAMES = {
+    **{
+        name: value
+        for module in (taxonomy, steps, failures, diagnosis, actions, events)
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+    },
+    "Mapping": Mapping,
+    "Any": Any,
+}
+
+
+def dump(event: Event) -> dict[str, Any]:
+    """An event as a JSON object. Total: what has no JSON form is marked as `plain` marks it."""
+    return {"event": type(event).__name__, **_fields_out(event), "v": event.v}
+
+
+def dumps(event: Event) -> str:
+    """An event as one line of JSON, without a line break, in ASCII."""
+    return json.dumps(dump(event), separators=(",", ":"), allow_nan=False)
+
+
+def load(data: Mapping[str, Any]) -> Event:
+    """The event of a JSON object. Raises StoreError naming what is wrong with it."""
+    if not isinstance(data, Mapping):
+        raise StoreError(f"an event must be a JSON object, not {type(data).__name__}")
+    name = data.get("event")
+    cls = EVENTS.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise StoreError(f"unknown event {name!r}; this release knows {', '.join(EVENTS)}")
+    version = data.get("v")
+    if type(version) is not int or version < 1:
+        raise StoreError(f"{name}.v must be a version from 1, not {version!r}")
+    if version > VERSIONS[cls.__name__]:
+        raise StoreError(
+            f"{name} has version {version}, this release reads up to {VERSIONS[cls.__name__]}; "
+            "read it with the release that wrote it or a newer one"
+        )
+    return cast("Event", _fields_in(cls, data, cls.__name__))
+
+
+def loads(line: str) -> Event:
+    """The event of one line of JSON. Raises StoreError naming what is wrong with it."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"an event must be one line of JSON: {error}") from None
+    return load(data)
+
+
+# Out ----------------------------------------------------------------------------------------------
+
+
+def _out(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, actions.RecoveryAction):
+        return {"action": value.kind, **_fields_out(value)}
+    if hasattr(value, "_field_defaults") or isinstance(value, diagnosis.Diagnosis):
+        return _fields_out(value)
+    if isinstance(value, tuple):
+        return [_out(item) for item in value]
+    return plain(value)
+
+
+@cache
+def _defaults(cls: type) -> dict[str, Any]:
+    """Field names in order, with their defaults (MISSING where there is none)."""
+    if is_dataclass(cls):
+        return {
+            entry.name: entry.default_factory()
+            if entry.default_factory is not MISSING
+            else entry.default
+            for entry in dataclass_fields(cls)
+        }
+    if cls is steps.Step or cls is steps.Usage:
+        filled = cls()
+        return dict(zip(filled._fields, filled, strict=True))
+    named = cast("Any", cls)
+    return {name: named._field_defaults.get(name, MISSING) for name in named._fields}
+
+
+def _fields_out(value: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, default in _defaults(type(value)).items():
+        item = getattr(value, name)
+        if item is default or (type(item) is type(default) and item == default):
+            continue
+        result[_RENAMED.get(name, name)] = _out(item)
+    return result
+
+
+# In -----------------------------------------------------------------------------------------------
+
+
+def _fields_in(cls: type, data: object, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise StoreError(f"{where} must be a JSON object, not {type(data).__name__}")
+    given: dict[str, Any] = {}
+    for name, (default, read) in _readers(cls).items():
+        wire = _RENAMED.get(name, name)
+        if wire in data:
+            given[name] = read(data[wire], f"{where}.{wire}")
+        elif default is MISSING:
+            raise StoreError(f"{where} has no {wire}")
+    try:
+        return cls(**given)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{where} cannot be read: {error}") from None
+
+
+Reader = Callable[[Any, str], Any]
+
+
+@cache
+def _readers(cls: type) -> dict[str, tuple[Any, Reader]]:
+    hints = _hints(cls)
+    return {name: (default, _reader(hints[name])) for name, default in _defaults(cls).items()}
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    holder = cls.__mro__[1] if cls in (steps.Step, steps.Usage) else cls
+    return typing.get_type_hints(holder, globalns=_NAMES)
+
+
+def _reader(hint: Any) -> Reader:
+    """How a field of this annotation is read; checks its type and says where it is wrong."""
+    if hint is Any:
+        return lambda value, _where: value
+    if hint == actions.Action:
+        return _read_action
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _reader_of_union(arguments)
+    if origin is tuple:
+        return _reader_of_tuple(_reader(arguments[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return _reader_of_type(dict)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _reader_of_enum(hint)
+    if hasattr(hint, "_field_defaults") or hint is diagnosis.Diagnosis:
+        return lambda value, where: _fields_in(hint, value, where)
+    return _reader_of_type(hint)
+
+
+def _reader_of_type(kind: type) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        if kind is float and type(value) is int:
+            return float(value)
+        if type(value) is not kind:
+            raise StoreError(f"{where} must be {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    return read
+
+
+def _reader_of_enum(enum: type[Enum]) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        try:
+            return enum(value)
+        except ValueError:
+            raise StoreError(f"{where} is no {enum.__name__}: {value!r}") from None
+
+    return read
+
+
+def _reader_of_tuple(item: Reader) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, list):
+            raise StoreError(f"{where} must be a list, not {type(value).__name__}")
+        return tuple(item(entry, f"{where}[{at}]") for at, entry in enumerate(value))
+
+    return read
+
+
+def _reader_of_union(members: tuple[Any, ...]) -> Reader:
+    rest = [member for member in members if member is not type(None)]
+    # `Cause | str`: a known word becomes the enum's member, any other stays text.
+    if taxonomy.Cause in rest:
+        return lambda value, where: (
+            None if value is None else diagnosis.known_cause(_reader_of_type(str)(value, where))
+        )
+    inner = _reader(rest[0])
+    optional = len(rest) < len(members)
+    return lambda value, where: None if value is None and optional else inner(value, where)
+
+
+def _read_action(value: Any, where: str) -> Any:
+    kind = value.get("action") if isinstance(value, Mapping) else None
+    for cls in actions.ACTIONS:
+        if cls.kind == kind:
+            return _fields_in(cls, value, where)
+    raise StoreError(f"{where} is no action: {kind!r}")

@@ -1,0 +1,2 @@
+"""Classifiers: they say why an attempt failed."""
+from .base import Classifier

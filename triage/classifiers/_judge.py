@@ -1,0 +1,324 @@
+"""What one exception says, and what the exceptions behind it say: the rules applied to `ErrorInfo`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from triage.failures import ErrorInfo
+from triage.taxonomy import Cause, FailureType, Severity
+
+from ._rule import Rule, normal, pattern_of, unquoted, words_of
+from ._text import STATUS_IN_TEXT
+
+MAX_TEXT = 4_000
+_SQLSTATE_LENGTH = 5
+_MAX_DEPTH = 24
+
+
+class Verdict(NamedTuple):
+    """What a rule said of an exception. path: from the outermost exception to the one that decided."""
+
+    rule: Rule
+    text: str
+    path: tuple[ErrorInfo, ...]
+
+    @property
+    def known(self) -> bool:
+        """False when all that is known is that nothing is."""
+        return self.rule.failure_type is not FailureType.UNKNOWN
+
+    @property
+    def info(self) -> ErrorInfo:
+        """The exception that decided."""
+        return self.path[-1]
+
+    def under(self, info: ErrorInfo) -> Verdict:
+        """The same verdict, reached through `info`."""
+        return self._replace(path=(info, *self.path))
+
+
+MIXED = Rule(
+    "group.mixed", FailureType.UNKNOWN, None, "name", (), confidence=0.3,
+    source="members of an exception group that differ in kind",
+)  # fmt: skip
+BAD_ANSWER = Rule(
+    "http.success", FailureType.SCHEMA_MISMATCH, Cause.BAD_RESPONSE, "status", ("2xx",), Severity.RETRIABLE,
+    confidence=0.6, source="an error over an answer whose status says success: its content was not as agreed",
+)  # fmt: skip
+
+
+class Judge:
+    """The rules, indexed once; `judge` is pure."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._by: dict[str, dict[str, Rule]] = {"status": {}, "code": {}, "name": {}}
+        self._texts: dict[str, list[Rule]] = {"answer": [], "text": []}
+        for rule in rules:
+            if rule.looks_at in self._texts:
+                self._texts[rule.looks_at].append(rule)
+            else:
+                table = self._by[rule.looks_at]
+                for key in rule.keys:
+                    table.setdefault(key, rule)
+
+    def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
+        """What this exception comes to, those it was raised from included; None if nothing speaks."""
+        strong, weak = self._structure(info)
+        if strong is not None:
+            return strong
+        if weak is not None:
+            return self._refined(info, weak, depth)
+        wrapped = list(self._wrapped(info, depth))
+        grouped = any(inner.relation == "group" for inner in info.related)
+        if wrapped and not grouped and wrapped[0].known and _structured(wrapped[0]):
+            return wrapped[0]
+        own = self._text(info)
+        if own is not None:
+            return own
+        if grouped:
+            return _agreed(info, wrapped)
+        return wrapped[0] if wrapped else self._bad_answer(info)
+
+    # --- what the exception itself says ---
+
+    def _structure(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
+        """The verdict by code, answer, class and status, and the weak one that more may refine."""
+        weak: list[Verdict] = []
+        codes = codes_of(info)
+        for found in self._codes(info, codes):
+            if not found.rule.weak:
+                return found, None
+            weak.append(found)
+        if info.status_code is not None or info.body is not None or codes:
+            answered = self._search(info, self._texts["answer"], _answer_text(info))
+            if answered is not None and (answered.rule.looks_at, info.status_code) != ("answer", 200):
+                return _waits(answered, self._by["status"]), None
+        named = self._name(info)
+        if named is not None and not named.rule.weak and named.known:
+            return named, None
+        status = self._status(info, info.status_code)
+        if status is not None:
+            return _more_special(status, named, weak), None
+        if named is not None and named.known:
+            weak.insert(0, named)
+        elif named is not None:
+            return self._spoken(info, named), None
+        return None, weak[0] if weak else None
+
+    def _spoken(self, info: ErrorInfo, named: Verdict) -> Verdict:
+        """A built-in class of a defect; one that was given words of a full context window says that."""
+        if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
+            found = self._search(info, [rule for rule in self._texts["text"] if rule.name == "text.context"])
+            return found or named
+        return named
+
+    def _codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
+        for code in codes:
+            rule = self._by["code"].get(code)
+            if rule is None and len(code) == _SQLSTATE_LENGTH and code.isalnum() and code.isupper():
+                rule = self._by["code"].get(code[:2])
+            if rule is None:
+                rule = self._by_words(words_of(code))
+            if rule is not None:
+                yield Verdict(rule, f"code {code}", (info,))
+
+    def _name(self, info: ErrorInfo) -> Verdict | None:
+        table = self._by["name"]
+        for entry in info.mro or (info.type_name,):
+            name = entry.rpartition(".")[2]
+            rule = table.get(entry) or self._by_words(words_of(name))
+            if rule is not None:
+                return Verdict(rule, f"class {name}", (info,))
+        return None
+
+    def _by_words(self, words: tuple[str, ...]) -> Rule | None:
+        table = self._by["name"]
+        for start in range(max(0, len(words) - 5), len(words)):
+            rule = table.get(" ".join(words[start:]))
+            if rule is not None:
+                return rule
+        return None
+
+    def _status(self, info: ErrorInfo, status: int | None) -> Verdict | None:
+        if status is None or status < 400:  # noqa: PLR2004 - below are successes and redirects
+            return None
+        table = self._by["status"]
+        rule = table.get(str(status)) or table.get(f"{status // 100}xx")
+        return None if rule is None else Verdict(rule, f"status {status}", (info,))
+
+    def _bad_answer(self, info: ErrorInfo) -> Verdict | None:
+        if info.status_code is not None and 200 <= info.status_code < 300:  # noqa: PLR2004 - successes
+            return Verdict(BAD_ANSWER, f"status {info.status_code}", (info,))
+        return None
+
+    # --- words ---
+
+    def _text(self, info: ErrorInfo) -> Verdict | None:
+        status = _status_in(info.message)
+        found = self._search(info, self._texts["text"])
+        if found is not None and (status is None or found.rule.cause != Cause.TIMEOUT):
+            return found
+        return self._status(info, status) or found
+
+    def _search(self, info: ErrorInfo, rules: Iterable[Rule], text: str | None = None) -> Verdict | None:
+        whole = normal(_cut(info.message if text is None else text))
+        bare: str | None = None
+        for rule in rules:
+            if rule.unquoted and bare is None:
+                bare = unquoted(whole)
+            hit = pattern_of(rule.keys).search(bare if rule.unquoted and bare is not None else whole)
+            if hit is not None:
+                return Verdict(rule, f"the words {hit.group()[:80]!r}", (info,))
+        return None
+
+    # --- what it wraps ---
+
+    def _wrapped(self, info: ErrorInfo, depth: int) -> Iterator[Verdict]:
+        """Verdicts on what the exception was raised from, and on the members of a group."""
+        if depth == 0:
+            return
+        for inner in info.related:
+            if inner.relation == "context" and not _only_repeats(info, inner):
+                continue
+            found = self.judge(inner, depth - 1)
+            if found is not None:
+                yield found.under(info)
+
+    def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
+        """A verdict of a general name, made exact by its words or by what it was raised from."""
+        kind = weak.rule.failure_type
+        if kind is FailureType.EXTERNAL_FAULT or weak.rule.cause == Cause.MISSING_RESOURCE:
+            said = self._search(info, [rule for rule in self._texts["text"] if rule.failure_type is kind])
+            if said is not None and said.rule.cause not in (None, Cause.CONNECTION):
+                return said
+        if depth and weak.rule.cause in (Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH):
+            for inner in info.related:
+                found = self.judge(inner, depth - 1)
+                if found is not None and found.rule.failure_type is kind and not found.rule.weak:
+                    return found.under(info)
+        if weak.rule.failure_type is FailureType.SCHEMA_MISMATCH:
+            said = self._search(info, [rule for rule in self._texts["text"] if rule.name in _OVER_FORM])
+            return said or weak
+        return weak
+
+
+_OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget", "text.missing"})
+"""What words may say of an error whose class speaks of the form of data."""
+
+
+def _waits(found: Verdict, statuses: dict[str, Rule]) -> Verdict:
+    """A quota for which the other side names a delay is a rate: waiting helps."""
+    limited = statuses.get("429")
+    info = found.info
+    if found.rule.cause == Cause.QUOTA_EXHAUSTED and info.retry_after_s is not None and limited is not None:
+        return Verdict(limited, f"{found.text}, and a delay to wait", (info,))
+    return found
+
+
+def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -> Verdict:
+    """The status' verdict, or that of a name or code of the same kind that says it more exactly."""
+    status_code = status.info.status_code
+    limited = {403, 429}
+    if status_code == 403 and status.info.retry_after_s is not None:  # noqa: PLR2004 - forbidden, but only for now
+        return status._replace(
+            rule=status.rule._replace(name="http.forbidden_for_now", cause=Cause.RATE_LIMITED),
+            text="status 403 and a delay to wait",
+        )
+    for other in (named, *weak):
+        if other is None or not other.known:
+            continue
+        if other.rule.cause == Cause.RATE_LIMITED and status_code in limited:
+            return other
+        if other.rule.failure_type is status.rule.failure_type and other.rule.cause == Cause.MISSING_RESOURCE:
+            return other
+        if status.rule.keys[-1] in ("5xx", "4xx") and other.rule.failure_type is not FailureType.EXTERNAL_FAULT:
+            continue
+    return status
+
+
+def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict | None:
+    """A group's verdict: that of its members where they agree, unknown where they differ."""
+    members = [inner for inner in info.related if inner.relation == "group"]
+    if not wrapped:
+        return None
+    kinds = {found.rule.failure_type for found in wrapped}
+    if len(kinds) == 1 and len(wrapped) >= len(members):
+        order = list(Severity)
+        return max(wrapped, key=lambda found: order.index(severity_of_rule(found.rule)))
+    said = ", ".join(sorted({found.rule.failure_type.value for found in wrapped}))
+    return Verdict(MIXED, f"members of different kinds: {said}", (info,))
+
+
+def severity_of_rule(rule: Rule) -> Severity:
+    """The severity a rule's diagnosis has."""
+    from triage.taxonomy import severity_of  # noqa: PLC0415 - the name is this module's own above
+
+    return rule.severity or severity_of(rule.failure_type, rule.cause)
+
+
+def _structured(verdict: Verdict) -> bool:
+    return verdict.rule.looks_at in ("status", "code", "name", "answer")
+
+
+def _only_repeats(info: ErrorInfo, inner: ErrorInfo) -> bool:
+    """True if an error raised while another was handled only passes that one on."""
+    message = inner.message.strip()
+    own = info.message.strip()
+    return own == info.type_name or (len(message) > 4 and message[:200] in own)  # noqa: PLR2004 - shorter is chance
+
+
+@cache
+def _status_patterns() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT)
+
+
+def _status_in(message: str) -> int | None:
+    """The HTTP status a message writes out, where its words leave no doubt that it is one."""
+    text = normal(_cut(message))
+    for pattern in _status_patterns():
+        hit = pattern.search(text)
+        if hit is not None:
+            return int(hit.group(1))
+    return None
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a long text: all work on it is bounded."""
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1000]} {text[-1000:]}"
+
+
+# --- answers ---
+
+
+def codes_of(info: ErrorInfo) -> tuple[str, ...]:
+    """The codes of an error and of its answer's body, most exact first."""
+    found = [info.code] if info.code else []
+    found += [code for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2) if " " not in code]
+    return tuple(dict.fromkeys(found))
+
+
+def _answer_text(info: ErrorInfo) -> str:
+    """The message and what the body says in words."""
+    said = _body_words(info.body, ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"), 3)
+    if isinstance(info.body, str):
+        said.append(info.body)
+    return "\n".join([info.message[:MAX_TEXT], *dict.fromkeys(said)])
+
+
+def _body_words(body: Any, names: tuple[str, ...], depth: int) -> list[str]:
+    if not isinstance(body, dict):
+        return []
+    found: list[str] = []
+    for name in names:
+        value = body.get(name)
+        if isinstance(value, str) and value:
+            found.append(value[:MAX_TEXT])
+    if depth:
+        for name in ("error", "status", "detail", "details"):
+            inner = body.get(name)
+            if isinstance(inner, dict):
+                found += _body_words(inner, names, depth - 1)
+    return found

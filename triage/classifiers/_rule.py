@@ -1,0 +1,81 @@
+"""What a rule is: one line of a table, with what makes it fire and what must not."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Literal, NamedTuple
+
+from triage.taxonomy import Cause, FailureType, Level, Severity
+
+LooksAt = Literal["status", "code", "name", "answer", "text"]
+
+
+class Rule(NamedTuple):
+    """One rule of `RulesClassifier`.
+
+    name: as it appears in evidence. failure_type, cause, severity, level: of the diagnosis; severity
+    and level None take the defaults of cause and type. looks_at: what `keys` are compared with:
+
+    - `"status"`: the HTTP status, as digits (`"429"`, or `"5xx"` for what is not listed).
+    - `"code"`: SQLSTATE (five characters, or the two of its class), errno, gRPC and protocol codes, exact.
+    - `"name"`: the end of a class name or of a provider's code, in words without `error` or `exception`:
+      `"rate limit"` fits RateLimitError, LMRateLimitError and `rate_limit_error`, not RateLimitSettings.
+      A key with a dot is a full class name and fits only that class.
+    - `"answer"`: regular expressions on what the other side answered; tried only on errors that carry an
+      answer (a status, a code, a body), in lower case with `_` and `-` as spaces.
+    - `"text"`: regular expressions on the message of any error, the same way, after all else was silent.
+
+    weak: what the error was raised from may say more. unquoted: the text is read without its quoted
+    names. source: where the rule comes from. examples, near_misses: messages (or statuses, codes, class
+    names) on which it must and must not fire; both are tested.
+    """
+
+    name: str
+    failure_type: FailureType
+    cause: Cause | str | None
+    looks_at: LooksAt
+    keys: tuple[str, ...]
+    severity: Severity | None = None
+    level: Level | None = None
+    weak: bool = False
+    unquoted: bool = False
+    confidence: float = 0.9
+    source: str = ""
+    examples: tuple[str, ...] = ()
+    near_misses: tuple[str, ...] = ()
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_EMPTY_WORDS = frozenset({"error", "errors", "exception", "err", "exc", "response", "fault"})
+
+
+@cache
+def words_of(name: str) -> tuple[str, ...]:
+    """A class name or code in lower-case words, the words that say only "error" left out at the end."""
+    words = [word.lower() for word in _WORD.findall(name[:120])]
+    while len(words) > 1 and words[-1] in _EMPTY_WORDS:
+        words.pop()
+    return tuple(words)
+
+
+@cache
+def pattern_of(keys: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all keys, compiled when first needed and bounded by words on both sides."""
+    return re.compile(r"(?<!\w)(?:" + "|".join(keys) + r")(?!\w)", re.DOTALL)
+
+
+_SPACES = str.maketrans({"_": " ", "-": " ", "\u2019": "'", "\n": " ", "\t": " ", "\r": " "})
+
+
+def normal(text: str) -> str:
+    """Lower case, with `_`, `-` and line ends as spaces."""
+    return text.lower().translate(_SPACES)
+
+
+_QUOTED = re.compile(r"(?<!\w)'[^']{1,80}'(?!\w)|\"[^\"]{1,80}\"|`[^`]{1,80}`|\u201c[^\u201d]{1,80}\u201d")
+
+
+def unquoted(text: str) -> str:
+    """The text without its short quoted parts: names are data, not statements."""
+    return _QUOTED.sub(" ", text)

@@ -1,0 +1,211 @@
+"""How much a run may use: `Limits`, asked after a failure, before an action and while recording.
+
+All methods are pure: what has been used is handed in, and the answer is a `Diagnosis` of the limit
+that stops the run, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ._options import check_count, check_number
+from .actions import Action, Replan, Resume, Retry, Rollback
+from .diagnosis import Diagnosis, Evidence
+from .failures import FailureContext
+from .steps import Usage
+from .taxonomy import Cause, FailureType, Level, Severity
+
+_FROM_1 = (
+    "attempts", "attempts_per_type", "steps", "tool_calls", "input_tokens", "output_tokens", "tokens",
+)  # fmt: skip
+_FROM_0 = ("retries", "replans", "rollbacks", "resumes")
+_OPEN = "None for no limit"
+
+_UNITS = {
+    "attempts_per_type": "attempts ended by this failure type",
+    "tool_calls": "tool calls",
+    "input_tokens": "input tokens",
+    "output_tokens": "output tokens",
+    "cost_usd": "US dollars",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much one run may use. None leaves that field open.
+
+    attempts: calls of the function, 10 by default. attempts_per_type: attempts that one failure
+    type may end. retries, replans, rollbacks, resumes: actions of that kind, for all failure types
+    together; 0 forbids the kind. seconds: from the start of the run, waiting included; its
+    deadline. attempt_seconds: for each attempt. steps, tool_calls: of all attempts, those that were
+    reused left out. input_tokens, output_tokens, tokens (both together), cost_usd (US dollars): of
+    all attempts; a cost that is not known does not count.
+
+    Every field has a count from 1 (from 0 for the four kinds of actions) or a finite number above
+    0. Raises UsageError, which names the field, for anything else.
+
+    >>> Limits(attempts=3, seconds=60)  # doctest: +ELLIPSIS
+    Limits(attempts=3, attempts_per_type=None, ..., seconds=60, ..., cost_usd=None)
+    """
+
+    attempts: int | None = 10
+    attempts_per_type: int | None = None
+    retries: int | None = None
+    replans: int | None = None
+    rollbacks: int | None = None
+    resumes: int | None = None
+    seconds: float | None = None
+    attempt_seconds: float | None = None
+    steps: int | None = None
+    tool_calls: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+    def __post_init__(self) -> None:
+        for least, names in ((1, _FROM_1), (0, _FROM_0)):
+            for name in names:
+                if getattr(self, name) is not None:
+                    check_count(f"Limits.{name}", getattr(self, name), least, _OPEN)
+        for name, unit in (
+            ("seconds", "seconds"), ("attempt_seconds", "seconds"), ("cost_usd", "US dollars"),
+        ):  # fmt: skip
+            if getattr(self, name) is not None:
+                field = f"Limits.{name}"
+                check_number(field, getattr(self, name), unit, above=True, remedy=_OPEN)
+
+    @property
+    def watches(self) -> bool:
+        """True if a limit is set that `watch` checks; where it is False, nothing needs counting."""
+        return not (
+            self.steps is None
+            and self.tool_calls is None
+            and self.input_tokens is None
+            and self.output_tokens is None
+            and self.tokens is None
+            and self.cost_usd is None
+        )
+
+    def watch(self, steps: int, tool_calls: int, usage: Usage) -> Diagnosis | None:
+        """While recording: the limit these totals of the run have gone over, or None.
+
+        What is allowed may be used up: `Limits(steps=3)` is broken by the fourth step. The failure
+        type is PLAN_INCOMPLETE: a count says that the work was cut off before its end, and nothing
+        about why (a loop is for the loop rule to find, by looking at the steps). Its cause is LIMIT.
+        """
+        for name, used, allowed in self._spending(steps, tool_calls, usage):
+            if used > allowed:
+                return _reached(Diagnosis(FailureType.PLAN_INCOMPLETE), name, used, allowed)
+        return None
+
+    def exceeded(
+        self, context: FailureContext, *, steps: int = 0, tool_calls: int = 0
+    ) -> Diagnosis | None:
+        """After a failure, before deciding: the limit that allows no further attempt, or None.
+
+        steps, tool_calls: of the whole run so far. The answer is the failure's own diagnosis, with
+        its failure type, and with the cause LIMIT and the severity CRITICAL. Attempts and seconds
+        end the run when they are used up. So do tokens and cost, as no attempt is free; steps and
+        tool calls only once they are over, as an attempt that reuses its calls may need none.
+        """
+        if self.attempts is not None and context.attempt >= self.attempts:
+            return _reached(context.diagnosis, "attempts", context.attempt, self.attempts)
+        late = self._late(context, 0.0)
+        if late is not None:
+            return late
+        for name, used, allowed in self._spending(steps, tool_calls, context.usage):
+            spent = used >= allowed if name not in {"steps", "tool_calls"} else used > allowed
+            if spent:
+                return _reached(context.diagnosis, name, used, allowed)
+        return None
+
+    def allows(self, action: Action, context: FailureContext) -> Diagnosis | None:
+        """Before performing: the limit this action would break, or None if it may be taken.
+
+        Counted are the actions taken so far in the run. A delay that would pass the deadline is
+        refused now rather than slept through. Suspend, Escalate and Abort are always allowed.
+        """
+        match action:
+            case Retry():
+                name, allowed = "retries", self.retries
+            case Replan():
+                name, allowed = "replans", self.replans
+            case Rollback():
+                name, allowed = "rollbacks", self.rollbacks
+            case Resume():
+                name, allowed = "resumes", self.resumes
+            case _:
+                return None
+        if allowed is not None:
+            kind = type(action)
+            used = sum(isinstance(past.action, kind) for past in context.attempt_history)
+            if used >= allowed:
+                return _reached(context.diagnosis, name, used, allowed)
+        per_type = self.attempts_per_type
+        if per_type is not None and context.failures() >= per_type:
+            return _reached(context.diagnosis, "attempts_per_type", context.failures(), per_type)
+        delay = action.delay if isinstance(action, Retry | Replan) else 0.0
+        return self._late(context, delay) if delay > 0 else None
+
+    def _spending(
+        self, steps: int, tool_calls: int, usage: Usage
+    ) -> Iterator[tuple[str, float, float]]:
+        if self.steps is not None:
+            yield "steps", steps, self.steps
+        if self.tool_calls is not None:
+            yield "tool_calls", tool_calls, self.tool_calls
+        if self.input_tokens is not None:
+            yield "input_tokens", usage.input_tokens, self.input_tokens
+        if self.output_tokens is not None:
+            yield "output_tokens", usage.output_tokens, self.output_tokens
+        if self.tokens is not None:
+            yield "tokens", usage.total_tokens, self.tokens
+        if self.cost_usd is not None and usage.cost_usd is not None:
+            yield "cost_usd", usage.cost_usd, self.cost_usd
+
+    def _late(self, context: FailureContext, delay: float) -> Diagnosis | None:
+        """The deadline, if it has passed or `delay` more seconds would pass it."""
+        left = context.seconds_left
+        if self.seconds is not None:
+            own = self.seconds - context.elapsed_s
+            left = own if left is None else min(left, own)
+        if left is None or (left >= delay if delay else left > 0):
+            return None
+        elapsed = context.elapsed_s
+        allowed = elapsed + left if self.seconds is None else self.seconds
+        waiting = f"; waiting another {_amount(delay)} s would pass it" if delay else ""
+        return _reached(context.diagnosis, "seconds", elapsed, allowed, waiting)
+
+
+def _reached(
+    diagnosis: Diagnosis, name: str, used: float, allowed: float, tail: str = ""
+) -> Diagnosis:
+    """`diagnosis` with the limit as its cause."""
+    rule = f"limit:{name}"
+    if diagnosis.cause is Cause.LIMIT and any(rule == item.rule for item in diagnosis.evidence):
+        return diagnosis
+    unit = _UNITS.get(name, name)
+    details = f"limit {name}: used {_amount(used)}, allowed {_amount(allowed)}{tail}"
+    if diagnosis.evidence or diagnosis.technical_details:
+        details += f"; the failure itself: {diagnosis}"
+    if diagnosis.technical_details:
+        details += f"; {diagnosis.technical_details}"
+    text = f"{_amount(used)} of {_amount(allowed)} {unit} used{tail}"
+    advice = f"Raise Limits({name}=…) if the run was making progress."
+    return replace(
+        diagnosis,
+        cause=Cause.LIMIT,
+        severity=Severity.CRITICAL,
+        level=Level.CRITICAL if diagnosis.level is Level.CRITICAL else Level.HIGH,
+        evidence=(Evidence(rule, text), *diagnosis.evidence),
+        user_message=f"The run has reached its limit of {_amount(allowed)} {unit}.",
+        technical_details=details,
+        suggestions=(advice, *diagnosis.suggestions),
+        classifier="limits",
+    )
+
+
+def _amount(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,100 @@
+"""Who listens: observers of events, and the one that logs them on the logger `triage`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+from .errors import UsageError
+from .events import (
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    CallFinished,
+    Event,
+    RunFinished,
+    RunStarted,
+    RunSuspended,
+    StepRecorded,
+)
+from .redact import redact
+
+Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
+"""Called with each event as it is recorded, in the thread that records it; it must be quick.
+
+For an `AttemptStarted` it may return a context manager, which is entered before the attempt and left
+after it (with the exception that ended it). An observer that raises is logged and changes nothing.
+"""
+
+logger = logging.getLogger("triage")
+
+
+def checked(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    """The observers as a tuple. Raises UsageError for one that cannot be called."""
+    if callable(observers):
+        raise UsageError("observers must be a list of callables; write observers=[f]")
+    found = tuple(observers)
+    for observer in found:
+        if not callable(observer):
+            raise UsageError(
+                f"observers must be callables of one argument, not {type(observer).__name__}"
+            )
+    return found
+
+
+def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:
+    """Tell every observer; the context managers they gave, in order."""
+    given: list[AbstractContextManager[Any]] = []
+    for observer in observers:
+        try:
+            answer = observer(event)
+        except Exception:
+            logger.exception("observer %r failed on %s", observer, type(event).__name__)
+            continue
+        if answer is not None and hasattr(answer, "__enter__"):
+            given.append(answer)
+    return given
+
+
+class LoggingObserver:
+    """Logs what happens, one line an event, on the logger `triage`.
+
+    Failures and stops are warnings, the rest is at `level` (DEBUG by default). Each record has the
+    run's id as `run_id`. Texts are redacted and cut at `limit` characters.
+    """
+
+    def __init__(self, level: int = logging.DEBUG, limit: int = 300) -> None:
+        self.level = level
+        self.limit = limit
+
+    def __call__(self, event: Event) -> None:
+        level, text = self._line(event)
+        if text and logger.isEnabledFor(level):
+            text = redact(text)[: self.limit]
+            logger.log(level, "%s %s", event.run_id[:8], text, extra={"run_id": event.run_id})
+
+    def _line(self, event: Event) -> tuple[int, str]:  # noqa: PLR0911 - one return an event type
+        match event:
+            case RunStarted():
+                return self.level, f"run of {event.agent} started"
+            case AttemptStarted():
+                told = f", told: {event.hint}" if event.hint else ""
+                return self.level, f"attempt {event.attempt} started{told}"
+            case StepRecorded(step=step):
+                return self.level, f"step {step.index}: {step.action} {step.tool_called or ''}"
+            case CallFinished():
+                return self.level, f"call {event.key} {event.outcome}"
+            case AttemptFailed(diagnosis=diagnosis, error=error):
+                because = f" from {error}" if error is not None else ""
+                return logging.WARNING, f"attempt {event.attempt} failed: {diagnosis}{because}"
+            case ActionChosen(action=action):
+                return self.level, f"attempt {event.attempt}: {action} by {event.by or 'policy'}"
+            case RunSuspended(question=question):
+                return logging.WARNING, f"run suspended: {question}"
+            case RunFinished(status=status):
+                level = self.level if status == "done" else logging.WARNING
+                return level, f"run finished: {status}"
+            case _:
+                return self.level, ""

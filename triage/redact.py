@@ -1,0 +1,37 @@
+"""What must not leave the process as it is: credentials, in the shapes providers give them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+HIDDEN = "[redacted]"
+
+# Shapes are taken from the providers' own documentation of their keys. Every repetition is bounded or
+# over one class with no overlap, so matching is linear.
+_SHAPES = (
+    r"\b(?:sk|rk|pk)-[A-Za-z0-9_-]{16,256}",  # OpenAI, Anthropic, Stripe (with dashes)
+    r"\b(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,256}",  # Stripe
+    r"\bgh[pousr]_[A-Za-z0-9]{20,256}",  # GitHub
+    r"\bgithub_pat_[A-Za-z0-9_]{20,256}",
+    r"\bxox[abeoprs]-[A-Za-z0-9-]{10,256}",  # Slack
+    r"\bA(?:KIA|SIA)[A-Z0-9]{16}\b",  # AWS key ids
+    r"\bAIza[A-Za-z0-9_-]{30,64}",  # Google
+    r"\bhf_[A-Za-z0-9]{20,64}",  # Hugging Face
+    r"\beyJ[A-Za-z0-9_-]{8,2048}\.[A-Za-z0-9_-]{8,8192}\.[A-Za-z0-9_-]{0,2048}",  # JWT
+    r"(?i:\b(?:bearer|basic)\s{1,4})[A-Za-z0-9._~+/=-]{8,4096}",
+    r"(?<=://)[^\s:/@]{1,256}:[^\s/@]{1,256}(?=@)",  # user:password in a URL
+    r"-----BEGIN [A-Z ]{1,40}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,16384}",
+    r"(?i:\b(?:api[_-]?key|password|passwd|secret|token|authorization)\b[\"']?\s{0,4}[=:]\s{0,4}[\"']?)"
+    r"[^\s\"',;&]{4,512}",
+)
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    return re.compile("|".join(_SHAPES))
+
+
+def redact(text: str) -> str:
+    """`text` with everything that looks like a credential replaced by `[redacted]`."""
+    return _pattern().sub(HIDDEN, text)

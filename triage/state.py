@@ -1,0 +1,344 @@
+"""A run as its events tell it: `RunState.apply(event)` and `fold(events)`.
+
+The running process and a later reader use the same fold, so what a strategy sees is what the journal
+says. Applying an event is O(1), but for an attempt's end (its steps are kept) and a rollback.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from .actions import Action
+from .events import (
+    ActionChosen,
+    ApprovalGiven,
+    AttemptFailed,
+    AttemptStarted,
+    CallFinished,
+    CallStarted,
+    CompensatorRan,
+    CompensatorRegistered,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StateUpdated,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    UsageRecorded,
+)
+from .failures import Attempt, ErrorInfo
+from .steps import NO_USAGE, Step, Trajectory, Usage
+
+
+class Call(NamedTuple):
+    """A recorded call as the journal knows it.
+
+    key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`.
+    seq: position of its start; done_at: position of its end. step: index of its step in `attempt`.
+    undone: a compensator has undone it, so it counts as never made.
+    """
+
+    key: str
+    tool: str
+    effect: str
+    arguments: Any
+    attempt: int
+    seq: int
+    outcome: str | None = None
+    result: Any = None
+    exact: bool = True
+    error: ErrorInfo | None = None
+    step: int | None = None
+    done_at: int | None = None
+    undone: bool = False
+
+
+class Compensation(NamedTuple):
+    """A registered compensator. key: the call or `step:N` it undoes. ran: it has undone it."""
+
+    name: str
+    key: str | None
+    seq: int
+    attempt: int
+    ran: bool = False
+
+
+class Ledger:
+    """What one attempt has recorded, with the position of each entry, so that it can be cut."""
+
+    __slots__ = ("completed", "positions", "state", "steps", "subgoals", "updates")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.positions: list[int] = []
+        self.updates: list[tuple[int, Mapping[str, Any]]] = []
+        self.state: dict[str, Any] = {}
+        self.subgoals: list[tuple[int, str]] = []
+        self.completed: list[tuple[int, str]] = []
+
+    def update(self, seq: int, values: Mapping[str, Any]) -> None:
+        self.updates.append((seq, values))
+        self.state.update(values)
+
+    def knows(self, seq: int) -> bool:
+        """True if a step or a state update was recorded at this position."""
+        at = bisect_left(self.positions, seq)
+        if at < len(self.positions) and self.positions[at] == seq:
+            return True
+        return any(position == seq for position, _ in self.updates)
+
+    def last_position(self) -> int | None:
+        """The newest checkpoint, None if nothing was recorded."""
+        newest = self.positions[-1:] + [seq for seq, _ in self.updates[-1:]]
+        return max(newest, default=None)
+
+    def position_before(self, step: int) -> int | None:
+        """The newest checkpoint before the step with this index, None if there is none."""
+        if step >= len(self.positions):
+            return self.last_position()
+        border = self.positions[step]
+        earlier = [seq for seq, _ in self.updates if seq < border] + self.positions[:step]
+        return max(earlier, default=None)
+
+    def cut(self, seq: int) -> Ledger:
+        """What was recorded up to and including a position."""
+        part = Ledger()
+        kept = bisect_right(self.positions, seq)
+        part.steps, part.positions = self.steps[:kept], self.positions[:kept]
+        for at, values in self.updates:
+            if at <= seq:
+                part.update(at, values)
+        part.subgoals = [entry for entry in self.subgoals if entry[0] <= seq]
+        part.completed = [entry for entry in self.completed if entry[0] <= seq]
+        return part
+
+    def carried(self, seq: int) -> Ledger:
+        """The state and the subgoals without the steps, for a resumption."""
+        part = Ledger()
+        if self.state:
+            part.update(seq, dict(self.state))
+        part.subgoals, part.completed = list(self.subgoals), list(self.completed)
+        return part
+
+
+class RunState:
+    """Everything the journal says about a run so far. Read it; only `apply` changes it."""
+
+    __slots__ = (
+        "agent", "attempt", "attempt_usage", "calls", "compensations", "error", "history",
+        "all_steps", "approved", "last_seq", "ledger", "ledgers", "parent", "question", "result", "run_id", "salt",
+        "started", "status", "task", "tool_calls", "usage",
+        "_attempt_started",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        self.agent = ""
+        self.task: Any = None
+        self.parent: str | None = None
+        self.salt = ""
+        self.status = "new"
+        self.started = 0.0
+        self.last_seq = -1
+        self.attempt = 0
+        self.ledger = Ledger()
+        self.ledgers: list[Ledger] = []
+        self.usage: Usage = NO_USAGE
+        self.attempt_usage: Usage = NO_USAGE
+        self.history: list[Attempt] = []
+        self.all_steps = 0
+        self.tool_calls = 0
+        self.calls: dict[str, Call] = {}
+        self.approved: set[str] = set()
+        self.compensations: list[Compensation] = []
+        self.result: Any = None
+        self.error: ErrorInfo | None = None
+        self.question: str | None = None
+        self._attempt_started = 0.0
+
+    @property
+    def steps(self) -> list[Step]:
+        """The running or last attempt's steps."""
+        return self.ledger.steps
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The merged state of the running or last attempt."""
+        return self.ledger.state
+
+    @property
+    def open_subgoals(self) -> tuple[str, ...]:
+        """Declared and not completed, in order of declaration."""
+        done = {name for _, name in self.ledger.completed}
+        return tuple(name for _, name in self.ledger.subgoals if name not in done)
+
+    def ledger_at(self, seq: int) -> Ledger | None:
+        """The newest attempt's ledger that has a checkpoint at this position, None if none has."""
+        for ledger in reversed(self.ledgers):
+            if ledger.knows(seq):
+                return ledger
+        return None
+
+    def apply(self, event: Event) -> None:
+        """Take the next event in. Events must come in order, without gaps."""
+        apply = _APPLY.get(type(event))
+        if apply is not None:
+            apply(self, event)
+        self.last_seq = event.seq
+
+    def _apply_run_started(self, event: RunStarted) -> None:
+        self.run_id, self.agent, self.task = event.run_id, event.agent, event.task
+        self.parent, self.salt, self.started = event.parent, event.salt, event.time
+        self.status = "running"
+
+    def _apply_attempt_started(self, event: AttemptStarted) -> None:
+        self.attempt = event.attempt
+        self.attempt_usage = NO_USAGE
+        self._attempt_started = event.time
+        source = None if event.base is None else self.ledger_at(event.base)
+        if source is not None and event.base is not None:
+            self.ledger = source.cut(event.base)
+        elif event.keep_state:
+            self.ledger = self.ledger.carried(event.seq)
+        else:
+            self.ledger = Ledger()
+        self.ledgers.append(self.ledger)
+
+    def _apply_step(self, event: StepRecorded) -> None:
+        step = event.step
+        self.ledger.steps.append(step)
+        self.ledger.positions.append(event.seq)
+        if step.metadata and step.metadata.get("replayed"):
+            return  # reused, so it cost nothing
+        self.all_steps += 1
+        if step.tool_called is not None:
+            self.tool_calls += 1
+        if step.usage is not None:
+            self._use(step.usage)
+
+    def _apply_state(self, event: StateUpdated) -> None:
+        self.ledger.update(event.seq, event.values)
+
+    def _apply_usage(self, event: UsageRecorded) -> None:
+        self._use(event.usage)
+
+    def _use(self, usage: Usage) -> None:
+        self.usage = self.usage.plus(usage)
+        self.attempt_usage = self.attempt_usage.plus(usage)
+
+    def _apply_approval(self, event: ApprovalGiven) -> None:
+        if event.kind == "call" and event.decision == "approved":
+            self.approved.add(event.subject)
+
+    def _apply_call_started(self, event: CallStarted) -> None:
+        self.approved.discard(event.key)
+        self.calls[event.key] = Call(
+            event.key, event.tool, event.effect, event.arguments, event.attempt, event.seq
+        )
+
+    def _apply_call_finished(self, event: CallFinished) -> None:
+        call = self.calls[event.key]
+        if event.replayed:
+            self.calls[event.key] = call._replace(attempt=event.attempt, step=event.step)
+            return
+        self.calls[event.key] = call._replace(
+            outcome=event.outcome,
+            result=event.result,
+            exact=event.exact,
+            error=event.error,
+            attempt=event.attempt,
+            step=event.step,
+            done_at=event.seq,
+            undone=False,
+        )
+
+    def _apply_subgoals(self, event: SubgoalsDeclared) -> None:
+        known = {name for _, name in self.ledger.subgoals}
+        self.ledger.subgoals += [(event.seq, name) for name in event.names if name not in known]
+
+    def _apply_subgoal_completed(self, event: SubgoalCompleted) -> None:
+        self.ledger.completed.append((event.seq, event.name))
+
+    def _apply_compensator(self, event: CompensatorRegistered) -> None:
+        self.compensations.append(Compensation(event.name, event.key, event.seq, event.attempt))
+
+    def _apply_compensated(self, event: CompensatorRan) -> None:
+        if event.error is not None:
+            return
+        for at in range(len(self.compensations) - 1, -1, -1):
+            entry = self.compensations[at]
+            if not entry.ran and entry.name == event.name and entry.key == event.key:
+                self.compensations[at] = entry._replace(ran=True)
+                break
+        if event.key in self.calls:
+            self.calls[event.key] = self.calls[event.key]._replace(undone=True)
+
+    def _apply_failed(self, event: AttemptFailed) -> None:
+        trajectory = Trajectory(
+            self.ledger.steps, error=event.error, attempt=event.attempt, task=self.task
+        )
+        self.history.append(
+            Attempt(
+                number=event.attempt,
+                trajectory=trajectory,
+                state=dict(self.ledger.state),
+                error=event.error,
+                diagnosis=event.diagnosis,
+                action=None,
+                usage=self.attempt_usage,
+                started=self._attempt_started,
+                ended=event.time,
+            )
+        )
+
+    def _decide(self, action: Action) -> None:
+        if self.history:
+            self.history[-1] = self.history[-1]._replace(action=action)
+
+    def _apply_action(self, event: ActionChosen) -> None:
+        self._decide(event.action)
+
+    def _apply_suspended(self, event: RunSuspended) -> None:
+        self.status, self.question = "suspended", event.question
+
+    def _apply_resumed(self, event: RunResumed) -> None:
+        self.status, self.question = "running", None
+        self._decide(event.action)
+
+    def _apply_finished(self, event: RunFinished) -> None:
+        self.status, self.result, self.error = event.status, event.result, event.error
+
+
+# One entry an event type that the state is read from. Plans are not among them: their room folds them.
+_APPLY: dict[type, Any] = {
+    RunStarted: RunState._apply_run_started,
+    AttemptStarted: RunState._apply_attempt_started,
+    StepRecorded: RunState._apply_step,
+    StateUpdated: RunState._apply_state,
+    UsageRecorded: RunState._apply_usage,
+    ApprovalGiven: RunState._apply_approval,
+    CallStarted: RunState._apply_call_started,
+    CallFinished: RunState._apply_call_finished,
+    SubgoalsDeclared: RunState._apply_subgoals,
+    SubgoalCompleted: RunState._apply_subgoal_completed,
+    CompensatorRegistered: RunState._apply_compensator,
+    CompensatorRan: RunState._apply_compensated,
+    AttemptFailed: RunState._apply_failed,
+    ActionChosen: RunState._apply_action,
+    RunSuspended: RunState._apply_suspended,
+    RunResumed: RunState._apply_resumed,
+    RunFinished: RunState._apply_finished,
+}
+
+
+def fold(events: Iterable[Event]) -> RunState:
+    """The state of a run after these events, in order."""
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state

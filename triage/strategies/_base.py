@@ -1,0 +1,125 @@
+"""What a strategy is, and what the ready-made ones share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import isawaitable, signature
+from typing import Any, TypeAlias, cast
+
+from triage._options import misuse
+from triage.actions import ACTIONS, Action, Escalate
+from triage.errors import UsageError
+from triage.failures import FailureContext
+from triage.taxonomy import Severity
+
+Answer: TypeAlias = Action | Awaitable[Action]
+Strategy: TypeAlias = Callable[[FailureContext], Answer]
+"""Says what to do about one failure: given its context, answers an action. May be async."""
+
+
+class Written:
+    """Base of the strategies: compared by their arguments, and printed as they are written.
+
+    One `__eq__`, `__hash__` and `__repr__` for all: generating them for each would double the time
+    it takes to import them.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class always(Written):  # noqa: N801 - strategies are written like the functions they stand for
+    """This action, whatever the failure. What a policy makes of an action given as a strategy."""
+
+    action: Action
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.action), ACTIONS):
+            raise misuse("always.action", self.action, "an action, such as Retry()")
+
+    def __call__(self, context: FailureContext) -> Action:  # noqa: ARG002 - the same for any
+        """The action."""
+        return self.action
+
+    def __repr__(self) -> str:
+        return repr(self.action)
+
+
+def as_strategy(field: str, value: object) -> Strategy:
+    """`value` as a strategy: an action becomes `always(action)`. UsageError for anything else."""
+    if isinstance(value, ACTIONS):
+        return always(value)
+    wanted = "a strategy (a function of the FailureContext) or an action"
+    if isinstance(value, type):
+        remedy = f"make one: {value.__name__}(…)"
+        raise UsageError(f"{field} must be {wanted}, not the class {value.__name__}; {remedy}")
+    if not callable(value):
+        raise misuse(field, value, wanted)
+    try:
+        accepted = signature(value)
+    except (TypeError, ValueError):  # a builtin without a signature is believed
+        return cast("Strategy", value)
+    try:
+        accepted.bind(None)
+    except TypeError as error:
+        remedy = f"it must take one argument, the context ({error})"
+        raise misuse(field, value, wanted, remedy) from None
+    return cast("Strategy", value)
+
+
+def then(answer: Answer, go_on: Callable[[Action], Answer]) -> Answer:
+    """`go_on(action)` for the action that `answer` is, or will be once awaited."""
+    if isawaitable(answer):
+        return _awaited(answer, go_on)
+    return go_on(answer)
+
+
+async def _awaited(answer: Awaitable[Action], go_on: Callable[[Action], Answer]) -> Action:
+    final: Any = go_on(await answer)
+    if isawaitable(final):
+        final = await final
+    return cast("Action", final)
+
+
+def used_up(context: FailureContext, what: str, times: int, most: int) -> Escalate | None:
+    """Escalate once `what` was done `most` times for this failure type, None before."""
+    if times < most:
+        return None
+    done = "never allowed" if most == 0 else f"already {what} {counted(times)} (the most is {most})"
+    return Escalate(f"{named(context)}: {done}")
+
+
+def needs_a_person(context: FailureContext) -> Escalate | None:
+    """Escalate for a diagnosis that no repetition cures, None for any other."""
+    severity = context.diagnosis.severity
+    if severity is not Severity.CRITICAL and severity is not Severity.FATAL:
+        return None
+    return Escalate(f"{named(context)}: {severity}, a person must act; repeating it cures nothing")
+
+
+def named(context: FailureContext) -> str:
+    """The failure in two words: `external_fault (timeout)`."""
+    diagnosis = context.diagnosis
+    cause = f" ({diagnosis.cause})" if diagnosis.cause else ""
+    return f"{diagnosis.failure_type}{cause}"
+
+
+def counted(times: int) -> str:
+    """`once`, `twice`, `3 times`."""
+    return {1: "once", 2: "twice"}.get(times, f"{times} times")
+
+
+def sentences(*texts: str | None) -> str:
+    """The texts that are there, one after the other."""
+    return " ".join(text.strip() for text in texts if text and text.strip())
