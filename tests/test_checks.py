@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError
+from typing_extensions import TypedDict
 
 from triage.checks import Checks, Durability, objection, validate_result
 from triage.errors import UsageError
@@ -69,6 +70,13 @@ def test_tools_are_taken_in_the_forms_people_have_them(tools: Any, manifest: Any
     assert Checks(tools=tools).manifest == manifest
 
 
+def take(_: str) -> str:
+    return ""
+
+
+take.__name__ = "<lambda>"
+
+
 @pytest.mark.parametrize(
     "tools",
     [
@@ -79,7 +87,7 @@ def test_tools_are_taken_in_the_forms_people_have_them(tools: Any, manifest: Any
         ["search", "search"],
         [{"type": "web_search"}],
         [{"function": "search"}],
-        [lambda q: q],
+        [take],
         {"search": "object"},
         {7: None},
     ],
@@ -187,6 +195,25 @@ def test_a_result_of_another_kind_says_what_it_lacks(
     with pytest.raises(ValidationError) as caught:
         validate_result(result_type, result)
     assert caught.value.errors()[0]["type"] == kind
+
+
+def test_a_type_that_names_an_unknown_class_is_a_mistake_of_the_caller() -> None:
+    checks = Checks(result_type=list["Nowhere"])  # type: ignore[name-defined] # noqa: F821 - on purpose
+    with pytest.raises(UsageError, match=r"Checks\.result_type must be a type that pydantic"):
+        validate_result(checks.result_type, [])
+
+
+def test_a_class_that_is_defined_later_is_found() -> None:
+    class Trip(BaseModel):
+        leg: Leg
+
+    checks = Checks(result_type=Trip)
+
+    class Leg(BaseModel):
+        n: int
+
+    Trip.model_rebuild()
+    assert validate_result(checks.result_type, {"leg": {"n": 1}}) == Trip(leg=Leg(n=1))
 
 
 def test_the_order_of_a_union_is_kept() -> None:

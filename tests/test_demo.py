@@ -19,12 +19,13 @@ import openai
 import pytest
 from rich.console import Console
 
+import triage
 from examples.demo import wire
 from examples.demo.__main__ import Report, run_task
 from examples.demo.agent import SYSTEM
 from examples.demo.faults import Fault, Kind
 from examples.demo.model import complete
-from examples.demo.modes import desk
+from examples.demo.modes import Runner, desk
 from examples.demo.service import Service
 from examples.demo.shop import DATA, Shop
 from examples.demo.show import Show
@@ -129,6 +130,24 @@ def test_only_a_hint_with_the_fact_corrects_the_model(service: Service, task_id:
     for other in sorted(others):
         assert not asyncio.run(done(CURES[other])), other
     assert asyncio.run(done(CURES[task_id]))
+
+
+@pytest.mark.parametrize("task_id", CURES)
+def test_an_empty_hint_does_not_help_a_run(service: Service, task_id: str) -> None:
+    task = BY_ID[task_id]
+    show = Show(Console(file=io.StringIO()))
+    empty = triage.FailurePolicy(default=triage.Retry(hint=""))
+
+    async def run(policy: triage.FailurePolicy | None) -> bool:
+        async with desk(service, task.id) as agent:
+            answer = await Runner("triage", service, show, policy).run(agent, task)
+        return await asyncio.to_thread(task.check, answer, service.shop)
+
+    with pytest.raises(triage.TriageEscalationError) as caught:
+        asyncio.run(run(empty))
+    assert caught.value.context is not None
+    assert caught.value.context.attempt == 6
+    assert asyncio.run(run(None))
 
 
 def test_the_argument_needs_both_its_name_and_its_type(tmp_path: Path) -> None:

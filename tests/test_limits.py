@@ -60,16 +60,16 @@ def test_ten_attempts_are_the_only_limit_by_default() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 @pytest.mark.parametrize("value", ["10", -1, True, float("nan"), float("inf"), [1]])
-def test_a_wrong_value_is_refused_with_field_type_and_remedy(name: str, value: object) -> None:
+def test_a_wrong_value_is_refused_with_field_type_and_remedy(name: str, value: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        Limits(**{name: value})  # type: ignore[arg-type] # wrong on purpose
+        Limits(**{name: value})
     assert re.match(rf"Limits\.{name} must be .*, not {type(value).__name__} ", str(caught.value))
     assert "None for no limit" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["retries", "replans", "rollbacks", "resumes"])
 def test_zero_forbids_a_kind_of_action(name: str) -> None:
-    limits = Limits(**{name: 0})  # type: ignore[arg-type] # a count by name
+    limits = Limits(**{name: 0})
     refused = [action for action in ALL_PROCEED if limits.allows(action, context())]
     kinds = {"retries": "retry", "replans": "replan", "rollbacks": "rollback", "resumes": "resume"}
     assert [action.kind for action in refused] == [kinds[name]]
@@ -78,13 +78,13 @@ def test_zero_forbids_a_kind_of_action(name: str) -> None:
 @pytest.mark.parametrize("name", ["attempts", "attempts_per_type", "steps", "tokens", "seconds"])
 def test_a_limit_that_allows_nothing_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=rf"Limits\.{name}"):
-        Limits(**{name: 0})  # type: ignore[arg-type] # wrong on purpose
+        Limits(**{name: 0})
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 def test_every_limit_says_whether_it_must_be_watched(name: str) -> None:
     watched = {"steps", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd"}
-    assert Limits(**{name: 1}).watches is (name in watched)  # type: ignore[arg-type] # by name
+    assert Limits(**{name: 1}).watches is (name in watched)
 
 
 def test_nothing_is_exceeded_while_everything_is_open() -> None:
@@ -109,7 +109,10 @@ def test_a_reached_limit_keeps_what_is_known_of_the_failure() -> None:
         Severity.CRITICAL,
         Level.HIGH,
     )
-    assert found.evidence == (Evidence("limit:attempts", "1 of 1 attempts used"), *TIMED_OUT.evidence)
+    assert found.evidence == (
+        Evidence("limit:attempts", "1 of 1 attempts used"),
+        *TIMED_OUT.evidence,
+    )
     assert found.technical_details.startswith("limit attempts: used 1, allowed 1; ")
     assert "external_fault (timeout)" in found.technical_details
     assert "ReadTimeout after 10 s" in found.technical_details
@@ -134,7 +137,7 @@ def test_a_critical_level_is_not_lowered_by_a_limit() -> None:
         (Limits(), {"elapsed_s": 10.0, "seconds_left": -1.0}),
     ],
 )
-def test_a_passed_deadline_ends_the_run(limits: Limits, changes: dict[str, float]) -> None:
+def test_a_passed_deadline_ends_the_run(limits: Limits, changes: dict[str, Any]) -> None:
     assert rule_of(limits.exceeded(context(**changes))) == "limit:seconds"
 
 
@@ -195,7 +198,7 @@ def test_a_limit_that_is_the_diagnosis_already_is_not_said_twice() -> None:
 def test_actions_of_a_kind_are_counted_over_all_failure_types(action: Action) -> None:
     names = {"retry": "retries", "replan": "replans", "rollback": "rollbacks", "resume": "resumes"}
     name = names[action.kind]
-    limits = Limits(**{name: 2})  # type: ignore[arg-type] # a count by name
+    limits = Limits(**{name: 2})
     once = context(action, failure_type=FailureType.GOAL_DRIFT)
     twice = context(action, action, failure_type=FailureType.GOAL_DRIFT)
     assert limits.allows(action, once) is None

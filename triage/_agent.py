@@ -14,7 +14,7 @@ from ._run import current
 from ._session import Config, Session, Suspensions
 from .checks import Checks, Durability
 from .errors import StaleWriter, UsageError
-from .events import Event, RunStarted
+from .events import Event
 from .limits import Limits
 from .observers import Observer, checked
 from .stores.base import Store
@@ -183,7 +183,7 @@ class Agent(Generic[T]):
             sniffio.current_async_library()
         except sniffio.AsyncLibraryNotFoundError:
             call = functools.partial(self.run, task, run_id=run_id, **kwargs)
-            return cast("T", anyio.run(call))
+            return anyio.run(call)
         raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")
 
     def stream(self, task: Any, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
@@ -246,37 +246,9 @@ class Agent(Generic[T]):
         function = self._function
         if kwargs or function.wanted:
             function.check(kwargs)
-        env = config.env
-        new_id = env.new_id() if run_id is None else check_run_id(run_id)
-        parent = current.get()
-        session = Session(config, task, kwargs, new_id, parent)
-        args, unstored = _stored(kwargs) if kwargs else ({}, ())
-        parent_id = None if parent is None else parent.run_id
-        session.add(
-            RunStarted, config.name, _plain(task), args, unstored, parent_id, env.new_id()
-        )
-        return session
-
-
-def _plain(value: Any) -> Any:
-    from ._serde import plain
-
-    return plain(value)
-
-
-def _stored(kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The arguments as JSON, and the names of those that have no exact form."""
-    from ._serde import plain_noting
-
-    args: dict[str, Any] = {}
-    unstored: list[str] = []
-    for name, value in kwargs.items():
-        data, exact = plain_noting(value)
-        if exact:
-            args[name] = data
-        else:
-            unstored.append(name)
-    return args, tuple(unstored)
+        if run_id is not None:
+            run_id = check_run_id(run_id)
+        return Session(config, task, kwargs, run_id, current.get())
 
 
 def _joined(checks: Checks | None, verify: Any, result_type: Any) -> Checks | None:
@@ -316,11 +288,11 @@ def configure(  # noqa: PLR0913 - the options of an agent
     env: Any,
 ) -> Config:
     """The options of an agent, checked and completed."""
-    from .classifiers.base import Classifier
-    from .policy import FailurePolicy
+    if policy is not None:
+        from .policy import FailurePolicy
 
-    _expect("policy", policy, FailurePolicy)
-    if classifier is not None and not isinstance(classifier, Classifier):
+        _expect("policy", policy, FailurePolicy)
+    if classifier is not None and not callable(getattr(classifier, "classify", None)):
         raise UsageError(
             "Agent(classifier=…) must have a method classify(trajectory, task), and "
             f"{type(classifier).__name__} has none"
@@ -339,14 +311,16 @@ def configure(  # noqa: PLR0913 - the options of an agent
         classifier=classifier,
         limits=limits,
         store=_store(store),
-        checks=checks or Checks(),
+        checks=checks,
         durability=durability or Durability(),
         observers=listening,
         env=env or SYSTEM,
         parameters=None
         if function.known is None
         else function.known | {injected for injected, _ in function.injected},
-        plain=not (timed or limits.watches or listening),
+        plain=not (timed or limits.watches or listening) and function.kind == "async",
+        watch=limits if limits.watches else None,
+        busy=limits.watches or bool(listening),
         suspensions=Suspensions(),
     )
 

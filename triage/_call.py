@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple
@@ -119,9 +119,11 @@ def _kind(function: Any, name: str) -> str:
 
 def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of one attempt: the caller's, the run's, and what an action injects."""
-    filled = dict(kwargs)
+    filled: dict[str, Any] = {}
     for name, read in function.injected:
         filled[name] = read(run)
+    if kwargs:
+        filled.update(kwargs)
     inject = run.guidance.inject
     if inject:
         filled.update(inject)
@@ -139,8 +141,9 @@ async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
         return items
     token = current.set(run)
     try:
-        if run.session.plain:
-            result = await _invoke(function, run, kwargs)
+        if run.session.config.plain:
+            filled = arguments(function, run, kwargs)
+            result = await function.function(run.session.task, **filled)
         else:
             result = await _surrounded(function, run, kwargs)
     except BaseException as error:
@@ -151,7 +154,7 @@ async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
         current.reset(token)
     if run.calls_open or run.scope is not None:
         await _end(run)
-    run.over = True
+    run.close()
     if run.interrupt is not None:
         raise Failed
     return result
@@ -213,7 +216,7 @@ def _scope(run: Run) -> Any:
 
 async def stream_attempt(
     function: Function, run: Run, kwargs: Mapping[str, Any]
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any]:
     """The items of one attempt at an async generator; ends or raises as `attempt` does.
 
     The context variable and the observers are set around each step of the generator, never across
@@ -258,7 +261,7 @@ class _Managers:
 
 
 async def _next(generator: Any, run: Run) -> Any:
-    scope = None if run.session.plain else _scope(run)
+    scope = None if run.session.config.plain else _scope(run)
     if scope is None:
         return await generator.__anext__()
     with scope:
@@ -273,7 +276,7 @@ async def _end(run: Run) -> None:
         run.interrupt = out_of_time(run.session)
     if run.calls_open:
         await run.settle(UNSTOPPABLE_GRACE)
-    run.over = True
+    run.close()
 
 
 def _sort(run: Run, error: BaseException) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ._run import Run
-from ._serde import plain
+from ._plain import plain
 from .checks import Checks, objection, validate_result
 from .diagnosis import Diagnosis, Evidence
 from .taxonomy import Cause, FailureType
@@ -22,8 +22,13 @@ class Refused(Exception):  # noqa: N818 - never leaves the engine
         self.diagnosis = diagnosis
 
 
-async def check(checks: Checks, run: Run, result: Any) -> Any:
-    """The result, validated. Raises `Refused` with the diagnosis if it fails a check."""
+async def check(checks: Checks | None, run: Run, result: Any) -> Any:
+    """The result, validated. Raises `Refused` with the diagnosis if it fails a check.
+
+    Without any checks, declared subgoals must be complete all the same.
+    """
+    if checks is None:
+        checks = Checks()
     if checks.result_type is not None:
         result = _typed(checks, result)
     if checks.subgoals:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ._recorded import Question
 from ._run import UNSAFE
 from ._session import Session
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
@@ -29,7 +30,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     if diagnosis.severity is Severity.FATAL:
         return Decision(Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True)
     if session.question is not None:
-        return _ask(session)
+        return _ask(session, session.question)
     state = session.state
     breach = limits.exceeded(context, steps=state.all_steps, tool_calls=state.tool_calls)
     if breach is not None:
@@ -49,8 +50,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     return Decision(action, "policy")
 
 
-def _ask(session: Session) -> Decision:
-    question = session.question
+def _ask(session: Session, question: Question) -> Decision:
     if session.config.durability.on_in_doubt == "fail":
         return Decision(Escalate(question.text), "calls", question.text)
     return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)

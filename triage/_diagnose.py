@@ -6,8 +6,9 @@ import inspect
 from typing import Any
 
 from ._run import Run
-from ._serde import plain
+from ._plain import plain
 from ._session import Session
+from ._worker import in_worker
 from .diagnosis import Diagnosis, Evidence
 from .failures import ErrorInfo, FailureContext
 from .observers import logger
@@ -35,7 +36,11 @@ async def diagnose(session: Session, run: Run, info: ErrorInfo | None) -> Diagno
             with anyio.fail_after(seconds):
                 answer = await classifier.classify(trajectory, session.task)
         else:
-            answer = await _in_thread(classifier.classify, trajectory, session.task, seconds)
+            answer = await in_worker(
+                classifier.classify, trajectory, session.task, seconds=seconds
+            )
+            if inspect.isawaitable(answer):
+                answer = await answer
         return as_diagnosis(answer, name)
     except TimeoutError:
         return _undiagnosed(name, f"{name} took longer than {seconds} s")
@@ -52,30 +57,6 @@ def _undiagnosed(name: str, why: str) -> Diagnosis:
         technical_details=redact(why),
         classifier=name,
     )
-
-
-async def _in_thread(classify: Any, trajectory: Any, task: Any, seconds: float) -> Any:
-    import anyio
-    from anyio.lowlevel import RunVar
-
-    global _limiters  # noqa: PLW0603 - a RunVar, made when the first event loop needs it
-    if _limiters is None:
-        _limiters = RunVar("triage_classifier_limiter")
-    limiter = _limiters.get(None)
-    if limiter is None:
-        limiter = anyio.CapacityLimiter(8)
-        _limiters.set(limiter)
-    async with limiter:  # waiting for a place is no part of the deadline
-        with anyio.fail_after(seconds):
-            answer = await anyio.to_thread.run_sync(
-                classify, trajectory, task, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-            )
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-_limiters: Any = None
-
-
 
 
 def context_of(

@@ -43,7 +43,7 @@ async def follow(
 ) -> AsyncIterator[Event]:
     """Start a run and yield its events; raises, after the last of them, what the run raised."""
     bell = _Bell()
-    session = new_session(config._replace(observers=(*config.observers, bell), plain=False))
+    session = new_session(config._replace(observers=(*config.observers, bell), plain=False, busy=True))
     raised: list[Exception] = []
     over = False
 

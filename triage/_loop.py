@@ -16,7 +16,7 @@ from ._recover import (
     recover,
 )
 from ._run import Run
-from ._serde import plain_noting
+from ._plain import plain_noting
 from ._session import Session
 from .actions import Action
 from .diagnosis import Diagnosis
@@ -39,10 +39,8 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
         while True:
             try:
                 result = await attempt(function, run, session.kwargs)
-                if session.config.checks is not None:
-                    from ._checks import check
-
-                    result = await check(session.config.checks, run, result)
+                if session.config.checks is not None or run.has_subgoals:
+                    result = await _checked(session, run, result)
             except Exception as error:
                 failure = await _failure(session, run, error)
                 if failure is None:
@@ -55,6 +53,12 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
     except BaseException as error:
         await _cancelled(session, run, error)
         raise
+
+
+async def _checked(session: Session, run: Run, result: Any) -> Any:
+    from ._checks import check
+
+    return await check(session.config.checks, run, result)
 
 
 async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any]:
@@ -70,10 +74,8 @@ async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any
                         if checks is not None:
                             items.append(item)
                         yield item
-                if checks is not None:
-                    from ._checks import check
-
-                    await check(checks, run, items)
+                if checks is not None or run.has_subgoals:
+                    await _checked(session, run, items)
             except Exception as error:
                 failure = await _failure(session, run, error)
                 if failure is None:
@@ -146,7 +148,7 @@ async def _cancelled(session: Session, run: Run, error: BaseException) -> None:
     """Journal a cancellation from outside; the caller raises it on."""
     import anyio
 
-    run.over = True
+    run.close()
     with anyio.CancelScope(shield=True):
         await _leave(session, error, "cancelled")
 

@@ -47,7 +47,7 @@ def check_word(field: str, value: object, words: tuple[str, ...]) -> None:
 
 def nearest(word: str, names: Iterable[str]) -> str:
     """`did you mean 'x'?` for the closest of `names`, whatever its case; empty if none is close."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
+    from difflib import get_close_matches
 
     by_folded = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), by_folded, n=1)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from ._capture import capture
 from ._run import UNSAFE, Run, current
-from ._serde import MARK, digest, plain, plain_noting
+from ._plain import MARK, plain, plain_noting
+from ._serde import digest
 from .diagnosis import Diagnosis, Evidence
 from .errors import AttemptInterrupted, InDoubt
 from .events import CallFinished, CallStarted
@@ -70,7 +71,7 @@ def begin(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     run.check_open()
     bound = tool.bind(args, kwargs)
     session = run.session
-    part = tool.digest(bound, session.salt)
+    part = tool.digest(bound, session.run_id)
     with session.lock:
         if run.occurrences is None:
             run.occurrences = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
 from ._run import NO_GUIDANCE, UNSAFE, Guidance, Replay, Run
-from ._serde import plain
+from ._plain import plain
 from ._session import Session, Waiting
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .diagnosis import Diagnosis, Evidence
@@ -57,9 +57,8 @@ class Next(NamedTuple):
 
 def first_attempt(session: Session) -> Run:
     """The handle of the first attempt."""
-    run = Run(session, 1, NO_GUIDANCE, None, 0)
     session.entered = session.add(AttemptStarted, 1)
-    return run
+    return Run(session, 1, NO_GUIDANCE, None, 0)
 
 
 def next_attempt(session: Session, following: Next) -> Run:

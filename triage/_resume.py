@@ -8,7 +8,7 @@ from ._call import Function
 from ._decide import Decision, infeasible
 from ._loop import run_loop
 from ._recover import perform
-from ._serde import plain_noting
+from ._plain import plain_noting
 from ._session import Session, Suspensions, Waiting
 from .actions import Abort, Action, Escalate, Happened, Rerun, Retry, Suspend
 from .errors import UsageError

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from ._serde import exact, plain
+from ._plain import plain
+from ._serde import exact
 from .errors import AttemptInterrupted, AttemptOver, UsageError
 from .events import (
     CompensatorRegistered,
@@ -73,30 +74,30 @@ class Run:
     After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
     """
 
-    __slots__ = (
-        "calls_open", "guidance", "interrupt", "number", "occurrences", "over", "replay", "scope",
-        "_count", "_held_deadline", "_session", "_settled", "_thread", "_watch",
-    )  # fmt: skip
+    # Most attempts never set these: as class attributes they cost an attempt nothing.
+    over = False
+    interrupt: Diagnosis | None = None
+    scope: anyio.CancelScope | None = None
+    # Occurrences of equal calls in this attempt, made when the first call is made.
+    occurrences: dict[str, int] | None = None
+    # Unsafe calls now running, and who waits for the last of them.
+    calls_open = 0
+    has_subgoals = False
+    _settled: threading.Event | None = None
+    _held_deadline = 0.0
+    _thread = 0
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
     ) -> None:
         self._session = session
+        # Set as soon as a recording may have to be refused: one look on the way in.
+        self.alert = False
         self.number = number
         self.guidance = guidance
         self.replay = replay
-        self.over = False
-        self.interrupt: Diagnosis | None = None
-        self.scope: anyio.CancelScope | None = None
-        # Occurrences of equal calls in this attempt, made when the first call is made.
-        self.occurrences: dict[str, int] | None = None
-        # Unsafe calls now running, and who waits for the last of them.
-        self.calls_open = 0
-        self._settled: threading.Event | None = None
-        self._held_deadline = 0.0
-        self._thread = 0
         self._count = count
-        self._watch = session.config.limits if session.config.limits.watches else None
+        self._watch = session.config.watch
 
     # What is known ----------------------------------------------------------------------------
 
@@ -151,6 +152,8 @@ class Run:
 
     def check_open(self) -> None:
         """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
+        if not self.alert:
+            return
         if self.over:
             raise AttemptOver(
                 f"attempt {self.number} of run {self.run_id} is over: a task or thread it left "
@@ -170,16 +173,20 @@ class Run:
         """
         if step.__class__ is not Step:
             raise UsageError(str(refuse("record_step()", step, "a Step", "write Step(action=…)")))
-        if self.over or self.interrupt is not None or self.scope is not None:
+        if self.alert:
             self.check_open()
-        fields = list(step)
-        for at in (3, 4, 10):  # tool_input, tool_output, metadata: the user's objects
-            value = fields[at]
-            if value is not None and value.__class__ is not str:
-                fields[at] = plain(value)
-        seq = self._append(fields)
-        if self._watch is not None:
-            self._enforce()
+        session = self._session
+        events = session.events
+        with session.lock:
+            seq = len(events)
+            index = self._count
+            self._count = index + 1
+            event = _new(
+                StepRecorded, (session.run_id, seq, session.time(), self.number, index, step, 1)
+            )
+            events.append(event)
+        if session.busy:
+            self._attend(event)
         return str(seq)
 
     def update_state(self, values: Mapping[str, Any]) -> str:
@@ -201,14 +208,10 @@ class Run:
         if not isinstance(usage, Usage):
             raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
         self._record(UsageRecorded, usage)
-        if self._watch is not None:
-            self._enforce()
 
     def count(self, usage: Usage) -> None:
         """As `record_usage` for a run inside this one, which has ended and must not be disturbed."""
-        self._record(UsageRecorded, usage)
-        if self._watch is not None:
-            self._enforce(raising=False)
+        self._record(UsageRecorded, usage, raising=False)
 
     def subgoals(self, names: Iterable[str]) -> None:
         """Declare what is to be done, in order. Names already declared are left where they are."""
@@ -219,6 +222,7 @@ class Run:
         for name in declared:
             if not isinstance(name, str) or not name:
                 raise UsageError(f"subgoals() takes names that are text, not {name!r}")
+        self.has_subgoals = True
         self._record(SubgoalsDeclared, declared)
 
     def complete(self, name: str) -> None:
@@ -265,28 +269,24 @@ class Run:
 
     def record_call_step(self, step: Step) -> int:
         """Record a call's step although the attempt may be ending; its index."""
-        fields = list(step)
-        self._append(fields)
-        if self._watch is not None:
-            self._enforce(raising=False)
-        return cast("int", fields[0])
-
-    def _append(self, fields: list[Any]) -> int:
         session = self._session
         with session.lock:
-            events = session.events
-            seq = len(events)
-            now = session.config.env.time()
-            fields[0] = self._count
-            self._count += 1
-            if fields[11] is None:
-                fields[11] = now
-            step = tuple.__new__(Step, fields)
-            event = tuple.__new__(StepRecorded, (session.run_id, seq, now, self.number, step, 1))
-            events.append(event)
-        if session.config.observers:
-            notify(session.config.observers, event)
-        return seq
+            index = self._count
+            self._count = index + 1
+            event = StepRecorded(
+                session.run_id, len(session.events), session.time(), self.number, index, step
+            )
+            session.events.append(event)
+        if session.busy:
+            self._attend(event, raising=False)
+        return index
+
+    def _attend(self, event: Any, *, raising: bool = True) -> None:
+        """Tell the observers, and hold the event against the limits."""
+        if self._session.config.observers:
+            notify(self._session.config.observers, event)
+        if self._watch is not None:
+            self._enforce(raising=raising)
 
     def stop(self, diagnosis: Diagnosis) -> None:
         """Interrupt the attempt: it has failed, whatever it does from now on.
@@ -295,12 +295,14 @@ class Run:
         """
         if self.interrupt is None:
             self.interrupt = diagnosis
+            self.alert = True
             if not self.calls_open:
                 self._cancel()
 
     def enter_scope(self, scope: anyio.CancelScope) -> None:
         """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
         self.scope = scope
+        self.alert = True
         self._thread = threading.get_ident()
 
     def _cancel(self) -> None:
@@ -331,6 +333,10 @@ class Run:
         if self._settled is not None:
             self._settled.set()
 
+    def close(self) -> None:
+        """The attempt is over: nothing is recorded from now on."""
+        self.over = self.alert = True
+
     async def settle(self, grace: float) -> None:
         """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
         if not self.calls_open:
@@ -341,17 +347,17 @@ class Run:
         if self.calls_open:
             await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
 
-    def _record(self, kind: Callable[..., Any], *fields: Any) -> str:
+    def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> str:
         session = self._session
         with session.lock:
             seq = len(session.events)
-            event = kind(session.run_id, seq, session.config.env.time(), self.number, *fields)
+            event = kind(session.run_id, seq, session.time(), self.number, *fields)
             session.events.append(event)
-        if session.config.observers:
-            notify(session.config.observers, event)
+        if session.busy:
+            self._attend(event, raising=raising)
         return str(seq)
 
-    def _enforce(self, *, raising: bool = True) -> None:
+    def _enforce(self, *, raising: bool) -> None:
         session = self._session
         assert self._watch is not None
         state = session.state
@@ -381,6 +387,9 @@ def out_of_time(session: Session) -> Diagnosis:
         suggestions=(f"Raise Limits({field}=…) if the run was making progress.",),
         classifier="limits",
     )
+
+
+_new = tuple.__new__
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,13 +1,10 @@
-"""One encoder: any value becomes a JSON value, and events become JSON and back.
+"""Where a loss is refused: state that must be restored, and the arguments a call is known by.
 
-`plain` is total: whatever has no exact JSON form leaves a mark (an object with the key `$triage`)
-that says what was lost. `exact` refuses instead, naming the place. `canonical` is the text that a
-call's arguments are known by.
+`exact` and `canonical` name the place of what has no JSON form; `digest` makes a call's key of the text.
 """
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import decimal
 import enum
@@ -22,53 +19,8 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from typing import Any
 
+from ._plain import ATOMS, MARK, MAX_DEPTH, Loss, to_plain
 from .errors import UsageError
-
-MARK = "$triage"
-MAX_DEPTH = 64
-MAX_REPR = 500
-
-_ATOMS = frozenset({str, bool, int, type(None)})
-
-
-class _Loss:
-    """Notes the first place where a value had no exact JSON form."""
-
-    __slots__ = ("place",)
-
-    def __init__(self) -> None:
-        self.place: tuple[str, object] | None = None
-
-    def note(self, path: str, value: object) -> None:
-        if self.place is None:
-            self.place = (path, value)
-
-
-def plain(value: Any) -> Any:
-    """`value` as a JSON value of its own: containers are copied, what cannot be kept is marked.
-
-    Never raises. Tuples become lists; depth is cut at 64.
-    """
-    cls = value.__class__
-    if cls in _ATOMS:
-        return value
-    if cls is dict:
-        # The usual tool input: a flat dict of atoms, copied without looking deeper.
-        for key, item in value.items():
-            if key.__class__ is not str or item.__class__ not in _ATOMS:
-                break
-        else:
-            return value.copy()
-    return _plain(value, MAX_DEPTH, "", None)
-
-
-def plain_noting(value: Any) -> tuple[Any, bool]:
-    """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
-    if value.__class__ in _ATOMS:
-        return value, True
-    loss = _Loss()
-    result = _plain(value, MAX_DEPTH, "", loss)
-    return result, loss.place is None
 
 
 def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
@@ -77,8 +29,8 @@ def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     Raises UsageError naming the place, its type and the remedy for anything else: a set, bytes, a
     date, NaN, a key that is not text, an object.
     """
-    loss = _Loss()
-    result = _plain(value, MAX_DEPTH, field, loss, tuples=True)
+    loss = Loss()
+    result = to_plain(value, MAX_DEPTH, field, loss, tuples=True)
     if loss.place is not None:
         path, found = loss.place
         raise UsageError(
@@ -87,88 +39,6 @@ def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
         )
     assert isinstance(result, dict)
     return result
-
-
-def _plain(value: Any, depth: int, path: str, loss: _Loss | None, *, tuples: bool = False) -> Any:
-    cls = value.__class__
-    if cls in _ATOMS:
-        return value
-    if cls is float:
-        if math.isfinite(value):
-            return value
-        return _mark(loss, path, value, "float", repr(value))
-    if depth <= 0:
-        return _mark(loss, path, value, "deep", type(value).__name__)
-    if cls is dict:
-        if all(key.__class__ is str for key in value):
-            return {
-                key: item
-                if item.__class__ in _ATOMS
-                else _plain(item, depth - 1, f"{path}[{key!r}]" if loss else path, loss, tuples=tuples)
-                for key, item in value.items()
-            }
-        return _odd_mapping(value, depth, path, loss)
-    if cls is list or (tuples and cls is tuple):
-        return [
-            item
-            if item.__class__ in _ATOMS
-            else _plain(item, depth - 1, f"{path}[{at}]" if loss else path, loss, tuples=tuples)
-            for at, item in enumerate(value)
-        ]
-    try:
-        return _other(value, depth, path, loss)
-    except Exception as error:  # noqa: BLE001 - the user's objects may raise anything; the value is marked
-        return _mark(loss, path, value, "lost", f"{type(error).__name__} while encoding")
-
-
-def _mark(loss: _Loss | None, path: str, value: object, kind: str, text: str) -> dict[str, str]:
-    if loss is not None:
-        loss.note(path, value)
-    return {MARK: kind, "type": type(value).__name__, "text": text[:MAX_REPR]}
-
-
-def _odd_mapping(value: Mapping[Any, Any], depth: int, path: str, loss: _Loss | None) -> Any:
-    if loss is not None:
-        loss.note(path, value)
-    items = [
-        [_plain(key, depth - 1, path, None), _plain(item, depth - 1, path, None)]
-        for key, item in value.items()
-    ]
-    return {MARK: "map", "items": items}
-
-
-def _other(value: Any, depth: int, path: str, loss: _Loss | None) -> Any:  # noqa: PLR0911 - one return a kind
-    if loss is not None:
-        loss.note(path, value)
-    if isinstance(value, enum.Enum):
-        return _plain(value.value, depth - 1, path, None)
-    for kind in (str, bool, int, float):  # their subclasses
-        if isinstance(value, kind):
-            return _plain(kind(value), depth, path, None)
-    if isinstance(value, Mapping):
-        return _plain(dict(value), depth, path, None)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _plain(dict(zip(value._fields, value, strict=True)), depth, path, None)
-    if isinstance(value, tuple | list):
-        return _plain(list(value), depth, path, None)
-    if isinstance(value, AbstractSet):
-        return [_plain(item, depth - 1, path, None) for item in sorted(value, key=repr)]
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {MARK: "bytes", "text": base64.b64encode(bytes(value)).decode()}
-    if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
-        return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
-        return _plain(named, depth, path, None)
-    dump = getattr(type(value), "model_dump", None)
-    if dump is not None:
-        return _plain(value.model_dump(mode="json"), depth, path, None)
-    return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}
-
-
-# What a call's arguments are known by -------------------------------------------------------------
 
 
 def canonical(value: Any, field: str) -> str:
@@ -182,7 +52,7 @@ def canonical(value: Any, field: str) -> str:
 
 def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - one return a kind
     cls = value.__class__
-    if cls in _ATOMS:
+    if cls in ATOMS:
         return value
     if depth <= 0:
         raise _no_form(value, field, "it is nested too deeply or contains itself")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._env import Environment
+from ._plain import plain, plain_noting
 from .errors import AlreadyResumed, UsageError
 from .events import Event, RunStarted
 from .observers import Observer, logger, notify
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._recorded import Question
+    from ._run import Run
     from .checks import Checks, Durability
     from .classifiers.base import Classifier
     from .failures import FailureContext
@@ -82,7 +84,8 @@ class Config(NamedTuple):
     """What an `Agent` was made with. policy, classifier: None means the recommended ones.
 
     parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
-    around the attempts and no observer listens. suspensions: the runs that wait in this process.
+    around the attempts and no observer listens. watch: the limits, where one must be looked at with
+    each event. busy: there are observers or there is a limit to watch. suspensions: the runs that wait in this process.
     """
 
     name: str
@@ -96,6 +99,8 @@ class Config(NamedTuple):
     env: Environment
     parameters: frozenset[str] | None
     plain: bool
+    watch: Limits | None
+    busy: bool
     suspensions: Suspensions
 
 
@@ -105,41 +110,54 @@ class Session:
     `state` is folded when it is asked for, so that recording costs the same whatever has happened.
     """
 
-    __slots__ = (
-        "attempt_started", "config", "entered", "epoch", "events", "flushed", "kwargs", "live", "lock",
-        "parent", "plain", "question", "run_id", "started", "task", "undo", "_folded", "_state",
-    )  # fmt: skip
+    # Most runs never set these: as class attributes they cost a run nothing.
+    entered: Sequence[AbstractContextManager[Any]] = ()
+    epoch = 0
+    flushed = 0
+    attempt_started: float | None = None
+    # What only this process has: results without a JSON form by call key, and the callables of
+    # compensators by (name, key).
+    live: dict[str, Any] | None = None
+    undo: dict[tuple[str, str | None], Callable[[], Any]] | None = None
+    question: Question | None = None
+    _state: RunState | None = None
+    _folded = 0
 
     def __init__(
-        self, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str, parent: Any
+        self,
+        config: Config,
+        task: Any,
+        kwargs: Mapping[str, Any],
+        run_id: str | None,
+        parent: Run | None,
     ) -> None:
+        env = config.env
         self.config = config
         self.task = task
         self.kwargs = kwargs
-        self.run_id = run_id
+        self.run_id = env.new_id() if run_id is None else run_id
         self.parent = parent
         self.lock = threading.Lock()
-        self.events: list[Event] = []
-        self.flushed = 0
-        self.epoch = 0
-        self.started = self.attempt_started = config.env.monotonic()
-        # Nothing surrounds an attempt: no time limit, no watched limit, no observer's manager.
-        self.plain = config.plain
-        self.entered: list[AbstractContextManager[Any]] = []
-        # What only this process has, made when first used: results without a JSON form by call key,
-        # and the callables of compensators by (name, key).
-        self.live: dict[str, Any] | None = None
-        self.undo: dict[tuple[str, str | None], Callable[[], Any]] | None = None
-        self.question: Question | None = None
-        self._state: RunState | None = None
-        self._folded = 0
+        self.time = env.time
+        self.busy = config.busy
+        self.started = env.monotonic()
+        args, unstored = _stored(kwargs) if kwargs else (NOTHING, ())
+        above = None if parent is None else parent.run_id
+        started = _new(
+            RunStarted,
+            (self.run_id, 0, env.time(), config.name, plain(task), args, unstored, above, 1),
+        )
+        self.events: list[Event] = [started]
+        if config.observers:
+            notify(config.observers, started)
 
-    def add(self, kind: Callable[..., Event], *fields: Any) -> list[AbstractContextManager[Any]]:
+    def add(self, kind: Callable[..., Event], *fields: Any) -> Sequence[AbstractContextManager[Any]]:
         """Record an event; the context managers that observers gave for it."""
+        events = self.events
         with self.lock:
-            event = kind(self.run_id, len(self.events), self.config.env.time(), *fields)
-            self.events.append(event)
-        return notify(self.config.observers, event) if self.config.observers else []
+            event = kind(self.run_id, len(events), self.time(), *fields)
+            events.append(event)
+        return notify(self.config.observers, event) if self.config.observers else ()
 
     @property
     def state(self) -> RunState:
@@ -148,16 +166,11 @@ class Session:
             state = self._state
             if state is None:
                 state = self._state = RunState()
-            for event in self.events[self._folded :]:
-                state.apply(event)
-            self._folded = len(self.events)
+            events, end = self.events, len(self.events)
+            for at in range(self._folded, end):
+                state.apply(events[at])
+            self._folded = end
             return state
-
-    @property
-    def salt(self) -> str:
-        """What the digests of this run's calls are salted with."""
-        first = self.events[0]
-        return first.salt if isinstance(first, RunStarted) else ""
 
     def attempt_seconds_left(self) -> float | None:
         """Until the first of the run's and the attempt's deadlines; None without either."""
@@ -165,7 +178,8 @@ class Session:
         allowed = self.config.limits.attempt_seconds
         if allowed is None:
             return left
-        own = max(0.0, allowed - (self.config.env.monotonic() - self.attempt_started))
+        since = self.started if self.attempt_started is None else self.attempt_started
+        own = max(0.0, allowed - (self.config.env.monotonic() - since))
         return own if left is None else min(own, left)
 
     def seconds_left(self) -> float | None:
@@ -177,12 +191,11 @@ class Session:
 
     async def flush(self) -> None:
         """Hand what is new to the store. Raises what the store raises, and may be called again."""
-        at, end = self.flushed, len(self.events)
-        if end > at:
-            await self.config.store.append(
-                self.run_id, self.events[at:end], at=at, epoch=self.epoch
-            )
-            self.flushed = end
+        at = self.flushed
+        new = self.events[at:]
+        if new:
+            await self.config.store.append(self.run_id, new, at=at, epoch=self.epoch)
+            self.flushed = at + len(new)
 
     async def flush_beside(self, error: BaseException) -> None:
         """Flush while `error` is on its way: a store that fails is logged and noted on it."""
@@ -191,3 +204,20 @@ class Session:
         except Exception as store_error:
             logger.exception("run %s: the store failed", self.run_id)
             error.add_note(f"the journal was not stored: {type(store_error).__name__}: {store_error}")
+
+
+_new = tuple.__new__
+NOTHING: Mapping[str, Any] = {}
+
+
+def _stored(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments as JSON, and the names of those that have no exact form."""
+    args: dict[str, Any] = {}
+    unstored: list[str] = []
+    for name, value in kwargs.items():
+        data, exact = plain_noting(value)
+        if exact:
+            args[name] = data
+        else:
+            unstored.append(name)
+    return args, tuple(unstored)

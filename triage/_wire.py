@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Union, cast, get_args, get_origin
 
 from . import actions, diagnosis, events, failures, steps, taxonomy
-from ._serde import plain
+from ._plain import plain
 from .errors import StoreError
 from .events import Event
 
@@ -115,7 +115,7 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 def _fields_out(value: Any) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for name, default in _defaults(type(value)).items():
+    for name, default in _defaults(cast("Any", type(value))).items():
         item = getattr(value, name)
         if item is default or (type(item) is type(default) and item == default):
             continue

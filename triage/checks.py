@@ -1,4 +1,4 @@
-"""What a result must be, and how a run is kept: `Checks` and `Durability`, two groups of options."""
+"""What a result must be, and how safely a run is kept: `Checks` and `Durability`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Checks:
     objects (with a `name`) or tool definitions as model providers take them, or a mapping of names
     to JSON Schemas of the arguments (None where it is not known). None or empty: not known.
     result_type: what the result must be, any type pydantic can validate; None: anything. verify:
-    one function or several, sync or async, that are given the result and answer True or None (good),
-    False or a reason (bad). constraints: strings that no output may contain, whatever their case.
-    subgoals: True fails a result while declared subgoals are open.
+    one function or several, sync or async, that are given the result and answer True or None
+    (good), False or a reason (bad). constraints: strings that no output may contain, whatever their
+    case. subgoals: True fails a result while declared subgoals are open.
 
     Raises UsageError, which names the field, for a value of another kind.
     """
@@ -46,7 +46,7 @@ class Checks:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        tools = self.tools
+        tools: Any = self.tools
         if tools is not None and not isinstance(tools, Mapping):
             if isinstance(tools, str | bytes) or not _is_iterable(tools):
                 raise misuse("Checks.tools", tools, "a list or a mapping of tools", "write [tool]")
@@ -56,10 +56,11 @@ class Checks:
             if not _is_iterable(verify):
                 raise misuse("Checks.verify", verify, "a function of the result, or several")
             set_(self, "verify", tuple(verify))
-        if isinstance(self.constraints, str) or not _is_iterable(self.constraints):
+        constraints: Any = self.constraints
+        if isinstance(constraints, str) or not _is_iterable(constraints):
             remedy = "write constraints=(text,)"
-            raise misuse("Checks.constraints", self.constraints, "a tuple of texts", remedy)
-        set_(self, "constraints", tuple(self.constraints))
+            raise misuse("Checks.constraints", constraints, "a tuple of texts", remedy)
+        set_(self, "constraints", tuple(constraints))
         for text in self.constraints:
             if not isinstance(cast("object", text), str) or not text:
                 raise misuse("Checks.constraints item", text, "a text that is not empty")
@@ -74,7 +75,7 @@ class Checks:
 
     @cached_property
     def manifest(self) -> Mapping[str, Schema | None]:
-        """The tools by name, each with the JSON Schema of its arguments or None; empty if not known."""
+        """The tools by name, each with the JSON Schema of its arguments or None; or none known."""
         tools = self.tools
         if tools is None:
             return {}
@@ -118,11 +119,16 @@ def validate_result(result_type: Any, result: object) -> object:
     Text that is not itself a `result_type` is read as JSON: `'{"id": 1}'` is a model. Raises
     pydantic.ValidationError if it is neither, and UsageError if pydantic cannot handle the type.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - only validated results pay for pydantic
+    from pydantic import PydanticUserError, ValidationError
 
-    adapter = _adapter(result_type)
+    try:
+        adapter = _adapter(result_type)
+    except (PydanticUserError, NameError) as error:
+        raise _unfit(result_type, error) from error
     try:
         return adapter.validate_python(result)
+    except PydanticUserError as error:  # it names a class that was never defined
+        raise _unfit(result_type, error) from error
     except ValidationError as error:
         if not isinstance(result, str | bytes | bytearray) or result_type is str:
             raise
@@ -159,14 +165,14 @@ def _cached_adapter(result_type: Any, _written: str) -> TypeAdapter[Any]:
 
 
 def _new_adapter(result_type: Any) -> TypeAdapter[Any]:
-    from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415 - as in validate_result
+    from pydantic import TypeAdapter
 
-    try:
-        return TypeAdapter(result_type)
-    except PydanticUserError as error:
-        reason = error.message.partition("\n")[0].rstrip(". ")
-        wanted = "a type that pydantic can validate"
-        raise misuse("Checks.result_type", result_type, wanted, reason) from error
+    return TypeAdapter(result_type)
+
+
+def _unfit(result_type: Any, error: Exception) -> UsageError:
+    reason = str(error).partition("\n")[0].rstrip(". ")
+    return misuse("Checks.result_type", result_type, "a type that pydantic can validate", reason)
 
 
 def _adapter(result_type: Any) -> TypeAdapter[Any]:
@@ -179,16 +185,20 @@ def _adapter(result_type: Any) -> TypeAdapter[Any]:
 
 def _early(result_type: Any) -> None:
     """Refuse a type that can never be validated; one that names a class still to come may wait."""
+    from pydantic import PydanticUserError
+
     try:
         _adapter(result_type)
-    except NameError:
+    except PydanticUserError as error:
+        raise _unfit(result_type, error) from error
+    except NameError:  # older releases of pydantic say it so
         return
 
 
 def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()
-    from unicodedata import normalize  # noqa: PLC0415 - only text beyond ASCII needs it
+    from unicodedata import normalize
 
     return normalize("NFC", text.casefold())
 
@@ -241,11 +251,11 @@ class Durability:
     """How safely a run is kept in its store.
 
     mode: `"step"` (default): a recorded call returns once its result is durable; `"attempt"`: what
-    happened is durable when the attempt ends; `"exit"`: when the run ends. on_in_doubt: what is done
-    about a call that may or may not have happened: `"ask"` a person (default), `"rerun"` it, `"fail"`
-    the run. on_store_error: `"fail"` the run (default), or `"continue"` without the store. lease_s:
-    seconds, 30 by default, after which a run whose process is silent may be taken over. redact: given
-    a text, returns it without its secrets; None redacts with the built-in rules.
+    happened is durable when the attempt ends; `"exit"`: when the run ends. on_in_doubt: what is
+    done about a call that may or may not have happened: `"ask"` a person (default), `"rerun"` it,
+    `"fail"` the run. on_store_error: `"fail"` the run (default), or `"continue"` without the store.
+    lease_s: seconds, 30 by default, after which a run whose process is silent may be taken over.
+    redact: given a text, returns it without its secrets; None redacts with the built-in rules.
 
     Raises UsageError, which names the field, for any other value.
     """

@@ -19,8 +19,7 @@ from .steps import NO_USAGE, Step, Trajectory, Usage
 class RunStarted(NamedTuple):
     """agent: its name. task, args: as given, as JSON; `unstored` names arguments without a JSON form.
 
-    parent: id of the run this one was started in, None at the top. salt: makes the digests of this
-    run's call arguments its own.
+    parent: id of the run this one was started in, None at the top.
     """
 
     run_id: str
@@ -31,7 +30,6 @@ class RunStarted(NamedTuple):
     args: Mapping[str, Any] = {}
     unstored: tuple[str, ...] = ()
     parent: str | None = None
-    salt: str = ""
     v: int = 1
 
 
@@ -55,12 +53,13 @@ class AttemptStarted(NamedTuple):
 
 
 class StepRecorded(NamedTuple):
-    """A step of the attempt, hand-written or of a recorded call."""
+    """A step of the attempt, hand-written or of a recorded call. index: its position, from 0."""
 
     run_id: str
     seq: int
     time: float
     attempt: int
+    index: int
     step: Step
     v: int = 1
 

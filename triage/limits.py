@@ -17,7 +17,8 @@ from .steps import Usage
 from .taxonomy import Cause, FailureType, Level, Severity
 
 _FROM_1 = (
-    "attempts", "attempts_per_type", "steps", "tool_calls", "input_tokens", "output_tokens", "tokens",
+    "attempts", "attempts_per_type", "steps", "tool_calls", "input_tokens", "output_tokens",
+    "tokens",
 )  # fmt: skip
 _FROM_0 = ("retries", "replans", "rollbacks", "resumes")
 _OPEN = "None for no limit"
@@ -93,7 +94,7 @@ class Limits:
 
         What is allowed may be used up: `Limits(steps=3)` is broken by the fourth step. The failure
         type is PLAN_INCOMPLETE: a count says that the work was cut off before its end, and nothing
-        about why (a loop is for the loop rule to find, by looking at the steps). Its cause is LIMIT.
+        about why (a loop is found by looking at the steps, not by counting them); cause: LIMIT.
         """
         for name, used, allowed in self._spending(steps, tool_calls, usage):
             if used > allowed:

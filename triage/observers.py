@@ -83,7 +83,7 @@ class LoggingObserver:
                 told = f", told: {event.hint}" if event.hint else ""
                 return self.level, f"attempt {event.attempt} started{told}"
             case StepRecorded(step=step):
-                return self.level, f"step {step.index}: {step.action} {step.tool_called or ''}"
+                return self.level, f"step {event.index}: {step.action} {step.tool_called or ''}"
             case CallFinished():
                 return self.level, f"call {event.key} {event.outcome}"
             case AttemptFailed(diagnosis=diagnosis, error=error):

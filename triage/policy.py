@@ -138,7 +138,7 @@ default=Escalate(reason=None))
                 answer = await answer
             if isinstance(answer, ACTIONS):
                 return answer
-        except Exception as error:  # noqa: BLE001 - whatever a strategy raises, the failure must be told
+        except Exception as error:  # noqa: BLE001 - a strategy may raise anything
             return Escalate(f"the strategy {_named(strategy)} raised {_told(error)}")
         return Escalate(
             f"the strategy {_named(strategy)} answered {type(answer).__name__}, which is no action"
@@ -193,11 +193,11 @@ default=Escalate(reason=None))
         | CONSTRAINT_IGNORED | replan up to 2 times |
         | LOOP_DETECTED | replan up to 2 times: the same again would loop again |
         | HALLUCINATED_STATE | roll back up to 2 times, then (or with no checkpoint) replan once |
-        | PLAN_INCOMPLETE | resume up to 3 times, then (or with no open subgoal) replan up to 2 times |
+        | PLAN_INCOMPLETE | resume up to 3 times, then (or with no open subgoal) replan up to 2 |
         | SCHEMA_MISMATCH | retry up to 3 times at once, told what did not fit |
         | CONTEXT_OVERFLOW | replan up to 2 times |
         | GOAL_DRIFT | replan up to 2 times |
-        | EXTERNAL_FAULT | back off and retry up to 5 times; what is not there (404): replan up to 2 |
+        | EXTERNAL_FAULT | back off and retry up to 5 times; not found (404): replan up to 2 |
         | UNKNOWN | one retry after about a second |
 
         Then it escalates. At once escalate: every diagnosis that is CRITICAL (a wrong key, a spent
@@ -243,7 +243,7 @@ default=Escalate(reason=None))
         `suspend`. A `backoff` is a table (`base`, `factor`, `cap`, `jitter`) or the name of a
         preset. Raises UsageError, which names the file, the key and the closest valid name.
         """
-        import tomllib  # noqa: PLC0415 - only policies in files pay for it
+        import tomllib
 
         name = os.fspath(path)
         try:
@@ -269,7 +269,7 @@ default=Escalate(reason=None))
 
     @classmethod
     def _described(cls, data: Mapping[str, Any], where: str) -> Self:
-        from .strategies._spec import strategy_from  # noqa: PLC0415 - only described policies
+        from .strategies._spec import strategy_from
 
         given: dict[str, Any] = {}
         for key, value in data.items():

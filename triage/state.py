@@ -131,7 +131,7 @@ class RunState:
 
     __slots__ = (
         "agent", "attempt", "attempt_usage", "calls", "compensations", "error", "history",
-        "all_steps", "approved", "last_seq", "ledger", "ledgers", "parent", "question", "result", "run_id", "salt",
+        "all_steps", "approved", "last_seq", "ledger", "ledgers", "parent", "question", "result", "run_id",
         "started", "status", "task", "tool_calls", "usage",
         "_attempt_started",
     )  # fmt: skip
@@ -141,7 +141,6 @@ class RunState:
         self.agent = ""
         self.task: Any = None
         self.parent: str | None = None
-        self.salt = ""
         self.status = "new"
         self.started = 0.0
         self.last_seq = -1
@@ -193,7 +192,7 @@ class RunState:
 
     def _apply_run_started(self, event: RunStarted) -> None:
         self.run_id, self.agent, self.task = event.run_id, event.agent, event.task
-        self.parent, self.salt, self.started = event.parent, event.salt, event.time
+        self.parent, self.started = event.parent, event.time
         self.status = "running"
 
     def _apply_attempt_started(self, event: AttemptStarted) -> None:
@@ -211,7 +210,11 @@ class RunState:
 
     def _apply_step(self, event: StepRecorded) -> None:
         step = event.step
-        self.ledger.steps.append(step)
+        fields = list(step)
+        fields[0] = event.index
+        if step.timestamp is None:
+            fields[11] = event.time
+        self.ledger.steps.append(tuple.__new__(Step, fields))
         self.ledger.positions.append(event.seq)
         if step.metadata and step.metadata.get("replayed"):
             return  # reused, so it cost nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
+from ._plain import plain
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ NO_USAGE = Usage(calls=0)
 
 
 class _StepFields(NamedTuple):
-    index: int | None
+    index: int | None  # type: ignore[assignment] # a step's index is worth more than tuple.index
     action: str
     tool_called: str | None
     tool_input: Any
@@ -111,15 +112,15 @@ class _StepFields(NamedTuple):
 class Step(_StepFields):
     """One observable thing the agent did.
 
-    index: position in the attempt, from 0; set by the run, may be left out. action: what was done,
+    index: position in the attempt, from 0; a trajectory sets it, may be left out. action: what was done,
     in a word or two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its
     data. llm_output: what the model said. error, exception_type: what this step failed with, if it
     did. effect: what the tool does to the world; None means not said. usage: what it consumed.
     metadata: anything more. timestamp: seconds since the epoch, set when recorded. duration_s:
     seconds, None if not measured.
 
-    A recorded step keeps JSON values: containers are copied when they are recorded, so that a later
-    change of the caller's object cannot change what was recorded. Raises TypeError or ValueError
+    A step keeps JSON values: containers are copied when it is made, so that a later change of the
+    caller's object cannot change what was recorded. Raises TypeError or ValueError
     for a field of the wrong type or value.
     """
 
@@ -141,26 +142,35 @@ class Step(_StepFields):
         timestamp: float | None = None,
         duration_s: float | None = None,
     ) -> Self:
-        fields = (
-            index, action, tool_called, tool_input, tool_output, llm_output, error,
-            exception_type, effect, usage, metadata, timestamp, duration_s,
-        )  # fmt: skip
-        # The common case first: one expression of identity tests, no loop, no call.
-        if not (
-            action.__class__ is str
-            and (index is None or (index.__class__ is int and index >= 0))
-            and (tool_called is None or tool_called.__class__ is str)
-            and (llm_output is None or llm_output.__class__ is str)
-            and error is None
-            and exception_type is None
-            and effect is None
-            and usage is None
-            and metadata is None
-            and timestamp is None
-            and duration_s is None
+        if tool_input is not None and tool_input.__class__ is not str:
+            tool_input = plain(tool_input)
+        if tool_output is not None and tool_output.__class__ is not str:
+            tool_output = plain(tool_output)
+        # The common case first: identity tests only, no loop, no call.
+        if (
+            action.__class__ is not str
+            or (tool_called is not None and tool_called.__class__ is not str)
+            or (llm_output is not None and llm_output.__class__ is not str)
+            or index is not None
+            or error is not None
+            or exception_type is not None
+            or effect is not None
+            or usage is not None
+            or metadata is not None
+            or timestamp is not None
+            or duration_s is not None
         ):
-            fields = _checked(fields)
-        return tuple.__new__(cls, fields)
+            return _new(cls, _checked((
+                index, action, tool_called, tool_input, tool_output, llm_output, error,
+                exception_type, effect, usage, metadata, timestamp, duration_s,
+            )))  # fmt: skip
+        return _new(cls, (
+            None, action, tool_called, tool_input, tool_output, llm_output, None, None, None, None,
+            None, None, None,
+        ))  # fmt: skip
+
+
+_new = tuple.__new__
 
 
 _OPTIONAL_TEXT = (
@@ -191,7 +201,8 @@ def _checked(fields: tuple[Any, ...]) -> tuple[Any, ...]:
         raise refuse("Step.metadata", metadata, "a mapping or None")
     for position, name in ((11, "timestamp"), (12, "duration_s")):
         _check_seconds(f"Step.{name}", fields[position])
-    return (*fields[:8], effect, *fields[9:])
+    kept = None if metadata is None else plain(dict(metadata))
+    return (*fields[:8], effect, usage, kept, *fields[11:])
 
 
 def _check_seconds(field: str, value: object) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast, overload
 
-from ._serde import canonical, digest, plain
+from ._plain import plain
+from ._serde import canonical, digest
 from .errors import UsageError
 from .steps import effect_of
 from .taxonomy import Effect
@@ -38,7 +39,7 @@ class Tool:
         name: str | None = None,
     ) -> None:
         self.function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = name or getattr(function, "__name__", type(function).__name__)
         try:
             self.effect = effect_of("tool(effect=…)", effect)
         except ValueError as error:
@@ -51,7 +52,7 @@ class Tool:
         for option, value in (("compensate", compensate), ("key", key)):
             if value is not None and not callable(value):
                 raise UsageError(f"tool({option}=…) must be a function, not {type(value).__name__}")
-        if isinstance(ignore, str):
+        if isinstance(ignore, str):  # type: ignore[unreachable] # what a caller may well give
             raise UsageError(f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)')
         if timeout is not None and (
             isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0

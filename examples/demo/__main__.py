@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     tasks = [task for task in TASKS if not options.task or task.id in options.task]
     modes = [mode for mode in MODES if not options.mode or mode in options.mode]
-    show = Show(_console(plain=options.plain))
+    show = Show(_console(plain=options.plain), plain=options.plain)
     reports: list[Report] = []
     outcomes: dict[str, list[Outcome]] = {}
     for mode in modes:
@@ -107,7 +107,7 @@ async def run_task(mode: str, task: Task, service: Service, show: Show) -> Outco
 
 def _console(*, plain: bool) -> Console:
     if plain:
-        return Console(no_color=True, highlight=False, force_terminal=False, width=200)
+        return Console(no_color=True, highlight=False, force_terminal=False, width=120)
     return Console(highlight=False)
 
 

@@ -19,7 +19,7 @@ from .agent import Answer, TravelDesk
 from .tools import MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from .service import Service
     from .show import Show
@@ -71,7 +71,7 @@ def endpoint(service_url: str) -> Endpoint:
 
 
 @asynccontextmanager
-async def desk(service: Service, task: str) -> AsyncIterator[TravelDesk]:
+async def desk(service: Service, task: str) -> AsyncGenerator[TravelDesk]:
     """The agent for one task, its clients pointed at the service and closed afterwards."""
     model = endpoint(service.url)
     headers = {"X-Demo-Task": task}
@@ -89,10 +89,16 @@ async def desk(service: Service, task: str) -> AsyncIterator[TravelDesk]:
 
 
 class Runner:
-    """Runs the agent in one mode, telling `show` what happens, and adds up what was waited."""
+    """Runs the agent in one mode, telling `show` what happens, and adds up what was waited.
 
-    def __init__(self, mode: str, service: Service, show: Show) -> None:
+    policy: for the mode `triage`; None is that of `policy.toml`.
+    """
+
+    def __init__(
+        self, mode: str, service: Service, show: Show, policy: triage.FailurePolicy | None = None
+    ) -> None:
         self.mode = mode
+        self.policy = policy
         self.service = service
         self.show = show
         self.waited = 0.0
@@ -122,9 +128,9 @@ class Runner:
         return await retrying(agent.book, task.prompt)
 
     async def _triage(self, agent: TravelDesk, task: Task) -> Answer:
-        runner: triage.Agent[..., Answer] = triage.Agent(
+        runner = triage.Agent(
             agent.book,
-            policy=triage.FailurePolicy.from_file(POLICY),
+            policy=self.policy or triage.FailurePolicy.from_file(POLICY),
             limits=triage.Limits(attempts=6, seconds=60),
             checks=triage.Checks(tools=MANIFEST, verify=self._receipt_is_real),
             observers=[self.show.event, self._decided],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from triage import Replan, Resume, Retry, Rollback
+from triage import Abort, Escalate, Replan, Retry
 from triage.events import (
     ActionChosen,
     AttemptFailed,
@@ -19,7 +19,7 @@ from triage.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from rich.console import Console
 
@@ -40,11 +40,12 @@ _LONGEST = 150
 class Show:
     """Prints what happens as it happens.
 
-    console: where to. plain: no colours, no table lines and no spinner, for logs.
+    console: where to. plain: one line for each event, whatever its length, for logs.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, plain: bool = False) -> None:
         self.console = console
+        self.plain = plain
 
     def mode(self, mode: str, model: str) -> None:
         """A mode begins."""
@@ -52,7 +53,7 @@ class Show:
         self.console.rule(Text(f"{mode}: {_INTRO[mode]} (model: {model})", "bold"))
 
     @contextmanager
-    def task(self, task: Task) -> Iterator[None]:
+    def task(self, task: Task) -> Generator[None]:
         """A task begins; while it runs, a terminal shows that it does."""
         self.console.print()
         self.console.print(Text.assemble((task.id, "bold cyan"), "  ", (task.trouble, "dim")))
@@ -75,8 +76,8 @@ class Show:
     def event(self, event: Event) -> None:
         """An event of a run under triage: an observer for `Agent(observers=[…])`."""
         match event:
-            case AttemptStarted(attempt=attempt) if attempt > 1:
-                self._line("again", "cyan", f"attempt {attempt} starts")
+            case AttemptStarted(attempt=attempt, hint=hint) if attempt > 1:
+                self._line("again", "cyan", f"attempt {attempt}, told: {hint or 'nothing'}")
             case StepRecorded(step=step):
                 self._step(step)
             case AttemptFailed():
@@ -133,7 +134,14 @@ class Show:
             self._line("evidence", "red", f"{evidence.rule}{where}: {_cut(evidence.text)}")
 
     def _line(self, label: str, style: str, text: str) -> None:
-        self.console.print(Text.assemble((f"  {label:>9}  ", style), text))
+        if self.plain:
+            self.console.print(f"  {label:>9}  {text}", markup=False, soft_wrap=True)
+            return
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=11, justify="right", style=style)
+        grid.add_column(overflow="fold")
+        grid.add_row(label, Text(text))
+        self.console.print(grid)
 
 
 def describe(error: BaseException | None) -> str:
@@ -142,12 +150,13 @@ def describe(error: BaseException | None) -> str:
 
 
 def _action(action: Action) -> str:
-    words = [action.kind]
-    if isinstance(action, Retry | Replan) and action.delay:
-        words.append(f"after {action.delay:.2f} s")
-    if isinstance(action, Retry | Replan | Rollback | Resume) and action.hint:
-        words.append(f"told: {action.hint}")
-    return ", ".join(words)
+    match action:
+        case Retry(delay=delay) | Replan(delay=delay) if delay:
+            return f"{action.kind} after {delay:.2f} s"
+        case Escalate(reason=str(reason)) | Abort(reason=str(reason)):
+            return f"{action.kind}: {reason}"
+        case _:
+            return action.kind
 
 
 def _mark(outcome: Outcome) -> Text:

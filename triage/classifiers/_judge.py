@@ -56,6 +56,7 @@ class Judge:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by: dict[str, dict[str, Rule]] = {"status": {}, "code": {}, "name": {}}
         self._texts: dict[str, list[Rule]] = {"answer": [], "text": []}
+        self._over: dict[FailureType, list[Rule]] = {}
         for rule in rules:
             if rule.looks_at in self._texts:
                 self._texts[rule.looks_at].append(rule)
@@ -63,6 +64,8 @@ class Judge:
                 table = self._by[rule.looks_at]
                 for key in rule.keys:
                     table.setdefault(key, rule)
+        for kind in FailureType:
+            self._over[kind] = [rule for rule in self._texts["text"] if _may_refine(rule, kind)]
 
     def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
         """What this exception comes to, those it was raised from included; None if nothing speaks."""
@@ -118,7 +121,7 @@ class Judge:
     def _codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
         for code in codes:
             rule = self._by["code"].get(code)
-            if rule is None and len(code) == _SQLSTATE_LENGTH and code.isalnum() and code.isupper():
+            if rule is None and len(code) == _SQLSTATE_LENGTH and code.isalnum() and code == code.upper():
                 rule = self._by["code"].get(code[:2])
             if rule is None:
                 rule = self._by_words(words_of(code))
@@ -136,6 +139,9 @@ class Judge:
 
     def _by_words(self, words: tuple[str, ...]) -> Rule | None:
         table = self._by["name"]
+        whole = table.get(f"={' '.join(words)}")
+        if whole is not None:
+            return whole
         for start in range(max(0, len(words) - 5), len(words)):
             rule = table.get(" ".join(words[start:]))
             if rule is not None:
@@ -190,23 +196,32 @@ class Judge:
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
         """A verdict of a general name, made exact by its words or by what it was raised from."""
         kind = weak.rule.failure_type
-        if kind is FailureType.EXTERNAL_FAULT or weak.rule.cause == Cause.MISSING_RESOURCE:
-            said = self._search(info, [rule for rule in self._texts["text"] if rule.failure_type is kind])
-            if said is not None and said.rule.cause not in (None, Cause.CONNECTION):
-                return said
-        if depth and weak.rule.cause in (Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH):
+        said = self._search(info, self._over[kind])
+        if said is not None:
+            return said
+        if depth and weak.rule.cause in _GENERAL:
             for inner in info.related:
                 found = self.judge(inner, depth - 1)
-                if found is not None and found.rule.failure_type is kind and not found.rule.weak:
+                if found is None or not found.known or found.rule.weak:
+                    continue
+                if found.rule.failure_type is kind or found.info.status_code is not None:
                     return found.under(info)
-        if weak.rule.failure_type is FailureType.SCHEMA_MISMATCH:
-            said = self._search(info, [rule for rule in self._texts["text"] if rule.name in _OVER_FORM])
-            return said or weak
         return weak
 
 
+_GENERAL = frozenset({Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS})
+"""Causes whose names say little more than where it happened; what they were raised from says more."""
 _OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget", "text.missing"})
 """What words may say of an error whose class speaks of the form of data."""
+
+
+def _may_refine(rule: Rule, kind: FailureType) -> bool:
+    """Whether words may replace a verdict that a general name gave."""
+    if kind is FailureType.SCHEMA_MISMATCH:
+        return rule.name in _OVER_FORM
+    if kind in (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE):
+        return rule.failure_type is kind and rule.cause != Cause.CONNECTION
+    return False
 
 
 def _waits(found: Verdict, statuses: dict[str, Rule]) -> Verdict:
@@ -221,21 +236,18 @@ def _waits(found: Verdict, statuses: dict[str, Rule]) -> Verdict:
 def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -> Verdict:
     """The status' verdict, or that of a name or code of the same kind that says it more exactly."""
     status_code = status.info.status_code
-    limited = {403, 429}
     if status_code == 403 and status.info.retry_after_s is not None:  # noqa: PLR2004 - forbidden, but only for now
         return status._replace(
             rule=status.rule._replace(name="http.forbidden_for_now", cause=Cause.RATE_LIMITED),
             text="status 403 and a delay to wait",
         )
     for other in (named, *weak):
-        if other is None or not other.known:
+        if other is None:
             continue
-        if other.rule.cause == Cause.RATE_LIMITED and status_code in limited:
+        limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
+        same = other.rule.failure_type is status.rule.failure_type and other.rule.cause == Cause.MISSING_RESOURCE
+        if limits or same:
             return other
-        if other.rule.failure_type is status.rule.failure_type and other.rule.cause == Cause.MISSING_RESOURCE:
-            return other
-        if status.rule.keys[-1] in ("5xx", "4xx") and other.rule.failure_type is not FailureType.EXTERNAL_FAULT:
-            continue
     return status
 
 

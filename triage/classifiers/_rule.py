@@ -46,6 +46,80 @@ class Rule(NamedTuple):
     near_misses: tuple[str, ...] = ()
 
 
+def name_rule(  # noqa: PLR0913 - the columns of a table
+    name: str,
+    failure_type: FailureType,
+    cause: Cause | None,
+    keys: str,
+    *,
+    examples: str,
+    near: str,
+    severity: Severity | None = None,
+    weak: bool = False,
+) -> Rule:
+    """A rule on names. keys: separated by commas. examples, near: names that fit and that do not."""
+    return Rule(
+        f"name.{name}",
+        failure_type,
+        cause,
+        "name",
+        tuple(" ".join(key.split()) for key in keys.split(",")),
+        severity,
+        weak=weak,
+        source="class names and codes that clients and providers of many makes share",
+        examples=tuple(examples.split()),
+        near_misses=tuple(near.split()),
+    )
+
+
+def word_rule(  # noqa: PLR0913 - the columns of a table
+    name: str,
+    failure_type: FailureType,
+    cause: Cause | None,
+    keys: str,
+    *,
+    on: str,
+    not_on: str,
+    severity: Severity | None = None,
+    looks_at: LooksAt = "text",
+    unquoted: bool = False,
+    source: str = "wording that clients, tools and agent frameworks share",
+    confidence: float = 0.75,
+) -> Rule:
+    """A rule on words. keys, on, not_on: expressions and messages, one a line; see `lines`."""
+    return Rule(
+        f"{looks_at}.{name}",
+        failure_type,
+        cause,
+        looks_at,
+        lines(keys),
+        severity,
+        unquoted=unquoted,
+        confidence=confidence,
+        source=source,
+        examples=lines(on),
+        near_misses=lines(not_on),
+    )
+
+
+def lines(block: str) -> tuple[str, ...]:
+    """The lines of a block, without their common indent; a line indented further goes on the last one."""
+    found: list[str] = []
+    indent = 0
+    for line in block.splitlines():
+        text = line.strip()
+        if not text:
+            continue
+        depth = len(line) - len(line.lstrip())
+        if not found:
+            indent = depth
+        if depth > indent:
+            found[-1] += text
+        else:
+            found.append(text)
+    return tuple(found)
+
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 _EMPTY_WORDS = frozenset({"error", "errors", "exception", "err", "exc", "response", "fault"})
 

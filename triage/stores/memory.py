@@ -7,18 +7,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from triage.errors import StaleWriter
-from triage.events import Event, RunFinished, RunResumed, RunStarted, RunSuspended
+from triage.events import Event, RunFinished, RunStarted, RunSuspended
 
 from .base import RunInfo
-
-
-class _Journal:
-    __slots__ = ("epoch", "events", "status")
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.epoch = 0
-        self.status = "running"
 
 
 class MemoryStore:
@@ -31,44 +22,41 @@ class MemoryStore:
         if type(keep) is not int or keep < 0:
             raise ValueError(f"MemoryStore.keep must be a whole number from 0, not {keep!r}")
         self._keep = keep
-        self._open: dict[str, _Journal] = {}
-        self._finished: OrderedDict[str, _Journal] = OrderedDict()
+        self._open: dict[str, list[Event]] = {}
+        self._finished: OrderedDict[str, list[Event]] = OrderedDict()
+        # Epochs above 0 only: most runs have one owner in their life.
+        self._epochs: dict[str, int] = {}
         self._lock = threading.Lock()
 
     async def append(self, run_id: str, events: Sequence[Event], *, at: int, epoch: int) -> None:
         """As in `Store`."""
         with self._lock:
-            journal = self._open.get(run_id) or self._finished.get(run_id) or _Journal()
-            if at != len(journal.events) or epoch < journal.epoch:
+            journal = self._journal(run_id)
+            if at != len(journal) or (self._epochs and epoch < self._epochs.get(run_id, 0)):
                 raise StaleWriter(
                     f"run {run_id}: position {at} of epoch {epoch} is stale, the journal has "
-                    f"{len(journal.events)} events of epoch {journal.epoch}"
+                    f"{len(journal)} events of epoch {self._epochs.get(run_id, 0)}"
                 )
-            journal.epoch = epoch
-            journal.events.extend(events)
-            for event in events:
-                if isinstance(event, RunFinished):
-                    journal.status = event.status
-                elif isinstance(event, RunSuspended):
-                    journal.status = "suspended"
-                elif isinstance(event, RunResumed):
-                    journal.status = "running"
-            self._file(run_id, journal)
+            if epoch:
+                self._epochs[run_id] = epoch
+            journal.extend(events)
+            # What a run ends with is the last event of its batch.
+            if isinstance(events[-1], RunFinished):
+                self._open.pop(run_id, None)
+                self._finished[run_id] = journal
+                if len(self._finished) > self._keep:
+                    oldest, _ = self._finished.popitem(last=False)
+                    self._epochs.pop(oldest, None)
+            else:
+                self._open[run_id] = journal
 
-    def _file(self, run_id: str, journal: _Journal) -> None:
-        if journal.status in ("running", "suspended"):
-            self._open[run_id] = journal
-            return
-        self._open.pop(run_id, None)
-        self._finished[run_id] = journal
-        while len(self._finished) > self._keep:
-            self._finished.popitem(last=False)
+    def _journal(self, run_id: str) -> list[Event]:
+        return self._open.get(run_id) or self._finished.get(run_id) or []
 
     async def read(self, run_id: str, after: int = -1) -> list[Event]:
         """As in `Store`."""
         with self._lock:
-            journal = self._open.get(run_id) or self._finished.get(run_id)
-            return [] if journal is None else journal.events[after + 1 :]
+            return self._journal(run_id)[after + 1 :]
 
     async def runs(self, status: str | None = None) -> list[RunInfo]:
         """As in `Store`."""
@@ -79,13 +67,18 @@ class MemoryStore:
         return [info for info in found if status is None or info.status == status]
 
 
-def _info(run_id: str, journal: _Journal) -> RunInfo:
-    first = journal.events[0]
+def _info(run_id: str, journal: list[Event]) -> RunInfo:
+    first, last = journal[0], journal[-1]
+    status = "running"
+    if isinstance(last, RunFinished):
+        status = last.status
+    elif isinstance(last, RunSuspended):
+        status = "suspended"
     return RunInfo(
         run_id=run_id,
         agent=first.agent if isinstance(first, RunStarted) else "",
-        status=journal.status,
+        status=status,
         started=first.time,
-        updated=journal.events[-1].time,
-        events=len(journal.events),
+        updated=last.time,
+        events=len(journal),
     )

@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class always(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class always(Written):  # noqa: N801 - strategies are written like functions
     """This action, whatever the failure. What a policy makes of an action given as a strategy."""
 
     action: Action

@@ -43,7 +43,7 @@ _NESTED = ("inner", "primary", "fallback", "otherwise", "retriable", "replanning
 
 
 def strategy_from(spec: object, where: str) -> Strategy:
-    """The strategy that a name, a table or a list describes. UsageError that begins with `where`."""
+    """The strategy that a name, a table or a list describes; UsageError begins with `where`."""
     if isinstance(spec, str):
         return _made(spec, {}, where)
     if isinstance(spec, Mapping):

@@ -1,4 +1,4 @@
-"""How long to wait before a retry: `Backoff`, and the presets that pair one with a number of attempts."""
+"""How long to wait before a retry: `Backoff`, and presets that say how often, too."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from triage._options import check_count, check_number, misuse
 from triage.actions import Action, Escalate, Replan, Resume, Retry, Rollback
@@ -51,8 +51,8 @@ class CircuitBreaker:
         self._prober: str | None = None
 
     @property
-    def state(self) -> Literal["closed", "open", "half_open"]:
-        """What it is now."""
+    def state(self) -> str:
+        """What it is now: `"closed"`, `"open"` or `"half_open"`."""
         with self._lock:
             if self._until is None:
                 return "closed"
@@ -104,7 +104,7 @@ class CircuitBreaker:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class circuit_breaker(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class circuit_breaker(Written):  # noqa: N801 - strategies are written like functions
     """`inner` while the breaker is closed, Escalate while it is open.
 
     Every failure this strategy is asked about counts, so give it to the failure types or causes of

@@ -1,4 +1,4 @@
-"""Strategies made of strategies: one after the other, one instead of the other, one per severity."""
+"""Strategies made of strategies: in turn, one instead of another, one for each severity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class sequence(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class sequence(Written):  # noqa: N801 - strategies are written like functions
     """The n-th failure of this type in this run gets the n-th strategy; after the last, Escalate.
 
     `sequence(backoff_and_retry(), replan())` retries once, replans once and then escalates.
@@ -45,7 +45,7 @@ class sequence(Written):  # noqa: N801 - strategies are written like the functio
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class chain(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class chain(Written):  # noqa: N801 - strategies are written like functions
     """`primary`, and `fallback` whenever primary answers one of `after`, Escalate by default.
 
     `chain(rollback_to_checkpoint(), replan())` rolls back as long as that strategy does, then
@@ -78,7 +78,7 @@ class chain(Written):  # noqa: N801 - strategies are written like the functions 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class by_severity(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class by_severity(Written):  # noqa: N801 - strategies are written like functions
     """One strategy for each severity of the diagnosis.
 
     otherwise: for the severities that have none of their own. retriable, replanning,

@@ -1,4 +1,4 @@
-"""Strategies that call the function again otherwise: another plan, an earlier point, the next subgoal."""
+"""Strategies that go on otherwise: another plan, an earlier point, the next subgoal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class replan(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class replan(Written):  # noqa: N801 - strategies are written like functions
     """Call the function again with a new plan.
 
     hint: told to the next attempt; None gives the diagnosis' own, or a sentence that asks for
@@ -41,10 +41,11 @@ class rollback_to_checkpoint(Written):  # noqa: N801 - strategies are written li
     """Restore the steps and the state of an earlier point and call the function from there.
 
     checkpoint_id: None is the last position before the critical step, or the last one if there is
-    none. max_rollbacks: for this failure type in this run, 3 by default. hint: None says that the
-    work was taken back, and adds the diagnosis' own hint; it is never empty.
+    none; where the first step is the critical one, the start. max_rollbacks: for this failure type
+    in this run, 3 by default. hint: None says that the work was taken back, and adds the diagnosis'
+    own hint; it is never empty.
 
-    Escalates once the rollbacks are used up, or if nothing was recorded that could be restored.
+    Escalates once the rollbacks are used up, or if nothing was recorded that could be taken back.
     """
 
     checkpoint_id: str | None = None
@@ -67,16 +68,15 @@ class rollback_to_checkpoint(Written):  # noqa: N801 - strategies are written li
         stop = used_up(context, "rolled back", context.tried(Rollback), self.max_rollbacks)
         if stop is not None:
             return stop
-        if self.checkpoint_id is None and context.checkpoint_id is None:
-            return Escalate(
-                f"{named(context)}: there is no checkpoint to roll back to, as nothing was recorded"
-            )
+        anything = context.checkpoint_id is not None or context.trajectory.steps or context.state
+        if self.checkpoint_id is None and not anything:
+            return Escalate(f"{named(context)}: nothing was recorded that could be rolled back")
         hint = sentences(self.hint) or sentences(self._TAKEN_BACK, context.diagnosis.hint)
         return Rollback(self.checkpoint_id, hint)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class compensating_rollback(rollback_to_checkpoint):  # noqa: N801 - as above
+class compensating_rollback(rollback_to_checkpoint):  # noqa: N801 - written like a function
     """Undo what the attempt did to the world after a point, and call the function from there.
 
     Rolls back as `rollback_to_checkpoint` does. Every rollback undoes the completed calls after the
@@ -96,8 +96,8 @@ class compensating_rollback(rollback_to_checkpoint):  # noqa: N801 - as above
 class resume_from_subgoal(Written):  # noqa: N801 - strategies are written like functions
     """Keep the state and what is done, and go on with the first subgoal that is open.
 
-    max_resumes: for this failure type in this run, 3 by default. The diagnosis' hint, if it has one,
-    is told too. Escalates once the resumes are used up, or if no declared subgoal is open.
+    max_resumes: for this failure type in this run, 3 by default. The diagnosis' hint, if it has
+    one, is told too. Escalates once the resumes are used up, or if no declared subgoal is open.
     """
 
     max_resumes: int = 3

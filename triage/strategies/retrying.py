@@ -19,7 +19,7 @@ _MOST_TOOLS = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class backoff_and_retry(Written):  # noqa: N801 - strategies are written like the functions they stand for
+class backoff_and_retry(Written):  # noqa: N801 - strategies are written like functions
     """Wait, longer every time, and call the function again.
 
     max_attempts: retries for this failure type in this run, 5 by default; 0 never retries. backoff:
@@ -58,9 +58,8 @@ class backoff_and_retry(Written):  # noqa: N801 - strategies are written like th
         diagnosis, left = context.diagnosis, context.seconds_left
         delay = self.backoff.delay(tried + 1, context.draw, diagnosis.retry_after_s)
         if left is not None and delay > left:
-            return Escalate(
-                f"the next retry would wait {delay:.3g} s, and {max(left, 0.0):.3g} s are left to the deadline"
-            )
+            until = f"{max(left, 0.0):.3g} s are left to the deadline"
+            return Escalate(f"the next retry would wait {delay:.3g} s, and {until}")
         return Retry(hint=diagnosis.hint, delay=delay)
 
 
@@ -69,7 +68,7 @@ class retry_with_tool_manifest(Written):  # noqa: N801 - strategies are written 
     """Call the function again and tell it which tools exist.
 
     max_attempts: retries for this failure type in this run, 3 by default. The hint names the tools
-    of `context.tools`, at most 64 of them, and ends with the diagnosis' own hint; it is never empty.
+    of `context.tools`, at most 64 of them, and ends with the diagnosis' hint; it is never empty.
     Escalates once the retries are used up, and at once if the diagnosis is CRITICAL or FATAL.
     """
 
@@ -93,4 +92,5 @@ def _manifest(tools: tuple[str, ...]) -> str:
         return "Call only tools that exist, by their exact names."
     listed = ", ".join(tools[:_MOST_TOOLS])
     more = len(tools) - _MOST_TOOLS
-    return f"Call only these tools, by their exact names: {listed}{f' and {more} more' if more > 0 else ''}."
+    rest = f" and {more} more" if more > 0 else ""
+    return f"Call only these tools, by their exact names: {listed}{rest}."

@@ -1,0 +1,527 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triage.actions import ACTIONS, Abort, Action, Escalate, RecoveryAction, Replan, Retry, Suspend
+from triage.diagnosis import Diagnosis
+from triage.errors import UsageError
+from triage.failures import Attempt, FailureContext
+from triage.policy import FailurePolicy
+from triage.steps import NO_USAGE, Trajectory
+from triage.strategies import (
+    Backoff,
+    CircuitBreaker,
+    backoff_and_retry,
+    by_severity,
+    chain,
+    circuit_breaker,
+    replan,
+    resume_from_subgoal,
+    rollback_to_checkpoint,
+    sequence,
+)
+from triage.taxonomy import Cause, FailureType, Severity
+
+LOOP = Diagnosis(FailureType.LOOP_DETECTED, cause=Cause.CYCLE)
+
+
+def failed(diagnosis: Diagnosis = LOOP, *past: Action, **changes: Any) -> FailureContext:
+    """A failure after attempts that failed in the same way and ended with these actions."""
+    history = tuple(
+        Attempt(n, Trajectory(), {}, None, diagnosis, action, NO_USAGE, 0.0, 0.0)
+        for n, action in enumerate(past, start=1)
+    )
+    return FailureContext("run", "t", len(past) + 1, diagnosis, attempt_history=history, **changes)
+
+
+def reason_of(action: Action) -> str:
+    assert isinstance(action, Escalate)
+    return action.reason or ""
+
+
+# which strategy
+
+
+@pytest.mark.parametrize("kind", FailureType)
+@pytest.mark.anyio
+async def test_each_failure_type_has_its_strategy(kind: FailureType) -> None:
+    strategies: dict[str, Any] = {other.name: Abort(other.name) for other in FailureType}
+    policy = FailurePolicy(**strategies)
+    assert await policy.dispatch(failed(Diagnosis(kind))) == Abort(kind.name)
+
+
+@pytest.mark.anyio
+async def test_a_type_without_a_strategy_takes_the_default() -> None:
+    policy = FailurePolicy(UNKNOWN=Abort(), default=Replan("default"))
+    assert await policy.dispatch(failed()) == Replan("default")
+
+
+@pytest.mark.anyio
+async def test_without_a_default_it_escalates_and_says_what_to_write() -> None:
+    reason = reason_of(await FailurePolicy(UNKNOWN=Abort()).dispatch(failed()))
+    assert "no strategy for loop_detected" in reason
+    assert "LOOP_DETECTED=… or default=…" in reason
+
+
+@pytest.mark.parametrize("key", [Cause.CYCLE, "cycle", "CYCLE"])
+def test_a_cause_comes_before_the_failure_type(key: str) -> None:
+    policy = FailurePolicy(LOOP_DETECTED=Abort(), causes={key: replan("by cause")})
+    assert policy.strategy_for(LOOP) == replan("by cause")
+    other = Diagnosis(FailureType.LOOP_DETECTED, cause=Cause.REPETITION)
+    assert policy.strategy_for(other) == FailurePolicy(LOOP_DETECTED=Abort()).strategy_for(other)
+
+
+def test_an_application_has_causes_of_its_own() -> None:
+    policy = FailurePolicy(causes={"sold_out": replan("Another date.")})
+    sold_out = Diagnosis(FailureType.EXTERNAL_FAULT, cause="sold_out")
+    assert policy.strategy_for(sold_out) == replan("Another date.")
+    assert policy.strategy_for(LOOP) is None
+
+
+def test_a_policy_can_be_replaced_in_part() -> None:
+    policy = FailurePolicy(LOOP_DETECTED=replan(), UNKNOWN=Retry(), causes={"a": Abort()})
+    changed = policy.replace(LOOP_DETECTED=None, GOAL_DRIFT=Abort(), causes={"b": Abort()})
+    assert changed == FailurePolicy(
+        UNKNOWN=Retry(), GOAL_DRIFT=Abort(), causes={"a": Abort(), "b": Abort()}
+    )
+    assert policy == FailurePolicy(LOOP_DETECTED=replan(), UNKNOWN=Retry(), causes={"a": Abort()})
+    assert policy.replace(default=Abort()).default == FailurePolicy(default=Abort()).default
+
+
+# the value
+
+
+def test_a_policy_is_a_frozen_value_printed_as_it_is_written() -> None:
+    policy = FailurePolicy(
+        default=FailurePolicy.abort_by_default(),
+        causes={Cause.AUTH: Suspend("Which key?")},
+        LOOP_DETECTED=replan("Try another source."),
+        WRONG_TOOL_CALLED=Retry(),
+    )
+    assert repr(policy) == (
+        "FailurePolicy(WRONG_TOOL_CALLED=Retry(hint=None, delay=0.0, inject={}), "
+        "LOOP_DETECTED=replan(hint='Try another source.', max_replans=3), "
+        "default=Abort(reason='no strategy of the policy is for this failure'), "
+        "causes={'auth': Suspend(question='Which key?', metadata={})})"
+    )
+    copy = pickle.loads(pickle.dumps(policy))
+    assert copy == policy
+    assert hash(copy) == hash(policy)
+    with pytest.raises(AttributeError):
+        policy.default = None  # type: ignore[misc] # frozen, on purpose
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("LOOP_DETECTD", "LOOP_DETECTED"),
+        ("loop_detected", "LOOP_DETECTED"),
+        ("EXTERNAL_FAULTS", "EXTERNAL_FAULT"),
+        ("defaults", "default"),
+    ],
+)
+def test_a_misspelt_failure_type_names_the_closest(name: str, closest: str) -> None:
+    arguments: dict[str, Any] = {name: Retry()}
+    with pytest.raises(UsageError, match=f"{name}.*did you mean '{closest}'"):
+        FailurePolicy(**arguments)
+
+
+def no_arguments() -> Action:
+    return Retry()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("retry", "must be a strategy .* or an action, not str"),
+        (5, "not int"),
+        (Retry, r"not the class Retry; make one: Retry\(…\)"),
+        (replan, r"make one: replan\(…\)"),
+        (no_arguments, "it must take one argument"),
+        (FailurePolicy.escalate_by_default, "it must take one argument"),
+    ],
+)
+def test_what_is_no_strategy_is_refused_when_the_policy_is_made(value: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        FailurePolicy(UNKNOWN=value)
+    with pytest.raises(UsageError, match=said):
+        FailurePolicy(default=value)
+    with pytest.raises(UsageError, match=said):
+        FailurePolicy(causes={"mine": value})
+
+
+class Opaque:
+    """A callable whose signature cannot be read, as with some builtins."""
+
+    __signature__ = 5
+
+    def __call__(self, context: FailureContext) -> Action:
+        return Abort(context.run_id)
+
+
+@pytest.mark.anyio
+async def test_a_callable_without_a_signature_is_believed() -> None:
+    assert await FailurePolicy(default=Opaque()).dispatch(failed()) == Abort("run")
+
+
+@pytest.mark.parametrize("causes", [["auth"], {5: Retry()}, {"": Retry()}])
+def test_causes_are_a_mapping_of_names(causes: Any) -> None:
+    with pytest.raises(UsageError, match=r"FailurePolicy\.causes"):
+        FailurePolicy(causes=causes)
+
+
+# dispatch answers
+
+
+@pytest.mark.anyio
+async def test_a_strategy_may_be_sync_or_async() -> None:
+    async def later(context: FailureContext) -> Retry:
+        await checkpoint()
+        return Retry(f"attempt {context.attempt}")
+
+    assert await FailurePolicy(LOOP_DETECTED=later).dispatch(failed()) == Retry("attempt 1")
+    sync = FailurePolicy(LOOP_DETECTED=lambda context: Retry(context.run_id))
+    assert await sync.dispatch(failed()) == Retry("run")
+
+
+@pytest.mark.anyio
+async def test_a_strategy_that_raises_is_named_with_what_it_raised() -> None:
+    async def broken(_: FailureContext) -> Action:
+        raise KeyError("seat")
+
+    reason = reason_of(await FailurePolicy(default=broken).dispatch(failed()))
+    assert "broken raised KeyError('seat') at " in reason
+    assert "test_policy.py:" in reason
+
+
+@pytest.mark.parametrize("junk", [None, "retry", Retry, RecoveryAction(), 5, {"action": "retry"}])
+@pytest.mark.anyio
+async def test_a_strategy_that_answers_junk_is_named_with_what_it_answered(junk: Any) -> None:
+    def confused(_: FailureContext) -> Any:
+        return junk
+
+    reason = reason_of(await FailurePolicy(default=confused).dispatch(failed()))
+    assert reason.endswith(f"confused answered {type(junk).__name__}, which is no action")
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+class UnknownAction(RecoveryAction):
+    pass
+
+
+class Liar:
+    def __getattribute__(self, name: str) -> Any:
+        raise UnprintableError
+
+
+anything = (
+    st.none() | st.integers() | st.text() | st.sampled_from([*ACTIONS, RecoveryAction, Action])
+    | st.builds(UnknownAction) | st.builds(Liar) | st.builds(Retry, hint=st.none() | st.text())
+    | st.builds(Escalate) | st.lists(st.integers())
+)  # fmt: skip
+errors = st.sampled_from(
+    [
+        ValueError("x"),
+        UnprintableError(),
+        StopIteration(),
+        ExceptionGroup("g", [OSError()]),
+        UsageError(),
+    ]
+)
+
+
+@given(
+    answers=anything,
+    error=st.none() | errors,
+    later=st.booleans(),
+    kind=st.sampled_from(FailureType),
+)
+def test_whatever_a_strategy_does_dispatch_answers_an_action(
+    *, answers: Any, error: Exception | None, later: bool, kind: FailureType
+) -> None:
+    def strategy(_: FailureContext) -> Any:
+        if error is not None:
+            raise error
+        return answers
+
+    async def async_strategy(context: FailureContext) -> Any:
+        return strategy(context)
+
+    policy = FailurePolicy(default=async_strategy if later else strategy)
+    found = asyncio.run(policy.dispatch(failed(Diagnosis(kind))))
+    assert isinstance(found, ACTIONS)
+    if error is None and type(answers) in ACTIONS:
+        assert found == answers
+
+
+@pytest.mark.anyio
+async def test_cancellation_passes_through_a_strategy() -> None:
+    async def waits(_: FailureContext) -> Action:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    policy = FailurePolicy(default=waits)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await policy.dispatch(failed())
+        pytest.fail("the strategy was cancelled, so dispatch must not answer")
+    assert scope.cancelled_caught
+
+
+@pytest.mark.anyio
+async def test_a_keyboard_interrupt_passes_through_a_strategy() -> None:
+    def interrupted(_: FailureContext) -> Action:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await FailurePolicy(default=interrupted).dispatch(failed())
+
+
+# ready-made parts
+
+
+@pytest.mark.anyio
+async def test_sequence_and_chain_are_at_hand_on_the_policy() -> None:
+    policy = FailurePolicy(
+        LOOP_DETECTED=FailurePolicy.sequence(replan(), Abort()),
+        UNKNOWN=FailurePolicy.chain(Escalate(), replan()),
+    )
+    assert await policy.dispatch(failed()) == Replan()
+    assert await policy.dispatch(failed(LOOP, Replan())) == Abort()
+    assert await policy.dispatch(failed(Diagnosis(FailureType.UNKNOWN))) == Replan()
+
+
+@pytest.mark.anyio
+async def test_the_defaults_say_why() -> None:
+    escalating = FailurePolicy(default=FailurePolicy.escalate_by_default())
+    aborting = FailurePolicy(default=FailurePolicy.abort_by_default())
+    assert "no strategy" in reason_of(await escalating.dispatch(failed()))
+    action = await aborting.dispatch(failed())
+    assert isinstance(action, Abort)
+    assert "no strategy" in (action.reason or "")
+
+
+LADDERS: dict[FailureType, list[str]] = {
+    FailureType.WRONG_TOOL_CALLED: ["retry"] * 3,
+    FailureType.CONSTRAINT_IGNORED: ["replan"] * 2,
+    FailureType.LOOP_DETECTED: ["replan"] * 2,
+    FailureType.HALLUCINATED_STATE: ["rollback"] * 2 + ["replan"],
+    FailureType.PLAN_INCOMPLETE: ["resume"] * 3 + ["replan"] * 2,
+    FailureType.SCHEMA_MISMATCH: ["retry"] * 3,
+    FailureType.CONTEXT_OVERFLOW: ["replan"] * 2,
+    FailureType.GOAL_DRIFT: ["replan"] * 2,
+    FailureType.EXTERNAL_FAULT: ["retry"] * 5,
+    FailureType.UNKNOWN: ["retry"],
+}
+
+
+@pytest.mark.parametrize("kind", FailureType)
+@pytest.mark.anyio
+async def test_the_recommended_policy_climbs_its_ladder_and_escalates(kind: FailureType) -> None:
+    policy, past = FailurePolicy.recommended(), list[Action]()
+    while not past or past[-1].kind != "escalate":
+        context = failed(Diagnosis(kind), *past, checkpoint_id="run:1", open_subgoals=("pay",))
+        past.append(await policy.dispatch(context))
+    assert [action.kind for action in past] == [*LADDERS[kind], "escalate"]
+
+
+@pytest.mark.parametrize("kind", FailureType)
+@pytest.mark.anyio
+async def test_the_recommended_policy_repeats_nothing_that_needs_a_person(
+    kind: FailureType,
+) -> None:
+    diagnosis = Diagnosis(kind, severity=Severity.CRITICAL)
+    action = await FailurePolicy.recommended().dispatch(failed(diagnosis, checkpoint_id="run:1"))
+    assert "a person must act" in reason_of(action)
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "kind"),
+    [
+        (Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.NOT_FOUND), "replan"),
+        (Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.OVERLOADED), "retry"),
+        (Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.QUOTA_EXHAUSTED), "escalate"),
+        (Diagnosis(FailureType.CONSTRAINT_IGNORED, cause=Cause.CONTENT_FILTER), "escalate"),
+        (Diagnosis(FailureType.CONSTRAINT_IGNORED, cause=Cause.GUARDRAIL), "escalate"),
+        (Diagnosis(FailureType.CONSTRAINT_IGNORED, cause=Cause.FORBIDDEN_OUTPUT), "replan"),
+        (Diagnosis(FailureType.HALLUCINATED_STATE), "replan"),
+        (Diagnosis(FailureType.PLAN_INCOMPLETE), "replan"),
+    ],
+)
+@pytest.mark.anyio
+async def test_the_recommended_policy_knows_the_causes(diagnosis: Diagnosis, kind: str) -> None:
+    """With nothing recorded and no subgoals declared."""
+    assert (await FailurePolicy.recommended().dispatch(failed(diagnosis))).kind == kind
+
+
+# policies in files
+
+FILE = """
+LOOP_DETECTED = "replan"
+GOAL_DRIFT = { strategy = "replan", hint = "Stay with the task.", max_replans = 1 }
+UNKNOWN = ["backoff_and_retry", { strategy = "abort", reason = "twice" }]
+default = "escalate"
+
+[EXTERNAL_FAULT]
+strategy = "by_severity"
+otherwise = "replan"
+retriable = { strategy = "backoff_and_retry", max_attempts = 2, backoff = "LLM" }
+
+[SCHEMA_MISMATCH]
+strategy = "backoff_and_retry"
+backoff = { base = 0.5, jitter = false }
+
+[PLAN_INCOMPLETE]
+strategy = "chain"
+primary = "resume_from_subgoal"
+fallback = "rollback_to_checkpoint"
+after = ["escalate", "abort"]
+
+[causes]
+auth = { strategy = "suspend", question = "Which key?" }
+sold_out = "replan"
+"""
+
+
+def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(FILE, encoding="utf-8")
+    expected = FailurePolicy(
+        LOOP_DETECTED=replan(),
+        GOAL_DRIFT=replan("Stay with the task.", max_replans=1),
+        UNKNOWN=sequence(backoff_and_retry(), Abort("twice")),
+        EXTERNAL_FAULT=by_severity(
+            replan(), retriable=backoff_and_retry(2, backoff=Backoff.LLM.backoff)
+        ),
+        SCHEMA_MISMATCH=backoff_and_retry(backoff=Backoff(base=0.5, jitter=False)),
+        PLAN_INCOMPLETE=chain(
+            resume_from_subgoal(), rollback_to_checkpoint(), after=(Escalate, Abort)
+        ),
+        default=Escalate(),
+        causes={Cause.AUTH: Suspend("Which key?"), "sold_out": replan()},
+    )
+    assert FailurePolicy.from_file(path) == expected
+    assert FailurePolicy.from_file(str(path)) == expected
+
+
+def test_a_breaker_in_a_file_is_its_own() -> None:
+    table = {"strategy": "circuit_breaker", "failures": 2, "cooldown_s": 5.0, "inner": "replan"}
+    policy = FailurePolicy.from_dict({"EXTERNAL_FAULT": table})
+    strategy = policy.strategies[FailureType.EXTERNAL_FAULT]
+    assert isinstance(strategy, circuit_breaker)
+    assert (strategy.breaker.failures, strategy.breaker.cooldown_s) == (2, 5.0)
+    assert strategy.inner == replan()
+
+
+def test_a_mapping_may_hold_values_where_a_file_has_tables() -> None:
+    shared = CircuitBreaker()
+    policy = FailurePolicy.from_dict(
+        {
+            "EXTERNAL_FAULT": {"strategy": "circuit_breaker", "breaker": shared},
+            "UNKNOWN": {"strategy": "backoff_and_retry", "backoff": Backoff(base=3.0)},
+        }
+    )
+    assert policy.strategies == {
+        FailureType.EXTERNAL_FAULT: circuit_breaker(shared, backoff_and_retry()),
+        FailureType.UNKNOWN: backoff_and_retry(backoff=Backoff(base=3.0)),
+    }
+
+
+def test_a_mapping_may_hold_strategies_and_actions() -> None:
+    given_ = {"UNKNOWN": Retry(), "default": [replan(), Abort()], "causes": {"auth": Abort()}}
+    assert FailurePolicy.from_dict(given_) == FailurePolicy(
+        UNKNOWN=Retry(), default=sequence(replan(), Abort()), causes={"auth": Abort()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('LOOP_DETECTD = "replan"', ["'LOOP_DETECTD'", "did you mean 'LOOP_DETECTED'?"]),
+        ('loop_detected = "replan"', ["did you mean 'LOOP_DETECTED'?"]),
+        ('BANANA = "replan"', ["the keys are WRONG_TOOL_CALLED, "]),
+        ('UNKNOWN = "replam"', ["UNKNOWN", "'replam'", "did you mean 'replan'?"]),
+        ('UNKNOWN = "banana"', ["the strategies are backoff_and_retry, "]),
+        ("UNKNOWN = 5", ["UNKNOWN must be the name of a strategy", "not int (5)"]),
+        ("UNKNOWN = []", ["UNKNOWN is an empty list"]),
+        ("UNKNOWN = { max_replans = 5 }", ["UNKNOWN.strategy must be the name of a strategy"]),
+        ('UNKNOWN = ["replan", "bananas"]', ["UNKNOWN[1]: there is no strategy 'bananas'"]),
+        (
+            'UNKNOWN = { strategy = "replan", max_replan = 5 }',
+            ["UNKNOWN: replan has no argument 'max_replan'; did you mean 'max_replans'?"],
+        ),
+        (
+            'UNKNOWN = { strategy = "replan", banana = 5 }',
+            ["replan has no argument 'banana'; it takes hint, max_replans"],
+        ),
+        (
+            'UNKNOWN = { strategy = "replan", max_replans = "5" }',
+            ["UNKNOWN: replan.max_replans must be a whole number from 0, not str ('5')"],
+        ),
+        (
+            'UNKNOWN = { strategy = "backoff_and_retry", backoff = "LMM" }',
+            ["UNKNOWN.backoff: there is no preset 'LMM'; did you mean 'LLM'?"],
+        ),
+        (
+            'UNKNOWN = { strategy = "backoff_and_retry", backoff = { bas = 1 } }',
+            ["UNKNOWN.backoff: backoff has no argument 'bas'; did you mean 'base'?"],
+        ),
+        (
+            'UNKNOWN = { strategy = "backoff_and_retry", backoff = 5 }',
+            ["UNKNOWN.backoff must be the name of a preset or a table"],
+        ),
+        ('UNKNOWN = { strategy = "chain", primary = "replan" }', ["UNKNOWN: ", "fallback"]),
+        (
+            'UNKNOWN.strategy = "chain"\nUNKNOWN.primary = "replan"\nUNKNOWN.after = "x"',
+            ["UNKNOWN.after must be one of retry, replan,"],
+        ),
+        (
+            'UNKNOWN = { strategy = "circuit_breaker", failures = 0 }',
+            ["UNKNOWN: CircuitBreaker.failures must be"],
+        ),
+        ("causes = 5", ["causes must be a table"]),
+        ('[causes]\nauth = "banana"', ["causes.auth: there is no strategy 'banana'"]),
+        ("UNKNOWN =", ["is not TOML"]),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file_the_key_and_what_is_close(
+    tmp_path: Path, written: str, said: list[str]
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(written, encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        FailurePolicy.from_file(path)
+    for text in (str(path), *said):
+        assert text in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.toml: cannot be read"):
+        FailurePolicy.from_file(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"binary\.toml: is not TOML"):
+        FailurePolicy.from_file(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize("data", [None, "UNKNOWN", ["UNKNOWN"]])
+def test_a_described_policy_is_a_mapping(data: Any) -> None:
+    with pytest.raises(UsageError, match="a mapping of failure types to strategies"):
+        FailurePolicy.from_dict(data)

@@ -1,0 +1,188 @@
+"""A function in a worker thread of our own, under a deadline, at half the cost of a general thread pool.
+
+Classifiers run here: in threads that neither the user's tools nor their agents can occupy. A function
+that does not come back is left to its thread, and another thread takes that one's place.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+THREADS = 8
+"""How many functions may run at once; more wait their turn, which is no part of their deadline."""
+
+
+class _Job:
+    __slots__ = ("abandoned", "args", "error", "function", "notify", "result", "started")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        context = copy_context()
+        self.function = context.run
+        self.args = (function, *args)
+        self.notify: Callable[[], None]
+        self.started: float | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.abandoned = False
+
+    def run(self) -> None:
+        try:
+            self.result = self.function(*self.args)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits, whatever it is
+            self.error = error
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    def left(self, seconds: float) -> float:
+        """Seconds of its deadline that are left; all of them while it waits its turn."""
+        return seconds if self.started is None else seconds - (time.monotonic() - self.started)
+
+
+class _Pool:
+    """Threads that are made when there is work for them and kept for the next."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: a forked child has none of its parent's threads."""
+        self._wake = threading.Condition(threading.Lock())
+        self._jobs: deque[_Job] = deque()
+        self._idle = 0
+        self._threads = 0
+
+    def put(self, job: _Job) -> None:
+        with self._wake:
+            self._jobs.append(job)
+            if self._idle >= len(self._jobs):
+                self._wake.notify()
+                return
+            if self._threads >= THREADS:
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
+
+    def abandon(self, job: _Job) -> None:
+        """Nobody waits for this job any more; if it runs, its thread is replaced."""
+        with self._wake:
+            if job.abandoned:
+                return
+            job.abandoned = True
+            if job.started is None:
+                if job in self._jobs:
+                    self._jobs.remove(job)
+                return
+            self._threads -= 1
+            if not self._jobs:
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not self._jobs:
+                    self._idle += 1
+                    self._wake.wait()
+                    self._idle -= 1
+                job = self._jobs.popleft()
+                job.started = time.monotonic()
+            job.run()
+            with self._wake:
+                if job.abandoned:
+                    return  # another thread has taken this one's place
+            job.notify()
+
+
+_pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.reset)
+
+
+async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
+    """Call a sync function in a worker thread: its result, or what it raised.
+
+    Raises TimeoutError when it runs for more than `seconds`. The calling task's context is copied.
+    Works under asyncio and trio.
+    """
+    job = _Job(function, args)
+    try:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return await _in_trio(job, seconds)
+    return await _in_asyncio(job, seconds, loop)
+
+
+async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop) -> Any:
+    future: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def notify() -> None:
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            return  # the loop was closed while the function ran: nobody waits
+
+    def expire() -> None:
+        nonlocal timer
+        left = job.left(seconds)
+        if left > 0:
+            timer = loop.call_later(left, expire)
+        elif not future.done():
+            future.set_exception(TimeoutError())
+
+    job.notify = notify
+    timer = loop.call_later(seconds, expire)
+    _pool.put(job)
+    try:
+        await future
+    except BaseException:
+        _pool.abandon(job)
+        raise
+    finally:
+        timer.cancel()
+    return job.outcome()
+
+
+async def _in_trio(job: _Job, seconds: float) -> Any:
+    import trio
+
+    token = trio.lowlevel.current_trio_token()
+    done = trio.Event()
+
+    def notify() -> None:
+        try:
+            token.run_sync_soon(done.set)
+        except trio.RunFinishedError:
+            return  # the loop has ended while the function ran: nobody waits
+
+    job.notify = notify
+    _pool.put(job)
+    try:
+        while (left := job.left(seconds)) > 0:
+            with trio.move_on_after(left):
+                await done.wait()
+                return job.outcome()
+    except BaseException:
+        if job.error is None:
+            _pool.abandon(job)
+        raise
+    _pool.abandon(job)
+    raise TimeoutError
