@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ._capture import hint, not_attempted
     from ._env import Environment
     from ._loop import Restarted
-    from ._run import Guidance, Run, current_run
+    from ._recorder import Guidance
+    from ._run import Run, current_run
     from .actions import (
         Abort,
         Action,
@@ -64,7 +65,8 @@ _HOMES = {
     "_capture": ("hint", "not_attempted"),
     "_env": ("Environment",),
     "_loop": ("Restarted",),
-    "_run": ("Guidance", "Run", "current_run"),
+    "_recorder": ("Guidance",),
+    "_run": ("Run", "current_run"),
     "actions": (
         "Abort", "Action", "Escalate", "RecoveryAction", "Replan", "Resume", "Retry", "Rollback",
         "Suspend", "happened", "rerun",

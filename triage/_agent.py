@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from ._call import Function, read_function
 from ._env import SYSTEM, Environment
 from ._loop import check_run_id, run_loop, stream_loop
-from ._run import current
+from ._drivers import current
 from ._session import Config, Session, Suspensions
 from .checks import Checks, Durability
 from .errors import StaleWriter, UsageError

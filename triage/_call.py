@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 
-from ._run import Run, current, out_of_time
+from ._drivers import current
+from ._recorder import out_of_time
+from ._run import Run
 from .errors import AttemptInterrupted, TriageSuspendedError, UsageError
 
 _INJECTED: dict[str, Callable[[Run], Any]] = {
@@ -192,6 +194,7 @@ _limiters: Any = None
 
 async def _surrounded(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
     """The attempt inside its scope and the observers' context managers."""
+    stack: contextlib.ExitStack[bool | None]
     with contextlib.ExitStack() as stack:
         scope = _scope(run)
         if scope is not None:
@@ -250,7 +253,7 @@ async def stream_attempt(
 class _Managers:
     """The observers' managers of a streamed attempt, in a context that the consumer never sees."""
 
-    def __init__(self, managers: list[AbstractContextManager[Any]], context: Context) -> None:
+    def __init__(self, managers: Iterable[AbstractContextManager[Any]], context: Context) -> None:
         self._stack = contextlib.ExitStack()
         self._context = context
         for manager in managers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ._recorded import Question
-from ._run import UNSAFE
+from ._recorder import UNSAFE
 from ._session import Session
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .failures import FailureContext

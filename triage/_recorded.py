@@ -1,22 +1,21 @@
 """Recorded calls: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
 
 `begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down how
-it ended. The async and the sync driver share all three.
+it ended. The drivers, async and sync, share all three.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ._capture import capture
-from ._run import UNSAFE, Run, current
+from ._recorder import UNSAFE, Recorder
 from ._plain import MARK, plain, plain_noting
 from ._serde import digest
+from ._tool import CurrentCall, Tool
 from .diagnosis import Diagnosis, Evidence
 from .errors import AttemptInterrupted, InDoubt
 from .events import CallFinished, CallStarted
@@ -25,7 +24,6 @@ from .redact import redact
 from .state import Call
 from .steps import Step
 from .taxonomy import Cause, FailureType, Severity
-from .tools import CurrentCall, Tool, calling, tool_of
 
 
 class Question(NamedTuple):
@@ -62,7 +60,7 @@ class Reused(NamedTuple):
 # Deciding -----------------------------------------------------------------------------------------
 
 
-def begin(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Begun | Reused:
+def begin(run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Begun | Reused:
     """Start a call: journal its start, or give the result it had.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
@@ -99,7 +97,7 @@ def begin(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return Begun(tool, key, arguments, bound, call, session.config.env.monotonic())
 
 
-def _reusable(call: Call, tool: Tool, run: Run) -> bool:
+def _reusable(call: Call, tool: Tool, run: Recorder) -> bool:
     if call.outcome != "done" or call.undone:
         return False
     if tool.effect in UNSAFE:
@@ -118,7 +116,7 @@ def _reusable(call: Call, tool: Tool, run: Run) -> bool:
             return False
 
 
-def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Run) -> Question | None:
+def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Recorder) -> Question | None:
     """What must be asked before this unsafe call runs; None if it may.
 
     Only calls of earlier attempts matter that this attempt has not come to: this call may be one of
@@ -164,7 +162,7 @@ def _text(arguments: Any) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 
-def _ask(run: Run, question: Question) -> NoReturn:
+def _ask(run: Recorder, question: Question) -> NoReturn:
     run.session.question = question
     diagnosis = Diagnosis(
         FailureType.UNKNOWN,
@@ -182,7 +180,7 @@ def _ask(run: Run, question: Question) -> NoReturn:
 # Reusing ------------------------------------------------------------------------------------------
 
 
-def _reuse(run: Run, tool: Tool, call: Call) -> Any:
+def _reuse(run: Recorder, tool: Tool, call: Call) -> Any:
     session = run.session
     result = _restored(tool, call, session.live)
     step = call.step
@@ -230,7 +228,7 @@ def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
 # Ending -------------------------------------------------------------------------------------------
 
 
-def finish(run: Run, begun: Begun, result: Any) -> Any:
+def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     """Write down a result; the result."""
     session = run.session
     data, exact = plain_noting(result)
@@ -252,7 +250,7 @@ def _named(undo: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
     return {name: bound[name] for name in names if name in bound}
 
 
-def fail(run: Run, begun: Begun, error: BaseException) -> None:
+def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
     """Write down that a call raised, and judge whether it may have happened.
 
     An unsafe call in doubt stops the attempt, unless the run was told otherwise; the caller raises
@@ -286,7 +284,7 @@ def fail(run: Run, begun: Begun, error: BaseException) -> None:
 
 
 def _close(  # noqa: PLR0913, PLR0917 - the fields of the event
-    run: Run, begun: Begun, outcome: str, data: Any, exact: bool, error: ErrorInfo | None  # noqa: FBT001
+    run: Recorder, begun: Begun, outcome: str, data: Any, exact: bool, error: ErrorInfo | None  # noqa: FBT001
 ) -> None:
     session = run.session
     unsafe = begun.tool.effect in UNSAFE
@@ -310,96 +308,3 @@ def _close(  # noqa: PLR0913, PLR0917 - the fields of the event
         )  # fmt: skip
     if unsafe:
         run.unsafe_ended()
-
-
-# Drivers ------------------------------------------------------------------------------------------
-
-
-async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call an async tool: recorded inside a run, plain outside of any."""
-    run = current.get()
-    if run is None:
-        return await tool.function(*args, **kwargs)
-    return await _drive(run, tool, args, kwargs)
-
-
-async def call_any(run: Run, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`run.call`: any function, sync ones in a thread."""
-    tool, owner = tool_of(function)
-    return await _drive(run, tool, owner + args, kwargs)
-
-
-async def _drive(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    begun = begin(run, tool, args, kwargs)
-    if isinstance(begun, Reused):
-        return begun.result
-    token = calling.set(begun.call)
-    try:
-        result = await _body(tool, args, kwargs)
-    except BaseException as error:
-        fail(run, begun, error)
-        raise
-    finally:
-        calling.reset(token)
-    return finish(run, begun, result)
-
-
-async def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if tool.timeout is not None:
-        import anyio
-
-        with anyio.fail_after(tool.timeout):
-            return await _unlimited(tool, args, kwargs)
-    return await _unlimited(tool, args, kwargs)
-
-
-async def _unlimited(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if tool.is_async:
-        return await tool.function(*args, **kwargs)
-    import anyio
-
-    body = functools.partial(tool.function, *args, **kwargs)
-    # With a timeout the thread is left behind when it passes: nothing can stop it.
-    result = await anyio.to_thread.run_sync(body, abandon_on_cancel=tool.timeout is not None)
-    return await result if inspect.isawaitable(result) else result
-
-
-def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
-    run = current.get()
-    if run is None:
-        return tool.function(*args, **kwargs)
-    begun = begin(run, tool, args, kwargs)
-    if isinstance(begun, Reused):
-        return begun.result
-    token = calling.set(begun.call)
-    try:
-        result = _body_sync(tool, args, kwargs)
-    except BaseException as error:
-        fail(run, begun, error)
-        raise
-    finally:
-        calling.reset(token)
-    return finish(run, begun, result)
-
-
-def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if tool.timeout is None:
-        return tool.function(*args, **kwargs)
-    from concurrent.futures import Future
-    from contextvars import copy_context
-
-    done: Future[Any] = Future()
-
-    def body() -> None:
-        try:
-            done.set_result(tool.function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - handed to the waiting caller, whatever it is
-            done.set_exception(error)
-
-    # A thread of its own: nothing can stop a function that hangs, so it must not hold a pool's place.
-    threading.Thread(target=copy_context().run, args=(body,), daemon=True).start()
-    try:
-        return done.result(tool.timeout)
-    except TimeoutError:
-        raise TimeoutError(f"{tool.name} took longer than {tool.timeout} s") from None

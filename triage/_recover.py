@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
-from ._run import NO_GUIDANCE, UNSAFE, Guidance, Replay, Run
+from ._recorder import NO_GUIDANCE, UNSAFE, Guidance, Replay
+from ._run import Run
 from ._plain import plain
 from ._session import Session, Waiting
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend

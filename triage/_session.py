@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._recorded import Question
-    from ._run import Run
+    from ._recorder import Recorder
     from .checks import Checks, Durability
     from .classifiers.base import Classifier
     from .failures import FailureContext
@@ -129,7 +129,7 @@ class Session:
         task: Any,
         kwargs: Mapping[str, Any],
         run_id: str | None,
-        parent: Run | None,
+        parent: Recorder | None,
     ) -> None:
         env = config.env
         self.config = config

@@ -130,6 +130,8 @@ async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) ->
 async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop) -> Any:
     future: asyncio.Future[None] = loop.create_future()
 
+    timer: asyncio.TimerHandle
+
     def settle() -> None:
         if not future.done():
             future.set_result(None)

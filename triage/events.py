@@ -59,7 +59,7 @@ class StepRecorded(NamedTuple):
     seq: int
     time: float
     attempt: int
-    index: int
+    index: int  # type: ignore[assignment] # as in Step
     step: Step
     v: int = 1
 

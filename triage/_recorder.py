@@ -1,0 +1,384 @@
+"""What one attempt records, what it is told, and how it is interrupted."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ._plain import plain
+from ._serde import exact
+from .errors import AttemptInterrupted, AttemptOver, UsageError
+from .events import (
+    CompensatorRegistered,
+    StateUpdated,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    UsageRecorded,
+)
+from .observers import notify
+from .diagnosis import Diagnosis, Evidence
+from .steps import Step, Trajectory, Usage, refuse
+from .taxonomy import Cause, Effect, FailureType, Severity
+
+if TYPE_CHECKING:
+    import anyio
+
+    from ._session import Session
+    from .actions import Action
+    from .failures import Attempt
+
+class Guidance(NamedTuple):
+    """What an attempt is told, built from the last action alone; all None in the first attempt.
+
+    hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
+    the attempt before. inject: keyword arguments for this attempt.
+    """
+
+    hint: str | None = None
+    subgoal: str | None = None
+    state: Mapping[str, Any] | None = None
+    diagnosis: Diagnosis | None = None
+    action: Action | None = None
+    inject: Mapping[str, Any] | None = None
+
+
+class Replay(NamedTuple):
+    """Which recorded calls an attempt may reuse, by the action before it.
+
+    kind: the action's. critical_step: reads from this step index on run again; None: none has to.
+    kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of the unsafe calls
+    of earlier attempts that this one has not come to yet.
+    """
+
+    kind: str
+    critical_step: int | None
+    kept: frozenset[str]
+    unmatched: dict[str, set[str]]
+
+
+NO_GUIDANCE = Guidance()
+
+
+class Recorder:
+    """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
+
+    After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
+    """
+
+    # Most attempts never set these: as class attributes they cost an attempt nothing.
+    over = False
+    interrupt: Diagnosis | None = None
+    scope: anyio.CancelScope | None = None
+    # Occurrences of equal calls in this attempt, made when the first call is made.
+    occurrences: dict[str, int] | None = None
+    # Unsafe calls now running, and who waits for the last of them.
+    calls_open = 0
+    has_subgoals = False
+    _settled: threading.Event | None = None
+    _held_deadline = 0.0
+    _thread = 0
+
+    def __init__(
+        self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
+    ) -> None:
+        self._session = session
+        # Set as soon as a recording may have to be refused: one look on the way in.
+        self.alert = False
+        self.number = number
+        self.guidance = guidance
+        self.replay = replay
+        self._count = count
+        self._watch = session.config.watch
+
+    # What is known ----------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, the same in all its attempts."""
+        return self._session.run_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.number
+
+    @property
+    def task(self) -> Any:
+        """The task as given to the run."""
+        return self._session.task
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What this attempt has recorded so far."""
+        checks = self._session.config.checks
+        return Trajectory(
+            self._session.state.steps,
+            attempt=self.number,
+            task=self._session.task,
+            tools=None if checks is None else checks.manifest,
+            constraints=() if checks is None else tuple(checks.constraints),
+        )
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of the state as merged so far."""
+        return cast("dict[str, Any]", plain(self._session.state.state))
+
+    @property
+    def history(self) -> tuple[Attempt, ...]:
+        """The failed attempts before this one, oldest first."""
+        return tuple(self._session.state.history)
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used so far, all attempts together."""
+        return self._session.state.usage
+
+    @property
+    def session(self) -> Session:
+        """The living run this attempt belongs to. Machinery, not for agents."""
+        return self._session
+
+    # Recording --------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
+        if not self.alert:
+            return
+        if self.over:
+            raise AttemptOver(
+                f"attempt {self.number} of run {self.run_id} is over: a task or thread it left "
+                "behind tried to record; await it before the agent function returns"
+            )
+        if self.interrupt is None:
+            if self.scope is None or not self.scope.cancel_called:
+                return
+            self.interrupt = out_of_time(self._session)
+        raise AttemptInterrupted(self.interrupt)
+
+    def record_step(self, step: Step) -> str:
+        """Record what the agent did; the id of the checkpoint made by it.
+
+        The run sets `index` and, where it is None, `timestamp`. Raises UsageError for anything but a
+        `Step`.
+        """
+        if step.__class__ is not Step:
+            raise UsageError(str(refuse("record_step()", step, "a Step", "write Step(action=…)")))
+        if self.alert:
+            self.check_open()
+        session = self._session
+        events = session.events
+        with session.lock:
+            seq = len(events)
+            index = self._count
+            self._count = index + 1
+            event = _new(
+                StepRecorded, (session.run_id, seq, session.time(), self.number, index, step, 1)
+            )
+            events.append(event)
+        if session.busy:
+            self._attend(event)
+        return str(seq)
+
+    def update_state(self, values: Mapping[str, Any]) -> str:
+        """Merge top-level keys into the state; the id of the checkpoint made by it.
+
+        Values must be restorable from JSON: UsageError names the first that is not, its type and the
+        remedy, and nothing is recorded.
+        """
+        self.check_open()
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                str(refuse("update_state()", values, "a mapping", 'write update_state({"key": …})'))
+            )
+        return self._record(StateUpdated, exact(dict(values), "state"))
+
+    def record_usage(self, usage: Usage) -> None:
+        """Count what model calls consumed. Raises UsageError for anything but a `Usage`."""
+        self.check_open()
+        if not isinstance(usage, Usage):
+            raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
+        self._record(UsageRecorded, usage)
+
+    def count(self, usage: Usage) -> None:
+        """As `record_usage` for a run inside this one, which has ended and must not be disturbed."""
+        self._record(UsageRecorded, usage, raising=False)
+
+    def subgoals(self, names: Iterable[str]) -> None:
+        """Declare what is to be done, in order. Names already declared are left where they are."""
+        self.check_open()
+        if isinstance(names, str):
+            raise UsageError("subgoals() takes a list of names; write run.subgoals([name])")
+        declared = tuple(names)
+        for name in declared:
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"subgoals() takes names that are text, not {name!r}")
+        self.has_subgoals = True
+        self._record(SubgoalsDeclared, declared)
+
+    def complete(self, name: str) -> None:
+        """Note a declared subgoal as done. Raises UsageError for one that was not declared."""
+        self.check_open()
+        declared = [known for _, known in self._session.state.ledger.subgoals]
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise UsageError(f"complete({name!r}): no such subgoal; declared are: {known}")
+        self._record(SubgoalCompleted, name)
+
+    def compensator(self, function: Callable[..., Any], *args: Any, name: str | None = None) -> None:
+        """Register what undoes the last hand-written step: `function(*args)`, sync or async.
+
+        A rollback past that step runs it, newest first. name: as the journal shows it; None takes the
+        function's own.
+        """
+        self.check_open()
+        if not callable(function):
+            raise UsageError(str(refuse("compensator()", function, "a function")))
+        steps = self._session.state.steps
+        key = f"step:{steps[-1].index}" if steps else None
+        self.register_undo(name or _name(function), key, lambda: function(*args))
+
+    # Machinery for recorded calls and interrupts ------------------------------------------------
+
+    def register_undo(self, name: str, key: str | None, undo: Callable[[], Any]) -> None:
+        """Register a compensator under a key: a call's, or that of a hand-written step."""
+        session = self._session
+        if session.undo is None:
+            session.undo = {}
+        session.undo[name, key] = undo
+        self._record(CompensatorRegistered, name, key)
+
+    def record_call_step(self, step: Step) -> int:
+        """Record a call's step although the attempt may be ending; its index."""
+        session = self._session
+        with session.lock:
+            index = self._count
+            self._count = index + 1
+            event = StepRecorded(
+                session.run_id, len(session.events), session.time(), self.number, index, step
+            )
+            session.events.append(event)
+        if session.busy:
+            self._attend(event, raising=False)
+        return index
+
+    def _attend(self, event: Any, *, raising: bool = True) -> None:
+        """Tell the observers, and hold the event against the limits."""
+        if self._session.config.observers:
+            notify(self._session.config.observers, event)
+        if self._watch is not None:
+            self._enforce(raising=raising)
+
+    def stop(self, diagnosis: Diagnosis) -> None:
+        """Interrupt the attempt: it has failed, whatever it does from now on.
+
+        Unsafe calls that are running are waited for before anything is cancelled.
+        """
+        if self.interrupt is None:
+            self.interrupt = diagnosis
+            self.alert = True
+            if not self.calls_open:
+                self._cancel()
+
+    def enter_scope(self, scope: anyio.CancelScope) -> None:
+        """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
+        self.scope = scope
+        self.alert = True
+        self._thread = threading.get_ident()
+
+    def _cancel(self) -> None:
+        # A scope may only be touched in its own thread. Elsewhere the flag has to do: the next
+        # recording raises.
+        if self.scope is not None and threading.get_ident() == self._thread:
+            self.scope.cancel()
+
+    def unsafe_begun(self) -> None:
+        """An unsafe call begins: the attempt's deadline waits until it has ended."""
+        with self._session.lock:
+            self.calls_open += 1
+            first = self.calls_open == 1
+        if first and self.scope is not None and threading.get_ident() == self._thread:
+            self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
+
+    def unsafe_ended(self) -> None:
+        """An unsafe call has ended and is recorded: what waited for it goes on."""
+        with self._session.lock:
+            self.calls_open -= 1
+            last = not self.calls_open
+        if not last:
+            return
+        if self._held_deadline and self.scope is not None:
+            self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
+        if self.interrupt is not None:
+            self._cancel()
+        if self._settled is not None:
+            self._settled.set()
+
+    def close(self) -> None:
+        """The attempt is over: nothing is recorded from now on."""
+        self.over = self.alert = True
+
+    async def settle(self, grace: float) -> None:
+        """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
+        if not self.calls_open:
+            return
+        import anyio
+
+        self._settled = threading.Event()
+        if self.calls_open:
+            await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
+
+    def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> str:
+        session = self._session
+        with session.lock:
+            seq = len(session.events)
+            event = kind(session.run_id, seq, session.time(), self.number, *fields)
+            session.events.append(event)
+        if session.busy:
+            self._attend(event, raising=raising)
+        return str(seq)
+
+    def _enforce(self, *, raising: bool) -> None:
+        session = self._session
+        assert self._watch is not None
+        state = session.state
+        breach = self._watch.watch(state.all_steps, state.tool_calls, state.usage)
+        if breach is not None:
+            self.stop(breach)
+            if raising:
+                raise AttemptInterrupted(breach)
+
+
+def out_of_time(session: Session) -> Diagnosis:
+    """Why an attempt whose scope ran out of time has failed."""
+    left = session.seconds_left()
+    whole = left is not None and left <= 0
+    limits = session.config.limits
+    field, seconds = (
+        ("seconds", limits.seconds) if whole else ("attempt_seconds", limits.attempt_seconds)
+    )
+    return Diagnosis(
+        FailureType.EXTERNAL_FAULT,
+        cause=Cause.LIMIT if whole else Cause.TIMEOUT,
+        severity=Severity.CRITICAL if whole else Severity.RETRIABLE,
+        evidence=(Evidence(f"limit:{field}", f"Limits({field}={seconds}) has passed"),),
+        technical_details=f"limit {field}: allowed {seconds} s, all of them used",
+        user_message="This took longer than allowed.",
+        hint="The attempt before took too long. Take fewer or smaller steps.",
+        suggestions=(f"Raise Limits({field}=…) if the run was making progress.",),
+        classifier="limits",
+    )
+
+
+_new = tuple.__new__
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
+"""Effects that must not be repeated."""
