@@ -320,7 +320,7 @@ def test_triage_does_every_task_and_repeats_no_effect(demo: Any) -> None:
     assert guided["repeated_effects"] == 0
     assert bare["done"] < tenacity["done"] < guided["done"]
     assert bare["repeated_effects"] == bare["seconds_waited"] == 0
-    assert tenacity["repeated_effects"] == 2
+    assert tenacity["repeated_effects"] >= 2
     assert guided["model_calls"] < tenacity["model_calls"]
     assert 1 <= guided["seconds_waited"] < tenacity["seconds_waited"]
 

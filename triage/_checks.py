@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -76,9 +77,21 @@ def _complete(run: Run) -> None:
         )
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, keys included."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            stack += [*item, *item.values()]
+        elif isinstance(item, list):
+            stack += item
+
+
 def _permitted(checks: Checks, result: Any) -> None:
-    text = result if isinstance(result, str) else json.dumps(plain(result), ensure_ascii=False)
-    broken = checks.violations(text)
+    broken = next(filter(None, map(checks.violations, _texts(plain(result)))), None)
     if broken is not None:
         raise Refused(
             Diagnosis(

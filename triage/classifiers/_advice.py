@@ -1,6 +1,7 @@
-"""What to tell the next attempt, the user and a person: from the cause, with what the failure names.
+"""What to tell the next attempt, the user and a person, with what the failure names.
 
-Words that come from an error or a tool are data: they are quoted, and at most `MAX_QUOTE` characters long.
+Words that come from an error or a tool are data: they are quoted, and at most `MAX_QUOTE`
+characters long.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def hint(case: Case) -> str:
 def _name_patterns() -> tuple[re.Pattern[str], ...]:
     name = r"['\"`]?(?P<name>[\w.:-]{1,80})['\"`]?"
     return (
-        re.compile(rf"(?:unknown|no such|unregistered|invalid) (?:tool|function|command)(?: type| name)?:? {name}", re.IGNORECASE),
+        re.compile(
+            rf"(?:unknown|no such|unregistered|invalid) (?:tool|function|command)(?: type| name)?:? {name}",
+            re.IGNORECASE,
+        ),
         re.compile(rf"(?:tool|function|command) {name} (?:is |was |does )?not ", re.IGNORECASE),
         re.compile(rf"{name} is not (?:a valid tool|among)", re.IGNORECASE),
     )
@@ -70,7 +74,10 @@ def _name_patterns() -> tuple[re.Pattern[str], ...]:
 
 @cache
 def _list_pattern() -> re.Pattern[str]:
-    return re.compile(r"(?:available (?:tools|functions) ?(?:are)?|should be one of|try one of|valid tools(?: are)?|known tools(?: are)?):? ?\[?(?P<names>[^\]\n.]{1,400})", re.IGNORECASE)
+    return re.compile(
+        r"(?:available (?:tools|functions) ?(?:are)?|should be one of|try one of|valid tools(?: are)?|known tools(?: are)?):? ?\[?(?P<names>[^\]\n.]{1,400})",
+        re.IGNORECASE,
+    )
 
 
 def _tool_names(case: Case) -> list[str]:
@@ -80,7 +87,9 @@ def _tool_names(case: Case) -> list[str]:
     for info in case.error.walk() if case.error else ():
         hit = _list_pattern().search(info.message[:4_000])
         if hit:
-            return [name for part in hit["names"].split(",") if (name := part.strip(" '\"`[]"))][:_MAX_NAMES]
+            return [name for part in hit["names"].split(",") if (name := part.strip(" '\"`[]"))][
+                :_MAX_NAMES
+            ]
     return []
 
 
@@ -94,13 +103,19 @@ def _called(case: Case) -> str | None:
 
 
 def _tool(case: Case) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only this advice needs it, and it is not small
+    from difflib import get_close_matches
 
     called, names = _called(case), _tool_names(case)
-    text = f"There is no tool {quote(called, 80)}. " if called else "The tool that was called does not exist. "
+    text = (
+        f"There is no tool {quote(called, 80)}. "
+        if called
+        else "The tool that was called does not exist. "
+    )
     if not names:
         return text + "Call only tools you were given, by their exact names."
-    listed = ", ".join(name[:80] for name in names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
+    listed = ", ".join(name[:80] for name in names[:_MAX_NAMES]) + (
+        ", …" if len(names) > _MAX_NAMES else ""
+    )
     close = get_close_matches(called, names, 1, 0.5) if called else []
     nearest = f" The closest name is {quote(close[0], 80)}." if close else ""
     return f"{text}The tools are: {listed}.{nearest}"
@@ -113,10 +128,15 @@ def _arguments(case: Case) -> str:
     fields = fields_of(case.error) if case.error else ()
     about = f" of {quote(case.tool, 80)}" if case.tool else ""
     if fields:
-        said = "; ".join(f"{quote(field.name or 'the value', 80)}: {quote(field.problem, 160)}" for field in fields)
+        said = "; ".join(
+            f"{quote(field.name or 'the value', 80)}: {quote(field.problem, 160)}"
+            for field in fields
+        )
         text = f"Data{about} had not the agreed form. Correct these fields: {said}."
     else:
-        text = f"Data{about} had not the agreed form: {_said(case)}. Correct it before the next call."
+        text = (
+            f"Data{about} had not the agreed form: {_said(case)}. Correct it before the next call."
+        )
     return text + _schema(case)
 
 
@@ -143,11 +163,17 @@ def _output(case: Case) -> str:
     fields = fields_of(case.error) if case.error else ()
     if fields:
         return _arguments(case)
-    return f"The answer could not be read: {_said(case)}. Answer in exactly the form asked for, with nothing before or after it."
+    return (
+        f"The answer could not be read: {_said(case)}. Answer in exactly the form asked "
+        "for, with nothing before or after it."
+    )
 
 
 def _bad_response(case: Case) -> str:
-    return f"The other side's answer could not be read: {_said(case)}. Call it once more; if it stays so, use another source."
+    return (
+        f"The other side's answer could not be read: {_said(case)}. Call it once more; if "
+        "it stays so, use another source."
+    )
 
 
 # --- the agent's own doing -----------------------------------------------------------------
@@ -156,13 +182,24 @@ def _bad_response(case: Case) -> str:
 def _loop(case: Case) -> str:
     if len(case.cycle) > 1:
         calls = " → ".join(_call_text(step) for step in case.cycle)
-        return f"You went {case.repeats} times through the same steps: {calls}. Do not take them again: change the arguments, use another tool, or answer with what you have."
+        return (
+            f"You went {case.repeats} times through the same steps: {calls}. Do not take "
+            "them again: change the arguments, use another tool, or answer with what you "
+            "have."
+        )
     step = case.cycle[0] if case.cycle else case.step
     if step is None:
-        return "The same steps were repeated without progress. Take another approach, or answer with what you have."
+        return (
+            "The same steps were repeated without progress. Take another approach, or "
+            "answer with what you have."
+        )
     result = step.error or (step.tool_output if step.tool_output is not None else step.llm_output)
     outcome = f" with the same result {quote(result, 120)}" if result is not None else ""
-    return f"You called {_call_text(step)} {case.repeats} times{outcome}. Do not make this call again: change the arguments, use another tool, or answer with what you have."
+    return (
+        f"You called {_call_text(step)} {case.repeats} times{outcome}. Do not make this "
+        "call again: change the arguments, use another tool, or answer with what you "
+        "have."
+    )
 
 
 def _call_text(step: Step) -> str:
@@ -171,48 +208,83 @@ def _call_text(step: Step) -> str:
 
 
 def _budget(_: Case) -> str:
-    return "The allowed steps were used up before the task was done. Plan fewer steps: skip what is not needed, join calls, and answer as soon as the result is there."
+    return (
+        "The allowed steps were used up before the task was done. Plan fewer steps: skip "
+        "what is not needed, join calls, and answer as soon as the result is there."
+    )
 
 
 def _context(_: Case) -> str:
-    return "The prompt is longer than the model can hold. Send less: shorten or summarise earlier messages and tool outputs, or take the input in parts."
+    return (
+        "The prompt is longer than the model can hold. Send less: shorten or summarise "
+        "earlier messages and tool outputs, or take the input in parts."
+    )
 
 
 def _output_cut(_: Case) -> str:
-    return "The answer was cut off at the token limit. Ask for a shorter answer, answer in parts, or allow more output tokens."
+    return (
+        "The answer was cut off at the token limit. Ask for a shorter answer, answer in "
+        "parts, or allow more output tokens."
+    )
 
 
 def _content(case: Case) -> str:
-    return f"A content policy refused this: {_said(case)}. Reword the request, or leave out what it refuses; do not send it again unchanged."
+    return (
+        f"A content policy refused this: {_said(case)}. Reword the request, or leave out "
+        "what it refuses; do not send it again unchanged."
+    )
 
 
 def _constraint(case: Case) -> str:
-    return f"A rule of the task was broken: {case.found or _said(case)}. Do the task again without it."
+    return (
+        f"A rule of the task was broken: {case.found or _said(case)}. Do the task again without it."
+    )
 
 
 def _missing(case: Case) -> str:
-    looked = f" in {_call_text(case.step)}" if case.step is not None and case.step.tool_called else ""
-    return f"Something that was named{looked} does not exist: {_said(case)}. Look up what exists (list, search) and use only names found there."
+    looked = (
+        f" in {_call_text(case.step)}" if case.step is not None and case.step.tool_called else ""
+    )
+    return (
+        f"Something that was named{looked} does not exist: {_said(case)}. Look up what "
+        "exists (list, search) and use only names found there."
+    )
 
 
 def _incomplete(case: Case) -> str:
-    return f"Parts of the task are still open: {_said(case)}. Do them before you declare the task done."
+    return (
+        f"Parts of the task are still open: {_said(case)}. Do them before you declare the "
+        "task done."
+    )
 
 
 # --- the other side ------------------------------------------------------------------------
 
 
 def _wait(case: Case) -> str:
-    delay = f"after {case.retry_after_s:g} seconds" if case.retry_after_s is not None else "after a pause"
-    return f"The other side did not serve the call for now ({_cause(case)}). The same call may succeed {delay}; make fewer calls until then."
+    delay = (
+        f"after {case.retry_after_s:g} seconds"
+        if case.retry_after_s is not None
+        else "after a pause"
+    )
+    return (
+        f"The other side did not serve the call for now ({_cause(case)}). The same call "
+        f"may succeed {delay}; make fewer calls until then."
+    )
 
 
 def _person(case: Case) -> str:
-    return f"This cannot be solved by another plan ({_cause(case)}): a person must act. Use another tool or source if there is one, else stop."
+    return (
+        f"This cannot be solved by another plan ({_cause(case)}): a person must act. Use "
+        "another tool or source if there is one, else stop."
+    )
 
 
 def _not_found(case: Case) -> str:
-    return f"The address asked for does not exist: {_said(case)}. Check it, or find the right one by searching; do not ask for it again."
+    return (
+        f"The address asked for does not exist: {_said(case)}. Check it, or find the "
+        "right one by searching; do not ask for it again."
+    )
 
 
 def _too_large(_: Case) -> str:
@@ -221,7 +293,10 @@ def _too_large(_: Case) -> str:
 
 def _unknown(case: Case) -> str:
     what = f": {_said(case)}" if case.error else ""
-    return f"The last attempt failed for a reason that is not known{what}. Do not assume that its last step took effect; check before you go on."
+    return (
+        f"The last attempt failed for a reason that is not known{what}. Do not assume "
+        "that its last step took effect; check before you go on."
+    )
 
 
 def _cause(case: Case) -> str:
@@ -299,7 +374,9 @@ _FOR_PEOPLE: dict[str, tuple[str, ...]] = {
     Cause.PERMISSION: ("Grant the identity the right it lacks, or give the agent another way.",),
     Cause.TLS: ("Check certificate, host name and protocol of the other side.",),
     Cause.DNS: ("Check the host name and the resolver.",),
-    Cause.MODEL_MISSING: ("Check the configured model or deployment name, and that the account may use it.",),
+    Cause.MODEL_MISSING: (
+        "Check the configured model or deployment name, and that the account may use it.",
+    ),
     Cause.MISSING_CONFIG: ("Set the missing setting, key, region or profile.",),
     Cause.RESOURCE_EXHAUSTED: ("Free or add disk space, memory or handles.",),
     Cause.DEPLOYMENT: ("Install what is missing.",),

@@ -34,7 +34,6 @@ ANSWER_RULES: tuple[Rule, ...] = (
         Invalid context type
         """,
         source=_PROVIDERS,
-        confidence=0.95,
     ),
     _rule(
         "disk",
@@ -53,7 +52,6 @@ ANSWER_RULES: tuple[Rule, ...] = (
         not_on=r"""
         no space in the garage
         """,
-        confidence=0.9,
     ),
     _rule(
         "content",

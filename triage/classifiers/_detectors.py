@@ -1,4 +1,4 @@
-"""What the steps themselves show: a tool that does not exist, arguments that do not fit, a broken rule."""
+"""What the steps show: a tool that does not exist, arguments that do not fit, a broken rule."""
 
 from __future__ import annotations
 
@@ -28,28 +28,52 @@ class Finding(NamedTuple):
 
 
 LOOP = Rule(
-    "steps.loop", FailureType.LOOP_DETECTED, Cause.REPETITION, "text", (), confidence=0.97,
+    "steps.loop",
+    FailureType.LOOP_DETECTED,
+    Cause.REPETITION,
+    "text",
+    (),
+    confidence=0.97,
     source="three identical steps, or three times the same cycle of up to six, at the end",
-)  # fmt: skip
+)
 CYCLE = LOOP._replace(name="steps.cycle", cause=Cause.CYCLE)
 UNKNOWN_TOOL = Rule(
-    "steps.unknown_tool", FailureType.WRONG_TOOL_CALLED, Cause.UNKNOWN_TOOL, "text", (), confidence=0.97,
+    "steps.unknown_tool",
+    FailureType.WRONG_TOOL_CALLED,
+    Cause.UNKNOWN_TOOL,
+    "text",
+    (),
+    confidence=0.97,
     source="the tool of the last call is not in the manifest",
-)  # fmt: skip
+)
 MISSING_NAME = UNKNOWN_TOOL._replace(
-    name="steps.missing_name", confidence=0.85, source="the name that is missing is the tool of the last call"
+    name="steps.missing_name",
+    confidence=0.85,
+    source="the name that is missing is the tool of the last call",
 )
 ARGUMENTS = Rule(
-    "steps.arguments", FailureType.SCHEMA_MISMATCH, Cause.INVALID_ARGUMENTS, "text", (), confidence=0.9,
+    "steps.arguments",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.INVALID_ARGUMENTS,
+    "text",
+    (),
+    confidence=0.9,
     source="the call of the last step's tool was refused by its signature",
-)  # fmt: skip
+)
 GENERATED = ARGUMENTS._replace(
-    name="steps.generated_code", cause=Cause.MALFORMED_OUTPUT, source="code that came from text does not parse"
+    name="steps.generated_code",
+    cause=Cause.MALFORMED_OUTPUT,
+    source="code that came from text does not parse",
 )
 FORBIDDEN = Rule(
-    "steps.forbidden_output", FailureType.CONSTRAINT_IGNORED, Cause.FORBIDDEN_OUTPUT, "text", (), confidence=0.95,
+    "steps.forbidden_output",
+    FailureType.CONSTRAINT_IGNORED,
+    Cause.FORBIDDEN_OUTPUT,
+    "text",
+    (),
+    confidence=0.95,
     source="an output contains a string that none may contain",
-)  # fmt: skip
+)
 
 
 def loop(trajectory: Trajectory) -> Finding | None:
@@ -63,7 +87,10 @@ def loop(trajectory: Trajectory) -> Finding | None:
     if found.length == 1:
         text = f"{name!r} {found.repeats} times with the same arguments and result"
     else:
-        names = [steps[found.start + i].tool_called or steps[found.start + i].action for i in range(found.length)]
+        names = [
+            steps[found.start + i].tool_called or steps[found.start + i].action
+            for i in range(found.length)
+        ]
         text = f"the cycle {' → '.join(names)} {found.repeats} times"
     rule = LOOP if found.length == 1 else CYCLE
     return Finding(rule, text, found.start, step.tool_called, found.repeats, found.length)
@@ -102,7 +129,12 @@ def forbidden(steps: Sequence[Step], constraints: Sequence[str]) -> Finding | No
             text = _as_text(output).casefold()
             for constraint in wanted:
                 if constraint in text:
-                    return Finding(FORBIDDEN, f"output contains {constraint[:80]!r}", position, step.tool_called)
+                    return Finding(
+                        FORBIDDEN,
+                        f"output contains {constraint[:80]!r}",
+                        position,
+                        step.tool_called,
+                    )
     return None
 
 
@@ -122,7 +154,9 @@ def _patterns() -> dict[str, re.Pattern[str]]:
             r"^(?:[\w.<>]{1,120}\.)?(?P<name>\w{1,120})\(\) (?:got an unexpected keyword argument|missing \d{1,3} required|"
             r"takes (?:from )?\d{1,3}|got multiple values for|got some positional)"
         ),
-        "attribute": re.compile(r"(?:object|module .{0,120}) has no attribute '(?P<name>\w{1,120})'"),
+        "attribute": re.compile(
+            r"(?:object|module .{0,120}) has no attribute '(?P<name>\w{1,120})'"
+        ),
         "name": re.compile(r"^name '(?P<name>\w{1,120})' is not defined"),
         "code": re.compile(r"\(<[^<>\n]{1,80}>, line \d{1,9}\)"),
     }
@@ -130,7 +164,10 @@ def _patterns() -> dict[str, re.Pattern[str]]:
 
 def last_call(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
     """What a built-in exception says of the last step's tool: no such name, or wrong arguments."""
-    position = next((at for at in range(len(steps) - 1, max(-1, len(steps) - 4), -1) if steps[at].tool_called), None)
+    position = next(
+        (at for at in range(len(steps) - 1, max(-1, len(steps) - 4), -1) if steps[at].tool_called),
+        None,
+    )
     kind = error.type_name
     found = _patterns()
     if kind in ("SyntaxError", "IndentationError", "TabError"):
@@ -147,10 +184,15 @@ def last_call(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
         return None
     if step.tool_output is not None:
         return None
-    missing = {"KeyError": message.strip("'\""), "AttributeError": _named(found["attribute"], message),
-               "NameError": _named(found["name"], message)}.get(kind)  # fmt: skip
+    missing = {
+        "KeyError": message.strip("'\""),
+        "AttributeError": _named(found["attribute"], message),
+        "NameError": _named(found["name"], message),
+    }.get(kind)
     if missing and missing == tool:
-        return Finding(MISSING_NAME, f"{kind} for {tool!r}, the tool of the last call", position, tool)
+        return Finding(
+            MISSING_NAME, f"{kind} for {tool!r}, the tool of the last call", position, tool
+        )
     return None
 
 

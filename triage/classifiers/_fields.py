@@ -1,4 +1,4 @@
-"""Which field failed, and what was expected of it: read from validation errors and their messages."""
+"""Which field failed, and what was expected of it: from validation errors and their messages."""
 
 from __future__ import annotations
 
@@ -65,11 +65,18 @@ def _item(item: Any) -> Field | None:
     loc = item.get("loc", item.get("field", item.get("path", item.get("name"))))
     if isinstance(loc, list | tuple):
         parts = [str(part) for part in loc]
-        name = ".".join(parts[1:] if len(parts) > 1 and parts[0] in ("body", "query", "path") else parts)
+        name = ".".join(
+            parts[1:] if len(parts) > 1 and parts[0] in ("body", "query", "path") else parts
+        )
     else:
         name = loc if isinstance(loc, str) else ""
     problem = next(
-        (found for key in ("msg", "message", "description", "code") if isinstance(found := item.get(key), str)), ""
+        (
+            found
+            for key in ("msg", "message", "description", "code")
+            if isinstance(found := item.get(key), str)
+        ),
+        "",
     )
     if item.get("type") == "missing":
         problem = "Field required"
@@ -99,12 +106,18 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 @cache
 def _listed() -> re.Pattern[str]:
     # The text form of a pydantic error: the field on a line of its own, the problem indented below.
-    return re.compile(r"^(?P<path>[\w.\[\]-]{1,120})\n {2}(?P<problem>[^\n]{1,200}?)(?: \[type=[^\n]{0,300})?$", re.MULTILINE)
+    return re.compile(
+        r"^(?P<path>[\w.\[\]-]{1,120})\n {2}(?P<problem>[^\n]{1,200}?)(?: \[type=[^\n]{0,300})?$",
+        re.MULTILINE,
+    )
 
 
 @cache
 def _colons() -> re.Pattern[str]:
-    return re.compile(r"^ ?(?P<path>\w[\w.]{0,80}): (?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$", re.MULTILINE)
+    return re.compile(
+        r"^ ?(?P<path>\w[\w.]{0,80}): (?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$",
+        re.MULTILINE,
+    )
 
 
 def _from_message(message: str, _: Any) -> tuple[Field, ...]:
@@ -128,7 +141,9 @@ def _from_hit(hit: re.Match[str]) -> tuple[Field, ...]:
         return (Field(groups["required"], "required, and missing"),)
     if "extra" in groups:
         return (Field(groups["extra"], "not known, must not be given"),)
-    problem = groups.get("problem") or (f"must be of type {groups['kind']}" if "kind" in groups else "not accepted")
+    problem = groups.get("problem") or (
+        f"must be of type {groups['kind']}" if "kind" in groups else "not accepted"
+    )
     return (Field(groups["path"], problem),)
 
 

@@ -1,4 +1,4 @@
-"""What one exception says, and what the exceptions behind it say: the rules applied to `ErrorInfo`."""
+"""What an exception says, and those behind it: the rules applied to `ErrorInfo`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,24 @@ class Verdict(NamedTuple):
 
 
 MIXED = Rule(
-    "group.mixed", FailureType.UNKNOWN, None, "name", (), confidence=0.3,
+    "group.mixed",
+    FailureType.UNKNOWN,
+    None,
+    "name",
+    (),
+    confidence=0.3,
     source="members of an exception group that differ in kind",
-)  # fmt: skip
+)
 BAD_ANSWER = Rule(
-    "http.success", FailureType.SCHEMA_MISMATCH, Cause.BAD_RESPONSE, "status", ("2xx",), Severity.RETRIABLE,
-    confidence=0.6, source="an error over an answer whose status says success: its content was not as agreed",
-)  # fmt: skip
+    "http.success",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.BAD_RESPONSE,
+    "status",
+    ("2xx",),
+    Severity.RETRIABLE,
+    confidence=0.6,
+    source="an error over an answer whose status says success: its content was not as agreed",
+)
 
 
 class Judge:
@@ -97,7 +108,10 @@ class Judge:
             weak.append(found)
         if info.status_code is not None or info.body is not None or codes:
             answered = self._search(info, self._texts["answer"], _answer_text(info))
-            if answered is not None and (answered.rule.looks_at, info.status_code) != ("answer", 200):
+            if answered is not None and (answered.rule.looks_at, info.status_code) != (
+                "answer",
+                200,
+            ):
                 return _waits(answered, self._by["status"]), None
         named = self._name(info)
         if named is not None and not named.rule.weak and named.known:
@@ -114,14 +128,21 @@ class Judge:
     def _spoken(self, info: ErrorInfo, named: Verdict) -> Verdict:
         """A built-in class of a defect; one that was given words of a full context window says that."""
         if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
-            found = self._search(info, [rule for rule in self._texts["text"] if rule.name == "text.context"])
+            found = self._search(
+                info, [rule for rule in self._texts["text"] if rule.name == "text.context"]
+            )
             return found or named
         return named
 
     def _codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
         for code in codes:
             rule = self._by["code"].get(code)
-            if rule is None and len(code) == _SQLSTATE_LENGTH and code.isalnum() and code == code.upper():
+            if (
+                rule is None
+                and len(code) == _SQLSTATE_LENGTH
+                and code.isalnum()
+                and code == code.upper()
+            ):
                 rule = self._by["code"].get(code[:2])
             if rule is None:
                 rule = self._by_words(words_of(code))
@@ -169,13 +190,17 @@ class Judge:
             return found
         return self._status(info, status) or found
 
-    def _search(self, info: ErrorInfo, rules: Iterable[Rule], text: str | None = None) -> Verdict | None:
+    def _search(
+        self, info: ErrorInfo, rules: Iterable[Rule], text: str | None = None
+    ) -> Verdict | None:
         whole = normal(_cut(info.message if text is None else text))
         bare: str | None = None
         for rule in rules:
             if rule.unquoted and bare is None:
                 bare = unquoted(whole)
-            hit = pattern_of(rule.keys).search(bare if rule.unquoted and bare is not None else whole)
+            hit = pattern_of(rule.keys).search(
+                bare if rule.unquoted and bare is not None else whole
+            )
             if hit is not None:
                 return Verdict(rule, f"the words {hit.group()[:80]!r}", (info,))
         return None
@@ -209,7 +234,9 @@ class Judge:
         return weak
 
 
-_GENERAL = frozenset({Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS})
+_GENERAL = frozenset(
+    {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
+)
 """Causes whose names say little more than where it happened; what they were raised from says more."""
 _OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget", "text.missing"})
 """What words may say of an error whose class speaks of the form of data."""
@@ -228,7 +255,11 @@ def _waits(found: Verdict, statuses: dict[str, Rule]) -> Verdict:
     """A quota for which the other side names a delay is a rate: waiting helps."""
     limited = statuses.get("429")
     info = found.info
-    if found.rule.cause == Cause.QUOTA_EXHAUSTED and info.retry_after_s is not None and limited is not None:
+    if (
+        found.rule.cause == Cause.QUOTA_EXHAUSTED
+        and info.retry_after_s is not None
+        and limited is not None
+    ):
         return Verdict(limited, f"{found.text}, and a delay to wait", (info,))
     return found
 
@@ -245,7 +276,10 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
         if other is None:
             continue
         limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
-        same = other.rule.failure_type is status.rule.failure_type and other.rule.cause == Cause.MISSING_RESOURCE
+        same = (
+            other.rule.failure_type is status.rule.failure_type
+            and other.rule.cause == Cause.MISSING_RESOURCE
+        )
         if limits or same:
             return other
     return status
@@ -266,7 +300,7 @@ def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict | None:
 
 def severity_of_rule(rule: Rule) -> Severity:
     """The severity a rule's diagnosis has."""
-    from triage.taxonomy import severity_of  # noqa: PLC0415 - the name is this module's own above
+    from triage.taxonomy import severity_of
 
     return rule.severity or severity_of(rule.failure_type, rule.cause)
 
@@ -308,13 +342,21 @@ def _cut(text: str) -> str:
 def codes_of(info: ErrorInfo) -> tuple[str, ...]:
     """The codes of an error and of its answer's body, most exact first."""
     found = [info.code] if info.code else []
-    found += [code for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2) if " " not in code]
+    found += [
+        code
+        for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2)
+        if " " not in code
+    ]
     return tuple(dict.fromkeys(found))
 
 
 def _answer_text(info: ErrorInfo) -> str:
     """The message and what the body says in words."""
-    said = _body_words(info.body, ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"), 3)
+    said = _body_words(
+        info.body,
+        ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"),
+        3,
+    )
     if isinstance(info.body, str):
         said.append(info.body)
     return "\n".join([info.message[:MAX_TEXT], *dict.fromkeys(said)])

@@ -1,4 +1,4 @@
-"""Exact repetition at the end of a trajectory: the same call with the same result, or a cycle of calls."""
+"""Exact repetition at the end of a trajectory: the same call and result, or a cycle of calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Loop(NamedTuple):
 def find_loop(steps: Sequence[Step]) -> Loop | None:
     """The loop a trajectory ends in, None if it does not; steps that were replayed do not count.
 
-    Polling, where the same call gives another result, is none. Time is linear in the length of the loop.
+    Polling, where the same call gives another result, is none. Time is linear in the length of the
+    loop.
     """
     places = _Places(steps)
     for length in range(1, MAX_CYCLE + 1):
@@ -83,7 +84,9 @@ def same_step(one: Step, other: Step) -> bool:
 
 def _says_something(step: Step) -> bool:
     """A step that records nothing but its name gives nothing to compare."""
-    return step.tool_called is not None or step.llm_output is not None or step.tool_output is not None
+    return (
+        step.tool_called is not None or step.llm_output is not None or step.tool_output is not None
+    )
 
 
 def _same(one: Any, other: Any) -> bool:

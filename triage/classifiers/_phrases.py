@@ -6,8 +6,8 @@ CONTEXT = r"""
 maximum (?:context|prompt) length
 context length exceeded
 context (?:window|length|size) (?:exceeded|overflow)
-exceed(?:s|ed|ing)? (?:the |this |its )?(?:model'?s? )?(?:maximum |available )?context(?: window|
-     length| size)?
+exceed(?:s|ed|ing)? (?:the |this |its )?(?:model'?s? )?(?:maximum |available )?
+    context(?: window| length| size)?
 prompt is too long
 input is too long
 input length exceeds

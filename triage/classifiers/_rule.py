@@ -14,21 +14,26 @@ LooksAt = Literal["status", "code", "name", "answer", "text"]
 class Rule(NamedTuple):
     """One rule of `RulesClassifier`.
 
-    name: as it appears in evidence. failure_type, cause, severity, level: of the diagnosis; severity
-    and level None take the defaults of cause and type. looks_at: what `keys` are compared with:
+    name: as it appears in evidence. failure_type, cause, severity, level: of the diagnosis;
+    severity and level None take the defaults of cause and type. looks_at: what `keys` are compared
+    with:
 
     - `"status"`: the HTTP status, as digits (`"429"`, or `"5xx"` for what is not listed).
-    - `"code"`: SQLSTATE (five characters, or the two of its class), errno, gRPC and protocol codes, exact.
-    - `"name"`: the end of a class name or of a provider's code, in words without `error` or `exception`:
-      `"rate limit"` fits RateLimitError, LMRateLimitError and `rate_limit_error`, not RateLimitSettings.
-      A key with a dot is a full class name and fits only that class.
-    - `"answer"`: regular expressions on what the other side answered; tried only on errors that carry an
+    - `"code"`: SQLSTATE (five characters, or the two of its class), errno, gRPC and protocol codes,
+    exact.
+    - `"name"`: the end of a class name or of a provider's code, in words without `error` or
+    `exception`:
+      `"rate limit"` fits RateLimitError, LMRateLimitError and `rate_limit_error`, not
+      RateLimitSettings. A key with a dot is a full class name and fits only that class.
+    - `"answer"`: regular expressions on what the other side answered; tried only on errors that
+    carry an
       answer (a status, a code, a body), in lower case with `_` and `-` as spaces.
-    - `"text"`: regular expressions on the message of any error, the same way, after all else was silent.
+    - `"text"`: regular expressions on the message of any error, the same way, after all else was
+    silent.
 
     weak: what the error was raised from may say more. unquoted: the text is read without its quoted
-    names. source: where the rule comes from. examples, near_misses: messages (or statuses, codes, class
-    names) on which it must and must not fire; both are tested.
+    names. source: where the rule comes from. examples, near_misses: messages (or statuses, codes,
+    class names) on which it must and must not fire; both are tested.
     """
 
     name: str
@@ -46,7 +51,7 @@ class Rule(NamedTuple):
     near_misses: tuple[str, ...] = ()
 
 
-def name_rule(  # noqa: PLR0913 - the columns of a table
+def name_rule(
     name: str,
     failure_type: FailureType,
     cause: Cause | None,
@@ -72,7 +77,7 @@ def name_rule(  # noqa: PLR0913 - the columns of a table
     )
 
 
-def word_rule(  # noqa: PLR0913 - the columns of a table
+def word_rule(
     name: str,
     failure_type: FailureType,
     cause: Cause | None,
@@ -84,7 +89,6 @@ def word_rule(  # noqa: PLR0913 - the columns of a table
     looks_at: LooksAt = "text",
     unquoted: bool = False,
     source: str = "wording that clients, tools and agent frameworks share",
-    confidence: float = 0.75,
 ) -> Rule:
     """A rule on words. keys, on, not_on: expressions and messages, one a line; see `lines`."""
     return Rule(
@@ -95,7 +99,7 @@ def word_rule(  # noqa: PLR0913 - the columns of a table
         lines(keys),
         severity,
         unquoted=unquoted,
-        confidence=confidence,
+        confidence=0.75 if looks_at == "text" else 0.9,
         source=source,
         examples=lines(on),
         near_misses=lines(not_on),
@@ -147,7 +151,9 @@ def normal(text: str) -> str:
     return text.lower().translate(_SPACES)
 
 
-_QUOTED = re.compile(r"(?<!\w)'[^']{1,80}'(?!\w)|\"[^\"]{1,80}\"|`[^`]{1,80}`|\u201c[^\u201d]{1,80}\u201d")
+_QUOTED = re.compile(
+    r"(?<!\w)'[^']{1,80}'(?!\w)|\"[^\"]{1,80}\"|`[^`]{1,80}`|\u201c[^\u201d]{1,80}\u201d"
+)
 
 
 def unquoted(text: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from triage.taxonomy import Cause, FailureType, Severity
 
-from ._rule import Rule, name_rule as _rule
+from ._rule import Rule
+from ._rule import name_rule as _rule
 
 _EXTERNAL = FailureType.EXTERNAL_FAULT
 
@@ -262,31 +263,66 @@ FAULT_NAMES: tuple[Rule, ...] = (
     ),
 )
 
-_BUILT_IN = "the language: a defect in the code around the agent, which no other plan repairs"
 _UNKNOWN = FailureType.UNKNOWN
 
 
-def _built_in(name: str, cause: Cause | None, classes: str, severity: Severity, near: str = "ValueError") -> Rule:
+def _built_in(name: str, cause: Cause | None, severity: Severity, classes: str) -> Rule:
+    """A rule on full class names, those without a module being built in."""
     keys = tuple(key if "." in key else f"builtins.{key}" for key in classes.split())
-    examples = tuple(keys)
     return Rule(
-        f"builtin.{name}", _UNKNOWN, cause, "name", keys, severity, source=_BUILT_IN, examples=examples,
-        near_misses=(f"builtins.{near}",), confidence=0.6,
-    )  # fmt: skip
+        f"builtin.{name}",
+        _UNKNOWN,
+        cause,
+        "name",
+        keys,
+        severity,
+        confidence=0.6,
+        source="the language: a defect in the code around the agent, which no other plan repairs",
+        examples=keys,
+        near_misses=("builtins.ValueError", "builtins.RuntimeError"),
+    )
 
 
 BUILT_IN_RULES: tuple[Rule, ...] = (
-    _built_in("cancelled", Cause.CANCELLED,
-              "asyncio.exceptions.CancelledError concurrent.futures._base.CancelledError trio.Cancelled KeyboardInterrupt "
-              "SystemExit GeneratorExit", Severity.FATAL),
-    _built_in("memory", Cause.OUT_OF_MEMORY, "MemoryError torch.OutOfMemoryError torch.cuda.OutOfMemoryError", Severity.FATAL),
-    _built_in("deployment", Cause.DEPLOYMENT, "ImportError ModuleNotFoundError", Severity.CRITICAL),
-    _built_in("code", Cause.CODE_ERROR,
-              "NameError AttributeError NotImplementedError RecursionError SyntaxError Warning asyncio.exceptions.InvalidStateError "
-              "cattrs.errors.StructureHandlerNotFoundError",
-              Severity.CRITICAL),
-    _built_in("config", Cause.MISSING_CONFIG, "configparser.NoSectionError configparser.NoOptionError", Severity.CRITICAL),
-    _built_in("data", None,
-              "TypeError KeyError IndexError ArithmeticError AssertionError StopIteration StopAsyncIteration BufferError "
-              "ReferenceError SystemError EOFError subprocess.CalledProcessError", Severity.RECLASSIFICATION),
-)  # fmt: skip
+    _built_in(
+        "cancelled",
+        Cause.CANCELLED,
+        Severity.FATAL,
+        """
+        asyncio.exceptions.CancelledError concurrent.futures._base.CancelledError trio.Cancelled
+        KeyboardInterrupt SystemExit GeneratorExit
+        """,
+    ),
+    _built_in(
+        "memory",
+        Cause.OUT_OF_MEMORY,
+        Severity.FATAL,
+        "MemoryError torch.OutOfMemoryError torch.cuda.OutOfMemoryError",
+    ),
+    _built_in("deployment", Cause.DEPLOYMENT, Severity.CRITICAL, "ImportError ModuleNotFoundError"),
+    _built_in(
+        "code",
+        Cause.CODE_ERROR,
+        Severity.CRITICAL,
+        """
+        NameError AttributeError NotImplementedError RecursionError SyntaxError Warning
+        asyncio.exceptions.InvalidStateError cattrs.errors.StructureHandlerNotFoundError
+        """,
+    ),
+    _built_in(
+        "config",
+        Cause.MISSING_CONFIG,
+        Severity.CRITICAL,
+        "configparser.NoSectionError configparser.NoOptionError",
+    ),
+    _built_in(
+        "data",
+        None,
+        Severity.RECLASSIFICATION,
+        """
+        TypeError KeyError IndexError ArithmeticError AssertionError StopIteration
+        StopAsyncIteration BufferError ReferenceError SystemError EOFError
+        subprocess.CalledProcessError
+        """,
+    ),
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from triage.taxonomy import Cause, FailureType
 
-from ._rule import Rule, name_rule as _rule
+from ._rule import Rule
+from ._rule import name_rule as _rule
 
 _SCHEMA = FailureType.SCHEMA_MISMATCH
 _MISSING = FailureType.HALLUCINATED_STATE

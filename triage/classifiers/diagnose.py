@@ -26,9 +26,10 @@ def diagnose(
 ) -> Diagnosis:
     """Why `error` was raised, or, without one, what is wrong with `steps`.
 
-    error: any exception, or what `capture` made of one. steps: what was done before it, oldest first.
-    task: as it would be given to a run. tools: those that exist, name to JSON Schema or None, or only the
-    names. classifier: a synchronous one, `RulesClassifier()` by default; what it raises is not caught.
+    error: any exception, or what `capture` made of one. steps: what was done before it, oldest
+    first. task: as it would be given to a run. tools: those that exist, name to JSON Schema or
+    None, or only the names. classifier: a synchronous one, `RulesClassifier()` by default; what it
+    raises is not caught.
 
     Raises TypeError for an argument of the wrong type, and for a classifier that is asynchronous or
     answers with anything but a `Diagnosis` or `FailureType`.
@@ -61,15 +62,16 @@ def classifier_name(classifier: object) -> str:
 
 
 def as_diagnosis(answer: object, classifier_name: str) -> Diagnosis:
-    """A classifier's answer as a `Diagnosis`: one as it is, a `FailureType` (or its value) with defaults.
+    """A classifier's answer as a `Diagnosis`: one as it is, a `FailureType` (or its value) with
+    defaults.
 
-    `classifier_name` is put into `Diagnosis.classifier` where that is empty. Raises TypeError saying what
-    was answered instead.
+    `classifier_name` is put into `Diagnosis.classifier` where that is empty. Raises TypeError
+    saying what was answered instead.
     """
     if isinstance(answer, Diagnosis):
         if answer.classifier or not classifier_name:
             return answer
-        from dataclasses import replace  # noqa: PLC0415 - needed only for classifiers that do not sign
+        from dataclasses import replace
 
         return replace(answer, classifier=classifier_name)
     if isinstance(answer, FailureType):

@@ -12,18 +12,28 @@ from triage.steps import Step, Trajectory, refuse
 from triage.taxonomy import FailureType, Level, Severity
 
 from . import _advice, _detectors
+from ._answers import ANSWER_RULES
 from ._judge import Judge, Verdict
 from ._rule import Rule
 from ._status import CODE_RULES, STATUS_RULES
-from ._text import ANSWER_RULES, TEXT_RULES
-from ._types import BUILT_IN_RULES, NAME_RULES
+from ._text import TEXT_RULES
+from ._types import BUILT_IN_RULES, FAULT_NAMES
+from ._types_agent import AGENT_NAMES
 
 RULES: tuple[Rule, ...] = (
-    *CODE_RULES, *STATUS_RULES, *NAME_RULES, *BUILT_IN_RULES, *ANSWER_RULES, *TEXT_RULES,
-)  # fmt: skip
+    *CODE_RULES,
+    *STATUS_RULES,
+    *FAULT_NAMES,
+    *AGENT_NAMES,
+    *BUILT_IN_RULES,
+    *ANSWER_RULES,
+    *TEXT_RULES,
+)
 """All built-in rules. Within each kind an earlier rule wins."""
 
-_UNKNOWN = Rule("none", FailureType.UNKNOWN, None, "text", (), confidence=0.2, source="no rule fired")
+_UNKNOWN = Rule(
+    "none", FailureType.UNKNOWN, None, "text", (), confidence=0.2, source="no rule fired"
+)
 
 
 @cache
@@ -48,17 +58,17 @@ class _Outcome(NamedTuple):
 class RulesClassifier:
     """Says why an attempt failed, from its error and its steps, by rules; no network, no model.
 
-    In this order: a hint the exception carries (`triage.hint`); what the steps show beyond doubt (an exact
-    loop at their end, a tool that does not exist, a forbidden string in an output); code, class and status
-    of the error and of what it was raised from; its words, last. An earlier error from which the agent
-    recovered never decides. What no rule knows is UNKNOWN, with `candidates`.
+    In this order: a hint the exception carries (`triage.hint`); what the steps show beyond doubt
+    (an exact loop at their end, a tool that does not exist, a forbidden string in an output); code,
+    class and status of the error and of what it was raised from; its words, last. An earlier error
+    from which the agent recovered never decides. What no rule knows is UNKNOWN, with `candidates`.
 
-    rules: in place of the built-in ones (`RULES`); put own ones in front: `(mine, *RULES)`. constraints:
-    strings no output may contain, beside those of the trajectory. tools: the manifest for trajectories
-    that have none, name to JSON Schema or None, or only the names.
+    rules: in place of the built-in ones (`RULES`); put own ones in front: `(mine, *RULES)`.
+    constraints: strings no output may contain, beside those of the trajectory. tools: the manifest
+    for trajectories that have none, name to JSON Schema or None, or only the names.
 
-    Raises TypeError for an argument of the wrong type. `classify` has no state: one object serves all
-    runs and threads.
+    Raises TypeError for an argument of the wrong type. `classify` has no state: one object serves
+    all runs and threads.
     """
 
     name = "rules"
@@ -82,7 +92,9 @@ class RulesClassifier:
         hint = next((info.hint for info in error.walk() if info.hint), None) if error else None
         return _diagnosis(outcome, trajectory, error, tools, hint)
 
-    def _decide(self, trajectory: Trajectory, error: ErrorInfo | None, tools: Mapping[str, Any]) -> _Outcome:
+    def _decide(
+        self, trajectory: Trajectory, error: ErrorInfo | None, tools: Mapping[str, Any]
+    ) -> _Outcome:
         verdict = self._judge.judge(error) if error is not None else None
         certain = verdict is not None and verdict.known and _certain(verdict)
         findings = self._findings(trajectory, tools)
@@ -96,9 +108,13 @@ class RulesClassifier:
                 return _from_finding(call, _kinds(findings, verdict, call.rule.failure_type))
         if verdict is None:
             return _Outcome(_UNKNOWN, (), candidates=_guesses(trajectory, error))
-        return _from_verdict(verdict, trajectory, _kinds(findings, verdict, verdict.rule.failure_type))
+        return _from_verdict(
+            verdict, trajectory, _kinds(findings, verdict, verdict.rule.failure_type)
+        )
 
-    def _findings(self, trajectory: Trajectory, tools: Mapping[str, Any]) -> list[_detectors.Finding]:
+    def _findings(
+        self, trajectory: Trajectory, tools: Mapping[str, Any]
+    ) -> list[_detectors.Finding]:
         found = (
             _detectors.loop(trajectory),
             _detectors.unknown_tool(trajectory, tools),
@@ -139,30 +155,49 @@ def _last_error(steps: tuple[Step, ...]) -> ErrorInfo | None:
     if not steps or not steps[-1].error:
         return None
     kind = steps[-1].exception_type or "Exception"
-    return ErrorInfo(kind, mro=(f"builtins.{kind}" if kind in _BUILT_IN else kind,), message=steps[-1].error)
+    return ErrorInfo(
+        kind, mro=(f"builtins.{kind}" if kind in _BUILT_IN else kind,), message=steps[-1].error
+    )
 
 
 _BUILT_IN = frozenset(
-    key.removeprefix("builtins.") for rule in BUILT_IN_RULES for key in rule.keys if key.startswith("builtins.")
+    key.removeprefix("builtins.")
+    for rule in BUILT_IN_RULES
+    for key in rule.keys
+    if key.startswith("builtins.")
 )
 
 
 def _from_finding(found: _detectors.Finding, others: tuple[FailureType, ...]) -> _Outcome:
     evidence = (Evidence(found.rule.name, found.text, found.step),)
     return _Outcome(
-        found.rule, evidence, found.step, found.tool, found.repeats, found.length, found.text, candidates=others
+        found.rule,
+        evidence,
+        found.step,
+        found.tool,
+        found.repeats,
+        found.length,
+        found.text,
+        candidates=others,
     )
 
 
-def _from_verdict(verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]) -> _Outcome:
+def _from_verdict(
+    verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
+) -> _Outcome:
     step = tool = None
-    if trajectory.steps and verdict.rule.failure_type not in (FailureType.EXTERNAL_FAULT, FailureType.UNKNOWN):
+    if trajectory.steps and verdict.rule.failure_type not in (
+        FailureType.EXTERNAL_FAULT,
+        FailureType.UNKNOWN,
+    ):
         last = trajectory.steps[-1]
         # A step that has a result has succeeded: the error came after it.
         if last.error is not None or (last.tool_called is not None and last.tool_output is None):
             step, tool = len(trajectory.steps) - 1, last.tool_called
     evidence = Evidence(verdict.rule.name, f"{verdict.info.type_name}: {verdict.text}", step)
-    return _Outcome(verdict.rule, (evidence,), step, tool, text="", path=verdict.path, candidates=others)
+    return _Outcome(
+        verdict.rule, (evidence,), step, tool, text="", path=verdict.path, candidates=others
+    )
 
 
 def _kinds(
@@ -172,7 +207,11 @@ def _kinds(
     kinds = [found.rule.failure_type for found in findings]
     if verdict is not None:
         kinds.append(verdict.rule.failure_type)
-    return tuple(kind for kind in dict.fromkeys(kinds) if kind is not chosen and kind is not FailureType.UNKNOWN)
+    return tuple(
+        kind
+        for kind in dict.fromkeys(kinds)
+        if kind is not chosen and kind is not FailureType.UNKNOWN
+    )
 
 
 def _guesses(trajectory: Trajectory, error: ErrorInfo | None) -> tuple[FailureType, ...]:
@@ -206,11 +245,23 @@ def _diagnosis(
     info = outcome.path[-1] if outcome.path else error
     cycle = steps[outcome.step : outcome.step + outcome.length] if outcome.step is not None else ()
     case = _advice.Case(
-        rule.failure_type, rule.cause, info, step, outcome.tool, tools, delay, outcome.repeats, cycle, outcome.text
+        rule.failure_type,
+        rule.cause,
+        info,
+        step,
+        outcome.tool,
+        tools,
+        delay,
+        outcome.repeats,
+        cycle,
+        outcome.text,
     )
     evidence = outcome.evidence
     if given:
-        evidence = (Evidence("hint", f"the exception carries {', '.join(sorted(given))}"), *evidence)
+        evidence = (
+            Evidence("hint", f"the exception carries {', '.join(sorted(given))}"),
+            *evidence,
+        )
     return Diagnosis(
         failure_type=rule.failure_type,
         cause=rule.cause,
@@ -219,7 +270,8 @@ def _diagnosis(
         confidence=rule.confidence,
         evidence=evidence,
         critical_step=_index(steps, outcome.step),
-        user_message=given.get("user_message") or _advice.user_message(rule.failure_type, rule.cause),
+        user_message=given.get("user_message")
+        or _advice.user_message(rule.failure_type, rule.cause),
         technical_details=_details(error, rule),
         hint=given.get("hint") or _advice.hint(case),
         suggestions=_advice.suggestions(rule.cause),
@@ -236,7 +288,13 @@ def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
         same = rule.failure_type == kind
         cause = given.get("cause") or (rule.cause if same else None)
         return Rule(
-            "hint", FailureType(kind), cause, "code", (), rule.severity if same else None, confidence=1.0
+            "hint",
+            FailureType(kind),
+            cause,
+            "code",
+            (),
+            rule.severity if same else None,
+            confidence=1.0,
         )
     if given.get("cause") is not None:
         return rule._replace(cause=given["cause"], severity=None)
@@ -257,10 +315,14 @@ def _delay(outcome: _Outcome, error: ErrorInfo | None, rule: Rule) -> float | No
     if error is None or rule.failure_type is not FailureType.EXTERNAL_FAULT:
         return None
     path = outcome.path or (error,)
-    found = next((info.retry_after_s for info in reversed(path) if info.retry_after_s is not None), None)
+    found = next(
+        (info.retry_after_s for info in reversed(path) if info.retry_after_s is not None), None
+    )
     if found is None:
         causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
-        found = next((info.retry_after_s for info in causes if info.retry_after_s is not None), None)
+        found = next(
+            (info.retry_after_s for info in causes if info.retry_after_s is not None), None
+        )
     return found
 
 

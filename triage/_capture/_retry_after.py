@@ -18,7 +18,7 @@ from ._probe import attr, call, entry, is_a, items, seconds, some, text_of
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
 _BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
-_UNITS = {"ms": 0.001, "mi": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @cache
@@ -55,7 +55,8 @@ def from_text(text: str) -> float | None:
     for number, unit in zip(groups[0:6:2], groups[1:6:2], strict=True):
         if number is not None:
             word = unit.lower()
-            total += float(number) * _UNITS["ms" if word[:2] in ("ms", "mi") and word[:3] != "min" else word[0]]
+            kind = "ms" if word == "ms" or word.startswith("mil") else word[0]
+            total += float(number) * _UNITS[kind]
     return round(total, 6)
 
 
@@ -89,7 +90,10 @@ def from_headers(headers: object, now: float) -> float | None:
         return _until(value, header(headers, "date"), now) if delay is None else delay
     value = header(headers, "ratelimit")
     if value is not None:
-        fields = dict(part.strip().partition("=")[::2] for part in value.split(";"))
+        fields = {
+            name.strip(): text
+            for name, _, text in (part.partition("=") for part in value.split(";"))
+        }
         if fields.get("r", "0").strip() == "0":
             return seconds(fields.get("t"))
     return None

@@ -1,4 +1,4 @@
-"""What the other side answered, as far as the exception still holds it: status, code, headers, body."""
+"""What the other side answered, as far as the exception holds it: status, code, headers, body."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Answer(NamedTuple):
 
 def read(exc: BaseException, names: tuple[str, ...]) -> Answer:
     """Everything an exception holds of an answer. names: the plain names of its class and bases."""
-    response = next((found for name in _RESPONSE_NAMES if (found := attr(exc, name)) is not None), None)
+    response = next(
+        (found for name in _RESPONSE_NAMES if (found := attr(exc, name)) is not None), None
+    )
     body = _body(exc, response, names)
     status = _status(exc, response, names)
     return Answer(status, _code(exc, body, names), tuple(_headers(exc, response)), body)
@@ -54,7 +56,9 @@ def _status(exc: BaseException, response: object, names: tuple[str, ...]) -> int
 
 def _speaks_http(exc: BaseException, names: tuple[str, ...]) -> bool:
     """A bare `code` is a status only on an exception that has other marks of HTTP."""
-    return any("HTTP" in name for name in names) or any(attr(exc, sign) is not None for sign in _HTTP_SIGNS)
+    return any("HTTP" in name for name in names) or any(
+        attr(exc, sign) is not None for sign in _HTTP_SIGNS
+    )
 
 
 def _http(value: object) -> int | None:
@@ -117,7 +121,9 @@ def _error_object(exc: BaseException) -> Any:
     error = attr(exc, "error")
     if is_a(error, str) or is_a(error, dict):
         return _decoded(error)
-    found = {name: plain(attr(error, name)) for name in ("code", "message", "data") if error is not None}
+    found = {
+        name: plain(attr(error, name)) for name in ("code", "message", "data") if error is not None
+    }
     return found if found.get("message") is not None else None
 
 
@@ -142,7 +148,11 @@ def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
     listed = call(exc, "errors") if callable(attr(exc, "errors")) else attr(exc, "errors")
     if is_a(listed, list):
         detail = [
-            {"loc": plain(entry(item, "loc")), "msg": plain(entry(item, "msg")), "type": plain(entry(item, "type"))}
+            {
+                "loc": plain(entry(item, "loc")),
+                "msg": plain(entry(item, "msg")),
+                "type": plain(entry(item, "type")),
+            }
             for item in some(listed, 20)
             if entry(item, "msg") is not None
         ]
@@ -150,7 +160,11 @@ def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
             return {"detail": detail}
     path, validator = attr(exc, "absolute_path"), words(attr(exc, "validator"))
     if path is not None and validator is not None:
-        item = {"loc": plain(some(path, 20)), "msg": text_of(attr(exc, "message"), 500), "type": validator}
+        item = {
+            "loc": plain(some(path, 20)),
+            "msg": text_of(attr(exc, "message"), 500),
+            "type": validator,
+        }
         expected = plain(attr(exc, "validator_value"))
         return {"detail": [item if expected is None else {**item, "expected": expected}]}
     return None

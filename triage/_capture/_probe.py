@@ -1,7 +1,8 @@
-"""Reading foreign objects without trusting them: nothing here raises, hangs or grows without bound."""
+"""Reading foreign objects without trusting them: nothing here raises or grows without bound."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
@@ -44,6 +45,11 @@ def call(obj: object, name: str) -> Any:
 def is_a(value: object, kind: type[T]) -> bool:
     """`isinstance` by the real class: an object that lies about `__class__` is not believed."""
     return issubclass(type(value), kind)
+
+
+def is_mapping(value: object) -> bool:
+    """Whether the value's real class is a mapping."""
+    return issubclass(type(value), Mapping)
 
 
 def text_of(value: object, limit: int = MAX_TEXT) -> str:
@@ -123,7 +129,7 @@ def some(value: Any, limit: int = MAX_ITEMS) -> list[Any]:
 
 def entry(container: object, key: str) -> Any:
     """`container[key]` of a mapping, None where there is none."""
-    if not is_a(container, Mapping):
+    if not is_mapping(container):
         return None
     try:
         return container.get(key)  # type: ignore[attr-defined] # a mapping, as tested above
@@ -151,17 +157,22 @@ def _plain(value: object, depth: int, budget: _Budget) -> Any:
         return None
     if is_a(value, str) or is_a(value, bytes):
         return text_of(value, 2_000)
-    if is_a(value, bool):
-        return value is True
-    if is_a(value, int):
-        number = whole(value)
-        return number if number is not None and abs(number) < 1 << 63 else None
-    if is_a(value, float):
-        return value if -1e300 < value < 1e300 else None  # type: ignore[operator] # a float, as tested above
+    if is_a(value, int) or is_a(value, float):
+        return _number(value)
     if depth == 0:
         return None
-    if is_a(value, Mapping):
+    if is_mapping(value):
         return {text_of(key, 100): _plain(item, depth - 1, budget) for key, item in items(value)}
     if is_a(value, list) or is_a(value, tuple):
         return [_plain(item, depth - 1, budget) for item in some(value)]
     return None
+
+
+def _number(value: object) -> Any:
+    """A finite number that every JSON reader can hold, True and False included; None otherwise."""
+    if is_a(value, bool):
+        return value is True
+    number = whole(value)
+    if number is not None:
+        return number if abs(number) < 1 << 63 else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
