@@ -312,6 +312,9 @@ class Recorder:
             return
         if self._held_deadline and self.scope is not None:
             self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
+            # Asked for, because trio looks at a deadline that has passed only when it is asked.
+            if self.interrupt is None and self.scope.cancel_called:
+                self.interrupt = out_of_time(self._session)
         if self.interrupt is not None:
             self._cancel()
         if self._settled is not None:

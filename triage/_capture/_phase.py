@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+
+def _names(block: str) -> list[str]:
+    return block.split()
+
+
 NOT_SENT = frozenset(
-    """
-    gaierror herror NameResolutionError ClientConnectorDNSError ConnectionRefusedError
-    ConnectError ConnectTimeout ConnectTimeoutError ConnectionTimeout.connect NewConnectionError
-    ClientConnectorError ConnectionTimeoutError ClientProxyConnectionError ProxyError
-    ProxyConnectionError EndpointConnectionError SSLCertVerificationError CertificateError
-    ClientConnectorCertificateError ClientConnectorSSLError InsecureCertificateException
-    BadHostKeyException PoolTimeout EmptyPoolError UnsupportedProtocol InvalidURL
-    InvalidUrlClientError MissingSchema InvalidSchema LocationParseError LocalProtocolError
-    CircuitBreakerError
-    """.split()
+    _names(
+        """
+        gaierror herror NameResolutionError ClientConnectorDNSError ConnectionRefusedError
+        ConnectError ConnectTimeout ConnectTimeoutError ConnectionTimeout.connect
+        NewConnectionError ClientConnectorError ConnectionTimeoutError
+        ClientProxyConnectionError ProxyError ProxyConnectionError EndpointConnectionError
+        SSLCertVerificationError CertificateError ClientConnectorCertificateError
+        ClientConnectorSSLError InsecureCertificateException BadHostKeyException PoolTimeout
+        EmptyPoolError UnsupportedProtocol InvalidURL InvalidUrlClientError MissingSchema
+        InvalidSchema LocationParseError LocalProtocolError CircuitBreakerError
+        """
+    )
 )
 """Nothing left this machine, or the other side was never reached."""
 
 SENT = frozenset(
-    """
-    ReadTimeout ReadTimeoutError ReadError SocketTimeoutError WriteError WriteTimeout
-    ConnectionResetError BrokenPipeError ConnectionAbortedError RemoteProtocolError
-    RemoteDisconnected IncompleteRead IncompleteReadError BadStatusLine ProtocolError
-    ServerDisconnectedError ServerTimeoutError ChunkedEncodingError ClientPayloadError
-    ContentDecodingError DecodingError DecodeError ConnectionClosed ConnectionClosedError
-    SMTPServerDisconnected ReadTimeoutException TooManyRedirects ConnectionClosedByBroker
-    """.split()
+    _names(
+        """
+        ReadTimeout ReadTimeoutError ReadError SocketTimeoutError WriteError WriteTimeout
+        ConnectionResetError BrokenPipeError ConnectionAbortedError RemoteProtocolError
+        RemoteDisconnected IncompleteRead IncompleteReadError BadStatusLine ProtocolError
+        ServerDisconnectedError ServerTimeoutError ChunkedEncodingError ClientPayloadError
+        ContentDecodingError DecodingError DecodeError ConnectionClosed ConnectionClosedError
+        SMTPServerDisconnected ReadTimeoutException TooManyRedirects ConnectionClosedByBroker
+        """
+    )
 )
 """The request was on its way, at least in part."""
 
 _ERRNO_NOT_SENT = frozenset(
-    """
-    ECONNREFUSED ENETUNREACH EHOSTUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL EAI
-    CERTIFICATE_VERIFY_FAILED WRONG_VERSION_NUMBER TLSV1_ALERT_PROTOCOL_VERSION
-    SSLV3_ALERT_HANDSHAKE_FAILURE NO_PROTOCOLS_AVAILABLE UNSUPPORTED_PROTOCOL
-    """.split()
+    _names(
+        """
+        ECONNREFUSED ENETUNREACH EHOSTUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL EAI
+        CERTIFICATE_VERIFY_FAILED WRONG_VERSION_NUMBER TLSV1_ALERT_PROTOCOL_VERSION
+        SSLV3_ALERT_HANDSHAKE_FAILURE NO_PROTOCOLS_AVAILABLE UNSUPPORTED_PROTOCOL
+        """
+    )
 )
 _ERRNO_SENT = frozenset({"ECONNRESET", "EPIPE", "ECONNABORTED"})
 

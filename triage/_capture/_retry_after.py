@@ -77,7 +77,7 @@ def header(headers: object, name: str) -> str | None:
 
 
 def from_headers(headers: object, now: float) -> float | None:
-    """Seconds named by the headers of an answer, None if none does. now: seconds since the epoch."""
+    """Seconds named by an answer's headers, None if none does. now: seconds since the epoch."""
     if headers is None:
         return None
     for name in _MILLISECONDS:

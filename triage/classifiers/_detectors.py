@@ -151,7 +151,8 @@ def _as_text(value: Any) -> str:
 def _patterns() -> dict[str, re.Pattern[str]]:
     return {
         "call": re.compile(
-            r"^(?:[\w.<>]{1,120}\.)?(?P<name>\w{1,120})\(\) (?:got an unexpected keyword argument|missing \d{1,3} required|"
+            r"^(?:[\w.<>]{1,120}\.)?(?P<name>\w{1,120})\(\) "
+            r"(?:got an unexpected keyword argument|missing \d{1,3} required|"
             r"takes (?:from )?\d{1,3}|got multiple values for|got some positional)"
         ),
         "attribute": re.compile(

@@ -12,7 +12,7 @@ MAX_FIELDS = 6
 
 
 class Field(NamedTuple):
-    """name: path of the field, with dots. problem: what was said about it, short, as it was said."""
+    """name: path of the field, with dots. problem: what was said about it, as it was said."""
 
     name: str
     problem: str
@@ -88,16 +88,16 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(
         re.compile(pattern)
         for pattern in (
-            r"missing (?P<count>\d{1,3}) required (?:keyword-only |positional )?arguments?: (?P<names>[^\n]{1,200})",
+            r"missing \d{1,3} required (?:keyword-only |positional )?argument\w?: (?P<names>.{1,200})",
             r"unexpected keyword argument '(?P<extra>[^']{1,80})'",
             r"missing required field `(?P<required>[^`]{1,80})`",
             r"contains unknown field `(?P<extra>[^`]{1,80})`",
-            r"(?P<problem>Expected `[^`]{1,40}`, got `[^`]{1,40}`) - at `\$\.?(?P<path>[^`]{1,120})`",
+            r"(?P<problem>Expected `[^`]{1,40}`, got `[^`]{1,40}`) - at `\$\.?(?P<path>[^`]{1,80})`",
             r"'(?P<required>[^']{1,80})' is a required property",
             r"Argument (?P<extra>\w{1,80}) is not in the tool",
             r"failed to parse field \[(?P<path>[^\]]{1,80})\] of type \[(?P<kind>[^\]]{1,40})\]",
             r"(?:constraint failed: \w{1,80}\.|column \")(?P<path>\w{1,80})",
-            r"Invalid (?:type|value|parameter) for '(?P<path>[^']{1,120})': (?P<problem>[^\n]{1,200})",
+            r"Invalid (?:type|value|parameter) for '(?P<path>[^']{1,99})': (?P<problem>[^\n]{1,200})",
             r"Field [`'\"](?P<path>[^`'\"]{1,80})[`'\"] (?P<problem>[^\n]{1,200})",
         )
     )
@@ -115,7 +115,8 @@ def _listed() -> re.Pattern[str]:
 @cache
 def _colons() -> re.Pattern[str]:
     return re.compile(
-        r"^ ?(?P<path>\w[\w.]{0,80}): (?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$",
+        r"^ ?(?P<path>\w[\w.]{0,80}): "
+        r"(?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$",
         re.MULTILINE,
     )
 

@@ -19,7 +19,7 @@ _MAX_DEPTH = 24
 
 
 class Verdict(NamedTuple):
-    """What a rule said of an exception. path: from the outermost exception to the one that decided."""
+    """What a rule said of an exception. path: from the outermost exception to the deciding one."""
 
     rule: Rule
     text: str
@@ -79,7 +79,7 @@ class Judge:
             self._over[kind] = [rule for rule in self._texts["text"] if _may_refine(rule, kind)]
 
     def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
-        """What this exception comes to, those it was raised from included; None if nothing speaks."""
+        """What an exception comes to, those it was raised from included; None if nothing speaks."""
         strong, weak = self._structure(info)
         if strong is not None:
             return strong
@@ -126,7 +126,7 @@ class Judge:
         return None, weak[0] if weak else None
 
     def _spoken(self, info: ErrorInfo, named: Verdict) -> Verdict:
-        """A built-in class of a defect; one that was given words of a full context window says that."""
+        """A built-in class of a defect, unless an exit was given words of a full context window."""
         if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
             found = self._search(
                 info, [rule for rule in self._texts["text"] if rule.name == "text.context"]
@@ -237,7 +237,7 @@ class Judge:
 _GENERAL = frozenset(
     {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
 )
-"""Causes whose names say little more than where it happened; what they were raised from says more."""
+"""Causes whose names say little; what such errors were raised from says more."""
 _OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget", "text.missing"})
 """What words may say of an error whose class speaks of the form of data."""
 

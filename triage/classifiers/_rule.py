@@ -62,7 +62,7 @@ def name_rule(
     severity: Severity | None = None,
     weak: bool = False,
 ) -> Rule:
-    """A rule on names. keys: separated by commas. examples, near: names that fit and that do not."""
+    """A rule on names. keys: separated by commas. examples, near: names that fit and do not."""
     return Rule(
         f"name.{name}",
         failure_type,
@@ -107,7 +107,7 @@ def word_rule(
 
 
 def lines(block: str) -> tuple[str, ...]:
-    """The lines of a block, without their common indent; a line indented further goes on the last one."""
+    """The lines of a block without their indent; one indented further goes on the line before."""
     found: list[str] = []
     indent = 0
     for line in block.splitlines():
@@ -130,7 +130,7 @@ _EMPTY_WORDS = frozenset({"error", "errors", "exception", "err", "exc", "respons
 
 @cache
 def words_of(name: str) -> tuple[str, ...]:
-    """A class name or code in lower-case words, the words that say only "error" left out at the end."""
+    """A class name or code in lower-case words, without those at the end that say only "error"."""
     words = [word.lower() for word in _WORD.findall(name[:120])]
     while len(words) > 1 and words[-1] in _EMPTY_WORDS:
         words.pop()
@@ -139,7 +139,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 @cache
 def pattern_of(keys: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all keys, compiled when first needed and bounded by words on both sides."""
+    """One expression for all keys, compiled when first needed, bounded by words on both sides."""
     return re.compile(r"(?<!\w)(?:" + "|".join(keys) + r")(?!\w)", re.DOTALL)
 
 

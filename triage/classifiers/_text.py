@@ -299,8 +299,8 @@ TEXT_RULES = (*_AGENT_TEXTS, *WORLD_TEXTS)
 
 _ITS_NUMBER = r"([45]\d\d)(?= ?(?:$|[.,;:)\]'\"<>]| |error))"
 _NAMES_OF_STATUSES = (
-    "bad request|unauthorized|payment required|forbidden|not found|method not allowed|conflict|gone|"
-    "too many requests|unprocessable|internal server error|bad gateway|"
+    "bad request|unauthorized|payment required|forbidden|not found|method not allowed|conflict|"
+    "gone|too many requests|unprocessable|internal server error|bad gateway|"
     "service (?:temporarily )?unavailable|gateway time ?out|client error|server error"
 )
 

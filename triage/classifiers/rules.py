@@ -11,7 +11,7 @@ from triage.failures import ErrorInfo
 from triage.steps import Step, Trajectory, refuse
 from triage.taxonomy import FailureType, Level, Severity
 
-from . import _advice, _detectors
+from . import _advice, _detectors, _messages
 from ._answers import ANSWER_RULES
 from ._judge import Judge, Verdict
 from ._rule import Rule
@@ -124,7 +124,7 @@ class RulesClassifier:
 
 
 def _certain(verdict: Verdict) -> bool:
-    """True for what the other side itself answered, or the network said: words alone are not that."""
+    """True for what the other side answered or the network said: words alone are not that."""
     rule = verdict.rule
     return rule.failure_type is FailureType.EXTERNAL_FAULT and rule.looks_at != "text"
 
@@ -215,7 +215,7 @@ def _kinds(
 
 
 def _guesses(trajectory: Trajectory, error: ErrorInfo | None) -> tuple[FailureType, ...]:
-    """What an unknown failure may be, likeliest first: only a direction for a costlier classifier."""
+    """What an unknown failure may be, likeliest first: a direction for a costlier classifier."""
     if error is None:
         return (FailureType.PLAN_INCOMPLETE, FailureType.GOAL_DRIFT) if trajectory.steps else ()
     if error.is_a("ValueError", "TypeError"):
@@ -271,10 +271,10 @@ def _diagnosis(
         evidence=evidence,
         critical_step=_index(steps, outcome.step),
         user_message=given.get("user_message")
-        or _advice.user_message(rule.failure_type, rule.cause),
+        or _messages.user_message(rule.failure_type, rule.cause),
         technical_details=_details(error, rule),
         hint=given.get("hint") or _advice.hint(case),
-        suggestions=_advice.suggestions(rule.cause),
+        suggestions=_messages.suggestions(rule.cause),
         retry_after_s=delay,
         candidates=outcome.candidates if "failure_type" not in given else (),
         classifier=RulesClassifier.name,

@@ -1,0 +1,177 @@
+"""No run ever sees another's steps, state, ids or hints."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from support import RETRY, Says
+
+import triage
+from triage import Agent, FailurePolicy, Limits, Retry, Run, Step, Usage
+
+pytestmark = pytest.mark.anyio
+
+
+async def checks_itself(task: int, *, run: Run, _triage_hint: str | None) -> tuple[int, str]:
+    for number in range(5):
+        run.record_step(Step(action=f"{task}.{number}"))
+        run.update_state({"task": task, f"only{task}": number})
+        await anyio.lowlevel.checkpoint()
+        assert triage.current_run() is run
+    assert [step.action for step in run.trajectory] == [f"{task}.{n}" for n in range(5)]
+    assert run.state == {"task": task, f"only{task}": 4}
+    assert len(run.history) == run.attempt - 1
+    if run.attempt == 1:
+        assert _triage_hint is None
+        if task % 3 == 0:
+            raise ConnectionError(str(task))
+    else:
+        assert _triage_hint == f"hint {task}"
+        assert run.history[0].error is not None
+        assert run.history[0].error.message == str(task)
+    return task, run.run_id
+
+
+AGENT = Agent(
+    checks_itself,
+    FailurePolicy(default=lambda context: Retry(f"hint {context.task}")),
+    classifier=Says(),
+)
+
+
+async def test_a_thousand_concurrent_runs_are_apart() -> None:
+    ids: dict[int, str] = {}
+
+    async def one(task: int) -> None:
+        number, run_id = await AGENT.run(task)
+        ids[number] = run_id
+
+    async with anyio.create_task_group() as group:
+        for task in range(1000):
+            group.start_soon(one, task)
+    assert sorted(ids) == list(range(1000))
+    assert len(set(ids.values())) == 1000
+
+
+async def test_runs_after_a_warm_up_run_in_the_same_task_are_apart() -> None:
+    await AGENT.run(0)
+    results: list[int] = []
+
+    async def one(task: int) -> None:
+        results.append((await AGENT.run(task))[0])
+
+    async with anyio.create_task_group() as group:
+        for task in (1, 2, 3):
+            group.start_soon(one, task)
+    assert sorted(results) == [1, 2, 3]
+
+
+def test_runs_from_several_threads_are_apart() -> None:
+    failures: list[BaseException] = []
+
+    def many(first: int) -> None:
+        async def all_of_them() -> None:
+            async with anyio.create_task_group() as group:
+                for task in range(first, first + 50):
+                    group.start_soon(AGENT.run, task)
+
+        try:
+            anyio.run(all_of_them)
+        except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+            failures.append(error)
+
+    threads = [threading.Thread(target=many, args=(start,)) for start in range(0, 400, 50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+async def test_a_run_inside_a_run_is_its_own_and_counts_in_the_outer_one() -> None:
+    inner_runs: list[Run] = []
+
+    async def inner(task: str, *, run: Run) -> str:
+        assert len(run.trajectory) == 0
+        run.record_step(Step(action="inner"))
+        run.record_usage(Usage(input_tokens=7))
+        inner_runs.append(run)
+        if run.attempt == 1:
+            raise ConnectionError("inner fault")
+        return task
+
+    inner_agent = Agent(inner, RETRY, classifier=Says())
+
+    async def outer(task: str, *, run: Run) -> str:
+        run.record_step(Step(action="outer"))
+        result = await inner_agent.run(task + "!")
+        assert triage.current_run() is run
+        assert [step.action for step in run.trajectory] == ["outer"]
+        assert run.usage.input_tokens == 14
+        return result
+
+    agent = Agent(outer)
+    assert await agent.run("t", run_id="outer-run") == "t!"
+    assert [run.attempt for run in inner_runs] == [1, 2]
+    (started, *_rest) = await inner_agent.store.read(inner_runs[0].run_id)
+    assert started.parent == "outer-run"  # type: ignore[union-attr] # the first event is RunStarted
+
+
+async def test_what_an_inner_run_uses_is_held_against_the_limits_of_the_outer_one() -> None:
+    async def inner(task: str, *, record_usage: Any) -> None:
+        record_usage(Usage(input_tokens=100))
+
+    inner_agent = Agent(inner)
+
+    async def outer(task: str, *, record_step: Any) -> str:
+        await inner_agent.run(task)
+        record_step(Step(action="after"))
+        return "never"
+
+    with pytest.raises(triage.TriageEscalationError) as caught:
+        await Agent(outer, limits=Limits(tokens=99)).run("t")
+    assert caught.value.context is not None
+    assert len(caught.value.context.trajectory) == 0
+
+
+async def test_threads_of_one_attempt_record_without_losing_a_step() -> None:
+    def many(run: Run) -> None:
+        for _ in range(500):
+            run.record_step(Step(action="t"))
+
+    async def works(task: str, *, run: Run) -> list[int | None]:
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(anyio.to_thread.run_sync, many, run)
+        return [step.index for step in run.trajectory]
+
+    agent = Agent(works)
+    assert await agent.run("t", run_id="threads") == list(range(2000))
+    events = await agent.store.read("threads")
+    assert [event.seq for event in events] == list(range(len(events)))
+
+
+async def test_a_recorded_value_is_not_changed_by_its_owner_afterwards() -> None:
+    async def works(task: str, *, run: Run) -> None:
+        payload: dict[str, Any] = {"list": [1]}
+        run.record_step(Step(action="a", tool_input=payload, tool_output=payload["list"]))
+        run.update_state({"kept": payload})
+        payload["list"].append("changed")
+        assert run.trajectory[0].tool_input == {"list": [1]}
+        assert run.trajectory[0].tool_output == [1]
+        assert run.state == {"kept": {"list": [1]}}
+
+    await Agent(works).run("t")
+
+
+async def test_a_finished_run_leaves_memory_after_the_last_thousand() -> None:
+    async def works(task: int) -> int:
+        return task
+
+    agent = Agent(works)
+    for task in range(1100):
+        await agent.run(task)
+    assert len(await agent.store.runs()) == 1000
