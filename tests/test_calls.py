@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import BaseModel
-from support import RETRY, Says, always, in_turn
+from support import RETRY, Says, always
 
 import triage
 from triage import (
@@ -367,7 +367,7 @@ async def test_a_reused_result_has_its_declared_type_and_is_nobody_elses() -> No
     seen: list[Any] = []
 
     async def works(task: str, *, run: Run) -> None:
-        values = [await typed(), await tuple_(1), await untyped()]
+        values = [await typed(), await tuple_(1), await untyped()]  # type: ignore[no-untyped-call] # as above
         seen.append(values)
         if run.attempt == 1:
             values[0].append("spoiled")
@@ -792,7 +792,9 @@ async def test_an_interrupt_lets_an_unsafe_call_finish_and_starts_no_other() -> 
         await charge("b")
         return first
 
-    agent = Agent(works, limits=triage.Limits(attempt_seconds=0.02, attempts=2), **recovers(Retry()))
+    agent = Agent(
+        works, limits=triage.Limits(attempt_seconds=0.02, attempts=2), **recovers(Retry())
+    )
     with pytest.raises(TriageEscalationError):
         await agent.run("t")
     assert log[:2] == ["begin a", "end a"]
@@ -806,7 +808,7 @@ async def test_a_tool_is_refused_for_what_it_cannot_be() -> None:
         def yields() -> Any:
             yield 1
 
-    with pytest.raises(UsageError, match="twice|already"):
+    with pytest.raises(UsageError, match="already"):
         triage.tool(triage.tool(len_of))
 
 

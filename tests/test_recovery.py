@@ -48,7 +48,7 @@ class Recording:
         self.attempts = attempts
         self.told: list[dict[str, Any]] = []
 
-    async def __call__(  # noqa: PLR0913 - everything an attempt can be told
+    async def __call__(
         self,
         task: str,
         *,
@@ -83,7 +83,13 @@ async def test_retry_tells_its_hint_waits_and_injects_for_one_attempt_alone() ->
     strategy = in_turn(Retry("use the other door", delay=4.0, inject={"extra": "once"}), Retry())
     agent = Agent(fn, always(strategy), classifier=Says(), environment=env)
     assert await agent.run("t") == "done"
-    nothing = {"hint": None, "subgoal": None, "state": None, "extra": "none", "steps": []}
+    nothing: dict[str, Any] = {
+        "hint": None,
+        "subgoal": None,
+        "state": None,
+        "extra": "none",
+        "steps": [],
+    }
     assert fn.told == [
         nothing,
         nothing | {"hint": "use the other door", "extra": "once"},
@@ -233,7 +239,9 @@ async def test_the_errors_pickle_whatever_the_original_was(action: Any) -> None:
     travelled = pickle.loads(pickle.dumps(caught.value))
     assert type(travelled) is type(caught.value)
     assert str(travelled) == str(caught.value)
+    assert travelled.context is not None
     assert travelled.context.exception is None
+    assert travelled.context.error is not None
     assert travelled.context.error.message == "cannot travel"
     assert travelled.context.trajectory[0].action == "try"
     if isinstance(travelled, TriageSuspendedError):
@@ -483,7 +491,7 @@ async def test_a_step_over_the_limit_interrupts_whatever_the_agent_catches() -> 
             try:
                 record_step(Step(action="again"))
                 recorded.append(number)
-            except Exception:  # noqa: BLE001, S112 - an agent that swallows everything
+            except Exception:  # noqa: BLE001 - an agent that swallows everything
                 continue
         return "never"
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._agent import Agent, agent
     from ._capture import hint, not_attempted
     from ._env import Environment
     from ._loop import Restarted
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         happened,
         rerun,
     )
-    from ._agent import Agent, agent
     from .checks import Checks, Durability
     from .classifiers import Classifier, RulesClassifier, diagnose
     from .diagnosis import Diagnosis, Evidence

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from ._call import Function, read_function
+from ._drivers import current
 from ._env import SYSTEM, Environment
 from ._loop import check_run_id, run_loop, stream_loop
-from ._drivers import current
 from ._session import Config, Session, Suspensions
 from .checks import Checks, Durability
 from .errors import StaleWriter, UsageError
@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    """The options of an agent beside its policy and its result type; see `Agent`."""
+
+    classifier: Classifier | None
+    limits: Limits | None
+    store: Store | str | None
+    checks: Checks | None
+    durability: Durability | None
+    observers: Iterable[Observer]
+    name: str | None
+    verify: Callable[[Any], Any] | None
+    environment: Environment | None
 
 
 class Agent(Generic[T]):
@@ -51,52 +65,31 @@ class Agent(Generic[T]):
     def __init__(
         self: Agent[R],
         fn: Callable[..., Any],
-        policy: FailurePolicy | None = ...,
+        policy: FailurePolicy | None = None,
         *,
         result_type: type[R],
-        classifier: Classifier | None = ...,
-        limits: Limits | None = ...,
-        store: Store | str | None = ...,
-        checks: Checks | None = ...,
-        durability: Durability | None = ...,
-        observers: Iterable[Observer] = ...,
-        name: str | None = ...,
-        verify: Callable[[Any], Any] | None = ...,
-        environment: Environment | None = ...,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[R],
         fn: Callable[..., Coroutine[Any, Any, R]],
-        policy: FailurePolicy | None = ...,
-        *,
-        classifier: Classifier | None = ...,
-        limits: Limits | None = ...,
-        store: Store | str | None = ...,
-        checks: Checks | None = ...,
-        durability: Durability | None = ...,
-        observers: Iterable[Observer] = ...,
-        name: str | None = ...,
-        verify: Callable[[Any], Any] | None = ...,
-        result_type: None = ...,
-        environment: Environment | None = ...,
+        policy: FailurePolicy | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[list[R]],
+        fn: Callable[..., AsyncIterator[R]],
+        policy: FailurePolicy | None = None,
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[R],
         fn: Callable[..., R],
-        policy: FailurePolicy | None = ...,
-        *,
-        classifier: Classifier | None = ...,
-        limits: Limits | None = ...,
-        store: Store | str | None = ...,
-        checks: Checks | None = ...,
-        durability: Durability | None = ...,
-        observers: Iterable[Observer] = ...,
-        name: str | None = ...,
-        verify: Callable[[Any], Any] | None = ...,
-        result_type: None = ...,
-        environment: Environment | None = ...,
+        policy: FailurePolicy | None = None,
+        **options: Unpack[Options],
     ) -> None: ...
     def __init__(  # noqa: PLR0913 - the options of an agent, grouped in values as far as they belong together
         self,
@@ -274,7 +267,7 @@ def _expect(field: str, value: object, *kinds: type) -> None:
         raise UsageError(f"Agent({field}=…) must be {wanted} or None, not {type(value).__name__}")
 
 
-def configure(  # noqa: PLR0913 - the options of an agent
+def configure(
     function: Function,
     *,
     policy: Any,
@@ -336,7 +329,13 @@ def agent(fn: Callable[..., Coroutine[Any, Any, R]], /) -> Agent[R]: ...
 @overload
 def agent(fn: Callable[..., R], /) -> Agent[R]: ...
 @overload
-def agent(**options: Any) -> Callable[[Callable[..., Any]], Agent[Any]]: ...
+def agent(
+    *, policy: FailurePolicy | None = None, result_type: type[R], **options: Unpack[Options]
+) -> Callable[[Callable[..., Any]], Agent[R]]: ...
+@overload
+def agent(
+    *, policy: FailurePolicy | None = None, **options: Unpack[Options]
+) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Agent[R]]: ...
 def agent(fn: Any = None, /, **options: Any) -> Any:
     """`Agent` as a decorator, with or without options: `@agent`, `@agent(limits=…)`."""
     if fn is None:

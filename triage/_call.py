@@ -75,9 +75,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
     except ValueError:
         raise UsageError(f"{name} has no signature to read; wrap it in a function") from None
     parameters = list(signature.parameters.values())
-    positional = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     leading = 2 if not bound and positional and positional[0].name in ("self", "cls") else 1
     if len(positional) < leading and not takes_any:
@@ -115,7 +113,9 @@ def _kind(function: Any, name: str) -> str:
     if any(inspect.iscoroutinefunction(candidate) for candidate in candidates):
         return "async"
     if any(inspect.isgeneratorfunction(candidate) for candidate in candidates):
-        raise UsageError(f"{name} is a sync generator; make it an async generator to stream from it")
+        raise UsageError(
+            f"{name} is a sync generator; make it an async generator to stream from it"
+        )
     return "sync"
 
 
@@ -132,15 +132,14 @@ def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[s
     return filled
 
 
-class Failed(Exception):  # noqa: N818 - never leaves the engine: it says "failed", not that we erred
+class Failed(Exception):
     """An attempt was interrupted; `__cause__` is what the function raised then, if anything."""
 
 
 async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
     """Call the function once. Its result, or what it raised; `Failed` if it was interrupted."""
     if function.kind == "generator":
-        items = [item async for item in stream_attempt(function, run, kwargs)]
-        return items
+        return [item async for item in stream_attempt(function, run, kwargs)]
     token = current.set(run)
     try:
         if run.session.config.plain:
@@ -203,7 +202,7 @@ async def _surrounded(function: Function, run: Run, kwargs: Mapping[str, Any]) -
         for manager in run.session.entered:
             stack.enter_context(manager)
         return await _invoke(function, run, kwargs)
-    return None  # the scope swallowed its own cancellation; `_end` sees that it was cancelled
+    return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `_end` sees it
 
 
 def _scope(run: Run) -> Any:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ._run import Run
 from ._plain import plain
+from ._run import Run
 from .checks import Checks, objection, validate_result
 from .diagnosis import Diagnosis, Evidence
 from .taxonomy import Cause, FailureType
 
 
-class Refused(Exception):  # noqa: N818 - never leaves the engine
+class Refused(Exception):
     """The result failed a check. `diagnosis` says which; `__cause__` is what the check raised."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:

@@ -28,7 +28,9 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     diagnosis = context.diagnosis
     limits = session.config.limits
     if diagnosis.severity is Severity.FATAL:
-        return Decision(Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True)
+        return Decision(
+            Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
+        )
     if session.question is not None:
         return _ask(session, session.question)
     state = session.state
@@ -56,11 +58,17 @@ def _ask(session: Session, question: Question) -> Decision:
     return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
 
 
+MAX_DIGITS = 15
+"""Of a checkpoint id: more are no position, and int() of very many digits is slow."""
+
+
 def infeasible(session: Session, action: Action) -> str | None:
     """Why an action cannot be performed whoever asks for it; None if it can."""
     state = session.state
     match action:
-        case Rollback(checkpoint_id=str(checkpoint)) if _known_checkpoint(state, checkpoint) is None:
+        case Rollback(checkpoint_id=str(checkpoint)) if (
+            _known_checkpoint(state, checkpoint) is None
+        ):
             return (
                 f"Rollback.checkpoint_id {checkpoint!r} is no checkpoint of this run; use what "
                 "record_step or update_state returned, or None for the last one"
@@ -95,7 +103,7 @@ def _uninjectable(session: Session, inject: Mapping[str, Any]) -> str | None:
 
 
 def _known_checkpoint(state: RunState, checkpoint: str) -> int | None:
-    if not checkpoint.isascii() or not checkpoint.isdigit() or len(checkpoint) > 15:
+    if not checkpoint.isascii() or not checkpoint.isdigit() or len(checkpoint) > MAX_DIGITS:
         return None
     position = int(checkpoint)
     return position if state.ledger_at(position) is not None else None
@@ -105,7 +113,11 @@ def _unrepeatable(session: Session, state: RunState) -> str | None:
     """A hand-written step with an effect cannot be replayed; a compensator must undo it first."""
     for step in state.steps:
         by_hand = not (step.metadata and "call" in step.metadata)
-        if by_hand and step.effect in UNSAFE and not _has_undo(session, state, f"step:{step.index}"):
+        if (
+            by_hand
+            and step.effect in UNSAFE
+            and not _has_undo(session, state, f"step:{step.index}")
+        ):
             return (
                 f"step {step.index} ({step.action}) had the effect {step.effect} and was recorded by "
                 "hand: it cannot be repeated; make it a @triage.tool, or register a compensator"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
-from ._run import Run
 from ._plain import plain
+from ._run import Run
 from ._session import Session
 from ._worker import in_worker
 from .diagnosis import Diagnosis, Evidence
@@ -36,15 +35,13 @@ async def diagnose(session: Session, run: Run, info: ErrorInfo | None) -> Diagno
             with anyio.fail_after(seconds):
                 answer = await classifier.classify(trajectory, session.task)
         else:
-            answer = await in_worker(
-                classifier.classify, trajectory, session.task, seconds=seconds
-            )
+            answer = await in_worker(classifier.classify, trajectory, session.task, seconds=seconds)
             if inspect.isawaitable(answer):
                 answer = await answer
         return as_diagnosis(answer, name)
     except TimeoutError:
         return _undiagnosed(name, f"{name} took longer than {seconds} s")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - any classifier may fail in any way; it is logged
         logger.exception("classifier %s failed", name)
         return _undiagnosed(name, f"{name} failed with {type(error).__name__}: {error}"[:300])
 

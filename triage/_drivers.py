@@ -25,13 +25,17 @@ async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any
     return await _drive(run, tool, args, kwargs)
 
 
-async def call_any(run: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def call_any(
+    run: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """`run.call`: any function, sync ones in a thread."""
     tool, owner = tool_of(function)
     return await _drive(run, tool, owner + args, kwargs)
 
 
-async def _drive(run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def _drive(
+    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     begun = begin(run, tool, args, kwargs)
     if isinstance(begun, Reused):
         return begun.result

@@ -43,7 +43,9 @@ async def follow(
 ) -> AsyncIterator[Event]:
     """Start a run and yield its events; raises, after the last of them, what the run raised."""
     bell = _Bell()
-    session = new_session(config._replace(observers=(*config.observers, bell), plain=False, busy=True))
+    session = new_session(
+        config._replace(observers=(*config.observers, bell), plain=False, busy=True)
+    )
     raised: list[Exception] = []
     over = False
 
@@ -70,4 +72,3 @@ async def follow(
             await bell.wait()
     if raised:
         raise raised[0]
-

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from ._call import Failed, Function, attempt, passes, stream_attempt
+from ._plain import plain_noting
 from ._recover import (
     Failure,
     Next,
@@ -16,12 +17,11 @@ from ._recover import (
     recover,
 )
 from ._run import Run
-from ._plain import plain_noting
 from ._session import Session
 from .actions import Action
 from .diagnosis import Diagnosis
 from .errors import StaleWriter, UsageError
-from .events import RunFinished
+from .events import EXACT, RunFinished
 
 
 class Restarted(NamedTuple):
@@ -140,7 +140,7 @@ async def finish(session: Session, result: Any) -> Any:
 async def _leave(session: Session, error: BaseException, status: str) -> None:
     from ._capture import capture
 
-    session.add(RunFinished, status, None, True, capture(error))
+    session.add(RunFinished, status, None, EXACT, capture(error))
     await session.flush_beside(error)
 
 
@@ -153,12 +153,16 @@ async def _cancelled(session: Session, run: Run, error: BaseException) -> None:
         await _leave(session, error, "cancelled")
 
 
+MAX_RUN_ID = 128
+_PUNCTUATION = str.maketrans("", "", "._:-")
+
+
 def check_run_id(run_id: object) -> str:
     """A run id given by a caller. Raises UsageError for one that is no id."""
     if not isinstance(run_id, str):
         raise UsageError(f"run_id must be text or None, not {type(run_id).__name__}")
-    plain_characters = run_id.replace(".", "").replace("_", "").replace(":", "").replace("-", "")
-    if not 1 <= len(run_id) <= 128 or not (plain_characters.isascii() and plain_characters.isalnum()):  # fmt: skip
+    letters = run_id.translate(_PUNCTUATION)
+    if not (letters.isascii() and letters.isalnum() and len(run_id) <= MAX_RUN_ID):
         raise UsageError(
             f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
         )

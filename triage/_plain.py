@@ -66,7 +66,9 @@ def plain_noting(value: Any) -> tuple[Any, bool]:
     return result, loss.place is None
 
 
-def to_plain(value: Any, depth: int, path: str, loss: Loss | None, *, tuples: bool = False) -> Any:
+def to_plain(  # noqa: PLR0911 - one return a kind
+    value: Any, depth: int, path: str, loss: Loss | None, *, tuples: bool = False
+) -> Any:
     cls = value.__class__
     if cls in ATOMS:
         return value
@@ -81,7 +83,9 @@ def to_plain(value: Any, depth: int, path: str, loss: Loss | None, *, tuples: bo
             return {
                 key: item
                 if item.__class__ in ATOMS
-                else to_plain(item, depth - 1, f"{path}[{key!r}]" if loss else path, loss, tuples=tuples)
+                else to_plain(
+                    item, depth - 1, f"{path}[{key!r}]" if loss else path, loss, tuples=tuples
+                )
                 for key, item in value.items()
             }
         return _odd_mapping(value, depth, path, loss)
@@ -114,7 +118,9 @@ def _odd_mapping(value: Mapping[Any, Any], depth: int, path: str, loss: Loss | N
     return {MARK: "map", "items": items}
 
 
-def _other(value: Any, depth: int, path: str, loss: Loss | None) -> Any:  # noqa: PLR0911 - one return a kind
+def _other(  # noqa: C901, PLR0911 - one return a kind
+    value: Any, depth: int, path: str, loss: Loss | None
+) -> Any:
     if loss is not None:
         loss.note(path, value)
     if isinstance(value, enum.Enum):
@@ -124,8 +130,9 @@ def _other(value: Any, depth: int, path: str, loss: Loss | None) -> Any:  # noqa
             return to_plain(kind(value), depth, path, None)
     if isinstance(value, Mapping):
         return to_plain(dict(value), depth, path, None)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return to_plain(dict(zip(value._fields, value, strict=True)), depth, path, None)
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return to_plain(dict(zip(names, value, strict=True)), depth, path, None)
     if isinstance(value, tuple | list):
         return to_plain(list(value), depth, path, None)
     if isinstance(value, AbstractSet):
@@ -139,7 +146,7 @@ def _other(value: Any, depth: int, path: str, loss: Loss | None) -> Any:  # noqa
     if is_dataclass(value) and not isinstance(value, type):
         named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
         return to_plain(named, depth, path, None)
-    dump = getattr(type(value), "model_dump", None)
+    dump = getattr(value, "model_dump", None)
     if dump is not None:
-        return to_plain(value.model_dump(mode="json"), depth, path, None)
+        return to_plain(dump(mode="json"), depth, path, None)
     return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}

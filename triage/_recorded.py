@@ -12,18 +12,23 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ._capture import capture
-from ._recorder import UNSAFE, Recorder
 from ._plain import MARK, plain, plain_noting
+from ._recorder import UNSAFE, Recorder
 from ._serde import digest
 from ._tool import CurrentCall, Tool
 from .diagnosis import Diagnosis, Evidence
 from .errors import AttemptInterrupted, InDoubt
-from .events import CallFinished, CallStarted
+from .events import EXACT, CallFinished, CallStarted
 from .failures import ErrorInfo
+from .observers import logger
 from .redact import redact
 from .state import Call
 from .steps import Step
 from .taxonomy import Cause, FailureType, Severity
+
+MAX_SHOWN = 200
+"""Characters of a call's arguments that a question shows."""
+REPLAYED = True
 
 
 class Question(NamedTuple):
@@ -60,7 +65,9 @@ class Reused(NamedTuple):
 # Deciding -----------------------------------------------------------------------------------------
 
 
-def begin(run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Begun | Reused:
+def begin(
+    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Begun | Reused:
     """Start a call: journal its start, or give the result it had.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
@@ -159,7 +166,7 @@ def _doubt(call: Call) -> Question:
 
 def _text(arguments: Any) -> str:
     text = redact(json.dumps(arguments))
-    return text if len(text) <= 200 else text[:199] + "…"
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
 def _ask(run: Recorder, question: Question) -> NoReturn:
@@ -197,9 +204,7 @@ def _reuse(run: Recorder, tool: Tool, call: Call) -> Any:
                 metadata={"call": call.key, "replayed": True},
             )
         )
-    session.add(
-        CallFinished, run.number, call.key, "done", None, call.exact, None, True, step
-    )
+    session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
     return result
 
 
@@ -207,14 +212,12 @@ def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
     if call.exact:
         return plain(call.result)
     if tool.returns is not None and tool.returns is not Any and MARK not in json.dumps(call.result):
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
         try:
             return TypeAdapter(tool.returns).validate_json(json.dumps(call.result))
-        except ValidationError:
-            pass
-        except Exception:  # noqa: BLE001 - an annotation pydantic cannot build; the live value may serve
-            pass
+        except (ValidationError, PydanticUserError, NameError):
+            logger.debug("%s: its result is not the declared type; using the live one", tool.name)
     if live is not None and call.key in live:
         return live[call.key]
     raise InDoubt(
@@ -236,7 +239,7 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
         if session.live is None:
             session.live = {}
         session.live[begun.key] = result
-    _close(run, begun, "done", data, exact, None)
+    _close(run, begun, "done", data, None, exact=exact)
     undo = begun.tool.compensate
     if undo is not None and not run.over:
         name = getattr(undo, "__qualname__", type(undo).__name__)
@@ -264,7 +267,7 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
         outcome = "in_doubt"
     else:
         outcome = "failed"
-    _close(run, begun, outcome, None, True, info)
+    _close(run, begun, outcome, None, info)
     durability = run.session.config.durability
     first = run.interrupt is None and not run.over
     if outcome == "in_doubt" and durability.on_in_doubt != "rerun" and first:
@@ -283,8 +286,14 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
         )
 
 
-def _close(  # noqa: PLR0913, PLR0917 - the fields of the event
-    run: Recorder, begun: Begun, outcome: str, data: Any, exact: bool, error: ErrorInfo | None  # noqa: FBT001
+def _close(
+    run: Recorder,
+    begun: Begun,
+    outcome: str,
+    data: Any,
+    error: ErrorInfo | None,
+    *,
+    exact: bool = EXACT,
 ) -> None:
     session = run.session
     unsafe = begun.tool.effect in UNSAFE
@@ -303,7 +312,7 @@ def _close(  # noqa: PLR0913, PLR0917 - the fields of the event
             )
         )
         session.add(
-            CallFinished, run.number, begun.key, outcome, data, exact, error, False, index,
+            CallFinished, run.number, begun.key, outcome, data, exact, error, not REPLAYED, index,
             begun.call.asked,
         )  # fmt: skip
     if unsafe:

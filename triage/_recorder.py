@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ._plain import plain
 from ._serde import exact
+from .diagnosis import Diagnosis, Evidence
 from .errors import AttemptInterrupted, AttemptOver, UsageError
 from .events import (
     CompensatorRegistered,
@@ -19,7 +20,6 @@ from .events import (
     UsageRecorded,
 )
 from .observers import notify
-from .diagnosis import Diagnosis, Evidence
 from .steps import Step, Trajectory, Usage, refuse
 from .taxonomy import Cause, Effect, FailureType, Severity
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ._session import Session
     from .actions import Action
     from .failures import Attempt
+
 
 class Guidance(NamedTuple):
     """What an attempt is told, built from the last action alone; all None in the first attempt.
@@ -228,7 +229,9 @@ class Recorder:
             raise UsageError(f"complete({name!r}): no such subgoal; declared are: {known}")
         self._record(SubgoalCompleted, name)
 
-    def compensator(self, function: Callable[..., Any], *args: Any, name: str | None = None) -> None:
+    def compensator(
+        self, function: Callable[..., Any], *args: Any, name: str | None = None
+    ) -> None:
         """Register what undoes the last hand-written step: `function(*args)`, sync or async.
 
         A rollback past that step runs it, newest first. name: as the journal shows it; None takes the

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
+from ._plain import plain
 from ._recorder import NO_GUIDANCE, UNSAFE, Guidance, Replay
 from ._run import Run
-from ._plain import plain
 from ._session import Session, Waiting
-from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
-from .diagnosis import Diagnosis, Evidence
+from .actions import Abort, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .diagnosis import Diagnosis
 from .errors import (
     StaleWriter,
     TriageAbortError,
@@ -23,6 +22,7 @@ from .errors import (
     TriageSuspendedError,
 )
 from .events import (
+    EXACT,
     ActionChosen,
     AttemptFailed,
     AttemptStarted,
@@ -30,15 +30,16 @@ from .events import (
     RunFinished,
     RunSuspended,
 )
-from .failures import ErrorInfo, FailureContext
+from .failures import FailureContext
 from .observers import logger
 from .redact import redact
-from .state import Compensation, RunState
-from .taxonomy import Cause, FailureType, Severity
+from .state import Compensation
+
 
 class Failure(NamedTuple):
     """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
-    is known already (an interrupt, a check), None where the classifier must say."""
+    is known already (an interrupt, a check), None where the classifier must say.
+    """
 
     error: BaseException | None
     diagnosis: Diagnosis | None = None
@@ -219,7 +220,7 @@ async def _run_compensator(
         answer = undo()
         if inspect.isawaitable(answer):
             await answer
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it raises ends the run, and is logged
         session.add(CompensatorRan, context.attempt, entry.name, entry.key, capture(error))
         logger.exception("compensator %s failed", entry.name)
         reason = f"the compensator {entry.name} failed with {type(error).__name__}"
@@ -256,7 +257,7 @@ async def stop(
     reason: str | None,
 ) -> NoReturn:
     """End the run: journal it, store it, and raise `kind` from the original error."""
-    session.add(RunFinished, status, None, True, context.error)
+    session.add(RunFinished, status, None, EXACT, context.error)
     count_in_parent(session)
     error = kind(_message(context, status, reason), context)
     await session.flush_beside(error)
@@ -293,7 +294,10 @@ async def suspend(session: Session, context: FailureContext, action: Suspend) ->
         plain(dict(action.metadata)),
     )
     error = TriageSuspendedError(
-        f"run {session.run_id[:8]} is suspended: {question}", context, token=token, question=question
+        f"run {session.run_id[:8]} is suspended: {question}",
+        context,
+        token=token,
+        question=question,
     )
     since = session.config.env.monotonic()
     session.config.suspensions.put(token, Waiting(session, context, since))

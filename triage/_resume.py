@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from ._call import Function
 from ._decide import Decision, infeasible
 from ._loop import run_loop
-from ._recover import perform
 from ._plain import plain_noting
+from ._recover import perform
 from ._session import Session, Suspensions, Waiting
 from .actions import Abort, Action, Escalate, Happened, Rerun, Retry, Suspend
 from .errors import UsageError
@@ -44,8 +44,9 @@ def _check(waiting: Waiting, answer: Any) -> None:
             f"this run asks: {question.text} Answer with happened(result), rerun(), Abort() or "
             f"Escalate(), not {type(answer).__name__}"
         )
-    if isinstance(answer, get_args(Action)):
-        refused = infeasible(waiting.session, answer)
+    if not isinstance(answer, Happened | Rerun):
+        action: Action = answer
+        refused = infeasible(waiting.session, action)
         if refused is not None:
             raise UsageError(refused)
 
@@ -65,5 +66,4 @@ def _carry_out(session: Session, answer: Any) -> Action:
     if isinstance(answer, Rerun) and question is not None:
         session.add(ApprovalGiven, "call", question.key, "approved")
         return Retry()
-    action: Action = answer
-    return action
+    return cast("Action", answer)

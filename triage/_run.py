@@ -29,6 +29,8 @@ def current_run() -> Run:
     """The attempt the calling code runs in. Raises UsageError outside of any."""
     run = current.get()
     if run is None:
-        raise UsageError("current_run() was called outside of a run; call it from an agent function")
+        raise UsageError(
+            "current_run() was called outside of a run; call it from an agent function"
+        )
     assert isinstance(run, Run)
     return run

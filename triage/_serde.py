@@ -63,8 +63,9 @@ def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - on
     for kind in (str, bool, int, float):
         if isinstance(value, kind):
             return _canonical(kind(value), field, depth - 1)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        value = dict(zip(value._fields, value, strict=True))
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        value = dict(zip(names, value, strict=True))
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
             return {
@@ -79,7 +80,11 @@ def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - on
     if isinstance(value, list | tuple):
         return [_canonical(item, f"{field}[{at}]", depth - 1) for at, item in enumerate(value)]
     if isinstance(value, AbstractSet):
-        return [MARK, "set", sorted((_canonical(i, field, depth - 1) for i in value), key=json.dumps)]
+        return [
+            MARK,
+            "set",
+            sorted((_canonical(i, field, depth - 1) for i in value), key=json.dumps),
+        ]
     return _canonical_object(value, field, depth)
 
 
@@ -96,8 +101,9 @@ def _canonical_object(value: Any, field: str, depth: int) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
         return [MARK, name, _canonical(named, field, depth - 1)]
-    if hasattr(type(value), "model_dump"):
-        return [MARK, name, _canonical(value.model_dump(), field, depth - 1)]
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return [MARK, name, _canonical(dump(), field, depth - 1)]
     raise _no_form(value, field, "it has no exact JSON form")
 
 

@@ -85,7 +85,8 @@ class Config(NamedTuple):
 
     parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
     around the attempts and no observer listens. watch: the limits, where one must be looked at with
-    each event. busy: there are observers or there is a limit to watch. suspensions: the runs that wait in this process.
+    each event. busy: there are observers or there is a limit to watch. suspensions: the runs that
+    wait in this process.
     """
 
     name: str
@@ -151,7 +152,9 @@ class Session:
         if config.observers:
             notify(config.observers, started)
 
-    def add(self, kind: Callable[..., Event], *fields: Any) -> Sequence[AbstractContextManager[Any]]:
+    def add(
+        self, kind: Callable[..., Event], *fields: Any
+    ) -> Sequence[AbstractContextManager[Any]]:
         """Record an event; the context managers that observers gave for it."""
         events = self.events
         with self.lock:
@@ -201,9 +204,11 @@ class Session:
         """Flush while `error` is on its way: a store that fails is logged and noted on it."""
         try:
             await self.flush()
-        except Exception as store_error:
+        except Exception as store_error:  # noqa: BLE001 - logged and noted
             logger.exception("run %s: the store failed", self.run_id)
-            error.add_note(f"the journal was not stored: {type(store_error).__name__}: {store_error}")
+            error.add_note(
+                f"the journal was not stored: {type(store_error).__name__}: {store_error}"
+            )
 
 
 _new = tuple.__new__

@@ -21,11 +21,19 @@ class Tool:
     """What is known of a function whose calls are recorded. Made by `tool`, read by the engine."""
 
     __slots__ = (
-        "compensate", "effect", "function", "ignore", "is_async", "key", "name", "signature",
-        "timeout", "_returns",
+        "_returns",
+        "compensate",
+        "effect",
+        "function",
+        "ignore",
+        "is_async",
+        "key",
+        "name",
+        "signature",
+        "timeout",
     )  # fmt: skip
 
-    def __init__(  # noqa: PLR0913 - the options of the decorator, all by keyword
+    def __init__(
         self,
         function: Callable[..., Any],
         *,
@@ -55,7 +63,9 @@ class Tool:
         if timeout is not None and (
             isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0
         ):
-            raise UsageError(f"tool(timeout=…) must be a number of seconds above 0, not {timeout!r}")
+            raise UsageError(
+                f"tool(timeout=…) must be a number of seconds above 0, not {timeout!r}"
+            )
         self.compensate = compensate
         self.key = key
         self.ignore = frozenset(ignore)
@@ -174,8 +184,9 @@ def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
     """
     owner: tuple[Any, ...] = ()
     bound_to = getattr(function, "__self__", None)
-    if bound_to is not None and hasattr(function, "__func__"):
-        owner, function = (bound_to,), function.__func__
+    unbound = getattr(function, "__func__", None)
+    if bound_to is not None and unbound is not None:
+        owner, function = (bound_to,), unbound
     known = getattr(function, TOOL_ATTRIBUTE, None)
     if isinstance(known, Tool):
         return known, owner

@@ -156,7 +156,7 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(holder, globalns=_NAMES)
 
 
-def _reader(hint: Any) -> Reader:
+def _reader(hint: Any) -> Reader:  # noqa: PLR0911 - one return a kind
     """How a field of this annotation is read; checks its type and says where it is wrong."""
     if hint is Any:
         return lambda value, _where: value

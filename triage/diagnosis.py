@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from .steps import refuse
 from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Severity, severity_of
@@ -19,6 +19,10 @@ class Evidence(NamedTuple):
     rule: str
     text: str
     step: int | None = None
+
+
+_BY_DEFAULT: Any = None
+"""Filled in by `Diagnosis` itself, so that readers never meet None."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Diagnosis:
 
     failure_type: FailureType
     cause: Cause | str | None = None
-    severity: Severity = cast("Severity", None)
-    level: Level = cast("Level", None)
+    severity: Severity = _BY_DEFAULT
+    level: Level = _BY_DEFAULT
     confidence: float = 1.0
     evidence: tuple[Evidence, ...] = ()
     critical_step: int | None = None

@@ -17,7 +17,7 @@ AttemptInterrupted             a BaseException: unwinds an attempt that has been
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .diagnosis import Diagnosis
@@ -128,9 +128,6 @@ class AttemptInterrupted(BaseException):
     caller of `Agent.run`: it becomes a diagnosed failure.
     """
 
-    diagnosis: Diagnosis
-
-    def __new__(cls, diagnosis: Diagnosis) -> Self:
-        error = super().__new__(cls, str(diagnosis))
-        error.diagnosis = diagnosis
-        return error
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(diagnosis)
+        self.diagnosis = diagnosis

@@ -7,13 +7,13 @@ is these events and nothing else; trajectory, state, checkpoints, limits and rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from .actions import Action, Rollback
+from .actions import Action
 from .diagnosis import Diagnosis
-from .failures import Attempt, ErrorInfo
-from .steps import NO_USAGE, Step, Trajectory, Usage
+from .failures import ErrorInfo
+from .steps import Step, Usage
 
 
 class RunStarted(NamedTuple):
@@ -286,6 +286,9 @@ class RunFinished(NamedTuple):
     error: ErrorInfo | None = None
     v: int = 1
 
+
+EXACT = True
+"""For `exact` where there is no result: nothing was lost."""
 
 Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted

@@ -70,6 +70,7 @@ class LoggingObserver:
         self.limit = limit
 
     def __call__(self, event: Event) -> None:
+        """Log one event."""
         level, text = self._line(event)
         if text and logger.isEnabledFor(level):
             text = redact(text)[: self.limit]

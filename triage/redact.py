@@ -22,8 +22,7 @@ _SHAPES = (
     r"(?i:\b(?:bearer|basic)\s{1,4})[A-Za-z0-9._~+/=-]{8,4096}",
     r"(?<=://)[^\s:/@]{1,256}:[^\s/@]{1,256}(?=@)",  # user:password in a URL
     r"-----BEGIN [A-Z ]{1,40}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,16384}",
-    r"(?i:\b(?:api[_-]?key|password|passwd|secret|token|authorization)\b[\"']?\s{0,4}[=:]\s{0,4}[\"']?)"
-    r"[^\s\"',;&]{4,512}",
+    r"(?i:\b(?:api[_-]?key|password|passwd|secret|token|authorization)\b[\"']?\s{0,4}[=:]\s{0,4})[\"']?[^\s\"',;&]{4,512}",
 )
 
 

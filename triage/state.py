@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .actions import Action
 from .events import (
@@ -82,6 +82,7 @@ class Ledger:
         self.completed: list[tuple[int, str]] = []
 
     def update(self, seq: int, values: Mapping[str, Any]) -> None:
+        """Merge a state update that was recorded at a position."""
         self.updates.append((seq, values))
         self.state.update(values)
 
@@ -130,10 +131,28 @@ class RunState:
     """Everything the journal says about a run so far. Read it; only `apply` changes it."""
 
     __slots__ = (
-        "agent", "attempt", "attempt_usage", "calls", "compensations", "error", "history",
-        "all_steps", "approved", "last_seq", "ledger", "ledgers", "parent", "question", "result", "run_id",
-        "started", "status", "task", "tool_calls", "usage",
         "_attempt_started",
+        "agent",
+        "all_steps",
+        "approved",
+        "attempt",
+        "attempt_usage",
+        "calls",
+        "compensations",
+        "error",
+        "history",
+        "last_seq",
+        "ledger",
+        "ledgers",
+        "parent",
+        "question",
+        "result",
+        "run_id",
+        "started",
+        "status",
+        "task",
+        "tool_calls",
+        "usage",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -185,7 +204,7 @@ class RunState:
 
     def apply(self, event: Event) -> None:
         """Take the next event in. Events must come in order, without gaps."""
-        apply = _APPLY.get(type(event))
+        apply = self._APPLY.get(type(event))
         if apply is not None:
             apply(self, event)
         self.last_seq = event.seq
@@ -316,27 +335,26 @@ class RunState:
     def _apply_finished(self, event: RunFinished) -> None:
         self.status, self.result, self.error = event.status, event.result, event.error
 
-
-# One entry an event type that the state is read from. Plans are not among them: their room folds them.
-_APPLY: dict[type, Any] = {
-    RunStarted: RunState._apply_run_started,
-    AttemptStarted: RunState._apply_attempt_started,
-    StepRecorded: RunState._apply_step,
-    StateUpdated: RunState._apply_state,
-    UsageRecorded: RunState._apply_usage,
-    ApprovalGiven: RunState._apply_approval,
-    CallStarted: RunState._apply_call_started,
-    CallFinished: RunState._apply_call_finished,
-    SubgoalsDeclared: RunState._apply_subgoals,
-    SubgoalCompleted: RunState._apply_subgoal_completed,
-    CompensatorRegistered: RunState._apply_compensator,
-    CompensatorRan: RunState._apply_compensated,
-    AttemptFailed: RunState._apply_failed,
-    ActionChosen: RunState._apply_action,
-    RunSuspended: RunState._apply_suspended,
-    RunResumed: RunState._apply_resumed,
-    RunFinished: RunState._apply_finished,
-}
+    # One entry an event type that the state is read from. Plans are not among them: their room folds them.
+    _APPLY: ClassVar[dict[type, Any]] = {
+        RunStarted: _apply_run_started,
+        AttemptStarted: _apply_attempt_started,
+        StepRecorded: _apply_step,
+        StateUpdated: _apply_state,
+        UsageRecorded: _apply_usage,
+        ApprovalGiven: _apply_approval,
+        CallStarted: _apply_call_started,
+        CallFinished: _apply_call_finished,
+        SubgoalsDeclared: _apply_subgoals,
+        SubgoalCompleted: _apply_subgoal_completed,
+        CompensatorRegistered: _apply_compensator,
+        CompensatorRan: _apply_compensated,
+        AttemptFailed: _apply_failed,
+        ActionChosen: _apply_action,
+        RunSuspended: _apply_suspended,
+        RunResumed: _apply_resumed,
+        RunFinished: _apply_finished,
+    }
 
 
 def fold(events: Iterable[Event]) -> RunState:

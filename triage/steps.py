@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeError:
     """The error for a value of the wrong type: names the field, the type found and the remedy."""
     tail = f"; {remedy}" if remedy else ""
-    return TypeError(f"{field} must be {wanted}, not {type(value).__name__} ({_short(value)}){tail}")
+    return TypeError(
+        f"{field} must be {wanted}, not {type(value).__name__} ({_short(value)}){tail}"
+    )
 
 
 def _short(value: object, limit: int = 60) -> str:
@@ -44,7 +46,7 @@ class Usage(_UsageFields):
 
     __slots__ = ()
 
-    def __new__(
+    def __new__(  # noqa: D102 - the class says it
         cls,
         input_tokens: int = 0,
         output_tokens: int = 0,
@@ -126,7 +128,7 @@ class Step(_StepFields):
 
     __slots__ = ()
 
-    def __new__(  # noqa: PLR0913 - the fields of a record, all by keyword
+    def __new__(  # noqa: D102, PLR0913, PLR0917 - the fields of a record; the class says them
         cls,
         index: int | None = None,
         action: str = "",

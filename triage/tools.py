@@ -43,6 +43,20 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     return _decorate(function, options)
 
 
+def _async(known: Tool) -> Callable[..., Any]:
+    async def recorded(*args: Any, **kwargs: Any) -> Any:
+        return await call_async(known, args, kwargs)
+
+    return recorded
+
+
+def _sync(known: Tool) -> Callable[..., Any]:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        return call_sync(known, args, kwargs)
+
+    return recorded
+
+
 def _decorate(function: Any, options: dict[str, Any]) -> Any:
     if isinstance(function, staticmethod | classmethod):
         kind = type(function)
@@ -52,16 +66,6 @@ def _decorate(function: Any, options: dict[str, Any]) -> Any:
     if hasattr(function, TOOL_ATTRIBUTE):
         raise UsageError(f"{function.__name__} is a tool already; decorate it once")
     known = Tool(function, **options)
-    if known.is_async:
-
-        @functools.wraps(function)
-        async def recorded(*args: Any, **kwargs: Any) -> Any:
-            return await call_async(known, args, kwargs)
-    else:
-
-        @functools.wraps(function)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            return call_sync(known, args, kwargs)
-
+    recorded = functools.wraps(function)(_async(known) if known.is_async else _sync(known))
     setattr(recorded, TOOL_ATTRIBUTE, known)
     return recorded

@@ -88,16 +88,16 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(
         re.compile(pattern)
         for pattern in (
-            r"missing \d{1,3} required (?:keyword-only |positional )?argument\w?: (?P<names>.{1,200})",
+            r"missing \d{1,3} required (?:[\w-]{1,20} )?arguments?: (?P<names>.{1,200})",
             r"unexpected keyword argument '(?P<extra>[^']{1,80})'",
             r"missing required field `(?P<required>[^`]{1,80})`",
             r"contains unknown field `(?P<extra>[^`]{1,80})`",
-            r"(?P<problem>Expected `[^`]{1,40}`, got `[^`]{1,40}`) - at `\$\.?(?P<path>[^`]{1,80})`",
+            r"(?P<problem>Expected `[^`]{1,40}`, got `[^`]{1,40}`) - at `\$\.?(?P<path>[^`]+)`",
             r"'(?P<required>[^']{1,80})' is a required property",
             r"Argument (?P<extra>\w{1,80}) is not in the tool",
             r"failed to parse field \[(?P<path>[^\]]{1,80})\] of type \[(?P<kind>[^\]]{1,40})\]",
             r"(?:constraint failed: \w{1,80}\.|column \")(?P<path>\w{1,80})",
-            r"Invalid (?:type|value|parameter) for '(?P<path>[^']{1,99})': (?P<problem>[^\n]{1,200})",
+            r"Invalid (?:type|value|parameter) for '(?P<path>[^']{1,99})': (?P<problem>.{1,200})",
             r"Field [`'\"](?P<path>[^`'\"]{1,80})[`'\"] (?P<problem>[^\n]{1,200})",
         )
     )

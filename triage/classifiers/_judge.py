@@ -15,6 +15,7 @@ from ._text import STATUS_IN_TEXT
 
 MAX_TEXT = 4_000
 _SQLSTATE_LENGTH = 5
+_CLASS_LENGTH = 2
 _MAX_DEPTH = 24
 
 
@@ -136,14 +137,11 @@ class Judge:
 
     def _codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
         for code in codes:
-            rule = self._by["code"].get(code)
-            if (
-                rule is None
-                and len(code) == _SQLSTATE_LENGTH
-                and code.isalnum()
-                and code == code.upper()
-            ):
-                rule = self._by["code"].get(code[:2])
+            sql = _is_sqlstate(code, info)
+            # Two characters are the key of a class of SQLSTATE, never a code of their own.
+            rule = self._by["code"].get(code) if sql or len(code) > _CLASS_LENGTH else None
+            if rule is None and sql:
+                rule = self._by["code"].get(code[:_CLASS_LENGTH])
             if rule is None:
                 rule = self._by_words(words_of(code))
             if rule is not None:
@@ -348,6 +346,15 @@ def codes_of(info: ErrorInfo) -> tuple[str, ...]:
         if " " not in code
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
+    """Five capitals and digits; digits alone only on a database's error, since others count too."""
+    if len(code) != _SQLSTATE_LENGTH or not code.isalnum() or code != code.upper():
+        return False
+    return not code.isdigit() or info.is_a(
+        "DatabaseError", "PostgresError", "DBAPIError", "SQLError"
+    )
 
 
 def _answer_text(info: ErrorInfo) -> str:

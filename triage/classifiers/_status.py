@@ -11,6 +11,8 @@ from ._rule import LooksAt, Rule
 _EXTERNAL = FailureType.EXTERNAL_FAULT
 _SCHEMA = FailureType.SCHEMA_MISMATCH
 _MISSING = FailureType.HALLUCINATED_STATE
+_CLASS_LENGTH = 2
+"""Characters of a class of SQLSTATE."""
 
 
 def _rule(
@@ -22,7 +24,7 @@ def _rule(
     keys: str,
     *,
     severity: Severity | None = None,
-    near: tuple[str, ...] = ("42", "OK"),
+    near: tuple[str, ...] = ("42", "OK", "99999"),
     looks_at: LooksAt = "code",
     weak: bool = False,
 ) -> Rule:
@@ -38,9 +40,16 @@ def _rule(
         weak=weak,
         confidence=0.95,
         source=source,
-        examples=tuple(key.replace("xx", "93") for key in found),
+        examples=tuple(_example(key) for key in found),
         near_misses=near,
     )
+
+
+def _example(key: str) -> str:
+    """A code that fits the key: of a class of statuses or of SQLSTATE one of its members."""
+    if len(key) == _CLASS_LENGTH:
+        return f"{key}000"
+    return key.replace("xx", "93")
 
 
 _sql = partial(_rule, "sql", "ISO 9075 SQLSTATE classes; PostgreSQL appendix A")
@@ -51,7 +60,11 @@ _amqp = partial(_rule, "amqp", "AMQP 0-9-1, reply codes")
 _smtp = partial(_rule, "smtp", "RFC 5321 and RFC 4954, reply codes")
 _jsonrpc = partial(_rule, "jsonrpc", "JSON-RPC 2.0 section 5.1, Model Context Protocol")
 _http = partial(
-    _rule, "http", "RFC 9110 section 15, and what proxies and providers add", looks_at="status"
+    _rule,
+    "http",
+    "RFC 9110 section 15, and what proxies and providers add",
+    looks_at="status",
+    near=("200", "302"),
 )
 
 STATUS_RULES: tuple[Rule, ...] = (

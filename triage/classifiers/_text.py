@@ -298,10 +298,14 @@ TEXT_RULES = (*_AGENT_TEXTS, *WORLD_TEXTS)
 """All of them, in the order in which they are tried."""
 
 _ITS_NUMBER = r"([45]\d\d)(?= ?(?:$|[.,;:)\]'\"<>]| |error))"
-_NAMES_OF_STATUSES = (
-    "bad request|unauthorized|payment required|forbidden|not found|method not allowed|conflict|"
-    "gone|too many requests|unprocessable|internal server error|bad gateway|"
-    "service (?:temporarily )?unavailable|gateway time ?out|client error|server error"
+_NAMED = (
+    "402(?= payment required)|405(?= method not allowed)|422(?= unprocessable)|429(?= too many requests)|"
+    "500(?= internal server error)|502(?= bad gateway)|504(?= gateway time ?out)|"
+    "503(?= service (?:temporarily )?unavailable)"
+)
+_NAMED_LIKE_WORDS = (
+    "400(?= bad request)|401(?= unauthorized)|403(?= forbidden)|404(?= not found)|409(?= conflict)|"
+    "410(?= gone)|[45][0-9][0-9](?= (?:client|server) error)"
 )
 
 STATUS_IN_TEXT = (
@@ -317,8 +321,10 @@ STATUS_IN_TEXT = (
         r"\b(?:answered|returned|responded|replied|said|gave)(?: with)?(?: an?)?(?: http)?"
         r"(?: status)?(?: code)? ([45]\d\d)(?= ?(?:$|[.,;:)\]'\"]))"
     ),
-    # "502 Bad Gateway": the number with its name.
-    rf"([45]\d\d) (?:{_NAMES_OF_STATUSES})",
+    # "502 Bad Gateway": the number with its own name.
+    rf"({_NAMED})",
+    # "404 Not Found", but not "user 404 not found": these names are ordinary words.
+    rf"(?:^|[:;,.(\[\"'<] ?|http |status |error |code |answered |returned )({_NAMED_LIKE_WORDS})",
     # "too many 503 error responses"
     r"([45]\d\d) error responses?",
 )

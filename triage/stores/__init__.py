@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from triage._wire import dump, dumps, load, loads
-
 from triage.errors import UsageError
 from triage.redact import redact
 
