@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import time
+import time as clock
 from typing import Protocol, runtime_checkable
 
 
@@ -41,8 +41,8 @@ class SystemEnvironment:
     """The machine's own."""
 
     # The functions themselves, not methods around them: they are called with every event.
-    time = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(clock.time)
+    monotonic = staticmethod(clock.monotonic)
 
     def __init__(self) -> None:
         self._source = random.Random(os.urandom(16))  # noqa: S311 - ids and jitter, no secrets

@@ -1,0 +1,132 @@
+"""What `import triage` gives, and what it does not cost."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import triage
+import triage.actions
+import triage.errors
+import triage.taxonomy
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("triage.classifiers", "triage.stores", "triage.strategies", "triage.tools")
+
+
+def declared() -> dict[str, str]:
+    """What type checkers see in `triage`: each name with the module it is imported from."""
+    tree = ast.parse(inspect.getsource(triage))
+    guarded = [
+        node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    ]
+    return {
+        alias.asname or alias.name: f"triage.{node.module}"
+        for block in guarded
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_every_name_that_is_promised_is_there() -> None:
+    for name in triage.__all__:
+        assert getattr(triage, name) is not None, name
+
+
+def test_type_checkers_and_programs_get_the_same_names_from_the_same_places() -> None:
+    seen = declared()
+    assert set(seen) == set(triage.__all__) - {"__version__"}
+    for name, module in seen.items():
+        assert getattr(triage, name) is getattr(importlib.import_module(module), name), name
+
+
+def test_the_names_are_sorted_and_named_once() -> None:
+    assert triage.__all__ == sorted(set(triage.__all__))
+
+
+def test_nothing_public_is_missing() -> None:
+    for name in triage.__all__:
+        getattr(triage, name)  # from now on it is a global of the module
+    ours = {
+        name
+        for name in dir(triage)
+        if not name.startswith("_")
+        and not isinstance(getattr(triage, name), ModuleType)
+        and getattr(getattr(triage, name), "__module__", "triage").startswith("triage")
+    }
+    assert ours - set(triage.__all__) <= {"TYPE_CHECKING", "annotations"}
+
+
+def test_every_error_and_every_action_is_public() -> None:
+    errors = {
+        name
+        for name, value in vars(triage.errors).items()
+        if isinstance(value, type) and issubclass(value, BaseException)
+    }
+    assert errors <= set(triage.__all__)
+    assert {action.__name__ for action in triage.actions.ACTIONS} <= set(triage.__all__)
+    words = {
+        name
+        for name, value in vars(triage.taxonomy).items()
+        if isinstance(value, type) and value.__module__ == "triage.taxonomy"
+    }
+    assert words <= set(triage.__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_a_package_promises_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert len(module.__all__) == len(set(module.__all__))
+    for name in module.__all__:
+        assert hasattr(module, name), f"{package}.{name}"
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Agnet'"):
+        getattr(triage, "Agnet")  # noqa: B009 - spelt so that a type checker does not refuse it
+
+
+HEAVY = ("anthropic", "httpx", "openai", "psycopg", "pydantic", "redis", "rich", "trio")
+
+PROGRAM = f"""
+import sys
+import triage
+
+async def works(task, *, record_step):
+    return task
+
+triage.Agent(works)
+print(*[name for name in {HEAVY!r} if name in sys.modules])
+"""
+
+
+def test_importing_triage_and_making_an_agent_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+def test_the_types_are_shipped() -> None:
+    assert files("triage").joinpath("py.typed").is_file()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["triage"]
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert triage.__version__ == project["project"]["version"]
