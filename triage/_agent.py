@@ -170,11 +170,10 @@ class Agent(Generic[T]):
         Raises UsageError when an event loop is running in this thread: await `run` there.
         """
         import anyio
-        import sniffio
 
         try:
-            sniffio.current_async_library()
-        except sniffio.AsyncLibraryNotFoundError:
+            anyio.get_cancelled_exc_class()
+        except RuntimeError:  # no event loop: that is where this belongs
             call = functools.partial(self.run, task, run_id=run_id, **kwargs)
             return anyio.run(call)
         raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")

@@ -234,7 +234,6 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         (?:invalid|incorrect|wrong|expired|revoked) (?:api ?key|credentials|password|access token|
             auth token|bearer token)
         (?:password )?authentication failed
-        401 unauthorized
         invalid grant
         bad credentials
         no pg hba\.conf entry
@@ -253,7 +252,6 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         on=r"""
         FATAL: password authentication failed for user "agent"
         invalid_api_key
-        401 Unauthorized
         """,
         not_on=r"""
         the password field is empty
@@ -267,7 +265,6 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         r"""
         permission denied
         access denied
-        403 forbidden
         read ?only (?:database|transaction|file system)
         unable to open database file
         operation not permitted

@@ -1,0 +1,39 @@
+# All set-up is done by the first target that needs it, in a virtual environment of its own.
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: help demo test lint check bench clean
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "triage needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--group dev --group demo --editable .
+	@touch $(READY)
+
+demo: $(READY) ## a real agent against a failing service: bare, under blind retry, under triage
+	$(BIN)/python -m examples.demo
+
+test: $(READY) ## every test, on asyncio and trio
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## format, lint, types twice, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+check: lint test ## all of it: the same as continuous integration
+
+bench: $(READY) ## figures side by side with other packages, each in its own interpreter
+	$(BIN)/python -m bench
+
+clean: ## forget the virtual environments and caches
+	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

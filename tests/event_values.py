@@ -1,0 +1,185 @@
+"""Events of every type and form, for the tests that must hold for all of them."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from triage import (
+    Abort,
+    Cause,
+    Diagnosis,
+    Effect,
+    ErrorInfo,
+    Escalate,
+    Evidence,
+    FailureType,
+    Level,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    RunState,
+    Severity,
+    Step,
+    Suspend,
+    Usage,
+    events,
+)
+
+EVENT_TYPES: tuple[Any, ...] = get_args(events.Event)
+
+texts = st.text(st.characters(codec=None), max_size=8)  # lone surrogates and NUL are text too
+counts = st.integers(0, 10**6)
+seconds = st.floats(0, 1e12, allow_nan=False, allow_infinity=False)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=3)
+causes = st.sampled_from(Cause) | texts.filter(bool)
+
+usages = st.builds(
+    Usage, counts, counts, st.none() | seconds, counts, model=st.none() | texts
+)
+steps = st.builds(
+    Step,
+    index=st.none() | counts,
+    action=texts,
+    tool_called=st.none() | texts,
+    tool_input=json_values,
+    tool_output=json_values,
+    llm_output=st.none() | texts,
+    error=st.none() | texts,
+    exception_type=st.none() | texts,
+    effect=st.none() | st.sampled_from(Effect),
+    usage=st.none() | usages,
+    metadata=st.none() | json_objects,
+    timestamp=st.none() | seconds,
+    duration_s=st.none() | seconds,
+)
+evidence = st.builds(Evidence, texts, texts, st.none() | counts)
+diagnoses = st.builds(
+    Diagnosis,
+    st.sampled_from(FailureType),
+    cause=st.none() | causes,
+    severity=st.none() | st.sampled_from(Severity),
+    level=st.none() | st.sampled_from(Level),
+    confidence=st.floats(0, 1),
+    evidence=st.lists(evidence, max_size=2).map(tuple),
+    critical_step=st.none() | counts,
+    user_message=texts,
+    technical_details=texts,
+    hint=st.none() | texts,
+    suggestions=st.lists(texts, max_size=2).map(tuple),
+    retry_after_s=st.none() | seconds,
+    candidates=st.lists(st.sampled_from(FailureType), max_size=2).map(tuple),
+    classifier=texts,
+)
+
+
+def _errors(related: st.SearchStrategy[ErrorInfo] | None = None) -> st.SearchStrategy[ErrorInfo]:
+    names = st.lists(texts, max_size=2).map(tuple)
+    below = st.just(()) if related is None else st.lists(related, max_size=2).map(tuple)
+    return st.builds(
+        ErrorInfo,
+        type_name=texts,
+        module=texts,
+        mro=names,
+        message=texts,
+        status_code=st.none() | counts,
+        code=st.none() | texts,
+        retry_after_s=st.none() | seconds,
+        phase=st.sampled_from([None, "not_sent", "sent", "answered"]),
+        body=json_values,
+        hint=st.none() | json_objects,
+        notes=names,
+        relation=st.sampled_from(["", "cause", "context", "group"]),
+        related=below,
+    )
+
+
+errors = _errors(_errors(_errors()))
+hints = st.none() | texts
+parameter_names = st.sampled_from(["query", "model", "_triage_hint"])
+actions: st.SearchStrategy[Any] = st.one_of(
+    st.builds(Retry, hints, seconds, st.dictionaries(parameter_names, json_values, max_size=2)),
+    st.builds(Replan, hints, seconds),
+    st.builds(Rollback, hints, hints),
+    st.builds(Resume, hints, hints),
+    st.builds(Suspend, hints, json_objects),
+    st.builds(Escalate, hints),
+    st.builds(Abort, hints),
+)
+
+_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "run_id": texts,
+    "seq": counts,
+    "time": seconds,
+    "attempt": counts,
+    "index": counts,
+    "version": counts,
+    "base": st.none() | counts,
+    "parent": hints,
+    "hint": hints,
+    "subgoal": hints,
+    "key": texts,
+    "step": steps,
+    "args": json_objects,
+    "values": json_objects,
+    "metadata": json_objects,
+    "task": json_values,
+    "arguments": json_values,
+    "result": json_values,
+    "plan": json_values,
+    "payload": json_values,
+    "unstored": st.lists(texts, max_size=2).map(tuple),
+    "inject": st.lists(texts, max_size=2).map(tuple),
+    "names": st.lists(texts, max_size=2).map(tuple),
+    "keep_state": st.booleans(),
+    "exact": st.booleans(),
+    "replayed": st.booleans(),
+    "keyed": st.booleans(),
+    "usage": usages,
+    "error": st.none() | errors,
+    "diagnosis": diagnoses,
+    "action": actions,
+}
+_OF_ONE_TYPE: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "CallFinished": {"step": st.none() | counts},
+    "PlanStepMoved": {"step": texts},
+    "CompensatorRegistered": {"key": hints},
+    "CompensatorRan": {"key": hints},
+}
+
+
+def event_of(cls: Any) -> st.SearchStrategy[Any]:
+    """Any event of this type, in its current version; every field without a strategy is text."""
+    special = _OF_ONE_TYPE.get(cls.__name__, {})
+    fields = {name: special.get(name, _FIELDS.get(name, texts)) for name in cls._fields}
+    return st.builds(cls, **{**fields, "v": st.just(cls._field_defaults["v"])})
+
+
+any_event: st.SearchStrategy[Any] = st.one_of([event_of(cls) for cls in EVENT_TYPES])
+
+
+def told(state: RunState) -> dict[str, Any]:
+    """All a state says, as one comparable value."""
+    said = {name: getattr(state, name) for name in _public(state)}
+    said["ledger"] = _entries(state.ledger)
+    said["ledgers"] = [_entries(ledger) for ledger in state.ledgers]
+    return {**said, "steps": state.steps, "state": state.state, "open": state.open_subgoals}
+
+
+def _public(value: Any) -> list[str]:
+    return [name for name in type(value).__slots__ if not name.startswith("_")]
+
+
+def _entries(ledger: Any) -> dict[str, Any]:
+    return {name: getattr(ledger, name) for name in _public(ledger)}
