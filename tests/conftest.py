@@ -1,11 +1,21 @@
-"""What all tests share: both async backends."""
+"""What all tests share: both async backends, and an event loop that nothing of ours may block."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
 
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every async test runs on both."""
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def never_blocked() -> Iterator[BlockBuster]:
+    """A blocking call of the package inside the event loop is an error."""
+    with blockbuster_ctx(scanned_modules=["triage"]) as guard:
+        yield guard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from triage import (
@@ -28,6 +29,9 @@ from triage import (
     events,
 )
 
+steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For properties: a busy machine is no finding."""
+
 EVENT_TYPES: tuple[Any, ...] = get_args(events.Event)
 
 texts = st.text(st.characters(codec=None), max_size=8)  # lone surrogates and NUL are text too
@@ -45,9 +49,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 json_objects = st.dictionaries(texts, json_values, max_size=3)
 causes = st.sampled_from(Cause) | texts.filter(bool)
 
-usages = st.builds(
-    Usage, counts, counts, st.none() | seconds, counts, model=st.none() | texts
-)
+usages = st.builds(Usage, counts, counts, st.none() | seconds, counts, model=st.none() | texts)
 steps = st.builds(
     Step,
     index=st.none() | counts,
@@ -111,7 +113,7 @@ parameter_names = st.sampled_from(["query", "model", "_triage_hint"])
 actions: st.SearchStrategy[Any] = st.one_of(
     st.builds(Retry, hints, seconds, st.dictionaries(parameter_names, json_values, max_size=2)),
     st.builds(Replan, hints, seconds),
-    st.builds(Rollback, hints, hints),
+    st.builds(Rollback, st.none() | counts, hints),
     st.builds(Resume, hints, hints),
     st.builds(Suspend, hints, json_objects),
     st.builds(Escalate, hints),

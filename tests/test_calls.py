@@ -564,7 +564,7 @@ async def test_a_sync_tool_times_out_too() -> None:
     def act() -> None:
         release.wait(30)
 
-    async def works(task: str) -> None:
+    def works(task: str) -> None:
         act()
 
     try:
@@ -680,7 +680,7 @@ async def test_a_rollback_undoes_newest_first_and_then_runs_again() -> None:
         if run.attempt == 1:
             raise ConnectionError("late")
 
-    agent = Agent(works, **recovers(Rollback("2")))
+    agent = Agent(works, **recovers(Rollback(2)))
     await agent.run("t")
     assert log == [
         "charge a", "charge b", "refund c-b of b", "refund c-a of a", "charge a", "charge b",
@@ -697,7 +697,7 @@ async def test_a_rollback_over_an_effect_without_compensator_escalates() -> None
         raise ConnectionError("late")
 
     with pytest.raises(TriageEscalationError, match="compensate="):
-        await Agent(works, **recovers(Rollback("2"))).run("t")
+        await Agent(works, **recovers(Rollback(2))).run("t")
 
 
 async def test_a_compensator_that_fails_ends_the_run_and_is_not_hidden(
@@ -716,7 +716,7 @@ async def test_a_compensator_that_fails_ends_the_run_and_is_not_hidden(
         raise ConnectionError("late")
 
     with pytest.raises(TriageEscalationError, match="refund failed") as caught:
-        await Agent(works, **recovers(Rollback("2"))).run("t")
+        await Agent(works, **recovers(Rollback(2))).run("t")
     assert "bank is closed" in str(caught.value.__cause__.__notes__)  # type: ignore[union-attr] # set
 
 

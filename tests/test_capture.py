@@ -334,8 +334,8 @@ class Liar(Exception):
     headers = property(lambda self: (_ for _ in ()).throw(SystemExit))
     body: ClassVar[Any] = {"a": type("Bad", (str,), {"__str__": lambda self: 1 / 0})("x")}
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc] # lying about it is the test
+    @property  # type: ignore[misc] # lying about the class is the test
+    def __class__(self) -> Any:
         raise RuntimeError("no class")
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found = list(FENCE.finditer(text))
     made: list[Block] = []
-    for match, following in zip(found, [*found[1:], None], strict=True):
+    for match, following in zip_longest(found, found[1:]):
         shown = None
         if following is not None and following[1] == "text":
             between = text[match.end() : following.start()]
@@ -121,6 +122,13 @@ def test_every_public_name_is_described() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES[1:])
     words = set(re.findall(r"\w+", text))
     assert set(triage.__all__) - words == set()
+
+
+def test_the_design_names_every_module() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    parts = [path for path in (ROOT / "triage").iterdir() if not path.stem.startswith("__")]
+    modules = {path.stem for path in parts if path.suffix == ".py" or path.is_dir()}
+    assert {name for name in modules if f"`{name}`" not in text} == set()
 
 
 def test_nothing_shown_names_a_machine() -> None:

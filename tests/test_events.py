@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_values import EVENT_TYPES, any_event, event_of, json_values, told
+from event_values import EVENT_TYPES, any_event, event_of, json_values, steady, told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +47,7 @@ def newest(cls: Any) -> int:
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES, ids=list(BY_NAME))
+@steady
 @given(data=st.data())
 def test_every_event_comes_back_from_the_wire_as_it_was(cls: Any, data: Any) -> None:
     event = data.draw(event_of(cls))
@@ -56,6 +57,7 @@ def test_every_event_comes_back_from_the_wire_as_it_was(cls: Any, data: Any) -> 
         assert back.v == newest(cls)
 
 
+@steady
 @given(any_event)
 def test_an_event_is_one_line_of_ascii_json(event: Event) -> None:
     line = dumps(event)
@@ -66,11 +68,13 @@ def test_an_event_is_one_line_of_ascii_json(event: Event) -> None:
     assert dump(event)["v"] == newest(type(event))
 
 
+@steady
 @given(any_event)
 def test_writing_what_was_read_gives_the_same_line(event: Event) -> None:
     assert dumps(loads(dumps(event))) == dumps(event)
 
 
+@steady
 @given(any_event, st.dictionaries(st.text(min_size=30, max_size=32), json_values, min_size=1))
 def test_fields_of_a_later_release_are_ignored(event: Event, unknown: dict[str, Any]) -> None:
     assert load({**unknown, **dump(event)}) == event
@@ -94,6 +98,7 @@ def _with_unknown(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES, ids=list(BY_NAME))
+@steady
 @given(data=st.data())
 def test_an_event_of_a_newer_version_is_refused_with_the_version(cls: Any, data: Any) -> None:
     newer = {**dump(data.draw(event_of(cls))), "v": newest(cls) + 1}
@@ -117,14 +122,13 @@ def test_an_unknown_event_is_refused_by_its_name(name: object) -> None:
 
 
 REQUIRED = [
-    (cls, name)
-    for cls in EVENT_TYPES
-    for name in cls._fields
-    if name not in cls._field_defaults
+    (cls, name) for cls in EVENT_TYPES for name in cls._fields if name not in cls._field_defaults
 ]
 
 
-@pytest.mark.parametrize(("cls", "name"), REQUIRED, ids=lambda part: getattr(part, "__name__", part))
+@pytest.mark.parametrize(
+    ("cls", "name"), REQUIRED, ids=lambda part: getattr(part, "__name__", part)
+)
 def test_a_missing_field_is_named(cls: Any, name: str) -> None:
     data = _golden(cls)
     del data[name]
@@ -239,6 +243,7 @@ def journals(draw: Any) -> list[Event]:
     return journal
 
 
+@steady
 @given(journals())
 def test_a_journal_read_from_the_wire_tells_the_same_run(journal: list[Event]) -> None:
     read = [loads(dumps(event)) for event in journal]
@@ -251,7 +256,8 @@ def test_a_journal_read_from_the_wire_tells_the_same_run(journal: list[Event]) -
 def _golden(cls: Any) -> dict[str, Any]:
     """The fullest recorded form of an event type."""
     lines = [data for data in map(json.loads, LINES) if data["event"] == cls.__name__]
-    return dict(max(lines, key=lambda data: len(data)))
+    fullest: dict[str, Any] = max(lines, key=len)
+    return fullest
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: json.loads(line)["event"])

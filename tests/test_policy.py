@@ -335,7 +335,7 @@ LADDERS: dict[FailureType, list[str]] = {
 async def test_the_recommended_policy_climbs_its_ladder_and_escalates(kind: FailureType) -> None:
     policy, past = FailurePolicy.recommended(), list[Action]()
     while not past or past[-1].kind != "escalate":
-        context = failed(Diagnosis(kind), *past, checkpoint_id="run:1", open_subgoals=("pay",))
+        context = failed(Diagnosis(kind), *past, checkpoint_id=1, open_subgoals=("pay",))
         past.append(await policy.dispatch(context))
     assert [action.kind for action in past] == [*LADDERS[kind], "escalate"]
 
@@ -346,7 +346,7 @@ async def test_the_recommended_policy_repeats_nothing_that_needs_a_person(
     kind: FailureType,
 ) -> None:
     diagnosis = Diagnosis(kind, severity=Severity.CRITICAL)
-    action = await FailurePolicy.recommended().dispatch(failed(diagnosis, checkpoint_id="run:1"))
+    action = await FailurePolicy.recommended().dispatch(failed(diagnosis, checkpoint_id=1))
     assert "a person must act" in reason_of(action)
 
 

@@ -105,7 +105,7 @@ async def test_replan_always_asks_for_another_plan() -> None:
 
 
 async def test_rollback_restores_trajectory_and_state_to_a_named_checkpoint() -> None:
-    checkpoints: list[str] = []
+    checkpoints: list[int] = []
     told: list[Any] = []
 
     async def works(task: str, *, run: Run, _triage_state: Any, _triage_hint: Any) -> str:
@@ -148,7 +148,7 @@ async def test_rollback_without_a_name_goes_before_the_critical_step() -> None:
 
 
 async def test_rollback_can_reach_a_checkpoint_of_an_earlier_attempt() -> None:
-    first: list[str] = []
+    first: list[int] = []
     seen: list[list[str]] = []
 
     async def works(task: str, *, run: Run) -> str:
@@ -159,15 +159,15 @@ async def test_rollback_can_reach_a_checkpoint_of_an_earlier_attempt() -> None:
             raise ConnectionError("down")
         return "done"
 
-    strategy = in_turn(Retry(), Rollback("2"))
+    strategy = in_turn(Retry(), Rollback(2))
     await Agent(works, always(strategy), classifier=Says()).run("t")
-    assert first[0] == "2"
+    assert first[0] == 2
     assert seen == [[], [], ["in 1"]]
 
 
 async def test_an_unknown_checkpoint_escalates_and_names_it() -> None:
-    with pytest.raises(TriageEscalationError, match="'nowhere' is no checkpoint"):
-        await Agent(Recording(), always(Rollback("nowhere")), classifier=Says()).run("t")
+    with pytest.raises(TriageEscalationError, match="404 is no checkpoint"):
+        await Agent(Recording(), always(Rollback(404)), classifier=Says()).run("t")
 
 
 async def test_resume_gives_the_first_open_subgoal_and_keeps_the_state() -> None:
@@ -591,7 +591,7 @@ async def test_of_two_concurrent_answers_one_wins() -> None:
 async def test_an_answer_that_does_not_fit_leaves_the_token_good() -> None:
     agent = Agent(Recording(), always(Suspend()), classifier=Says())
     error = await suspended(agent)
-    for wrong in (Suspend(), "retry", None, triage.happened(1), Rollback("nowhere"), Resume()):
+    for wrong in (Suspend(), "retry", None, triage.happened(1), Rollback(404), Resume()):
         with pytest.raises(triage.UsageError):
             await agent.resume(error.token, wrong)  # type: ignore[arg-type] # on purpose
     with pytest.raises(triage.UsageError, match="no run"):

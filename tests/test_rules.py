@@ -489,7 +489,11 @@ def test_diagnose_works_without_an_agent() -> None:
     found = diagnose(ConnectionRefusedError(111, "Connection refused"))
     assert (found.failure_type, found.cause) == (FailureType.EXTERNAL_FAULT, Cause.CONNECTION)
     assert found.classifier == "rules"
+    bug = diagnose(KeyError("total"))
+    assert bug.failure_type is FailureType.UNKNOWN
+    assert bug.candidates[0] is FailureType.HALLUCINATED_STATE
     nothing = diagnose(None)
+    assert nothing.evidence
     assert nothing.failure_type is FailureType.UNKNOWN
 
 

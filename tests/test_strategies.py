@@ -58,7 +58,7 @@ def context(*past: Action, diagnosis: Diagnosis = TIMED_OUT, **changes: Any) -> 
         "attempt": len(past) + 1,
         "diagnosis": diagnosis,
         "attempt_history": history,
-        "checkpoint_id": "run:4",
+        "checkpoint_id": 4,
         "open_subgoals": ("pay", "send"),
         "tools": ("search", "book"),
     }
@@ -228,11 +228,11 @@ def test_a_replan_tells_its_own_hint_or_leaves_it_to_the_diagnosis() -> None:
 
 
 def test_a_rollback_goes_to_the_named_or_the_last_good_position() -> None:
-    named = answer(rollback_to_checkpoint("run:2"), context(checkpoint_id=None))
+    named = answer(rollback_to_checkpoint(2), context(checkpoint_id=None))
     last = answer(rollback_to_checkpoint(), context())
     assert isinstance(named, Rollback)
     assert isinstance(last, Rollback)
-    assert (named.checkpoint_id, last.checkpoint_id) == ("run:2", None)
+    assert (named.checkpoint_id, last.checkpoint_id) == (2, None)
 
 
 @pytest.mark.parametrize("strategy", [rollback_to_checkpoint(), compensating_rollback()])
@@ -489,8 +489,8 @@ VALUES: list[tuple[Strategy, str]] = [
     (retry_with_tool_manifest(), "retry_with_tool_manifest(max_attempts=3)"),
     (resume_from_subgoal(1), "resume_from_subgoal(max_resumes=1)"),
     (
-        rollback_to_checkpoint("run:2"),
-        "rollback_to_checkpoint(checkpoint_id='run:2', max_rollbacks=3, hint=None)",
+        rollback_to_checkpoint(2),
+        "rollback_to_checkpoint(checkpoint_id=2, max_rollbacks=3, hint=None)",
     ),
     (
         compensating_rollback(),
@@ -525,7 +525,7 @@ def test_a_strategy_is_a_frozen_value_printed_as_it_is_written(strategy: Any, wr
 
 def test_equal_strategies_are_found_in_a_set() -> None:
     assert len({replan("x"), replan("x"), replan("y"), compensating_rollback()}) == 3
-    assert compensating_rollback("a", 3) != rollback_to_checkpoint("a", 3)
+    assert compensating_rollback(1, 3) != rollback_to_checkpoint(1, 3)
 
 
 def test_a_breaker_is_printed_with_its_numbers() -> None:
@@ -545,7 +545,7 @@ def test_a_breaker_is_printed_with_its_numbers() -> None:
         (retry_with_tool_manifest, {"max_attempts": -1}, "retry_with_tool_manifest.max_attempts"),
         (replan, {"hint": 5}, "replan.hint must be a text or None"),
         (replan, {"max_replans": None}, "replan.max_replans"),
-        (rollback_to_checkpoint, {"checkpoint_id": 4}, "rollback_to_checkpoint.checkpoint_id"),
+        (rollback_to_checkpoint, {"checkpoint_id": "run:4"}, "rollback_to_checkpoint.checkpoint_id"),
         (compensating_rollback, {"max_rollbacks": 1.0}, "compensating_rollback.max_rollbacks"),
         (resume_from_subgoal, {"max_resumes": "2"}, "resume_from_subgoal.max_resumes"),
         (circuit_breaker, {"breaker": 5, "inner": own}, "circuit_breaker.breaker"),

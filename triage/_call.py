@@ -121,11 +121,9 @@ def _kind(function: Any, name: str) -> str:
 
 def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of one attempt: the caller's, the run's, and what an action injects."""
-    filled: dict[str, Any] = {}
+    filled = dict(kwargs)
     for name, read in function.injected:
         filled[name] = read(run)
-    if kwargs:
-        filled.update(kwargs)
     inject = run.guidance.inject
     if inject:
         filled.update(inject)
@@ -140,11 +138,12 @@ async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
     """Call the function once. Its result, or what it raised; `Failed` if it was interrupted."""
     if function.kind == "generator":
         return [item async for item in stream_attempt(function, run, kwargs)]
+    session = run.session
     token = current.set(run)
     try:
-        if run.session.config.plain:
+        if session.config.plain:
             filled = arguments(function, run, kwargs)
-            result = await function.function(run.session.task, **filled)
+            result = await function.function(session.task, **filled)
         else:
             result = await _surrounded(function, run, kwargs)
     except BaseException as error:
@@ -155,7 +154,7 @@ async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
         current.reset(token)
     if run.calls_open or run.scope is not None:
         await _end(run)
-    run.close()
+    run.over = run.alert = True
     if run.interrupt is not None:
         raise Failed
     return result

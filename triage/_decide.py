@@ -58,19 +58,13 @@ def _ask(session: Session, question: Question) -> Decision:
     return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
 
 
-MAX_DIGITS = 15
-"""Of a checkpoint id: more are no position, and int() of very many digits is slow."""
-
-
 def infeasible(session: Session, action: Action) -> str | None:
     """Why an action cannot be performed whoever asks for it; None if it can."""
     state = session.state
     match action:
-        case Rollback(checkpoint_id=str(checkpoint)) if (
-            _known_checkpoint(state, checkpoint) is None
-        ):
+        case Rollback(checkpoint_id=int(checkpoint)) if state.ledger_at(checkpoint) is None:
             return (
-                f"Rollback.checkpoint_id {checkpoint!r} is no checkpoint of this run; use what "
+                f"Rollback.checkpoint_id {checkpoint} is no checkpoint of this run; use what "
                 "record_step or update_state returned, or None for the last one"
             )
         case Retry(inject=inject) if inject:
@@ -86,8 +80,8 @@ def _unsafe(session: Session, context: FailureContext, action: Action) -> str | 
     state = session.state
     match action:
         case Rollback(checkpoint_id=checkpoint):
-            chosen = checkpoint or context.checkpoint_id
-            return _undoable(session, state, -1 if chosen is None else int(chosen))
+            chosen = context.checkpoint_id if checkpoint is None else checkpoint
+            return _undoable(session, state, -1 if chosen is None else chosen)
         case Retry() | Replan():
             return _unrepeatable(session, state)
         case _:
@@ -100,13 +94,6 @@ def _uninjectable(session: Session, inject: Mapping[str, Any]) -> str | None:
     if unknown:
         return f"Retry.inject names {', '.join(unknown)}, which the agent function does not take"
     return None
-
-
-def _known_checkpoint(state: RunState, checkpoint: str) -> int | None:
-    if not checkpoint.isascii() or not checkpoint.isdigit() or len(checkpoint) > MAX_DIGITS:
-        return None
-    position = int(checkpoint)
-    return position if state.ledger_at(position) is not None else None
 
 
 def _unrepeatable(session: Session, state: RunState) -> str | None:

@@ -9,24 +9,23 @@ from ._run import Run
 from ._session import Session
 from ._worker import in_worker
 from .diagnosis import Diagnosis, Evidence
-from .failures import ErrorInfo, FailureContext
+from .failures import FailureContext
 from .observers import logger
 from .redact import redact
 from .state import RunState
+from .steps import Trajectory
 from .taxonomy import FailureType
 
 CLASSIFIER_SECONDS = 30.0
 """Deadline of a classifier that names none of its own as `deadline`; counted from when it starts."""
 
 
-async def diagnose(session: Session, run: Run, info: ErrorInfo | None) -> Diagnosis:
+async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
     """Ask the classifier, in its thread and under its deadline; UNKNOWN if it does not answer."""
     from .classifiers import RulesClassifier, as_diagnosis
 
     classifier = session.config.classifier or RulesClassifier()
     name = type(classifier).__name__
-    trajectory = run.trajectory
-    trajectory.error = info
     seconds = getattr(classifier, "deadline", CLASSIFIER_SECONDS)
     try:
         if inspect.iscoroutinefunction(classifier.classify):
@@ -60,26 +59,24 @@ def context_of(
     session: Session,
     run: Run,
     error: BaseException | None,
-    info: ErrorInfo | None,
+    trajectory: Trajectory,
     diagnosis: Diagnosis,
 ) -> FailureContext:
     """What a strategy is told about this failure."""
     state = session.state
-    trajectory = run.trajectory
-    trajectory.error = info
     position = _position(state, diagnosis)
     return FailureContext(
         run_id=session.run_id,
         task=session.task,
         attempt=run.number,
         diagnosis=diagnosis,
-        error=info,
+        error=trajectory.error,
         exception=error,
         trajectory=trajectory,
         state=plain(state.state),
         usage=state.usage,
         attempt_history=tuple(state.history[:-1]),
-        checkpoint_id=None if position is None else str(position),
+        checkpoint_id=position,
         open_subgoals=state.open_subgoals,
         tools=tuple(trajectory.tools),
         elapsed_s=session.config.env.monotonic() - session.started,

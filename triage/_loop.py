@@ -117,7 +117,7 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
 async def finish(session: Session, result: Any) -> Any:
     """End a run well: journal the result, store it, give it back."""
-    data, exact = plain_noting(result)
+    data, exact = (result, True) if result.__class__ is str else plain_noting(result)
     session.add(RunFinished, "done", data, exact)
     if session.parent is not None:
         count_in_parent(session)

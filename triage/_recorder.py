@@ -85,7 +85,7 @@ class Recorder:
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
     ) -> None:
-        self._session = session
+        self.session = session
         # Set as soon as a recording may have to be refused: one look on the way in.
         self.alert = False
         self.number = number
@@ -99,7 +99,7 @@ class Recorder:
     @property
     def run_id(self) -> str:
         """The run's id, the same in all its attempts."""
-        return self._session.run_id
+        return self.session.run_id
 
     @property
     def attempt(self) -> int:
@@ -109,16 +109,16 @@ class Recorder:
     @property
     def task(self) -> Any:
         """The task as given to the run."""
-        return self._session.task
+        return self.session.task
 
     @property
     def trajectory(self) -> Trajectory:
         """What this attempt has recorded so far."""
-        checks = self._session.config.checks
+        checks = self.session.config.checks
         return Trajectory(
-            self._session.state.steps,
+            self.session.state.steps,
             attempt=self.number,
-            task=self._session.task,
+            task=self.session.task,
             tools=None if checks is None else checks.manifest,
             constraints=() if checks is None else tuple(checks.constraints),
         )
@@ -126,22 +126,17 @@ class Recorder:
     @property
     def state(self) -> dict[str, Any]:
         """A copy of the state as merged so far."""
-        return cast("dict[str, Any]", plain(self._session.state.state))
+        return cast("dict[str, Any]", plain(self.session.state.state))
 
     @property
     def history(self) -> tuple[Attempt, ...]:
         """The failed attempts before this one, oldest first."""
-        return tuple(self._session.state.history)
+        return tuple(self.session.state.history)
 
     @property
     def usage(self) -> Usage:
         """What the run has used so far, all attempts together."""
-        return self._session.state.usage
-
-    @property
-    def session(self) -> Session:
-        """The living run this attempt belongs to. Machinery, not for agents."""
-        return self._session
+        return self.session.state.usage
 
     # Recording --------------------------------------------------------------------------------
 
@@ -157,10 +152,10 @@ class Recorder:
         if self.interrupt is None:
             if self.scope is None or not self.scope.cancel_called:
                 return
-            self.interrupt = out_of_time(self._session)
+            self.interrupt = out_of_time(self.session)
         raise AttemptInterrupted(self.interrupt)
 
-    def record_step(self, step: Step) -> str:
+    def record_step(self, step: Step) -> int:
         """Record what the agent did; the id of the checkpoint made by it.
 
         The run sets `index` and, where it is None, `timestamp`. Raises UsageError for anything but a
@@ -170,7 +165,7 @@ class Recorder:
             raise UsageError(str(refuse("record_step()", step, "a Step", "write Step(action=…)")))
         if self.alert:
             self.check_open()
-        session = self._session
+        session = self.session
         events = session.events
         with session.lock:
             seq = len(events)
@@ -182,9 +177,9 @@ class Recorder:
             events.append(event)
         if session.busy:
             self._attend(event)
-        return str(seq)
+        return seq
 
-    def update_state(self, values: Mapping[str, Any]) -> str:
+    def update_state(self, values: Mapping[str, Any]) -> int:
         """Merge top-level keys into the state; the id of the checkpoint made by it.
 
         Values must be restorable from JSON: UsageError names the first that is not, its type and the
@@ -223,7 +218,7 @@ class Recorder:
     def complete(self, name: str) -> None:
         """Note a declared subgoal as done. Raises UsageError for one that was not declared."""
         self.check_open()
-        declared = [known for _, known in self._session.state.ledger.subgoals]
+        declared = [known for _, known in self.session.state.ledger.subgoals]
         if name not in declared:
             known = ", ".join(declared) or "none"
             raise UsageError(f"complete({name!r}): no such subgoal; declared are: {known}")
@@ -240,7 +235,7 @@ class Recorder:
         self.check_open()
         if not callable(function):
             raise UsageError(str(refuse("compensator()", function, "a function")))
-        steps = self._session.state.steps
+        steps = self.session.state.steps
         key = f"step:{steps[-1].index}" if steps else None
         self.register_undo(name or _name(function), key, lambda: function(*args))
 
@@ -248,7 +243,7 @@ class Recorder:
 
     def register_undo(self, name: str, key: str | None, undo: Callable[[], Any]) -> None:
         """Register a compensator under a key: a call's, or that of a hand-written step."""
-        session = self._session
+        session = self.session
         if session.undo is None:
             session.undo = {}
         session.undo[name, key] = undo
@@ -256,7 +251,7 @@ class Recorder:
 
     def record_call_step(self, step: Step) -> int:
         """Record a call's step although the attempt may be ending; its index."""
-        session = self._session
+        session = self.session
         with session.lock:
             index = self._count
             self._count = index + 1
@@ -270,8 +265,8 @@ class Recorder:
 
     def _attend(self, event: Any, *, raising: bool = True) -> None:
         """Tell the observers, and hold the event against the limits."""
-        if self._session.config.observers:
-            notify(self._session.config.observers, event)
+        if self.session.config.observers:
+            notify(self.session.config.observers, event)
         if self._watch is not None:
             self._enforce(raising=raising)
 
@@ -300,7 +295,7 @@ class Recorder:
 
     def unsafe_begun(self) -> None:
         """An unsafe call begins: the attempt's deadline waits until it has ended."""
-        with self._session.lock:
+        with self.session.lock:
             self.calls_open += 1
             first = self.calls_open == 1
         if first and self.scope is not None and threading.get_ident() == self._thread:
@@ -308,7 +303,7 @@ class Recorder:
 
     def unsafe_ended(self) -> None:
         """An unsafe call has ended and is recorded: what waited for it goes on."""
-        with self._session.lock:
+        with self.session.lock:
             self.calls_open -= 1
             last = not self.calls_open
         if not last:
@@ -317,7 +312,7 @@ class Recorder:
             self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
             # Asked for, because trio looks at a deadline that has passed only when it is asked.
             if self.interrupt is None and self.scope.cancel_called:
-                self.interrupt = out_of_time(self._session)
+                self.interrupt = out_of_time(self.session)
         if self.interrupt is not None:
             self._cancel()
         if self._settled is not None:
@@ -337,18 +332,18 @@ class Recorder:
         if self.calls_open:
             await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
 
-    def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> str:
-        session = self._session
+    def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> int:
+        session = self.session
         with session.lock:
             seq = len(session.events)
             event = kind(session.run_id, seq, session.time(), self.number, *fields)
             session.events.append(event)
         if session.busy:
             self._attend(event, raising=raising)
-        return str(seq)
+        return seq
 
     def _enforce(self, *, raising: bool) -> None:
-        session = self._session
+        session = self.session
         assert self._watch is not None
         state = session.state
         breach = self._watch.watch(state.all_steps, state.tool_calls, state.usage)

@@ -31,9 +31,12 @@ from .events import (
     RunSuspended,
 )
 from .failures import FailureContext
-from .observers import logger
+from .observers import logger, notify
 from .redact import redact
 from .state import Compensation
+
+
+_new = tuple.__new__
 
 
 class Failure(NamedTuple):
@@ -59,7 +62,13 @@ class Next(NamedTuple):
 
 def first_attempt(session: Session) -> Run:
     """The handle of the first attempt."""
-    session.entered = session.add(AttemptStarted, 1)
+    # Nobody else knows the session yet, so this event needs no lock.
+    event = _new(
+        AttemptStarted, (session.run_id, 1, session.time(), 1, None, None, None, False, (), 1)
+    )
+    session.events.append(event)
+    if session.busy:
+        session.entered = notify(session.config.observers, event)
     return Run(session, 1, NO_GUIDANCE, None, 0)
 
 
@@ -105,11 +114,13 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
         from ._capture import capture
 
         info = capture(failure.error)
+    trajectory = run.trajectory
+    trajectory.error = info
     diagnosis = failure.diagnosis
     if diagnosis is None:
-        diagnosis = await diagnose(session, run, info)
+        diagnosis = await diagnose(session, trajectory)
     session.add(AttemptFailed, run.number, info, diagnosis)
-    context = context_of(session, run, failure.error, info, diagnosis)
+    context = context_of(session, run, failure.error, trajectory, diagnosis)
     decision = await decide(session, context)
     session.add(ActionChosen, run.number, decision.action, decision.by, decision.reason)
     return await perform(session, context, decision)
@@ -171,8 +182,7 @@ def plan_next(
             )
             return Next(guidance, action.kind, keep_state=True)
         case Rollback(checkpoint_id=checkpoint, hint=hint):
-            chosen = checkpoint if checkpoint is not None else context.checkpoint_id
-            base = None if chosen is None else int(chosen)
+            base = checkpoint if checkpoint is not None else context.checkpoint_id
             ledger = None if base is None else session.state.ledger_at(base)
             restored = {} if ledger is None or base is None else ledger.cut(base).state
             kept = 0 if ledger is None or base is None else len(ledger.cut(base).steps)

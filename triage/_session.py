@@ -143,10 +143,11 @@ class Session:
         self.busy = config.busy
         self.started = env.monotonic()
         args, unstored = _stored(kwargs) if kwargs else (NOTHING, ())
+        shown = task if task.__class__ is str else plain(task)
         above = None if parent is None else parent.run_id
         started = _new(
             RunStarted,
-            (self.run_id, 0, env.time(), config.name, plain(task), args, unstored, above, 1),
+            (self.run_id, 0, env.time(), config.name, shown, args, unstored, above, 1),
         )
         self.events: list[Event] = [started]
         if config.observers:

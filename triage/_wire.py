@@ -69,16 +69,23 @@ def load(data: Mapping[str, Any]) -> Event:
             f"{name} has version {version}, this release reads up to {VERSIONS[cls.__name__]}; "
             "read it with the release that wrote it or a newer one"
         )
-    return cast("Event", _fields_in(cls, data, cls.__name__))
+    try:
+        return cast("Event", _fields_in(cls, data, cls.__name__))
+    except RecursionError:
+        raise StoreError(f"{name} is nested too deeply to be read") from None
 
 
 def loads(line: str) -> Event:
     """The event of one line of JSON. Raises StoreError naming what is wrong with it."""
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"an event must be one line of JSON: {error}") from None
     return load(data)
+
+
+def _no_json(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
 
 
 # Out ----------------------------------------------------------------------------------------------

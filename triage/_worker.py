@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ THREADS = 8
 
 
 class _Job:
-    __slots__ = ("abandoned", "args", "error", "function", "notify", "result", "started")
+    __slots__ = (
+        "abandoned", "args", "error", "finished", "function", "notify", "result", "started",
+    )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         context = copy_context()
@@ -33,6 +35,7 @@ class _Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.abandoned = False
+        self.finished = False
 
     def run(self) -> None:
         try:
@@ -58,52 +61,54 @@ class _Pool:
 
     def reset(self) -> None:
         """As new: a forked child has none of its parent's threads."""
-        self._wake = threading.Condition(threading.Lock())
-        self._jobs: deque[_Job] = deque()
-        self._idle = 0
+        self._lock = threading.Lock()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._free = 0  # threads that wait for a job, less the jobs that wait for a thread
         self._threads = 0
 
     def put(self, job: _Job) -> None:
-        with self._wake:
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs):
-                self._wake.notify()
-                return
-            if self._threads >= THREADS:
-                return
-            self._threads += 1
-        threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
+        """Have a thread run this job, as soon as one is free."""
+        with self._lock:
+            self._free -= 1
+            more = self._free < 0 and self._threads < THREADS
+        self._jobs.put(job)
+        if more:
+            self._start()
 
     def abandon(self, job: _Job) -> None:
-        """Nobody waits for this job any more; if it runs, its thread is replaced."""
-        with self._wake:
-            if job.abandoned:
+        """Nobody waits for this job any more; if it runs, another thread takes its thread's place."""
+        with self._lock:
+            if job.abandoned or job.finished:
                 return
             job.abandoned = True
             if job.started is None:
-                if job in self._jobs:
-                    self._jobs.remove(job)
-                return
+                return  # whoever takes it up sees that it is abandoned
             self._threads -= 1
-            if not self._jobs:
-                return
+            more = self._free < 0
+        if more:
+            self._start()
+
+    def _start(self) -> None:
+        with self._lock:
             self._threads += 1
+            self._free += 1
         threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
 
     def _work(self) -> None:
         while True:
-            with self._wake:
-                while not self._jobs:
-                    self._idle += 1
-                    self._wake.wait()
-                    self._idle -= 1
-                job = self._jobs.popleft()
+            job = self._jobs.get()
+            with self._lock:
+                wanted = not job.abandoned
                 job.started = time.monotonic()
-            job.run()
-            with self._wake:
-                if job.abandoned:
+            if wanted:
+                job.run()
+            with self._lock:
+                if wanted and job.abandoned:
                     return  # another thread has taken this one's place
-            job.notify()
+                job.finished = True
+                self._free += 1
+            if wanted:
+                job.notify()
 
 
 _pool = _Pool()
@@ -118,9 +123,9 @@ async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) ->
     Works under asyncio and trio.
     """
     job = _Job(function, args)
-    try:
-        import asyncio
+    import asyncio
 
+    try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return await _in_trio(job, seconds)

@@ -88,12 +88,20 @@ class Rollback(RecoveryAction):
     one if there is none. hint: None gives one that says what was kept.
     """
 
-    checkpoint_id: str | None = None
+    checkpoint_id: int | None = None
     hint: str | None = None
     kind: ClassVar[str] = "rollback"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "checkpoint_id", "hint")
+        _optional_text(self, "hint")
+        checkpoint = self.checkpoint_id
+        if checkpoint is not None and (type(checkpoint) is not int or checkpoint < 0):
+            raise refuse(
+                "Rollback.checkpoint_id",
+                checkpoint,
+                "a position in the journal or None",
+                "use what record_step or update_state returned",
+            )
 
 
 @dataclass(frozen=True)

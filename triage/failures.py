@@ -128,7 +128,7 @@ class FailureContext:
     state: Mapping[str, Any] = field(default_factory=dict)
     usage: Usage = NO_USAGE
     attempt_history: tuple[Attempt, ...] = ()
-    checkpoint_id: str | None = None
+    checkpoint_id: int | None = None
     open_subgoals: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     elapsed_s: float = 0.0

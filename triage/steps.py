@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
-from ._plain import plain
+from ._plain import ATOMS, plain
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -144,7 +144,15 @@ class Step(_StepFields):
         timestamp: float | None = None,
         duration_s: float | None = None,
     ) -> Self:
-        if tool_input is not None and tool_input.__class__ is not str:
+        if tool_input.__class__ is dict:
+            # The usual tool input is a flat dict of atoms: copied here, without a call.
+            for key, item in tool_input.items():
+                if item.__class__ not in ATOMS or key.__class__ is not str:
+                    tool_input = plain(tool_input)
+                    break
+            else:
+                tool_input = tool_input.copy()
+        elif tool_input is not None:
             tool_input = plain(tool_input)
         if tool_output is not None and tool_output.__class__ is not str:
             tool_output = plain(tool_output)

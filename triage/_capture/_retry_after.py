@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
@@ -109,6 +108,8 @@ def _until(value: str, date: str | None, now: float) -> float | None:
 
 
 def _timestamp(value: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # a large module, for one rare kind of header
+
     try:
         return parsedate_to_datetime(value).timestamp()
     except (TypeError, ValueError, OverflowError, OSError, IndexError):

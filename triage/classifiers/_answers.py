@@ -166,6 +166,8 @@ ANSWER_RULES: tuple[Rule, ...] = (
         """,
         not_on=r"""
         model_validate failed
+        model: field required
+        error while running the model: unexpected EOF
         the model car was sold
         """,
         source=_PROVIDERS,

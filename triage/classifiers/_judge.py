@@ -274,11 +274,14 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
         if other is None:
             continue
         limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
+        # Some services answer 400 to everything; their code, not their status, says what it was.
+        coded = other is not named and other.rule.failure_type is FailureType.EXTERNAL_FAULT
+        coarse = coded and status.rule.cause == Cause.BAD_REQUEST
         same = (
             other.rule.failure_type is status.rule.failure_type
             and other.rule.cause == Cause.MISSING_RESOURCE
         )
-        if limits or same:
+        if limits or same or coarse:
             return other
     return status
 

@@ -69,7 +69,7 @@ class _Places:
 
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    if one is other:
+    if one is other or _equal(one[_WHAT_IT_DID], other[_WHAT_IT_DID]):
         return _says_something(one)
     return (
         one.tool_called == other.tool_called
@@ -82,6 +82,10 @@ def same_step(one: Step, other: Step) -> bool:
     )
 
 
+_WHAT_IT_DID = slice(1, 7)
+"""The fields of a step from its action to its error: in most loops they are simply equal."""
+
+
 def _says_something(step: Step) -> bool:
     """A step that records nothing but its name gives nothing to compare."""
     return (
@@ -89,12 +93,16 @@ def _says_something(step: Step) -> bool:
     )
 
 
-def _same(one: Any, other: Any) -> bool:
+def _equal(one: Any, other: Any) -> bool:
     try:
-        if one is other or bool(one == other):
-            return True
+        return one is other or bool(one == other)
     except Exception:  # noqa: BLE001 - a foreign object that cannot be compared is not the same
         return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    if _equal(one, other):
+        return True
     # Arguments may come as JSON text, whose spaces and key order mean nothing.
     if isinstance(one, str) and isinstance(other, str) and one[:1] == other[:1] == "{":
         try:

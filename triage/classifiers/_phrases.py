@@ -79,6 +79,7 @@ deployment .{0,60}does not exist
 no such model
 unknown model
 is not a valid model
+model: [\w./: ]{0,40}\d[\w./: ]{0,20}$
 """
 
 TLS = r"""

@@ -124,14 +124,14 @@ def lines(block: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+"
 _EMPTY_WORDS = frozenset({"error", "errors", "exception", "err", "exc", "response", "fault"})
 
 
 @cache
 def words_of(name: str) -> tuple[str, ...]:
     """A class name or code in lower-case words, without those at the end that say only "error"."""
-    words = [word.lower() for word in _WORD.findall(name[:120])]
+    words = [word.lower() for word in re.findall(_WORD, name[:120])]
     while len(words) > 1 and words[-1] in _EMPTY_WORDS:
         words.pop()
     return tuple(words)
@@ -151,11 +151,17 @@ def normal(text: str) -> str:
     return text.lower().translate(_SPACES)
 
 
-_QUOTED = re.compile(
-    r"(?<!\w)'[^']{1,80}'(?!\w)|\"[^\"]{1,80}\"|`[^`]{1,80}`|\u201c[^\u201d]{1,80}\u201d"
-)
+@cache
+def _quoted() -> re.Pattern[str]:
+    return re.compile(
+        r"(?<!\w)'[^']{1,80}'(?!\w)|\"[^\"]{1,80}\"|`[^`]{1,80}`|\u201c[^\u201d]{1,80}\u201d"
+    )
 
 
 def unquoted(text: str) -> str:
-    """The text without its short quoted parts: names are data, not statements."""
-    return _QUOTED.sub(" ", text)
+    """The text without its short quoted parts: names are data, not statements.
+
+    A text of which nothing but a quotation is left is a statement after all, and is kept.
+    """
+    bare = _quoted().sub(" ", text)
+    return bare if re.search(r"[a-z]{2}", bare) else text

@@ -227,6 +227,9 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         unterminated character set
         invalid regular expression
         unknown operator
+        unknown command
+        wrongtype operation
+        is not an integer or out of range
         you can only execute one statement
         error binding parameter
         invalid selector

@@ -161,7 +161,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         internal server error
         overloaded(?: error)?
         server (?:is )?(?:too )?busy
-        too many clients
+        too many (?:clients|users)
         (?:database|server|system) (?:system )?is (?:starting up|shutting down|in recovery)
         remaining connection slots
         service shutting down
@@ -239,6 +239,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         no pg hba\.conf entry
         login (?:was )?refused
         login incorrect
+        invalidcredentials
         not logged in
         noauth \w{1,100}
         wrongpass \w{1,100}

@@ -55,9 +55,9 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """
         service unavailable, unavailable, unavailable for now, not primary, not writable primary,
         shutdown in progress, bad gateway, too many connections, cannot connect now, busy loading,
-        cluster down, model not ready, admin shutdown, no brokers available, master down, try
-        again, tab crashed, invalid session id, primary stepped down, interrupted at shutdown, no
-        master, not discovered, target closed
+        cluster down, model not ready, admin shutdown, no brokers available, ftplib.error_temp,
+        master down, try again, tab crashed, invalid session id, primary stepped down, interrupted
+        at shutdown, no master, not discovered, target closed
         """,
         examples="ServiceUnavailable NotPrimaryError cluster_manager_not_discovered_exception",
         near="UnavailableItemReport",
@@ -133,7 +133,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         stream, server disconnected, incompatible protocol, connection closed by broker, server
         handshake, invalid handshake, invalid status, broken resource, content length, no valid
         connections, service request, service response, connection timeout wrapper, communication,
-        connect call failed, peer gone
+        connect call failed, peer gone, no servers
         """,
         examples="ConnectError APIConnectionError RemoteProtocolError ServerDisconnectedError",
         near="ConnectionSettings ProtocolVersionTable",
@@ -147,10 +147,10 @@ FAULT_NAMES: tuple[Rule, ...] = (
         authentication, authentication failed, unauthorized, unauthenticated, bad credentials,
         invalid api key, auth, invalid auth, not authed, token revoked, token expired, expired
         token, invalid token, invalid password, login, unrecognized client, invalid client token
-        id, signature does not match, account inactive, wrong api key, =refresh, invalid
-        credentials, invalid grant, authentication required, client authentication, password
-        required, invalid authorization specification, no authentication, incomplete signature,
-        missing authentication token
+        id, signature does not match, account inactive, wrong api key, expired signature, invalid
+        signature, ldap bind, =refresh, invalid credentials, invalid grant, authentication
+        required, client authentication, password required, invalid authorization specification,
+        no authentication, incomplete signature, missing authentication token
         """,
         examples="AuthenticationError invalid_api_key token_revoked BadCredentialsException",
         near="AuthorBiography LoginPage",
@@ -306,7 +306,8 @@ BUILT_IN_RULES: tuple[Rule, ...] = (
         Severity.CRITICAL,
         """
         NameError AttributeError NotImplementedError RecursionError SyntaxError Warning
-        asyncio.exceptions.InvalidStateError cattrs.errors.StructureHandlerNotFoundError
+        asyncio.exceptions.InvalidStateError sqlalchemy.exc.InvalidRequestError
+        cattrs.errors.StructureHandlerNotFoundError
         """,
     ),
     _built_in(

@@ -215,8 +215,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         eval, x path, template syntax, template assertion, empty data, bad zip file, invalid id,
         invalid document, date parse, unidentified image, invalid file, tokenize, invalid
         operation, =scanner, =composer, =constructor, unsupported mime type, encode,
-        binascii.Error, =data, forbidden extra keys, sql parse, invalid text representation, xpath
-        syntax, selector syntax, =unpacking, =corrupt
+        binascii.Error, _csv.Error, struct.error, =data, forbidden extra keys, sql parse, invalid
+        text representation, xpath syntax, selector syntax, =unpacking, =corrupt
         """,
         examples="ParserError UnicodeDecodeError InvalidSelectorException TemplateSyntaxError",
         near="ParserTable",

@@ -107,10 +107,14 @@ class RulesClassifier:
             if call is not None:
                 return _from_finding(call, _kinds(findings, verdict, call.rule.failure_type))
         if verdict is None:
-            return _Outcome(_UNKNOWN, (), candidates=_guesses(trajectory, error))
-        return _from_verdict(
-            verdict, trajectory, _kinds(findings, verdict, verdict.rule.failure_type)
-        )
+            nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
+            return _Outcome(
+                _UNKNOWN, (Evidence("none", nothing),), candidates=_guesses(trajectory, error)
+            )
+        kinds = _kinds(findings, verdict, verdict.rule.failure_type)
+        if not verdict.known and verdict.rule.cause is None:
+            kinds = tuple(dict.fromkeys((*kinds, *_guesses(trajectory, verdict.info))))
+        return _from_verdict(verdict, trajectory, kinds)
 
     def _findings(
         self, trajectory: Trajectory, tools: Mapping[str, Any]

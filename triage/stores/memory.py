@@ -31,7 +31,7 @@ class MemoryStore:
     async def append(self, run_id: str, events: Sequence[Event], *, at: int, epoch: int) -> None:
         """As in `Store`."""
         with self._lock:
-            journal = self._journal(run_id)
+            journal = self._open.get(run_id) or self._finished.get(run_id) or []
             if at != len(journal) or (self._epochs and epoch < self._epochs.get(run_id, 0)):
                 raise StaleWriter(
                     f"run {run_id}: position {at} of epoch {epoch} is stale, the journal has "
@@ -50,13 +50,10 @@ class MemoryStore:
             else:
                 self._open[run_id] = journal
 
-    def _journal(self, run_id: str) -> list[Event]:
-        return self._open.get(run_id) or self._finished.get(run_id) or []
-
     async def read(self, run_id: str, after: int = -1) -> list[Event]:
         """As in `Store`."""
         with self._lock:
-            return self._journal(run_id)[after + 1 :]
+            return (self._open.get(run_id) or self._finished.get(run_id) or [])[after + 1 :]
 
     async def runs(self, status: str | None = None) -> list[RunInfo]:
         """As in `Store`."""

@@ -48,7 +48,7 @@ class rollback_to_checkpoint(Written):  # noqa: N801 - strategies are written li
     Escalates once the rollbacks are used up, or if nothing was recorded that could be taken back.
     """
 
-    checkpoint_id: str | None = None
+    checkpoint_id: int | None = None
     max_rollbacks: int = 3
     hint: str | None = None
 
@@ -59,7 +59,8 @@ class rollback_to_checkpoint(Written):  # noqa: N801 - strategies are written li
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        _check_text(f"{name}.checkpoint_id", self.checkpoint_id)
+        if self.checkpoint_id is not None:
+            check_count(f"{name}.checkpoint_id", self.checkpoint_id, 0)
         _check_text(f"{name}.hint", self.hint)
         check_count(f"{name}.max_rollbacks", self.max_rollbacks, 0)
 
