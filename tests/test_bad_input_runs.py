@@ -40,7 +40,7 @@ from triage.events import AttemptStarted, RunFinished, StepRecorded
 
 pytestmark = pytest.mark.anyio
 
-DOWN = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
+DOWN = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION, classifier="Says")
 
 
 class Unasked:
@@ -76,7 +76,7 @@ async def pay(card: Any, cents: int = 1) -> None:
     (lambda run: run.call("pay"), "run.call()", "a function, not str"),
     (lambda run: run.call(pay, object()), "card of type object", 'ignore=("card",)', "key="),
     (lambda run: pay({"at": [object()]}), "card['at'][0] of type object", 'ignore=("card",)'),
-    (lambda run: Agent(good).run("t", town=1), "no parameter town", "run"),
+    (lambda run: Agent(good).run("t", town=1), "no parameter town", "none but the task"),
 )
 async def test_a_handle_used_wrongly_ends_the_run_at_once(do: Any, words: list[str]) -> None:
     await ended_by(do, words)
@@ -84,6 +84,12 @@ async def test_a_handle_used_wrongly_ends_the_run_at_once(do: Any, words: list[s
 
 async def good(task: Any, *, run: Run) -> None:
     raise AssertionError("called")
+
+
+def _ring() -> dict[str, Any]:
+    ring: dict[str, Any] = {}
+    ring["ring"] = ring
+    return ring
 
 
 class Odd:
@@ -103,19 +109,13 @@ class Odd:
     (lambda: {"f": len}, "state['f']", "type builtin_function_or_method"),
     (lambda: {"kind": FailureType.UNKNOWN}, "state['kind']", "type FailureType", "keep text"),
     (lambda: {"ok": 1, "first": {1}, "second": b""}, "state['first']", "type set"),
-    (lambda: endless(), "type dict", "cannot be restored"),
+    (_ring, "type dict", "cannot be restored"),
 )  # fmt: skip
 async def test_state_that_cannot_be_restored_is_refused_with_its_place(
     do: Any, words: list[str]
 ) -> None:
     state = await ended_by(lambda run: run.update_state(do()), ["cannot be restored", *words])
     assert state.state == {"fare": "f1"}
-
-
-def endless() -> dict[str, Any]:
-    ring: dict[str, Any] = {}
-    ring["ring"] = ring
-    return ring
 
 
 async def ended_by(do: Callable[[Any], Any], words: list[str]) -> triage.RunState:
@@ -359,7 +359,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_token_stays_good(
 @does(
     (Retry, "did charge", "happened(result)", "not Retry"),
     (Replan, "did charge", "rerun()", "not Replan"),
-    (lambda: Rollback(), "did charge", "Escalate()", "not Rollback"),
+    (Rollback, "did charge", "Escalate()", "not Rollback"),
     (lambda: True, "resume()", "happened(result)", "not bool"),
 )  # fmt: skip
 async def test_a_call_in_doubt_takes_an_answer_about_the_call_only(

@@ -1,9 +1,10 @@
-"""The documentation is run: every block of Python, with the output it shows; links and names are checked."""
+"""The documentation is run, and its output compared; links and names are checked."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import zip_longest
@@ -45,6 +46,11 @@ def blocks(page: Path) -> list[Block]:
     return made
 
 
+def python(page: Path) -> list[Block]:
+    """The blocks of Python of a page, in order."""
+    return [block for block in blocks(page) if block.language == "python"]
+
+
 def program(page: Path, code: list[Block]) -> str:
     """The page's Python as one program: each line has the number it has on the page."""
     lines = [""] * (page.read_text(encoding="utf-8").count("\n") + 1)
@@ -59,22 +65,25 @@ def ids(page: Path) -> str:
     return page.name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids)
+def prepared(page: Path, folder: Path) -> dict[str, str]:
+    """Save the blocks whose first line names a file (`# policy.toml`); the environment to run in."""
+    for block in blocks(page):
+        name = re.match(r"# ([\w.]+\.(?:py|toml))\n", block.code)
+        if name is not None:
+            (folder / name[1]).write_text(block.code, encoding="utf-8")
+    return {**os.environ, "PYTHONPATH": str(Path(triage.__file__).parents[1]), "PYTHONUTF8": "1"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python(page)], ids=ids)
 def test_every_block_runs_as_written_and_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
-    found = blocks(page)
-    for block in found:
-        if block.language == "toml":  # its first line names the file: # policy.toml
-            name = block.code.splitlines()[0].removeprefix("# ")
-            (tmp_path / name).write_text(block.code, encoding="utf-8")
-    code = [block for block in found if block.language == "python"]
-    if not code:
-        pytest.skip("no Python on this page")
-    script = tmp_path / f"{page.stem}.py"
+    environment = prepared(page, tmp_path)
+    code = python(page)
+    script = tmp_path / "as_written.py"
     script.write_text(program(page, code), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-X", "utf8", "-W", "error", script.name],
+        [sys.executable, "-W", "error", script.name],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment,
         capture_output=True,
         encoding="utf-8",
         timeout=60,
@@ -86,12 +95,42 @@ def test_every_block_runs_as_written_and_prints_what_is_shown(page: Path, tmp_pa
         assert output == (block.shown or ""), f"{page.name}, line {block.line}"
 
 
+def commands(page: Path) -> list[tuple[str, str]]:
+    """The `triage` commands a page shows, each with its output."""
+    shown = "".join(block.code for block in blocks(page) if block.language == "console")
+    pieces = [piece.partition("\n") for piece in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]]
+    return [(command, output) for command, _, output in pieces if command.startswith("triage ")]
+
+
+def settled(output: str) -> str:
+    """Output without what is never the same: seconds, ids and tokens."""
+    output = re.sub(r" +\d+\.\d\d s", " 0.00 s", output)
+    output = re.sub(r'"seconds": [\d.]+', '"seconds": 0.0', output)
+    return re.sub(r"\b[0-9a-f]{8}(?:[0-9a-f]{24})?\b", "an id", output)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=ids)
+def test_every_command_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
+    environment = prepared(page, tmp_path)
+    for command, shown in commands(page):
+        done = subprocess.run(
+            [sys.executable, "-m", "triage.cli", *shlex.split(command)[1:]],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+        assert settled(done.stdout) == settled(shown), command
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_no_line_of_code_is_too_long_to_read(page: Path) -> None:
-    for block in blocks(page):
-        if block.language == "python":
-            for line in block.code.splitlines():
-                assert len(line) <= LONGEST_LINE, f"{page.name}: {line}"
+    for block in python(page):
+        for line in block.code.splitlines():
+            assert len(line) <= LONGEST_LINE, f"{page.name}: {line}"
 
 
 def anchors(page: Path) -> set[str]:

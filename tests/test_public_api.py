@@ -27,7 +27,9 @@ def declared() -> dict[str, str]:
     """What type checkers see in `triage`: each name with the module it is imported from."""
     tree = ast.parse(inspect.getsource(triage))
     guarded = [
-        node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     ]
     return {
         alias.asname or alias.name: f"triage.{node.module}"
@@ -113,7 +115,7 @@ print(*[name for name in {HEAVY!r} if name in sys.modules])
 def test_importing_triage_and_making_an_agent_imports_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
-        cwd=ROOT,
+        cwd=Path(triage.__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._recorded import Question
 from ._recorder import UNSAFE
@@ -13,6 +14,9 @@ from .failures import FailureContext
 from .state import RunState
 from .taxonomy import Severity
 
+if TYPE_CHECKING:
+    from .policy import FailurePolicy
+
 
 class Decision(NamedTuple):
     """What will be done and who says so."""
@@ -21,6 +25,14 @@ class Decision(NamedTuple):
     by: str
     reason: str = ""
     fatal: bool = False
+
+
+@cache
+def _recommended() -> FailurePolicy:
+    """The policy of agents that have none of their own, made once."""
+    from .policy import FailurePolicy
+
+    return FailurePolicy.recommended()
 
 
 async def decide(session: Session, context: FailureContext) -> Decision:
@@ -37,11 +49,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     breach = limits.exceeded(context, steps=state.all_steps, tool_calls=state.tool_calls)
     if breach is not None:
         return Decision(Escalate(breach.technical_details), "limits", breach.technical_details)
-    policy = session.config.policy
-    if policy is None:
-        from .policy import FailurePolicy
-
-        policy = FailurePolicy.recommended()
+    policy = session.config.policy or _recommended()
     action = await policy.dispatch(context)
     breach = limits.allows(action, context)
     if breach is not None:

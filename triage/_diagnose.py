@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
+from typing import TYPE_CHECKING
 
 from ._plain import plain
 from ._run import Run
@@ -16,15 +18,16 @@ from .state import RunState
 from .steps import Trajectory
 from .taxonomy import FailureType
 
+if TYPE_CHECKING:
+    from .classifiers.base import Classifier
+
 CLASSIFIER_SECONDS = 30.0
 """Deadline of a classifier that names none of its own as `deadline`; counted from when it starts."""
 
 
 async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
     """Ask the classifier, in its thread and under its deadline; UNKNOWN if it does not answer."""
-    from .classifiers import RulesClassifier, as_diagnosis
-
-    classifier = session.config.classifier or RulesClassifier()
+    classifier = session.config.classifier or _rules()
     name = type(classifier).__name__
     seconds = getattr(classifier, "deadline", CLASSIFIER_SECONDS)
     try:
@@ -37,12 +40,24 @@ async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
             answer = await in_worker(classifier.classify, trajectory, session.task, seconds=seconds)
             if inspect.isawaitable(answer):
                 answer = await answer
+        if isinstance(answer, Diagnosis):
+            return answer
+        from .classifiers import as_diagnosis
+
         return as_diagnosis(answer, name)
     except TimeoutError:
         return _undiagnosed(name, f"{name} took longer than {seconds} s")
     except Exception as error:  # noqa: BLE001 - any classifier may fail in any way; it is logged
         logger.exception("classifier %s failed", name)
         return _undiagnosed(name, f"{name} failed with {type(error).__name__}: {error}"[:300])
+
+
+@cache
+def _rules() -> Classifier:
+    """The classifier of agents that have none of their own; it has no state, so one serves all."""
+    from .classifiers import RulesClassifier
+
+    return RulesClassifier()
 
 
 def _undiagnosed(name: str, why: str) -> Diagnosis:

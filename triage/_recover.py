@@ -35,7 +35,6 @@ from .observers import logger, notify
 from .redact import redact
 from .state import Compensation
 
-
 _new = tuple.__new__
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from .steps import refuse
 from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Severity, severity_of
@@ -20,6 +20,8 @@ class Evidence(NamedTuple):
     text: str
     step: int | None = None
 
+
+E = TypeVar("E", FailureType, Severity, Level)
 
 _BY_DEFAULT: Any = None
 """Filled in by `Diagnosis` itself, so that readers never meet None."""
@@ -56,25 +58,29 @@ class Diagnosis:
     classifier: str = ""
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        set_(self, "failure_type", _member(FailureType, "failure_type", self.failure_type))
+        # What is right already is left alone: most diagnoses are made by our own rules.
+        fields = self.__dict__
+        kind = self.failure_type
+        if kind.__class__ is not FailureType:
+            kind = fields["failure_type"] = _member(FailureType, "failure_type", kind)
         severity = cast("Severity | None", self.severity)
-        if severity is None:
-            severity = severity_of(self.failure_type, self.cause)
-        set_(self, "severity", _member(Severity, "severity", severity))
-        level = cast("Level | None", self.level)
-        set_(self, "level", _member(Level, "level", level or DEFAULT_LEVEL[self.severity]))
+        if severity.__class__ is not Severity:
+            given = severity_of(kind, self.cause) if severity is None else severity
+            severity = fields["severity"] = _member(Severity, "severity", given)
+        if self.level.__class__ is not Level:
+            level = cast("Level | None", self.level) or DEFAULT_LEVEL[self.severity]
+            fields["level"] = _member(Level, "level", level)
         _check_numbers(self)
-        _check_texts(self)
+        _check_texts(self, fields)
 
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
         return f"{self.failure_type}{cause}, {self.severity}, confidence {self.confidence:.2f}"
 
 
-def _member(enum: type[FailureType | Severity | Level], name: str, value: object) -> object:
+def _member(enum: type[E], name: str, value: object) -> E:
     try:
-        return enum(value)  # type: ignore[arg-type] # the enum itself says whether it knows the value
+        return enum(value)
     except ValueError:
         words = ", ".join(member.value for member in enum)
         raise ValueError(f"Diagnosis.{name} must be one of {words}, not {value!r}") from None
@@ -98,25 +104,31 @@ def _check_numbers(diagnosis: Diagnosis) -> None:
         raise ValueError(f"Diagnosis.critical_step must be 0 or more, not {step}")
 
 
-def _check_texts(diagnosis: Diagnosis) -> None:
-    for name in ("user_message", "technical_details", "classifier"):
-        if not isinstance(getattr(diagnosis, name), str):
-            raise refuse(f"Diagnosis.{name}", getattr(diagnosis, name), "text")
-    for name in ("cause", "hint"):
-        value = getattr(diagnosis, name)
-        if value is not None and not isinstance(value, str):
-            raise refuse(f"Diagnosis.{name}", value, "text or None")
-    set_ = object.__setattr__
-    if isinstance(diagnosis.cause, str):
-        set_(diagnosis, "cause", known_cause(diagnosis.cause))
-    for name, kind in (("evidence", Evidence), ("suggestions", str), ("candidates", FailureType)):
-        values = getattr(diagnosis, name)
+_TEXTS = ("user_message", "technical_details", "classifier")
+_TUPLES = (("evidence", Evidence), ("suggestions", str), ("candidates", FailureType))
+
+
+def _check_texts(diagnosis: Diagnosis, fields: dict[str, Any]) -> None:
+    for name in _TEXTS:
+        if not isinstance(fields.get(name, ""), str):
+            raise refuse(f"Diagnosis.{name}", fields[name], "text")
+    cause, hint = diagnosis.cause, diagnosis.hint
+    if hint is not None and not isinstance(hint, str):
+        raise refuse("Diagnosis.hint", hint, "text or None")
+    if cause is not None and cause.__class__ is not Cause:
+        if not isinstance(cause, str):
+            raise refuse("Diagnosis.cause", cause, "a Cause, text or None")
+        fields["cause"] = known_cause(cause)
+    for name, kind in _TUPLES:
+        values = fields[name]
+        if values == ():
+            continue
         if isinstance(values, str) or not isinstance(values, tuple | list):
             raise refuse(f"Diagnosis.{name}", values, f"a tuple of {kind.__name__}")
         for value in values:
             if not isinstance(value, kind):
                 raise refuse(f"Diagnosis.{name} item", value, kind.__name__)
-        set_(diagnosis, name, tuple(values))
+        fields[name] = tuple(values)
 
 
 def known_cause(text: str) -> Cause | str:

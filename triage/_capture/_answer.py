@@ -26,6 +26,10 @@ class Answer(NamedTuple):
     body: Any
 
 
+NOTHING = Answer(None, None, (), None)
+"""Of an exception that holds no answer."""
+
+
 def read(exc: BaseException, names: tuple[str, ...]) -> Answer:
     """Everything an exception holds of an answer. names: the plain names of its class and bases."""
     response = next(

@@ -7,7 +7,9 @@ cut.
 
 from __future__ import annotations
 
+import builtins
 import time
+from functools import lru_cache
 
 from triage.failures import ErrorInfo
 
@@ -74,10 +76,13 @@ class _Capture:
 def _info(
     exc: BaseException, relation: str, related: tuple[ErrorInfo, ...], now: float
 ) -> ErrorInfo:
-    mro, names = _classes(exc)
+    mro, names = _classes(type(exc))
     message = _message(exc, names)
-    answer = _answer.read(exc, names)
-    delay = _delay(exc, answer, message, now)
+    if _bare(exc):
+        answer, delay = _answer.NOTHING, _retry_after.from_text(message)
+    else:
+        answer = _answer.read(exc, names)
+        delay = _delay(exc, answer, message, now)
     phase = _phase.of(names, answer.code, message, answered=answer.status is not None)
     if is_not_attempted(exc):
         phase = "not_sent"
@@ -100,11 +105,31 @@ def _info(
     )
 
 
-def _classes(exc: BaseException) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`module.QualName` and the plain names of the class and its bases, `object` left out."""
+def _bare(exc: BaseException) -> bool:
+    """True for a built-in exception that nobody has hung anything on: it holds no answer."""
+    return (
+        type(exc) in _BUILT_IN
+        and not BaseException.__getattribute__(exc, "__dict__")
+        and not (isinstance(exc, OSError) and exc.errno is not None)
+    )
+
+
+# Those whose own attributes say nothing of an answer, of a delay or of a code.
+_BUILT_IN = frozenset(
+    kind
+    for kind in vars(builtins).values()
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, BaseExceptionGroup | UnicodeError | SyntaxError | StopIteration)
+)
+
+
+@lru_cache(maxsize=512)
+def _classes(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`module.QualName` and the plain names of a class and its bases, `object` left out."""
     full: list[str] = []
     names: list[str] = []
-    for cls in type.mro(type(exc))[:-1][:32]:
+    for cls in type.mro(kind)[:-1][:32]:
         name = words(attr(cls, "__name__"), 200) or "Exception"
         module, qualname = (
             words(attr(cls, "__module__"), 200),

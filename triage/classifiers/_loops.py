@@ -28,6 +28,8 @@ def find_loop(steps: Sequence[Step]) -> Loop | None:
     Polling, where the same call gives another result, is none. Time is linear in the length of the
     loop.
     """
+    if len(steps) < REPEATS:
+        return None
     places = _Places(steps)
     for length in range(1, MAX_CYCLE + 1):
         matching = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from triage.diagnosis import Diagnosis, Evidence
@@ -83,21 +83,44 @@ class RulesClassifier:
         self._judge = _default_judge() if rules is None else Judge(_rules(rules))
         self._constraints = _strings("RulesClassifier.constraints", constraints)
         self._tools = _manifest(tools)
+        # A thousand agents on one sick service fail with equal errors: each is judged once.
+        self._known_fault = lru_cache(maxsize=256)(self._fault)
 
     def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:  # noqa: ARG002 - the protocol's signature
         """The diagnosis of an attempt. Pure: the same attempt always gets the same one."""
         error = trajectory.error or _last_error(trajectory.steps)
         tools = trajectory.tools or self._tools
-        outcome = self._decide(trajectory, error, tools)
+        findings = self._findings(trajectory, tools)
+        if error is not None and not findings:
+            try:
+                fault = self._known_fault(error)
+            except TypeError:  # it holds an answer's body, which has no hash
+                fault = None
+            if fault is not None:
+                return fault
+        outcome = self._decide(trajectory, error, tools, findings)
         hint = next((info.hint for info in error.walk() if info.hint), None) if error else None
         return _diagnosis(outcome, trajectory, error, tools, hint)
 
+    def _fault(self, error: ErrorInfo) -> Diagnosis | None:
+        """The diagnosis of a certain fault of the other side, which no step can change."""
+        verdict = self._judge.judge(error)
+        if verdict is None or not verdict.known or not _certain(verdict):
+            return None
+        if any(info.hint for info in error.walk()):
+            return None
+        nothing = Trajectory()
+        return _diagnosis(_from_verdict(verdict, nothing, ()), nothing, error, {}, None)
+
     def _decide(
-        self, trajectory: Trajectory, error: ErrorInfo | None, tools: Mapping[str, Any]
+        self,
+        trajectory: Trajectory,
+        error: ErrorInfo | None,
+        tools: Mapping[str, Any],
+        findings: list[_detectors.Finding],
     ) -> _Outcome:
         verdict = self._judge.judge(error) if error is not None else None
         certain = verdict is not None and verdict.known and _certain(verdict)
-        findings = self._findings(trajectory, tools)
         for found in findings:
             if certain and not _outranks(found, trajectory.steps):
                 continue
