@@ -1,6 +1,8 @@
 """Measures ours and the others in turn, each in its own interpreter, and prints the ratios.
 
     python -m bench [--rounds 5] [--only clean crowd] [--json] [--strict]
+
+Nothing is said about absolute times: they belong to the machine, the ratios less so.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ OURS = "ours"
 PROMISED = "triage-agent"
 """The package the bounds are about; the others are shown beside it."""
 PEERS = (PROMISED, "tenacity", "stamina")
+_NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
 
 
 class Figure(NamedTuple):
@@ -39,7 +40,13 @@ FIGURES = (
     Figure("record_step, every step a checkpoint, 1 KB, 10,000 steps", "steps_10000", "us", 0.05),
     Figure("raise to re-entry, classified in a thread", "reentry", "us", 0.8),
     Figure("the same after 5 steps", "reentry_steps", "us"),
-    Figure("10,000 runs at once, a fifth failing: throughput", "crowd", "per_second", 2.0, True),
+    Figure(
+        "10,000 runs at once, a fifth failing: throughput",
+        "crowd",
+        "per_second",
+        2.0,
+        at_least=True,
+    ),
     Figure("10,000 runs at once, a fifth failing: memory a run", "crowd", "kb", 0.8),
     Figure("import Agent, FailurePolicy, Step and wrap a function", "creation", "ms", 1.0),
 )
@@ -56,7 +63,7 @@ class Ratio(NamedTuple):
     most: float
 
     def __str__(self) -> str:
-        return f"{self.middle:.2f} ({self.least:.2f}–{self.most:.2f})"
+        return f"{self.middle:.2f} ({self.least:.2f} to {self.most:.2f})"
 
 
 class Line(NamedTuple):
@@ -92,14 +99,16 @@ def _ratio(figure: Figure, rounds: Sequence[Round], peer: str) -> Ratio | None:
 
 def table(lines: Sequence[Line]) -> str:
     """The lines as a Markdown table, a promise that is not kept marked `over`."""
-    rows = [("ours to theirs: median (least–most)", "promised", "", *PEERS)]
+    rows: list[tuple[str, ...]] = [
+        ("ours to theirs: median (least to most)", "promised", "", *PEERS)
+    ]
     for line in lines:
         figure = line.figure
         promise = verdict = ""
         if figure.bound is not None:
             promise = f"{'at least' if figure.at_least else 'at most'} {figure.bound:g}"
             verdict = "ok" if line.met else ("under" if figure.at_least else "over")
-        shown = ("–" if (ratio := line.ratios[peer]) is None else str(ratio) for peer in PEERS)
+        shown = (_NOTHING if (ratio := line.ratios[peer]) is None else str(ratio) for peer in PEERS)
         rows.append((figure.title, promise, verdict, *shown))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     rows.insert(1, tuple("-" * width for width in widths))

@@ -173,15 +173,11 @@ any_event: st.SearchStrategy[Any] = st.one_of([event_of(cls) for cls in EVENT_TY
 
 def told(state: RunState) -> dict[str, Any]:
     """All a state says, as one comparable value."""
-    said = {name: getattr(state, name) for name in _public(state)}
-    said["ledger"] = _entries(state.ledger)
-    said["ledgers"] = [_entries(ledger) for ledger in state.ledgers]
-    return {**said, "steps": state.steps, "state": state.state, "open": state.open_subgoals}
+    ledgers = [_public(ledger) for ledger in (state.ledger, *state.ledgers)]
+    return {**_public(state), "ledger": ledgers[0], "ledgers": ledgers[1:]}
 
 
-def _public(value: Any) -> list[str]:
-    return [name for name in type(value).__slots__ if not name.startswith("_")]
-
-
-def _entries(ledger: Any) -> dict[str, Any]:
-    return {name: getattr(ledger, name) for name in _public(ledger)}
+def _public(value: Any) -> dict[str, Any]:
+    """The public attributes of an object that are no methods."""
+    found = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+    return {name: item for name, item in found.items() if not callable(item)}

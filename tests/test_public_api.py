@@ -20,7 +20,13 @@ import triage.errors
 import triage.taxonomy
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("triage.classifiers", "triage.stores", "triage.strategies", "triage.tools")
+PACKAGES = (
+    "triage.classifiers",
+    "triage.cli",
+    "triage.stores",
+    "triage.strategies",
+    "triage.tools",
+)
 
 
 def declared() -> dict[str, str]:

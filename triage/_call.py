@@ -8,11 +8,13 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ._drivers import current
 from ._recorder import out_of_time
 from ._run import Run
+from .diagnosis import Diagnosis
 from .errors import AttemptInterrupted, TriageSuspendedError, UsageError
 
 _INJECTED: dict[str, Callable[[Run], Any]] = {
@@ -132,6 +134,14 @@ def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[s
 
 class Failed(Exception):
     """An attempt was interrupted; `__cause__` is what the function raised then, if anything."""
+
+
+class Refused(Exception):
+    """The result failed a check. `diagnosis` says which; `__cause__` is what the check raised."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(str(diagnosis))
+        self.diagnosis = diagnosis
 
 
 async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
@@ -299,6 +309,11 @@ def _sort(run: Run, error: BaseException) -> None:
 
 def passes(error: Exception) -> bool:
     """True for what is no failure: our caller's mistakes, suspensions, a framework's own signals."""
-    if isinstance(error, UsageError | TriageSuspendedError):
+    return _passing(type(error))
+
+
+@lru_cache(maxsize=512)
+def _passing(kind: type[Exception]) -> bool:
+    if issubclass(kind, UsageError | TriageSuspendedError):
         return True
-    return any(f"{cls.__module__}.{cls.__qualname__}" in _PASSING for cls in type(error).__mro__)
+    return any(f"{cls.__module__}.{cls.__qualname__}" in _PASSING for cls in kind.__mro__)

@@ -8,19 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ._call import Refused
 from ._plain import plain
 from ._run import Run
 from .checks import Checks, objection, validate_result
 from .diagnosis import Diagnosis, Evidence
 from .taxonomy import Cause, FailureType
-
-
-class Refused(Exception):
-    """The result failed a check. `diagnosis` says which; `__cause__` is what the check raised."""
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(str(diagnosis))
-        self.diagnosis = diagnosis
 
 
 async def check(checks: Checks | None, run: Run, result: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from ._call import Failed, Function, attempt, passes, stream_attempt
+from ._call import Failed, Function, Refused, attempt, passes, stream_attempt
 from ._plain import plain_noting
 from ._recover import (
     Failure,
@@ -102,8 +102,6 @@ def _restarted(run: Run) -> Restarted:
 
 async def _failure(session: Session, run: Run, error: Exception) -> Failure | None:
     """The failure an exception stands for; None, with the run ended, where it is none of ours."""
-    from ._checks import Refused
-
     if isinstance(error, Failed):
         cause = error.__cause__
         return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)

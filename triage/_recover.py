@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from ._decide import Decision, decide
@@ -30,12 +32,20 @@ from .events import (
     RunFinished,
     RunSuspended,
 )
-from .failures import FailureContext
+from .failures import ErrorInfo, FailureContext
 from .observers import logger, notify
 from .redact import redact
-from .state import Compensation
+from .state import Compensation, RunState
 
 _new = tuple.__new__
+
+
+@cache
+def _capture() -> Callable[[BaseException], ErrorInfo]:
+    """Imported with the first failure, which most processes never see."""
+    from ._capture import capture
+
+    return capture
 
 
 class Failure(NamedTuple):
@@ -74,8 +84,7 @@ def first_attempt(session: Session) -> Run:
 def next_attempt(session: Session, following: Next) -> Run:
     """The handle of a further attempt."""
     guidance = following.guidance
-    before = session.state
-    number = before.attempt + 1
+    number = session.state.attempt + 1
     diagnosis = guidance.diagnosis
     session.attempt_started = session.config.env.monotonic()
     session.question = None
@@ -89,6 +98,14 @@ def next_attempt(session: Session, following: Next) -> Run:
         tuple(guidance.inject or ()),
     )
     state = session.state
+    critical = None if diagnosis is None else diagnosis.critical_step
+    kept, unmatched = _known_calls(state) if state.calls else (frozenset[str](), {})
+    replay = Replay(following.kind, critical, kept, unmatched)
+    return Run(session, number, guidance, replay, len(state.steps))
+
+
+def _known_calls(state: RunState) -> tuple[frozenset[str], dict[str, set[str]]]:
+    """Keys of the calls whose steps were kept, and by tool those of unsafe ones still to be met."""
     kept = frozenset(
         step.metadata["call"] for step in state.steps if step.metadata and "call" in step.metadata
     )
@@ -97,10 +114,7 @@ def next_attempt(session: Session, following: Next) -> Run:
         unsettled = call.outcome in (None, "in_doubt", "done") and not call.undone
         if call.effect in UNSAFE and unsettled and call.key not in kept:
             unmatched.setdefault(call.tool, set()).add(call.key)
-    replay = Replay(
-        following.kind, None if diagnosis is None else diagnosis.critical_step, kept, unmatched
-    )
-    return Run(session, number, guidance, replay, len(state.steps))
+    return kept, unmatched
 
 
 # The path -----------------------------------------------------------------------------------------
@@ -110,9 +124,7 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
     """From a failed attempt to the next one. Raises the error that ends the run instead."""
     info = None
     if failure.error is not None:
-        from ._capture import capture
-
-        info = capture(failure.error)
+        info = _capture()(failure.error)
     trajectory = run.trajectory
     trajectory.error = info
     diagnosis = failure.diagnosis
@@ -223,14 +235,12 @@ async def _compensate(
 async def _run_compensator(
     session: Session, context: FailureContext, entry: Compensation, undo: Any
 ) -> None:
-    from ._capture import capture
-
     try:
         answer = undo()
         if inspect.isawaitable(answer):
             await answer
     except Exception as error:  # noqa: BLE001 - whatever it raises ends the run, and is logged
-        session.add(CompensatorRan, context.attempt, entry.name, entry.key, capture(error))
+        session.add(CompensatorRan, context.attempt, entry.name, entry.key, _capture()(error))
         logger.exception("compensator %s failed", entry.name)
         reason = f"the compensator {entry.name} failed with {type(error).__name__}"
         if context.exception is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .steps import NO_USAGE, Trajectory, Usage
@@ -104,8 +103,10 @@ class Partial(NamedTuple):
     usage: Usage
 
 
-@dataclass(frozen=True)
-class FailureContext:
+_NOTHING = Trajectory()
+
+
+class FailureContext(NamedTuple):
     """Everything a strategy is told about a failure; errors that end a run carry it as `.context`.
 
     run_id; task: as given to `run`. attempt: the number of the failed attempt, from 1. diagnosis: why
@@ -123,9 +124,9 @@ class FailureContext:
     attempt: int
     diagnosis: Diagnosis
     error: ErrorInfo | None = None
-    exception: BaseException | None = field(default=None, compare=False)
-    trajectory: Trajectory = field(default_factory=Trajectory)
-    state: Mapping[str, Any] = field(default_factory=dict)
+    exception: BaseException | None = None
+    trajectory: Trajectory = _NOTHING
+    state: Mapping[str, Any] = {}
     usage: Usage = NO_USAGE
     attempt_history: tuple[Attempt, ...] = ()
     checkpoint_id: int | None = None
@@ -163,19 +164,20 @@ class FailureContext:
         past = self.attempt_history
         return 1 + sum(1 for attempt in past if attempt.failure_type is self.failure_type)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """The live exception is left out, and a task that cannot be pickled becomes its repr."""
-        state = dict(self.__dict__)
-        state["exception"] = None
-        state["task"] = _picklable(self.task)
-        task = state["task"]
+        travelling = self._replace(exception=None)
+        task = _picklable(self.task)
         if task is not self.task:
-            state["trajectory"] = self.trajectory.replace(self.trajectory.steps, task=task)
-            state["attempt_history"] = tuple(
+            trajectory = self.trajectory.replace(self.trajectory.steps, task=task)
+            history = tuple(
                 past._replace(trajectory=past.trajectory.replace(past.trajectory.steps, task=task))
                 for past in self.attempt_history
             )
-        return state
+            travelling = travelling._replace(
+                task=task, trajectory=trajectory, attempt_history=history
+            )
+        return (FailureContext, tuple(travelling))
 
 
 def _picklable(value: Any) -> Any:

@@ -114,7 +114,7 @@ class Limits:
         if self.attempts is not None and context.attempt >= self.attempts:
             return _reached(context.diagnosis, "attempts", context.attempt, self.attempts)
         late = self._late(context, 0.0)
-        if late is not None:
+        if late is not None or not self.watches:
             return late
         for name, used, allowed in self._spending(steps, tool_calls, context.usage):
             spent = used >= allowed if name not in {"steps", "tool_calls"} else used > allowed

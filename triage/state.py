@@ -130,54 +130,30 @@ class Ledger:
 class RunState:
     """Everything the journal says about a run so far. Read it; only `apply` changes it."""
 
-    __slots__ = (
-        "_attempt_started",
-        "agent",
-        "all_steps",
-        "approved",
-        "attempt",
-        "attempt_usage",
-        "calls",
-        "compensations",
-        "error",
-        "history",
-        "last_seq",
-        "ledger",
-        "ledgers",
-        "parent",
-        "question",
-        "result",
-        "run_id",
-        "started",
-        "status",
-        "task",
-        "tool_calls",
-        "usage",
-    )  # fmt: skip
+    run_id = ""
+    agent = ""
+    task: Any = None
+    parent: str | None = None
+    status = "new"
+    started = 0.0
+    last_seq = -1
+    attempt = 0
+    usage: Usage = NO_USAGE
+    attempt_usage: Usage = NO_USAGE
+    all_steps = 0
+    tool_calls = 0
+    result: Any = None
+    error: ErrorInfo | None = None
+    question: str | None = None
+    _attempt_started = 0.0
 
     def __init__(self) -> None:
-        self.run_id = ""
-        self.agent = ""
-        self.task: Any = None
-        self.parent: str | None = None
-        self.status = "new"
-        self.started = 0.0
-        self.last_seq = -1
-        self.attempt = 0
         self.ledger = Ledger()
         self.ledgers: list[Ledger] = []
-        self.usage: Usage = NO_USAGE
-        self.attempt_usage: Usage = NO_USAGE
         self.history: list[Attempt] = []
-        self.all_steps = 0
-        self.tool_calls = 0
         self.calls: dict[str, Call] = {}
         self.approved: set[str] = set()
         self.compensations: list[Compensation] = []
-        self.result: Any = None
-        self.error: ErrorInfo | None = None
-        self.question: str | None = None
-        self._attempt_started = 0.0
 
     @property
     def steps(self) -> list[Step]:
@@ -192,6 +168,8 @@ class RunState:
     @property
     def open_subgoals(self) -> tuple[str, ...]:
         """Declared and not completed, in order of declaration."""
+        if not self.ledger.subgoals:
+            return ()
         done = {name for _, name in self.ledger.completed}
         return tuple(name for _, name in self.ledger.subgoals if name not in done)
 
@@ -281,7 +259,8 @@ class RunState:
 
     def _apply_subgoals(self, event: SubgoalsDeclared) -> None:
         known = {name for _, name in self.ledger.subgoals}
-        self.ledger.subgoals += [(event.seq, name) for name in event.names if name not in known]
+        new = [name for name in dict.fromkeys(event.names) if name not in known]
+        self.ledger.subgoals += [(event.seq, name) for name in new]
 
     def _apply_subgoal_completed(self, event: SubgoalCompleted) -> None:
         self.ledger.completed.append((event.seq, event.name))

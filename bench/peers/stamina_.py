@@ -35,7 +35,7 @@ def clean() -> Run:
     return _wrapped(function)
 
 
-def stepping(outputs: list[str], *, checkpoints: bool) -> None:  # noqa: ARG001 - as in `Peer`
+def stepping(outputs: list[str], *, checkpoints: bool) -> None:
     """There are no steps here."""
 
 

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +57,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         agent = _agent(options)
         try:
-            with _interrupts():
-                anyio.run(follower.follow, agent, options.task, given)
+            anyio.run(follower.follow, agent, options.task, given)
         except Exception as raised:
             if isinstance(raised, UsageError) and not follower.events:
                 raise
@@ -80,17 +78,6 @@ def run(options: argparse.Namespace) -> int:
         return SUSPENDED
     _note(str(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}")
     return FAILED
-
-
-@contextlib.contextmanager
-def _interrupts() -> Generator[None]:
-    """A KeyboardInterrupt that came out of a group of tasks is one all the same."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt) is not None:
-            raise KeyboardInterrupt from None
-        raise
 
 
 # What is to be run --------------------------------------------------------------------------------

@@ -125,22 +125,22 @@ class Progress:
                 del self._runs[event.run_id]
 
     def _print(self, seconds: float, line: Line) -> None:
-        text = clean(line.text)
+        label, text = clean(line.label, 12), clean(line.text)
         if self._console is None:
-            print(f"{seconds:7.2f} s  {line.label:>9}  {text}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"{seconds:7.2f} s  {label:>9}  {text}", file=sys.stderr, flush=True)  # noqa: T201
             return
         from rich.table import Table
         from rich.text import Text
 
         if not self._console.is_terminal:  # a log: one line each, whatever its length
-            shown = f"{seconds:7.2f} s  {line.label:>9}  {text}"
+            shown = f"{seconds:7.2f} s  {label:>9}  {text}"
             self._console.print(Text(shown), soft_wrap=True)
             return
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(justify="right", width=9, style="dim")
         grid.add_column(justify="right", width=9, style=line.style)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(f"{seconds:.2f} s"), Text(line.label), Text(text))
+        grid.add_row(Text(f"{seconds:.2f} s"), Text(label), Text(text))
         self._console.print(grid)
 
 
