@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import BaseModel
-from support import RETRY, Says, always
+from support import RETRY, Says, always, in_turn
 
 import triage
 from triage import (
@@ -720,13 +720,77 @@ async def test_a_compensator_that_fails_ends_the_run_and_is_not_hidden(
     assert "bank is closed" in str(caught.value.__cause__.__notes__)  # type: ignore[union-attr] # set
 
 
+async def test_every_compensator_of_a_step_runs_newest_first() -> None:
+    log: list[str] = []
+
+    async def works(task: str, *, run: Run) -> None:
+        run.record_step(Step(action="book", effect="once"))
+        run.compensator(log.append, "undo flight")
+        run.compensator(log.append, "undo hotel")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+
+    await Agent(works, **recovers(Retry())).run("t")
+    assert log == ["undo hotel", "undo flight"]
+
+
+async def test_an_effect_of_an_earlier_attempt_is_not_forgotten() -> None:
+    async def works(task: str, *, run: Run) -> None:
+        if run.attempt == 1:
+            run.subgoals(["rest"])
+            run.record_step(Step(action="send mail", effect="once"))
+        raise ConnectionError("late")
+
+    options = recovers(in_turn(Resume(), Retry()))
+    with pytest.raises(TriageEscalationError, match="send mail"):
+        await Agent(works, **options).run("t")
+
+
+async def test_a_rollback_does_not_pass_over_an_effect_of_an_earlier_attempt() -> None:
+    world = World()
+    once = world.tool("once")
+
+    async def works(task: str, *, run: Run) -> None:
+        if run.attempt == 1:
+            run.record_step(Step(action="begin"))
+            await once("a")
+        if run.attempt == 3:
+            await once("b")
+        raise ConnectionError("late")
+
+    with pytest.raises(TriageEscalationError, match="compensate="):
+        await Agent(works, **recovers(in_turn(Retry(), Rollback(2), Retry()))).run("t")
+    assert world.did == ["once(a)"]
+
+
+async def test_a_compensator_needs_a_step_to_undo() -> None:
+    async def works(task: str, *, run: Run) -> None:
+        run.compensator(len_of, "x")
+
+    with pytest.raises(UsageError, match="none is recorded"):
+        await Agent(works, RETRY).run("t")
+
+
+async def test_a_rollback_before_the_first_step_starts_over() -> None:
+    kept: list[int] = []
+
+    async def works(task: str, *, run: Run) -> None:
+        kept.append(len(run.trajectory))
+        if run.attempt == 1:
+            run.record_step(Step(action="wrong from the start"))
+            raise ConnectionError("late")
+
+    await Agent(works, **recovers(Rollback(), critical_step=0)).run("t")
+    assert kept == [0, 0]
+
+
 @pytest.mark.parametrize("action", [Retry(), Replan()])
 async def test_a_hand_written_effect_is_never_repeated(action: Any) -> None:
     async def works(task: str, *, run: Run) -> None:
         run.record_step(Step(action="send mail", effect="once"))
         raise ConnectionError("late")
 
-    with pytest.raises(TriageEscalationError, match=r"send mail.*recorded by\s+hand"):
+    with pytest.raises(TriageEscalationError, match="send mail.*recorded by hand"):
         await Agent(works, **recovers(action)).run("t")
 
 

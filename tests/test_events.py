@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from event_values import EVENT_TYPES, any_event, event_of, json_values, steady, told
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triage import StoreError, fold
@@ -98,7 +98,7 @@ def _with_unknown(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES, ids=list(BY_NAME))
-@steady
+@settings(steady, max_examples=5)
 @given(data=st.data())
 def test_an_event_of_a_newer_version_is_refused_with_the_version(cls: Any, data: Any) -> None:
     newer = {**dump(data.draw(event_of(cls))), "v": newest(cls) + 1}

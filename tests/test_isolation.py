@@ -137,6 +137,35 @@ async def test_what_an_inner_run_uses_is_held_against_the_limits_of_the_outer_on
     assert len(caught.value.context.trajectory) == 0
 
 
+async def test_an_inner_run_that_gave_up_is_not_tried_again_by_the_outer_one() -> None:
+    calls: list[str] = []
+
+    async def inner(task: str) -> None:
+        calls.append(task)
+        raise ConnectionError("down")
+
+    inner_agent = Agent(inner, FailurePolicy(default=triage.Escalate("look")))
+
+    async def outer(task: str) -> None:
+        await inner_agent.run(task)
+
+    with pytest.raises(triage.TriageEscalationError) as caught:
+        await Agent(outer).run("t")
+    assert calls == ["t"]
+    assert caught.value.diagnosis is not None
+    assert caught.value.diagnosis.failure_type is triage.FailureType.EXTERNAL_FAULT
+    assert caught.value.diagnosis.severity is triage.Severity.CRITICAL
+
+
+async def test_ids_of_one_process_differ_in_their_first_eight_digits() -> None:
+    async def names_itself(task: str, *, run: Run) -> str:
+        return run.run_id
+
+    agent = Agent(names_itself)
+    ids = [await agent.run("t") for _ in range(100)]
+    assert len({run_id[:8] for run_id in ids}) == 100
+
+
 async def test_threads_of_one_attempt_record_without_losing_a_step() -> None:
     def many(run: Run) -> None:
         for _ in range(500):

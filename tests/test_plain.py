@@ -89,13 +89,19 @@ def test_an_object_that_raises_is_marked_and_raises_nothing(name: str) -> None:
     kept({"deep": [value, {"deeper": value}]})
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_an_object_that_raises_may_be_a_mappings_key(name: str) -> None:
+def _as_key(value: Any) -> dict[Any, int] | None:
     try:
-        mapping = {HOSTILE[name]: 1}
+        return {value: 1}
     except (TypeError, ValueError, Trap):
-        pytest.skip("cannot be a key")
-    kept(mapping)
+        return None
+
+
+KEYED = {name: mapping for name, value in HOSTILE.items() if (mapping := _as_key(value))}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_an_object_that_raises_may_be_a_mappings_key(name: str) -> None:
+    kept(KEYED[name])
 
 
 @pytest.mark.parametrize("claimed", [str, int, bool, type(None), float, dict, list])

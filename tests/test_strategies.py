@@ -545,7 +545,11 @@ def test_a_breaker_is_printed_with_its_numbers() -> None:
         (retry_with_tool_manifest, {"max_attempts": -1}, "retry_with_tool_manifest.max_attempts"),
         (replan, {"hint": 5}, "replan.hint must be a text or None"),
         (replan, {"max_replans": None}, "replan.max_replans"),
-        (rollback_to_checkpoint, {"checkpoint_id": "run:4"}, "rollback_to_checkpoint.checkpoint_id"),
+        (
+            rollback_to_checkpoint,
+            {"checkpoint_id": "run:4"},
+            "rollback_to_checkpoint.checkpoint_id",
+        ),
         (compensating_rollback, {"max_rollbacks": 1.0}, "compensating_rollback.max_rollbacks"),
         (resume_from_subgoal, {"max_resumes": "2"}, "resume_from_subgoal.max_resumes"),
         (circuit_breaker, {"breaker": 5, "inner": own}, "circuit_breaker.breaker"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ._drivers import current
 from ._recorder import out_of_time
@@ -309,11 +309,12 @@ def _sort(run: Run, error: BaseException) -> None:
 
 def passes(error: Exception) -> bool:
     """True for what is no failure: our caller's mistakes, suspensions, a framework's own signals."""
-    return _passing(type(error))
+    return _passing(cast("Hashable", type(error)))
 
 
 @lru_cache(maxsize=512)
-def _passing(kind: type[Exception]) -> bool:
+def _passing(kind: Hashable) -> bool:
+    assert isinstance(kind, type)
     if issubclass(kind, UsageError | TriageSuspendedError):
         return True
     return any(f"{cls.__module__}.{cls.__qualname__}" in _PASSING for cls in kind.__mro__)

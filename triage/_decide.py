@@ -7,12 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._recorded import Question
-from ._recorder import UNSAFE
 from ._session import Session
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .failures import FailureContext
 from .state import RunState
-from .taxonomy import Severity
+from .taxonomy import UNSAFE, Severity
 
 if TYPE_CHECKING:
     from .policy import FailurePolicy
@@ -106,35 +105,29 @@ def _uninjectable(session: Session, inject: Mapping[str, Any]) -> str | None:
 
 def _unrepeatable(session: Session, state: RunState) -> str | None:
     """A hand-written step with an effect cannot be replayed; a compensator must undo it first."""
-    for step in state.steps:
-        by_hand = not (step.metadata and "call" in step.metadata)
-        if (
-            by_hand
-            and step.effect in UNSAFE
-            and not _has_undo(session, state, f"step:{step.index}")
-        ):
+    for effect in state.effects:
+        if not _has_undo(session, state, effect.key):
             return (
-                f"step {step.index} ({step.action}) had the effect {step.effect} and was recorded by "
-                "hand: it cannot be repeated; make it a @triage.tool, or register a compensator"
+                f"the step {effect.action} had the effect {effect.effect} and was recorded by hand: it "
+                "cannot be repeated; make it a @triage.tool, or register a compensator"
             )
     return None
 
 
 def _undoable(session: Session, state: RunState, position: int) -> str | None:
-    """Why what was done after a position cannot be undone; None if it can."""
-    ledger = state.ledger
-    for at, step in zip(ledger.positions, ledger.steps, strict=True):
-        if at <= position or step.effect not in UNSAFE:
-            continue
-        call = step.metadata.get("call") if step.metadata else None
-        if call is not None:
-            known = state.calls[call]
-            if known.outcome != "done" or known.undone:
-                continue
-        if not _has_undo(session, state, call or f"step:{step.index}"):
+    """Why what was done after a position, in any attempt, cannot be undone; None if it can."""
+    done = [(effect.key, effect.action, effect.effect, effect.seq) for effect in state.effects]
+    done += [
+        (call.key, call.tool, call.effect, call.done_at)
+        for call in state.calls.values()
+        if call.outcome == "done" and not call.undone and call.effect in UNSAFE
+        if call.done_at is not None
+    ]
+    for key, name, effect, seq in done:
+        if seq > position and not _has_undo(session, state, key):
             return (
-                f"step {step.index} ({step.tool_called or step.action}) had the effect {step.effect} "
-                "after the checkpoint and has no compensator; give its tool compensate=…"
+                f"{name} had the effect {effect} after the checkpoint and has no compensator; give its "
+                "tool compensate=…, or register one"
             )
     return None
 
@@ -142,6 +135,5 @@ def _undoable(session: Session, state: RunState, position: int) -> str | None:
 def _has_undo(session: Session, state: RunState, key: str) -> bool:
     undo = session.undo or {}
     return any(
-        entry.key == key and not entry.ran and (entry.name, key) in undo
-        for entry in state.compensations
+        entry.key == key and not entry.ran and entry.seq in undo for entry in state.compensations
     )

@@ -101,10 +101,11 @@ def context_of(
 
 
 def _position(state: RunState, diagnosis: Diagnosis) -> int | None:
-    """Where `Rollback()` goes: before the critical step, else the last position."""
+    """Where `Rollback()` goes: before the critical step, to the last position without one.
+
+    None is the start.
+    """
     ledger = state.ledger
     if diagnosis.critical_step is not None:
-        before = ledger.position_before(diagnosis.critical_step)
-        if before is not None:
-            return before
+        return ledger.position_before(diagnosis.critical_step)
     return ledger.last_position()

@@ -53,7 +53,7 @@ class SystemEnvironment:
         return self._source.random()
 
     def new_id(self) -> str:
-        return f"{self._start}{next(self._count):08x}"
+        return f"{next(self._count) & 0xFFFFFFFF:08x}{self._rest}"
 
     def new_token(self) -> str:
         return os.urandom(16).hex()
@@ -66,9 +66,10 @@ class SystemEnvironment:
     def reseed(self) -> None:
         """Take new randomness: a forked child must not repeat its parent's ids."""
         self._source.seed(os.urandom(16))
-        # Unique by its random start, cheap by its count: drawing 128 bits for each run costs double.
-        self._start = os.urandom(12).hex()
-        self._count = itertools.count()
+        # A count from a random start, then what is this process' own: unique, told apart by its first
+        # eight digits, and at half the cost of drawing 128 bits for each run.
+        self._count = itertools.count(self._source.getrandbits(32))
+        self._rest = os.urandom(12).hex()
 
 
 SYSTEM = SystemEnvironment()

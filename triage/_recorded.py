@@ -13,18 +13,18 @@ from typing import Any, NamedTuple, NoReturn
 
 from ._capture import capture
 from ._plain import MARK, plain, plain_noting
-from ._recorder import UNSAFE, Recorder
+from ._recorder import Recorder
 from ._serde import digest
 from ._tool import CurrentCall, Tool
 from .diagnosis import Diagnosis, Evidence
-from .errors import AttemptInterrupted, InDoubt
+from .errors import AttemptInterrupted, ResultLost
 from .events import EXACT, CallFinished, CallStarted
 from .failures import ErrorInfo
 from .observers import logger
 from .redact import redact
 from .state import Call
 from .steps import Step
-from .taxonomy import Cause, FailureType, Severity
+from .taxonomy import UNSAFE, Cause, FailureType, Severity
 
 MAX_SHOWN = 200
 """Characters of a call's arguments that a question shows."""
@@ -138,7 +138,7 @@ def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Recorder) -> 
     for call in earlier:
         if call.outcome != "done" and not may_rerun and call.key not in run.session.state.approved:
             return _doubt(call)
-    if replay.kind not in ("retry", "replan"):
+    if replay.kind == "resume":  # it goes on with other work
         return None
     for call in earlier:
         if call.outcome == "done" and not call.undone:
@@ -220,7 +220,7 @@ def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
             logger.debug("%s: its result is not the declared type; using the live one", tool.name)
     if live is not None and call.key in live:
         return live[call.key]
-    raise InDoubt(
+    raise ResultLost(
         f"{tool.name} completed, but its result has no JSON form and is gone; give the tool a return "
         "annotation that pydantic can validate",
         tool=tool.name,

@@ -21,7 +21,7 @@ from .events import (
 )
 from .observers import notify
 from .steps import Step, Trajectory, Usage, refuse
-from .taxonomy import Cause, Effect, FailureType, Severity
+from .taxonomy import Cause, FailureType, Severity
 
 if TYPE_CHECKING:
     import anyio
@@ -230,24 +230,25 @@ class Recorder:
         """Register what undoes the last hand-written step: `function(*args)`, sync or async.
 
         A rollback past that step runs it, newest first. name: as the journal shows it; None takes the
-        function's own.
+        function's own. Raises UsageError before the first step.
         """
         self.check_open()
         if not callable(function):
             raise UsageError(str(refuse("compensator()", function, "a function")))
-        steps = self.session.state.steps
-        key = f"step:{steps[-1].index}" if steps else None
+        positions = self.session.state.ledger.positions
+        if not positions:
+            raise UsageError("compensator() undoes the last step, and none is recorded yet")
+        key = f"step@{positions[-1]}"
         self.register_undo(name or _name(function), key, lambda: function(*args))
 
     # Machinery for recorded calls and interrupts ------------------------------------------------
 
-    def register_undo(self, name: str, key: str | None, undo: Callable[[], Any]) -> None:
+    def register_undo(self, name: str, key: str, undo: Callable[[], Any]) -> None:
         """Register a compensator under a key: a call's, or that of a hand-written step."""
         session = self.session
         if session.undo is None:
             session.undo = {}
-        session.undo[name, key] = undo
-        self._record(CompensatorRegistered, name, key)
+        session.undo[self._record(CompensatorRegistered, name, key)] = undo
 
     def record_call_step(self, step: Step) -> int:
         """Record a call's step although the attempt may be ending; its index."""
@@ -379,7 +380,3 @@ _new = tuple.__new__
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
-
-
-UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
-"""Effects that must not be repeated."""

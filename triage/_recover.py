@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
 from ._plain import plain
-from ._recorder import NO_GUIDANCE, UNSAFE, Guidance, Replay
+from ._recorder import NO_GUIDANCE, Guidance, Replay
 from ._run import Run
 from ._session import Session, Waiting
 from .actions import Abort, Escalate, Replan, Resume, Retry, Rollback, Suspend
@@ -35,7 +35,8 @@ from .events import (
 from .failures import ErrorInfo, FailureContext
 from .observers import logger, notify
 from .redact import redact
-from .state import Compensation, RunState
+from .state import Compensation, RunState, is_call
+from .taxonomy import UNSAFE
 
 _new = tuple.__new__
 
@@ -107,7 +108,7 @@ def next_attempt(session: Session, following: Next) -> Run:
 def _known_calls(state: RunState) -> tuple[frozenset[str], dict[str, set[str]]]:
     """Keys of the calls whose steps were kept, and by tool those of unsafe ones still to be met."""
     kept = frozenset(
-        step.metadata["call"] for step in state.steps if step.metadata and "call" in step.metadata
+        step.metadata["call"] for step in state.steps if step.metadata and is_call(step)
     )
     unmatched: dict[str, set[str]] = {}
     for call in state.calls.values():
@@ -222,12 +223,12 @@ async def _compensate(
         return
     after = -1 if following.base is None else following.base
     for entry in reversed(session.state.compensations):
-        undo = session.undo.get((entry.name, entry.key))
+        undo = session.undo.get(entry.seq)
         if undo is None or entry.ran or entry.seq <= after:
             continue
         # Recorded calls are reused by a retry and asked about by a new plan; only hand-written
         # steps have to be undone for those.
-        if not isinstance(action, Rollback) and not (entry.key or "").startswith("step:"):
+        if not isinstance(action, Rollback) and not (entry.key or "").startswith("step@"):
             continue
         await _run_compensator(session, context, entry, undo)
 
@@ -235,18 +236,19 @@ async def _compensate(
 async def _run_compensator(
     session: Session, context: FailureContext, entry: Compensation, undo: Any
 ) -> None:
+    which = (entry.seq, entry.name, entry.key)
     try:
         answer = undo()
         if inspect.isawaitable(answer):
             await answer
     except Exception as error:  # noqa: BLE001 - whatever it raises ends the run, and is logged
-        session.add(CompensatorRan, context.attempt, entry.name, entry.key, _capture()(error))
+        session.add(CompensatorRan, context.attempt, *which, _capture()(error))
         logger.exception("compensator %s failed", entry.name)
         reason = f"the compensator {entry.name} failed with {type(error).__name__}"
         if context.exception is not None:
             context.exception.add_note(f"{reason}: {error}")
         await stop(session, context, "escalated", TriageEscalationError, reason)
-    session.add(CompensatorRan, context.attempt, entry.name, entry.key, None)
+    session.add(CompensatorRan, context.attempt, *which, None)
 
 
 # Stopping -----------------------------------------------------------------------------------------

@@ -117,9 +117,9 @@ class Session:
     flushed = 0
     attempt_started: float | None = None
     # What only this process has: results without a JSON form by call key, and the callables of
-    # compensators by (name, key).
+    # compensators by the position of their registration.
     live: dict[str, Any] | None = None
-    undo: dict[tuple[str, str | None], Callable[[], Any]] | None = None
+    undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
     _state: RunState | None = None
     _folded = 0

@@ -8,14 +8,15 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from ._options import check_number, check_word, misuse
+from .diagnosis import Diagnosis
 from .errors import UsageError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-Verdict: TypeAlias = bool | str | None
+Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
-"""Given the result, answers True or None (good), or False or a text saying why it is bad."""
+"""Given the result, answers True or None (good), or False, a text or a `Diagnosis` saying why it is bad."""
 Schema: TypeAlias = Mapping[str, Any]
 """A JSON Schema of a tool's arguments."""
 

@@ -80,7 +80,7 @@ class Diagnosis:
 
 def _member(enum: type[E], name: str, value: object) -> E:
     try:
-        return enum(value)
+        return enum(cast("str", value))
     except ValueError:
         words = ", ".join(member.value for member in enum)
         raise ValueError(f"Diagnosis.{name} must be one of {words}, not {value!r}") from None
@@ -102,6 +102,14 @@ def _check_numbers(diagnosis: Diagnosis) -> None:
         raise refuse("Diagnosis.critical_step", step, "a step's index or None")
     if step is not None and step < 0:
         raise ValueError(f"Diagnosis.critical_step must be 0 or more, not {step}")
+
+
+def _check_evidence(evidence: Evidence) -> None:
+    for name, value in (("rule", evidence.rule), ("text", evidence.text)):
+        if not isinstance(value, str):
+            raise refuse(f"Evidence.{name}", value, "text")
+    if evidence.step is not None and type(evidence.step) is not int:
+        raise refuse("Evidence.step", evidence.step, "a step's index or None")
 
 
 _TEXTS = ("user_message", "technical_details", "classifier")
@@ -129,6 +137,8 @@ def _check_texts(diagnosis: Diagnosis, fields: dict[str, Any]) -> None:
             if not isinstance(value, kind):
                 raise refuse(f"Diagnosis.{name} item", value, kind.__name__)
         fields[name] = tuple(values)
+    for evidence in diagnosis.evidence:
+        _check_evidence(evidence)
 
 
 def known_cause(text: str) -> Cause | str:

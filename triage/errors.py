@@ -8,7 +8,7 @@ TriageError
 ├── TriageSuspendedError       the run waits for a person; has the token
 ├── AlreadyResumed             the token was used before
 ├── AttemptOver                a handle of an attempt was used after its end
-├── InDoubt                    a call may have happened; a person must say
+├── ResultLost                    a call has happened, and its result is gone
 └── StoreError                 the store could not do it
     └── StaleWriter            another process owns the run now
 
@@ -17,7 +17,9 @@ AttemptInterrupted             a BaseException: unwinds an attempt that has been
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .taxonomy import Severity
 
 if TYPE_CHECKING:
     from .diagnosis import Diagnosis
@@ -32,10 +34,19 @@ class TriageError(Exception):
     """
 
     context: FailureContext | None
+    _severity: ClassVar[Severity] = Severity.CRITICAL
 
     def __init__(self, message: str = "", context: FailureContext | None = None) -> None:
         super().__init__(message)
         self.context = context
+        if context is not None:
+            # For a run around the one that ended: its recovery was tried, and is not tried again.
+            self._triage_hint = {
+                "failure_type": context.failure_type.value,
+                "cause": context.diagnosis.cause,
+                "severity": self._severity.value,
+                "user_message": context.diagnosis.user_message or None,
+            }
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args), dict(self.__dict__))
@@ -70,6 +81,8 @@ class TriageAbortError(TriageError):
 class TriageFatalError(TriageError):
     """The failure is FATAL: nothing was tried. Raised from the original exception."""
 
+    _severity: ClassVar[Severity] = Severity.FATAL
+
 
 class TriageSuspendedError(TriageError):
     """The run waits for an answer. `token` resumes it once, `question` is what is asked."""
@@ -86,7 +99,7 @@ class TriageSuspendedError(TriageError):
 
 
 class AlreadyResumed(TriageError):
-    """The token was used before, has expired, or belongs to no suspended run."""
+    """The token was used before: it answers one question, once."""
 
 
 class AttemptOver(TriageError):
@@ -96,8 +109,8 @@ class AttemptOver(TriageError):
     """
 
 
-class InDoubt(TriageError):
-    """A call with an effect may or may not have happened, and must not be guessed.
+class ResultLost(TriageError):
+    """A call with an effect has completed, and its result can neither be read back nor be had again.
 
     tool: its name. key: names the call in the journal.
     """

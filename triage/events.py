@@ -150,7 +150,7 @@ class SubgoalCompleted(NamedTuple):
 
 
 class CompensatorRegistered(NamedTuple):
-    """name: of the compensator. key: of the call it undoes, None for a hand-written step."""
+    """name: of the compensator. key: of the call it undoes, or `step@` and a step's position."""
 
     run_id: str
     seq: int
@@ -162,12 +162,13 @@ class CompensatorRegistered(NamedTuple):
 
 
 class CompensatorRan(NamedTuple):
-    """error: None when it undid its call."""
+    """registered: position of its registration. error: None when it undid its call."""
 
     run_id: str
     seq: int
     time: float
     attempt: int
+    registered: int
     name: str
     key: str | None = None
     error: ErrorInfo | None = None

@@ -33,6 +33,12 @@ from .events import (
 )
 from .failures import Attempt, ErrorInfo
 from .steps import NO_USAGE, Step, Trajectory, Usage
+from .taxonomy import UNSAFE
+
+
+def is_call(step: Step) -> bool:
+    """True for the step of a recorded call."""
+    return step.metadata is not None and "call" in step.metadata
 
 
 class Call(NamedTuple):
@@ -58,8 +64,17 @@ class Call(NamedTuple):
     undone: bool = False
 
 
+class HandWritten(NamedTuple):
+    """A step with an effect that was recorded by hand and not undone. key: `step@` and its position."""
+
+    key: str
+    seq: int
+    action: str
+    effect: str
+
+
 class Compensation(NamedTuple):
-    """A registered compensator. key: the call or `step:N` it undoes. ran: it has undone it."""
+    """A registered compensator. key: of what it undoes. seq: of its registration. ran: it has."""
 
     name: str
     key: str | None
@@ -154,6 +169,7 @@ class RunState:
         self.calls: dict[str, Call] = {}
         self.approved: set[str] = set()
         self.compensations: list[Compensation] = []
+        self.effects: list[HandWritten] = []
 
     @property
     def steps(self) -> list[Step]:
@@ -215,6 +231,9 @@ class RunState:
         self.ledger.positions.append(event.seq)
         if step.metadata and step.metadata.get("replayed"):
             return  # reused, so it cost nothing
+        if step.effect is not None and step.effect in UNSAFE and not is_call(step):
+            key = f"step@{event.seq}"
+            self.effects.append(HandWritten(key, event.seq, step.action, step.effect.value))
         self.all_steps += 1
         if step.tool_called is not None:
             self.tool_calls += 1
@@ -271,11 +290,10 @@ class RunState:
     def _apply_compensated(self, event: CompensatorRan) -> None:
         if event.error is not None:
             return
-        for at in range(len(self.compensations) - 1, -1, -1):
-            entry = self.compensations[at]
-            if not entry.ran and entry.name == event.name and entry.key == event.key:
+        for at, entry in enumerate(self.compensations):
+            if entry.seq == event.registered:
                 self.compensations[at] = entry._replace(ran=True)
-                break
+        self.effects = [effect for effect in self.effects if effect.key != event.key]
         if event.key in self.calls:
             self.calls[event.key] = self.calls[event.key]._replace(undone=True)
 

@@ -67,6 +67,10 @@ class Effect(StrEnum):
         return self is Effect.READ or self is Effect.IDEMPOTENT
 
 
+UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
+"""Effects that must not be repeated."""
+
+
 class Cause(StrEnum):
     """The finer name of what went wrong. Fields take `Cause | str`, so an application adds its own."""
 

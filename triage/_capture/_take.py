@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import builtins
 import time
+from collections.abc import Hashable
 from functools import lru_cache
+from typing import cast
 
 from triage.failures import ErrorInfo
 
@@ -76,7 +78,7 @@ class _Capture:
 def _info(
     exc: BaseException, relation: str, related: tuple[ErrorInfo, ...], now: float
 ) -> ErrorInfo:
-    mro, names = _classes(type(exc))
+    mro, names = _classes(cast("Hashable", type(exc)))
     message = _message(exc, names)
     if _bare(exc):
         answer, delay = _answer.NOTHING, _retry_after.from_text(message)
@@ -125,10 +127,11 @@ _BUILT_IN = frozenset(
 
 
 @lru_cache(maxsize=512)
-def _classes(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _classes(kind: Hashable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`module.QualName` and the plain names of a class and its bases, `object` left out."""
     full: list[str] = []
     names: list[str] = []
+    assert isinstance(kind, type)
     for cls in type.mro(kind)[:-1][:32]:
         name = words(attr(cls, "__name__"), 200) or "Exception"
         module, qualname = (
