@@ -127,6 +127,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "attempt": counts,
     "index": counts,
     "version": counts,
+    "registered": counts,
     "base": st.none() | counts,
     "parent": hints,
     "hint": hints,

@@ -687,6 +687,23 @@ async def test_a_rollback_undoes_newest_first_and_then_runs_again() -> None:
     ]  # fmt: skip
 
 
+async def test_a_rollback_undoes_nothing_of_what_it_keeps() -> None:
+    log: list[str] = []
+
+    @triage.tool(effect="once", compensate=lambda result: log.append(f"refund {result}"))
+    async def charge(what: str) -> str:
+        log.append(f"charge {what}")
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        await charge("a")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+
+    await Agent(works, **recovers(Rollback())).run("t")
+    assert log == ["charge a"]
+
+
 async def test_a_rollback_over_an_effect_without_compensator_escalates() -> None:
     world = World()
     once = world.tool("once")

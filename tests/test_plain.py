@@ -237,12 +237,8 @@ def test_any_value_becomes_json(value: Any) -> None:
 @given(_nested)
 def test_a_step_with_any_payload_survives_the_wire(value: Any) -> None:
     step = Step(action="a", tool_input={"value": value}, tool_output=value, metadata={"m": value})
-    event = _first_of(value)._replace(task=step.tool_output, args=step.tool_input)
+    event = RunStarted("run", 0, 0.0, "agent", step.tool_output, step.tool_input)
     assert loads(dumps(event)) == event
-
-
-def _first_of(value: Any) -> RunStarted:
-    return RunStarted("run", 0, 0.0, "agent", value)
 
 
 @steady

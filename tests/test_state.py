@@ -310,10 +310,10 @@ def test_a_compensated_call_counts_as_never_made(*, worked: bool) -> None:
         (CallFinished, 1, "k", "done", 42),
         (CompensatorRegistered, 1, "refund", "k"),
         (CompensatorRegistered, 1, "refund", "k"),
-        (CompensatorRan, 1, "refund", "k", error),
+        (CompensatorRan, 1, 5, "refund", "k", error),
     )
     assert state.calls["k"].undone is worked
-    assert [entry.ran for entry in state.compensations] == [False, worked]  # newest first
+    assert [entry.ran for entry in state.compensations] == [False, worked]
 
 
 def test_an_approved_call_is_approved_until_it_starts() -> None:

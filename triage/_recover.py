@@ -224,11 +224,11 @@ async def _compensate(
     after = -1 if following.base is None else following.base
     for entry in reversed(session.state.compensations):
         undo = session.undo.get(entry.seq)
-        if undo is None or entry.ran or entry.seq <= after:
+        if undo is None or entry.ran or entry.at <= after:
             continue
         # Recorded calls are reused by a retry and asked about by a new plan; only hand-written
         # steps have to be undone for those.
-        if not isinstance(action, Rollback) and not (entry.key or "").startswith("step@"):
+        if not isinstance(action, Rollback) and not entry.key.startswith("step@"):
             continue
         await _run_compensator(session, context, entry, undo)
 

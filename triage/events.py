@@ -157,7 +157,7 @@ class CompensatorRegistered(NamedTuple):
     time: float
     attempt: int
     name: str
-    key: str | None = None
+    key: str
     v: int = 1
 
 
@@ -170,7 +170,7 @@ class CompensatorRan(NamedTuple):
     attempt: int
     registered: int
     name: str
-    key: str | None = None
+    key: str
     error: ErrorInfo | None = None
     v: int = 1
 

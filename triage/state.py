@@ -45,7 +45,7 @@ class Call(NamedTuple):
     """A recorded call as the journal knows it.
 
     key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`.
-    seq: position of its start; done_at: position of its end. step: index of its step in `attempt`.
+    seq: position of its start; done_at: position of the step it left, which is a checkpoint. step: index of its step in `attempt`.
     undone: a compensator has undone it, so it counts as never made.
     """
 
@@ -74,12 +74,15 @@ class HandWritten(NamedTuple):
 
 
 class Compensation(NamedTuple):
-    """A registered compensator. key: of what it undoes. seq: of its registration. ran: it has."""
+    """A registered compensator. key: of what it undoes. at: position of that. ran: it has undone it.
+
+    seq: position of its registration, by which it is known.
+    """
 
     name: str
-    key: str | None
+    key: str
     seq: int
-    attempt: int
+    at: int
     ran: bool = False
 
 
@@ -272,7 +275,7 @@ class RunState:
             error=event.error,
             attempt=event.attempt,
             step=event.step,
-            done_at=event.seq,
+            done_at=event.seq if event.step is None else self.ledger.positions[event.step],
             undone=False,
         )
 
@@ -285,7 +288,11 @@ class RunState:
         self.ledger.completed.append((event.seq, event.name))
 
     def _apply_compensator(self, event: CompensatorRegistered) -> None:
-        self.compensations.append(Compensation(event.name, event.key, event.seq, event.attempt))
+        call = self.calls.get(event.key)
+        at = int(event.key.removeprefix("step@")) if call is None else call.done_at
+        self.compensations.append(
+            Compensation(event.name, event.key, event.seq, event.seq if at is None else at)
+        )
 
     def _apply_compensated(self, event: CompensatorRan) -> None:
         if event.error is not None:
