@@ -235,7 +235,7 @@ def journals(draw: Any) -> list[Event]:
             add(cls, attempt=number)
         if draw(st.booleans()):
             add(CallStarted, attempt=number, key=f"call {number}")
-            add(CallFinished, attempt=number, key=f"call {number}")
+            add(CallFinished, attempt=number, key=f"call {number}", step=None)
         if number < attempts or draw(st.booleans()):
             add(AttemptFailed, attempt=number)
             add(draw(st.sampled_from([ActionChosen, RunResumed])), attempt=number)

@@ -289,10 +289,13 @@ class RunState:
 
     def _apply_compensator(self, event: CompensatorRegistered) -> None:
         call = self.calls.get(event.key)
-        at = int(event.key.removeprefix("step@")) if call is None else call.done_at
-        self.compensations.append(
-            Compensation(event.name, event.key, event.seq, event.seq if at is None else at)
-        )
+        position = event.key.removeprefix("step@")
+        at = event.seq
+        if call is not None and call.done_at is not None:
+            at = call.done_at
+        elif position != event.key and position.isdecimal():
+            at = int(position)
+        self.compensations.append(Compensation(event.name, event.key, event.seq, at))
 
     def _apply_compensated(self, event: CompensatorRan) -> None:
         if event.error is not None:

@@ -80,13 +80,11 @@ def _info(
 ) -> ErrorInfo:
     mro, names = _classes(cast("Hashable", type(exc)))
     message = _message(exc, names)
-    if _bare(exc):
-        answer, delay = _answer.NOTHING, _retry_after.from_text(message)
-    else:
-        answer = _answer.read(exc, names)
-        delay = _delay(exc, answer, message, now)
+    bare = _bare(exc)
+    answer = _answer.NOTHING if bare else _answer.read(exc, names)
+    delay = _retry_after.from_text(message) if bare else _delay(exc, answer, message, now)
     phase = _phase.of(names, answer.code, message, answered=answer.status is not None)
-    if is_not_attempted(exc):
+    if not bare and is_not_attempted(exc):
         phase = "not_sent"
     if phase is None and _phase.wraps(names):
         phase = next((info.phase for info in related if info.phase in ("not_sent", "sent")), None)
@@ -100,8 +98,8 @@ def _info(
         retry_after_s=delay,
         phase=phase,
         body=answer.body,
-        hint=written(exc),
-        notes=tuple(text_of(note, 500) for note in some(attr(exc, "__notes__"), 8)),
+        hint=None if bare else written(exc),
+        notes=() if bare else tuple(text_of(note, 500) for note in some(attr(exc, "__notes__"), 8)),
         relation=relation,
         related=related,
     )
