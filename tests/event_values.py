@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from triage import (
     Usage,
     events,
 )
+from triage.actions import Action
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For properties: a busy machine is no finding."""
@@ -120,52 +122,32 @@ actions: st.SearchStrategy[Any] = st.one_of(
     st.builds(Abort, hints),
 )
 
-_FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "run_id": texts,
-    "seq": counts,
-    "time": seconds,
-    "attempt": counts,
-    "index": counts,
-    "version": counts,
-    "registered": counts,
-    "base": st.none() | counts,
-    "parent": hints,
-    "hint": hints,
-    "subgoal": hints,
-    "key": texts,
-    "step": steps,
-    "args": json_objects,
-    "values": json_objects,
-    "metadata": json_objects,
-    "task": json_values,
-    "arguments": json_values,
-    "result": json_values,
-    "plan": json_values,
-    "payload": json_values,
-    "unstored": st.lists(texts, max_size=2).map(tuple),
-    "inject": st.lists(texts, max_size=2).map(tuple),
-    "names": st.lists(texts, max_size=2).map(tuple),
-    "keep_state": st.booleans(),
-    "exact": st.booleans(),
-    "replayed": st.booleans(),
-    "keyed": st.booleans(),
-    "usage": usages,
-    "error": st.none() | errors,
-    "diagnosis": diagnoses,
-    "action": actions,
+_BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    str: texts,
+    int: counts,
+    float: seconds,
+    bool: st.booleans(),
+    Any: json_values,
+    Mapping[str, Any]: json_objects,
+    tuple[str, ...]: st.lists(texts, max_size=2).map(tuple),
+    Step: steps,
+    Usage: usages,
+    ErrorInfo: errors,
+    Diagnosis: diagnoses,
+    Action: actions,
 }
-_OF_ONE_TYPE: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "CallFinished": {"step": st.none() | counts},
-    "PlanStepMoved": {"step": texts},
-    "CompensatorRegistered": {"key": hints},
-    "CompensatorRan": {"key": hints},
-}
+
+
+def _of_type(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in _BY_TYPE:
+        return _BY_TYPE[hint]
+    (kind,) = (member for member in get_args(hint) if member is not type(None))
+    return st.none() | _BY_TYPE[kind]
 
 
 def event_of(cls: Any) -> st.SearchStrategy[Any]:
-    """Any event of this type, in its current version; every field without a strategy is text."""
-    special = _OF_ONE_TYPE.get(cls.__name__, {})
-    fields = {name: special.get(name, _FIELDS.get(name, texts)) for name in cls._fields}
+    """Any event of this type, in its current version."""
+    fields = {name: _of_type(hint) for name, hint in get_type_hints(cls).items()}
     return st.builds(cls, **{**fields, "v": st.just(cls._field_defaults["v"])})
 
 
