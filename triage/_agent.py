@@ -158,10 +158,13 @@ class Agent(Generic[T]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
         """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
-        if len(args) == 2:  # noqa: PLR2004 - instance and task: how classmethod calls what it wraps
+        if len(args) == 2 and self._function.of_instance:  # noqa: PLR2004 - instance and task: how classmethod calls what it wraps
             return self.__get__(args[0]).run(args[1], **kwargs)
         if len(args) != 1:
-            raise UsageError(f"{self.name} takes one task, {len(args)} positional arguments given")
+            raise UsageError(
+                f"{self.name} takes one task, and {len(args)} positional arguments were given; give "
+                "the others by name"
+            )
         return self.run(args[0], **kwargs)
 
     def run_sync(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> T:
@@ -248,8 +251,8 @@ def _joined(checks: Checks | None, verify: Any, result_type: Any) -> Checks | No
     if verify is None and result_type is None:
         _expect("checks", checks, Checks)
         return checks
+    _expect("checks", checks, Checks)
     base = checks or Checks()
-    _expect("checks", base, Checks)
     for name, value in (("verify", verify), ("result_type", result_type)):
         if value is not None and getattr(base, name) is not None:
             raise UsageError(f"{name} is given to Agent and to Checks; give it once")
@@ -284,6 +287,11 @@ def configure(
         from .policy import FailurePolicy
 
         _expect("policy", policy, FailurePolicy)
+    if isinstance(classifier, type):
+        raise UsageError(
+            f"Agent(classifier=…) must be an object, not the class {classifier.__name__}; "
+            f"write classifier={classifier.__name__}()"
+        )
     if classifier is not None and not callable(getattr(classifier, "classify", None)):
         raise UsageError(
             "Agent(classifier=…) must have a method classify(trajectory, task), and "

@@ -40,7 +40,8 @@ class Function(NamedTuple):
     """A user's function as it will be called. kind: `async`, `sync` or `generator`.
 
     injected: the parameters the run fills. wanted: others without a default. known: all that may be
-    given by keyword; None when it takes any.
+    given by keyword; None when it takes any. of_instance: its first parameter is the instance or class
+    it will be bound to.
     """
 
     function: Callable[..., Any]
@@ -49,6 +50,7 @@ class Function(NamedTuple):
     injected: tuple[tuple[str, Callable[[Run], Any]], ...]
     wanted: frozenset[str]
     known: frozenset[str] | None
+    of_instance: bool
 
     def check(self, kwargs: Mapping[str, Any]) -> None:
         """UsageError for arguments the function does not take, or that the run fills itself."""
@@ -103,6 +105,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
         known=None
         if open_ended
         else frozenset(p.name for p in keywords if p.name not in _INJECTED),
+        of_instance=leading > 1,
     )
 
 

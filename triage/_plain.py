@@ -21,7 +21,11 @@ from typing import Any
 
 MARK = "$triage"
 MAX_DEPTH = 64
+MAX_NODES = 200_000
+"""Values one payload may hold; what is beyond is marked."""
 MAX_REPR = 500
+HUGE = 10**4000
+"""Whole numbers from here on are marked: Python's own JSON reader refuses more than 4,300 digits."""
 
 ATOMS = frozenset({str, bool, int, type(None)})
 
@@ -35,6 +39,7 @@ class Loss:
         self.place: tuple[str, object] | None = None
 
     def note(self, path: str, value: object) -> None:
+        """The value at this place was changed."""
         if self.place is None:
             self.place = (path, value)
 
@@ -42,111 +47,134 @@ class Loss:
 def plain(value: Any) -> Any:
     """`value` as a JSON value of its own: containers are copied, what cannot be kept is marked.
 
-    Never raises. Tuples become lists; depth is cut at 64.
+    Never raises. Tuples become lists; depth is cut at 64, size at 200,000 values.
     """
-    cls = value.__class__
-    if cls is dict:
-        # The usual tool input: a flat dict of atoms, copied without looking deeper.
-        for key, item in value.items():
-            if key.__class__ is not str or item.__class__ not in ATOMS:
-                break
-        else:
+    kind = type(value)
+    if kind is dict:
+        if is_flat(value):
             return value.copy()
-    elif cls in ATOMS:
+    elif kind is str or kind is bool or value is None:
         return value
-    return to_plain(value, MAX_DEPTH, "", None)
+    return _Encoder(None).encode(value, MAX_DEPTH, "")
+
+
+def is_flat(value: dict[Any, Any]) -> bool:
+    """True for a dict of atoms under text keys, the usual tool input: its copy is a JSON value."""
+    for key, item in value.items():
+        kind = type(item)
+        if kind not in ATOMS or type(key) is not str:
+            return False
+        if kind is int and not -HUGE < item < HUGE:
+            return False
+    return True
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
     """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
-    if value.__class__ in ATOMS:
-        return value, True
     loss = Loss()
-    result = to_plain(value, MAX_DEPTH, "", loss)
+    result = _Encoder(loss).encode(value, MAX_DEPTH, "")
     return result, loss.place is None
 
 
-def to_plain(  # noqa: PLR0911 - one return a kind
-    value: Any, depth: int, path: str, loss: Loss | None, *, tuples: bool = False
-) -> Any:
-    cls = value.__class__
-    if cls in ATOMS:
-        return value
-    if cls is float:
-        if math.isfinite(value):
+def restorable(value: Any, field: str, loss: Loss) -> Any:
+    """As `plain`, with tuples as lists; `loss` gets the first place that JSON cannot restore."""
+    return _Encoder(loss, tuples=True).encode(value, MAX_DEPTH, field)
+
+
+class _Encoder:
+    """One walk over a value: where it is, so that a value inside itself is seen, and how far."""
+
+    __slots__ = ("left", "loss", "open", "tuples")
+
+    def __init__(self, loss: Loss | None, *, tuples: bool = False) -> None:
+        self.loss = loss
+        self.tuples = tuples
+        self.left = MAX_NODES
+        self.open: set[int] = set()
+
+    def encode(self, value: Any, depth: int, path: str) -> Any:  # noqa: PLR0911 - one return a kind
+        """The JSON form of a value at a path."""
+        kind = type(value)
+        if kind is str or kind is bool or value is None:
             return value
-        return _mark(loss, path, value, "float", repr(value))
-    if depth <= 0:
-        return _mark(loss, path, value, "deep", type(value).__name__)
-    if cls is dict:
-        if all(key.__class__ is str for key in value):
+        if kind is int:
+            if -HUGE < value < HUGE:
+                return value
+            return self._mark(path, value, "int", f"{value.bit_length()} bits")
+        if kind is float:
+            if math.isfinite(value):
+                return value
+            return self._mark(path, value, "float", repr(value))
+        self.left -= 1
+        if depth <= 0 or self.left <= 0:
+            return self._mark(path, value, "deep" if depth <= 0 else "large", kind.__name__)
+        if id(value) in self.open:
+            return self._mark(path, value, "cycle", kind.__name__)
+        self.open.add(id(value))
+        try:
+            if kind is dict:
+                return self._mapping(value, depth, path)
+            if kind is list or (self.tuples and kind is tuple):
+                return [
+                    self.encode(item, depth - 1, f"{path}[{at}]" if self.loss else path)
+                    for at, item in enumerate(value)
+                ]
+            return self._other(value, depth, path)
+        except Exception as error:  # noqa: BLE001 - the user's objects may raise anything; it is marked
+            return self._mark(path, value, "lost", f"{type(error).__name__} while encoding")
+        finally:
+            self.open.discard(id(value))
+
+    def _mark(self, path: str, value: object, kind: str, text: str) -> dict[str, str]:
+        if self.loss is not None:
+            self.loss.note(path, value)
+        return {MARK: kind, "type": type(value).__name__, "text": text[:MAX_REPR]}
+
+    def _mapping(self, value: dict[Any, Any], depth: int, path: str) -> Any:
+        if all(type(key) is str for key in value):
             return {
-                key: item
-                if item.__class__ in ATOMS
-                else to_plain(
-                    item, depth - 1, f"{path}[{key!r}]" if loss else path, loss, tuples=tuples
-                )
+                key: self.encode(item, depth - 1, f"{path}[{key!r}]" if self.loss else path)
                 for key, item in value.items()
             }
-        return _odd_mapping(value, depth, path, loss)
-    if cls is list or (tuples and cls is tuple):
-        return [
-            item
-            if item.__class__ in ATOMS
-            else to_plain(item, depth - 1, f"{path}[{at}]" if loss else path, loss, tuples=tuples)
-            for at, item in enumerate(value)
+        self._note(path, value)
+        items = [
+            [self.encode(key, depth - 1, path), self.encode(item, depth - 1, path)]
+            for key, item in value.items()
         ]
-    try:
-        return _other(value, depth, path, loss)
-    except Exception as error:  # noqa: BLE001 - the user's objects may raise anything; the value is marked
-        return _mark(loss, path, value, "lost", f"{type(error).__name__} while encoding")
+        return {MARK: "map", "items": items}
 
+    def _note(self, path: str, value: object) -> None:
+        if self.loss is not None:
+            self.loss.note(path, value)
 
-def _mark(loss: Loss | None, path: str, value: object, kind: str, text: str) -> dict[str, str]:
-    if loss is not None:
-        loss.note(path, value)
-    return {MARK: kind, "type": type(value).__name__, "text": text[:MAX_REPR]}
-
-
-def _odd_mapping(value: Mapping[Any, Any], depth: int, path: str, loss: Loss | None) -> Any:
-    if loss is not None:
-        loss.note(path, value)
-    items = [
-        [to_plain(key, depth - 1, path, None), to_plain(item, depth - 1, path, None)]
-        for key, item in value.items()
-    ]
-    return {MARK: "map", "items": items}
-
-
-def _other(  # noqa: C901, PLR0911 - one return a kind
-    value: Any, depth: int, path: str, loss: Loss | None
-) -> Any:
-    if loss is not None:
-        loss.note(path, value)
-    if isinstance(value, enum.Enum):
-        return to_plain(value.value, depth - 1, path, None)
-    for kind in (str, bool, int, float):  # their subclasses
-        if isinstance(value, kind):
-            return to_plain(kind(value), depth, path, None)
-    if isinstance(value, Mapping):
-        return to_plain(dict(value), depth, path, None)
-    names = getattr(value, "_fields", None)
-    if isinstance(value, tuple) and names is not None:
-        return to_plain(dict(zip(names, value, strict=True)), depth, path, None)
-    if isinstance(value, tuple | list):
-        return to_plain(list(value), depth, path, None)
-    if isinstance(value, AbstractSet):
-        return [to_plain(item, depth - 1, path, None) for item in sorted(value, key=repr)]
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {MARK: "bytes", "text": base64.b64encode(bytes(value)).decode()}
-    if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
-        return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
-        return to_plain(named, depth, path, None)
-    dump = getattr(value, "model_dump", None)
-    if dump is not None:
-        return to_plain(dump(mode="json"), depth, path, None)
-    return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}
+    def _other(self, value: Any, depth: int, path: str) -> Any:  # noqa: C901, PLR0911 - one return a kind
+        self._note(path, value)
+        kinds = type(value).__mro__
+        if enum.Enum in kinds:
+            return self.encode(value.value, depth - 1, path)
+        for kind in (str, bool, int, float):  # their subclasses
+            if kind in kinds:
+                return self.encode(kind(value), depth - 1, path)
+        names = getattr(value, "_fields", None)
+        if tuple in kinds and names is not None:
+            named = dict(zip(names, tuple(value), strict=True))
+            return self.encode(named, depth - 1, path)
+        if list in kinds or tuple in kinds:
+            return self.encode(list(value), depth - 1, path)
+        if isinstance(value, Mapping):
+            return self.encode(dict(value), depth - 1, path)
+        if isinstance(value, AbstractSet):
+            return [self.encode(item, depth - 1, path) for item in sorted(value, key=repr)]
+        if isinstance(value, bytes | bytearray | memoryview):
+            return {MARK: "bytes", "text": base64.b64encode(bytes(value)).decode()}
+        if isinstance(value, dt.datetime | dt.date | dt.time):
+            return value.isoformat()
+        if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
+            return str(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
+            return self.encode(named, depth - 1, path)
+        dump = getattr(value, "model_dump", None)
+        if dump is not None:
+            return self.encode(dump(mode="json"), depth - 1, path)
+        return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}

@@ -206,8 +206,11 @@ class Recorder:
     def subgoals(self, names: Iterable[str]) -> None:
         """Declare what is to be done, in order. Names already declared are left where they are."""
         self.check_open()
-        if isinstance(names, str):
-            raise UsageError("subgoals() takes a list of names; write run.subgoals([name])")
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise UsageError(
+                f"subgoals() takes a list of names, not {type(names).__name__}; "
+                "write run.subgoals([name])"
+            )
         declared = tuple(names)
         for name in declared:
             if not isinstance(name, str) or not name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,7 +14,7 @@ from ._plain import plain
 from ._recorder import NO_GUIDANCE, Guidance, Replay
 from ._run import Run
 from ._session import Session, Waiting
-from .actions import Abort, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .diagnosis import Diagnosis
 from .errors import (
     StaleWriter,
@@ -134,8 +135,17 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
     session.add(AttemptFailed, run.number, info, diagnosis)
     context = context_of(session, run, failure.error, trajectory, diagnosis)
     decision = await decide(session, context)
-    session.add(ActionChosen, run.number, decision.action, decision.by, decision.reason)
+    session.add(ActionChosen, run.number, kept(decision.action), decision.by, decision.reason)
     return await perform(session, context, decision)
+
+
+def kept(action: Action) -> Action:
+    """The action as the journal keeps it: with copies of the values it carries."""
+    if isinstance(action, Retry) and action.inject:
+        return replace(action, inject=plain(dict(action.inject)))
+    if isinstance(action, Suspend) and action.metadata:
+        return replace(action, metadata=plain(dict(action.metadata)))
+    return action
 
 
 # Perform ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from ._call import Function
 from ._decide import Decision, infeasible
 from ._loop import run_loop
 from ._plain import plain_noting
-from ._recover import perform
+from ._recover import kept, perform
 from ._session import Session, Suspensions, Waiting
 from .actions import Abort, Action, Escalate, Happened, Rerun, Retry, Suspend
 from .errors import UsageError
@@ -23,7 +23,7 @@ async def resume(suspensions: Suspensions, function: Function, token: str, answe
     # A person's time is none of the run's: its deadline moves on by as long as it has waited.
     session.started += session.config.env.monotonic() - waiting.since
     action = _carry_out(session, answer)
-    session.add(RunResumed, waiting.context.attempt, action)
+    session.add(RunResumed, waiting.context.attempt, kept(action))
     following = await perform(session, waiting.context, Decision(action, "person"))
     return await run_loop(session, function, following)
 

@@ -19,7 +19,7 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from typing import Any
 
-from ._plain import ATOMS, MARK, MAX_DEPTH, Loss, to_plain
+from ._plain import ATOMS, MARK, MAX_DEPTH, Loss, restorable
 from .errors import UsageError
 
 
@@ -30,7 +30,7 @@ def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     date, NaN, a key that is not text, an object.
     """
     loss = Loss()
-    result = to_plain(value, MAX_DEPTH, field, loss, tuples=True)
+    result = restorable(value, field, loss)
     if loss.place is not None:
         path, found = loss.place
         raise UsageError(

@@ -77,7 +77,7 @@ class Suspensions:
 def _digest(token: str) -> str:
     if not isinstance(token, str):
         raise UsageError(f"a token is text, not {type(token).__name__}")
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Config(NamedTuple):

@@ -58,10 +58,14 @@ class Tool:
         for option, value in (("compensate", compensate), ("key", key)):
             if value is not None and not callable(value):
                 raise UsageError(f"tool({option}=…) must be a function, not {type(value).__name__}")
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"tool(name=…) must be text or None, not {type(name).__name__}")
+        if not isinstance(ignore, str | tuple | list | frozenset | set):
+            raise UsageError(f"tool(ignore=…) takes names in a tuple, not {type(ignore).__name__}")
         if isinstance(ignore, str):  # type: ignore[unreachable] # what a caller may well give
             raise UsageError(f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)')
         if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0
+            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0
         ):
             raise UsageError(
                 f"tool(timeout=…) must be a number of seconds above 0, not {timeout!r}"

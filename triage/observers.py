@@ -33,8 +33,11 @@ logger = logging.getLogger("triage")
 
 def checked(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     """The observers as a tuple. Raises UsageError for one that cannot be called."""
-    if callable(observers):
-        raise UsageError("observers must be a list of callables; write observers=[f]")
+    if callable(observers) or not isinstance(observers, Iterable):
+        raise UsageError(
+            f"observers must be a list of callables, not {type(observers).__name__}; "
+            "write observers=[f]"
+        )
     found = tuple(observers)
     for observer in found:
         if not callable(observer):

@@ -45,8 +45,8 @@ class Call(NamedTuple):
     """A recorded call as the journal knows it.
 
     key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`.
-    seq: position of its start; done_at: position of the step it left, which is a checkpoint. step: index of its step in `attempt`.
-    undone: a compensator has undone it, so it counts as never made.
+    seq: position of its start. done_at: position of the step it left, which is a checkpoint. step:
+    index of that step in `attempt`. undone: a compensator has undone it, so it counts as never made.
     """
 
     key: str

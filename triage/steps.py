@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
-from ._plain import ATOMS, plain
+from ._plain import is_flat, plain
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -144,17 +144,11 @@ class Step(_StepFields):
         timestamp: float | None = None,
         duration_s: float | None = None,
     ) -> Self:
-        if tool_input.__class__ is dict:
-            # The usual tool input is a flat dict of atoms: copied here, without a call.
-            for key, item in tool_input.items():
-                if item.__class__ not in ATOMS or key.__class__ is not str:
-                    tool_input = plain(tool_input)
-                    break
-            else:
-                tool_input = tool_input.copy()
+        if type(tool_input) is dict and is_flat(tool_input):
+            tool_input = tool_input.copy()
         elif tool_input is not None:
             tool_input = plain(tool_input)
-        if tool_output is not None and tool_output.__class__ is not str:
+        if tool_output is not None and type(tool_output) is not str:
             tool_output = plain(tool_output)
         # The common case first: identity tests only, no loop, no call.
         if (
