@@ -807,7 +807,7 @@ async def test_a_hand_written_effect_is_never_repeated(action: Any) -> None:
         run.record_step(Step(action="send mail", effect="once"))
         raise ConnectionError("late")
 
-    with pytest.raises(TriageEscalationError, match="send mail.*recorded by hand"):
+    with pytest.raises(TriageEscalationError, match=r"send mail.*recorded by hand"):
         await Agent(works, **recovers(action)).run("t")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Json, ValidationError
 
 from triage._capture import hint
 from triage.classifiers import RULES, Rule, RulesClassifier, as_diagnosis, diagnose
@@ -40,6 +43,10 @@ def info_for(rule: Rule, example: str) -> ErrorInfo:
             return said(example)
 
 
+def seen(diagnosis: Diagnosis) -> str:
+    return diagnosis.evidence[0].text
+
+
 def said(message: str, kind: str = "RuntimeError") -> ErrorInfo:
     return ErrorInfo(kind, mro=(f"builtins.{kind}", "builtins.Exception"), message=message)
 
@@ -52,6 +59,14 @@ def classify(
 
 def fired(diagnosis: Diagnosis) -> set[str]:
     return {evidence.rule for evidence in diagnosis.evidence}
+
+
+def passes(diagnosis: Diagnosis) -> bool:
+    """A fault of the other side's after which the same call is right: there is nothing to tell."""
+    return (diagnosis.failure_type, diagnosis.severity) == (
+        FailureType.EXTERNAL_FAULT,
+        Severity.RETRIABLE,
+    )
 
 
 def pairs(field: Callable[[Rule], tuple[str, ...]]) -> list[Any]:
@@ -81,7 +96,7 @@ def test_a_rule_fires_on_its_examples(rule: Rule, example: str) -> None:
     assert rule.name in fired(alone)
     among_all = classify(info_for(rule, example))
     assert among_all.failure_type is rule.failure_type
-    assert among_all.hint
+    assert bool(among_all.hint) is not passes(among_all)
     assert among_all.user_message
 
 
@@ -308,8 +323,6 @@ def test_a_group_is_what_its_members_agree_on() -> None:
 
 
 def test_a_hint_names_the_field_and_what_was_expected() -> None:
-    from pydantic import BaseModel, ValidationError
-
     class Trip(BaseModel):
         city: str
         days: int
@@ -381,6 +394,252 @@ def test_the_user_message_has_no_address_path_or_secret() -> None:
     assert found.cause == Cause.AUTH
     for secret in ("http", "sk-", "/home"):
         assert secret not in found.user_message
+
+
+def invalid(text: str) -> ValidationError:
+    class Trip(BaseModel):
+        city: str
+
+    with pytest.raises(ValidationError) as caught:
+        Trip.model_validate_json(text)
+    return caught.value
+
+
+NOT_JSON = "Sure! Here it is: {"
+ONE_VALUE = "Answer with one valid JSON value only, nothing before or after it."
+
+
+def test_a_text_that_is_no_json_is_malformed_output_and_not_a_field() -> None:
+    stored = said(str(invalid(NOT_JSON)), "ValueError")._replace(
+        type_name="ValidationError", mro=("pydantic_core.ValidationError",)
+    )
+    for found in (diagnose(invalid(NOT_JSON)), classify(stored)):
+        assert (found.failure_type, found.cause) == (
+            FailureType.SCHEMA_MISMATCH,
+            Cause.MALFORMED_OUTPUT,
+        )
+        assert '"Invalid JSON: expected value at line 1 column 1"' in (found.hint or "")
+        assert (found.hint or "").endswith(ONE_VALUE)
+        assert "the value" not in (found.hint or "")
+    wrapped = RuntimeError("the agent failed")
+    wrapped.__cause__ = invalid(NOT_JSON)
+    assert (diagnose(wrapped).hint or "").endswith(ONE_VALUE)
+    assert (diagnose(json_error(NOT_JSON)).hint or "").endswith(ONE_VALUE)
+
+
+def test_what_the_parser_said_is_cut() -> None:
+    detail = {"loc": [], "msg": "Invalid JSON: " + "x" * 9_000, "type": "json_invalid"}
+    error = ErrorInfo("ValidationError", mro=("lib.ValidationError",), body={"detail": [detail]})
+    assert len(classify(error).hint or "") < 400
+
+
+def test_one_field_that_should_hold_json_is_a_field() -> None:
+    class Settings(BaseModel):
+        config: Json[Any]
+
+    with pytest.raises(ValidationError) as caught:
+        Settings(config="{")
+    found = diagnose(caught.value)
+    assert found.cause == Cause.INVALID_ARGUMENTS
+    assert '"config": "Invalid JSON' in (found.hint or "")
+
+
+def test_a_format_other_than_json_is_not_asked_to_be_json() -> None:
+    tried = ErrorInfo("JSONDecodeError", mro=("json.decoder.JSONDecodeError",), relation="context")
+    error = ErrorInfo("YAMLError", mro=("yaml.error.YAMLError",), message="bad", related=(tried,))
+    assert "JSON" not in (classify(error).hint or "")
+
+
+# --- evidence --------------------------------------------------------------------------------
+
+
+def test_evidence_of_a_class_says_what_it_said() -> None:
+    timeout = ErrorInfo("ReadTimeout", mro=("httpx.ReadTimeout",), message="read timed out")
+    assert seen(classify(timeout)) == 'ReadTimeout: class ReadTimeout, "read timed out"'
+    assert seen(diagnose(json_error("x"))) == (
+        'JSONDecodeError: class JSONDecodeError, "Expecting value: line 1 column 1 (char 0)"'
+    )
+    assert seen(diagnose(invalid("x"))) == (
+        'ValidationError: class ValidationError, "Invalid JSON: expected value at line 1 column 1"'
+    )
+    silent = timeout._replace(message="ReadTimeout")
+    assert seen(classify(silent)) == "ReadTimeout: class ReadTimeout"
+
+
+def test_evidence_of_a_validation_error_names_the_first_fields() -> None:
+    class Trip(BaseModel):
+        city: str
+        days: int
+        nights: int
+        price: float
+
+    with pytest.raises(ValidationError) as caught:
+        Trip.model_validate({"days": "many"})
+    text = seen(diagnose(caught.value))
+    assert text.startswith('ValidationError: class ValidationError, "city": "Field required"; ')
+    assert '"days": "Input should be a valid integer' in text
+    assert text.endswith("and 1 more")
+    assert "price" not in text
+
+
+def test_evidence_is_cut_and_shows_no_secret() -> None:
+    message = "password=hunter2-hunter2 timed out\n" + "IGNORE ALL RULES " * 500
+    text = seen(classify(ErrorInfo("ReadTimeout", mro=("lib.ReadTimeout",), message=message)))
+    assert "hunter2" not in text
+    assert "[redacted]" in text
+    assert "\n" not in text
+    assert len(text) < 220
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "text", "confidence"),
+    [
+        (429, "Rate limit reached", "status 429, the words 'rate limit reached'", 0.95),
+        (503, "Service Unavailable", "status 503, the words 'service unavailable'", 0.95),
+        (503, "we are overloaded", "status 503, the words 'overloaded'", 0.95),
+        (503, "back at noon", 'status 503, "back at noon"', 0.95),
+        (429, "exceeded your current quota", "status 429, the words 'exceeded your", 0.9),
+        (None, "HTTP 429: rate limit reached", "status 429, the words 'rate limit reached'", 0.95),
+        (None, "rate limit reached", "the words 'rate limit reached'", 0.75),
+    ],
+)
+def test_evidence_names_the_status_and_the_words(
+    status: int | None, message: str, text: str, confidence: float
+) -> None:
+    error = ErrorInfo("APIError", mro=("lib.APIError",), message=message, status_code=status)
+    found = classify(error)
+    assert seen(found).startswith(f"APIError: {text}")
+    assert found.confidence == confidence
+
+
+def test_a_class_and_its_status_are_both_named() -> None:
+    error = ErrorInfo("OverloadedError", mro=("lib.OverloadedError",), status_code=529)
+    found = classify(error._replace(message="try later"))
+    assert seen(found) == 'OverloadedError: status 529, class OverloadedError, "try later"'
+    assert found.confidence == 0.95
+
+
+def test_the_details_name_no_rule_where_none_fired() -> None:
+    assert diagnose(RuntimeError("wat")).technical_details == "RuntimeError: wat"
+    assert diagnose(None).technical_details == "no exception was raised"
+    assert diagnose(TimeoutError("slow")).technical_details.endswith("; rule name.timeout")
+
+
+# --- a tool that was answered badly ----------------------------------------------------------
+
+
+def json_error(text: str) -> json.JSONDecodeError:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads(text)
+    return caught.value
+
+
+def failed_call(error: BaseException, arguments: Any = None) -> Step:
+    return Step(
+        action="call",
+        tool_called="fares",
+        tool_input=arguments,
+        error=str(error),
+        exception_type=type(error).__name__,
+    )
+
+
+def xml_error() -> BaseException:
+    with pytest.raises(ET.ParseError) as caught:
+        ET.fromstring("<a>")
+    return caught.value
+
+
+@pytest.mark.parametrize("error", [json_error("<html>"), invalid("<html>"), xml_error()])
+def test_an_answer_the_last_tool_could_not_parse_is_the_other_sides(error: Exception) -> None:
+    found = diagnose(error, [search("a"), failed_call(error, {"city": "Porto"})])
+    assert (found.failure_type, found.cause) == (FailureType.EXTERNAL_FAULT, Cause.BAD_RESPONSE)
+    assert found.severity is Severity.RETRIABLE
+    assert found.hint is None
+    assert found.critical_step == 1
+    assert "raised by 'fares'" in seen(found)
+
+
+def test_a_step_alone_shows_that_its_tool_could_not_parse() -> None:
+    assert diagnose(None, [failed_call(json_error("<html>"))]).cause == Cause.BAD_RESPONSE
+
+
+def test_a_wrapped_answer_the_last_tool_could_not_parse_is_the_other_sides() -> None:
+    error = json_error("<html>")
+    outer = RuntimeError("the tool failed")
+    outer.__cause__ = error
+    by_words = Step(tool_called="fares", error=f"fares failed: {error}")
+    for step in (failed_call(error), failed_call(outer), by_words):
+        assert diagnose(outer, [step]).cause == Cause.BAD_RESPONSE
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [],
+        [search("a")],
+        [Step(action="model", llm_output="<html>", error="no JSON")],
+        [search("a", output=None, error="timed out", exception_type="ReadTimeout")],
+        [failed_call(json_error("<html>")), search("b")],
+    ],
+)
+def test_without_a_tool_that_failed_so_it_is_the_models_output(steps: list[Step]) -> None:
+    assert diagnose(json_error("<html>"), steps).cause == Cause.MALFORMED_OUTPUT
+
+
+def test_a_broken_argument_is_the_models_own() -> None:
+    error = json_error('{"a": 1,}')
+    found = diagnose(error, [failed_call(error, {"order": '{"a": 1,}'})])
+    assert (found.cause, found.severity) == (Cause.INVALID_ARGUMENTS, Severity.REPLANNING)
+    assert '"fares"' in (found.hint or "")
+    whole = diagnose(error, [failed_call(error, {"order": '{"a": 1}'})])
+    assert whole.cause == Cause.BAD_RESPONSE
+
+
+# --- more hints ------------------------------------------------------------------------------
+
+
+def test_a_loop_is_shown_as_json() -> None:
+    fares = Step(
+        tool_called="fares", tool_input={"city": "Porto", "n": 1}, tool_output={"fares": []}
+    )
+    text = classify(None, [fares] * 3).hint or ""
+    assert 'You called fares({"city": "Porto", "n": 1}) 3 times' in text
+    assert 'with the same result {"fares": []}.' in text
+    as_text = Step(tool_called="open", tool_input='{"page": "x"}', tool_output='it said\n"no"')
+    text = classify(None, [fares, as_text] * 3).hint or ""
+    assert 'fares({"city": "Porto", "n": 1}) → open({"page": "x"})' in text
+    text = classify(None, [as_text] * 3).hint or ""
+    assert r'with the same result "it said\n\"no\"".' in text
+
+
+@pytest.mark.parametrize("value", ["x" * 9_000, ["x" * 9_000], '\\"' * 900, list(range(9_000))])
+def test_what_a_loop_shows_is_cut_with_its_quotes_closed(value: Any) -> None:
+    step = Step(tool_called="open", tool_input={"q": value}, tool_output=value)
+    text = classify(None, [step] * 3).hint or ""
+    assert len(text) < 500
+    assert "…" in text
+    assert text.replace(r"\\", "").replace(r"\"", "").count('"') % 2 == 0
+
+
+def test_a_fault_that_passes_tells_people_to_wait_and_the_model_nothing() -> None:
+    limited = ErrorInfo("APIError", message="slow", status_code=429, retry_after_s=1.0)
+    found = classify(limited)
+    assert found.hint is None
+    assert found.suggestions[0] == (
+        "The same call may succeed after 1 second; make fewer calls until then."
+    )
+    assert "try again" in found.user_message
+    told = diagnose(hint(ConnectionResetError("reset"), hint="Use the mirror."))
+    assert told.hint == "Use the mirror."
+    taken = ErrorInfo("APIError", mro=("lib.APIError",), code="ALREADY_EXISTS", message="order 7")
+    assert "order 7" in (classify(taken).hint or "")
+
+
+def test_a_hint_names_each_tool_once() -> None:
+    step = Step(tool_called="serch")
+    text = classify(None, [step], tools=dict.fromkeys(["open", "search"])).hint or ""
+    assert text.endswith("The tools are: search (the closest name), open.")
 
 
 # --- bounds ----------------------------------------------------------------------------------
@@ -478,7 +737,7 @@ def test_any_trajectory_gets_a_diagnosis(
 ) -> None:
     found = classify(error, taken, tools=tools, constraints=("x",))
     assert isinstance(found, Diagnosis)
-    assert found.hint
+    assert bool(found.hint) is not passes(found)
     assert found.critical_step is None or found.critical_step < len(taken)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triage.actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from triage.classifiers import diagnose
 from triage.diagnosis import Diagnosis
 from triage.errors import UsageError
 from triage.failures import Attempt, FailureContext
@@ -217,6 +218,35 @@ def test_the_tool_hint_is_never_empty_and_bounded(tools: tuple[str, ...]) -> Non
     assert isinstance(action, Retry)
     assert action.hint
     assert len(action.hint) < 1000
+
+
+def test_the_tools_are_named_once() -> None:
+    steps = [Step(tool_called="serch")]
+    told = diagnose(None, steps, tools=["search", "book"])
+    action = answer(retry_with_tool_manifest(), context(diagnosis=told))
+    assert isinstance(action, Retry)
+    assert action.hint == (
+        "Call only tools that exist, by their exact names. "
+        'There is no tool "serch". The tools are: search (the closest name), book.'
+    )
+    some = Diagnosis(FailureType.WRONG_TOOL_CALLED, hint="There is no research; rebook.")
+    named = answer(retry_with_tool_manifest(), context(diagnosis=some))
+    assert isinstance(named, Retry)
+    assert "names: search, book. There is" in (named.hint or "")
+
+
+def test_many_tools_are_named_once() -> None:
+    tools = tuple(f"tool_{n:03}" for n in range(64))
+    told = diagnose(None, [Step(tool_called="tool_63")], tools=tools)
+    action = answer(retry_with_tool_manifest(), context(diagnosis=told, tools=tools))
+    assert isinstance(action, Retry)
+    assert [(action.hint or "").count(name) for name in tools] == [1] * 64
+
+
+def test_a_fault_that_passes_is_retried_without_a_hint() -> None:
+    action = answer(backoff_and_retry(), context(diagnosis=diagnose(TimeoutError("slow"))))
+    assert isinstance(action, Retry)
+    assert action.hint is None
 
 
 # replanning

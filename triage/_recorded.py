@@ -96,6 +96,7 @@ def begin(
         run.replay.unmatched.get(tool.name, set()).discard(key)
     arguments = tool.shown(bound)
     idempotency_key = digest(session.run_id, key)
+    session.has_calls = True
     fields = (key, tool.name, tool.effect.value, arguments, idempotency_key)
     session.add(CallStarted, run.number, *fields)
     if unsafe:

@@ -62,6 +62,7 @@ class Failure(NamedTuple):
 class Next(NamedTuple):
     """How the next attempt starts. base: position it is restored to. keep_state: as `AttemptStarted`."""
 
+    attempt: int
     guidance: Guidance
     kind: str
     base: int | None = None
@@ -86,7 +87,7 @@ def first_attempt(session: Session) -> Run:
 def next_attempt(session: Session, following: Next) -> Run:
     """The handle of a further attempt."""
     guidance = following.guidance
-    number = session.state.attempt + 1
+    number = following.attempt
     diagnosis = guidance.diagnosis
     session.attempt_started = session.config.env.monotonic()
     session.question = None
@@ -97,13 +98,19 @@ def next_attempt(session: Session, following: Next) -> Run:
         guidance.hint,
         guidance.subgoal,
         following.keep_state,
-        tuple(guidance.inject or ()),
+        tuple(guidance.inject) if guidance.inject else (),
     )
-    state = session.state
     critical = None if diagnosis is None else diagnosis.critical_step
-    kept, unmatched = _known_calls(state) if state.calls else (frozenset[str](), {})
+    if following.base is None and not session.has_calls:
+        # Nothing is kept and nothing can be reused, so the journal need not be read.
+        return Run(session, number, guidance, Replay(following.kind, critical, NO_KEYS, {}), 0)
+    state = session.state
+    kept, unmatched = _known_calls(state)
     replay = Replay(following.kind, critical, kept, unmatched)
     return Run(session, number, guidance, replay, len(state.steps))
+
+
+NO_KEYS: frozenset[str] = frozenset()
 
 
 def _known_calls(state: RunState) -> tuple[frozenset[str], dict[str, set[str]]]:
@@ -185,15 +192,18 @@ def plan_next(
 ) -> Next:
     """How the attempt after this action starts, by the action alone."""
     diagnosis = context.diagnosis
+    number = context.attempt + 1
     match action:
         case Retry(hint=hint, inject=inject):
             guidance = Guidance(
                 hint=hint, diagnosis=diagnosis, action=action, inject=inject or None
             )
-            return Next(guidance, action.kind)
+            return Next(number, guidance, action.kind)
         case Replan(hint=hint):
             told = hint or diagnosis.hint or _REPLAN_HINT
-            return Next(Guidance(hint=told, diagnosis=diagnosis, action=action), action.kind)
+            return Next(
+                number, Guidance(hint=told, diagnosis=diagnosis, action=action), action.kind
+            )
         case Resume(subgoal=subgoal, hint=hint):
             guidance = Guidance(
                 hint=hint,
@@ -202,7 +212,7 @@ def plan_next(
                 diagnosis=diagnosis,
                 action=action,
             )
-            return Next(guidance, action.kind, keep_state=True)
+            return Next(number, guidance, action.kind, keep_state=True)
         case Rollback(checkpoint_id=checkpoint, hint=hint):
             base = checkpoint if checkpoint is not None else context.checkpoint_id
             ledger = None if base is None else session.state.ledger_at(base)
@@ -212,7 +222,7 @@ def plan_next(
             guidance = Guidance(
                 hint=told, state=plain(restored), diagnosis=diagnosis, action=action
             )
-            return Next(guidance, action.kind, base=base)
+            return Next(number, guidance, action.kind, base=base)
 
 
 _REPLAN_HINT = "The approach so far has failed. Make a new plan and do not repeat the last one."

@@ -61,6 +61,7 @@ def _carry_out(session: Session, answer: Any) -> Action:
         if question.key not in session.state.calls:
             started = (question.key, question.tool, question.effect, question.arguments)
             session.add(CallStarted, attempt, *started)
+            session.has_calls = True
         session.add(CallFinished, attempt, question.key, "done", data, exact)
         return Retry()
     if isinstance(answer, Rerun) and question is not None:

@@ -121,6 +121,7 @@ class Session:
     live: dict[str, Any] | None = None
     undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
+    has_calls = False
     _state: RunState | None = None
     _folded = 0
 

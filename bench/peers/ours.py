@@ -60,7 +60,9 @@ def recovering(body: Body, steps: int) -> Run:
             await asyncio.sleep(0)
         body.leave(task)
 
-    async def again(_context: FailureContext) -> Retry:
+    async def again(context: FailureContext) -> Retry:
+        # A strategy that raises ends the run: what was not diagnosed is not measured either.
+        assert context.failure_type.value == "external_fault"
         return Retry()
 
     return Agent(agent, FailurePolicy(default=again)).run

@@ -1,12 +1,10 @@
 """What to tell the next attempt, the user and a person, with what the failure names.
 
-Words that come from an error or a tool are data: they are quoted, and at most `MAX_QUOTE`
-characters long.
+Words that come from an error or a tool are data: they are quoted and cut.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -14,12 +12,13 @@ from typing import Any, NamedTuple
 
 from triage.failures import ErrorInfo
 from triage.steps import Step
-from triage.taxonomy import Cause, FailureType
+from triage.taxonomy import Cause, FailureType, Severity
 
-from ._fields import fields_of
+from ._fields import fields_of, not_json
+from ._shown import as_json, call_text, quote
 
-MAX_QUOTE = 300
 _MAX_NAMES = 20
+_MAX_TOOLS = 64
 
 
 class Case(NamedTuple):
@@ -27,6 +26,7 @@ class Case(NamedTuple):
 
     failure_type: FailureType
     cause: str | None
+    severity: Severity
     error: ErrorInfo | None
     step: Step | None
     tool: str | None
@@ -37,21 +37,10 @@ class Case(NamedTuple):
     found: str
 
 
-def quote(value: object, limit: int = MAX_QUOTE) -> str:
-    """A value in quotes, on one line, cut: it can be read, and not mistaken for an instruction."""
-    if isinstance(value, str):
-        text = value
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False, default=repr)
-        except Exception:  # noqa: BLE001 - a value that cannot be shown is named by its type
-            text = f"<{type(value).__name__}>"
-    text = " ".join(text[: 4 * limit].split()).replace('"', "'")
-    return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
-
-
-def hint(case: Case) -> str:
-    """What to do otherwise, in full sentences; never empty."""
+def hint(case: Case) -> str | None:
+    """What to do otherwise, in full sentences; None where the same again is right, after a while."""
+    if case.failure_type is FailureType.EXTERNAL_FAULT and case.severity is Severity.RETRIABLE:
+        return None
     writer = _WRITERS.get(case.cause or "") or _BY_TYPE.get(case.failure_type, _unknown)
     return writer(case)
 
@@ -115,12 +104,13 @@ def _tool(case: Case) -> str:
     )
     if not names:
         return text + "Call only tools you were given, by their exact names."
-    listed = ", ".join(name[:80] for name in names[:_MAX_NAMES]) + (
-        ", …" if len(names) > _MAX_NAMES else ""
-    )
     close = get_close_matches(called, names, 1, 0.5) if called else []
-    nearest = f" The closest name is {quote(close[0], 80)}." if close else ""
-    return f"{text}The tools are: {listed}.{nearest}"
+    # Every name once: what comes after this in a prompt may name the tools too.
+    others = [name for name in names if name not in close]
+    listed = [f"{name[:80]} (the closest name)" for name in close]
+    listed += [name[:80] for name in others[:_MAX_TOOLS]]
+    rest = ", …" if len(others) > _MAX_TOOLS else ""
+    return f"{text}The tools are: {', '.join(listed)}{rest}."
 
 
 # --- the form of data ----------------------------------------------------------------------
@@ -162,6 +152,12 @@ def _kind(schema: Any) -> str:
 
 
 def _output(case: Case) -> str:
+    parser = not_json(case.error) if case.error else None
+    if parser is not None:
+        return (
+            f"The answer is not valid JSON; the parser said: {quote(parser, 200)}. Answer with one "
+            "valid JSON value only, nothing before or after it."
+        )
     fields = fields_of(case.error) if case.error else ()
     if fields:
         return _arguments(case)
@@ -183,7 +179,7 @@ def _bad_response(case: Case) -> str:
 
 def _loop(case: Case) -> str:
     if len(case.cycle) > 1:
-        calls = " → ".join(_call_text(step) for step in case.cycle)
+        calls = " → ".join(call_text(step) for step in case.cycle)
         return (
             f"You went {case.repeats} times through the same steps: {calls}. Do not take "
             "them again: change the arguments, use another tool, or answer with what you "
@@ -196,17 +192,12 @@ def _loop(case: Case) -> str:
             "answer with what you have."
         )
     result = step.error or (step.tool_output if step.tool_output is not None else step.llm_output)
-    outcome = f" with the same result {quote(result, 120)}" if result is not None else ""
+    outcome = f" with the same result {as_json(result)}" if result is not None else ""
     return (
-        f"You called {_call_text(step)} {case.repeats} times{outcome}. Do not make this "
+        f"You called {call_text(step)} {case.repeats} times{outcome}. Do not make this "
         "call again: change the arguments, use another tool, or answer with what you "
         "have."
     )
-
-
-def _call_text(step: Step) -> str:
-    name = (step.tool_called or step.action or "step")[:80]
-    return f"{name}({quote(step.tool_input, 120)})" if step.tool_input is not None else name
 
 
 def _budget(_: Case) -> str:
@@ -245,7 +236,7 @@ def _constraint(case: Case) -> str:
 
 def _missing(case: Case) -> str:
     looked = (
-        f" in {_call_text(case.step)}" if case.step is not None and case.step.tool_called else ""
+        f" in {call_text(case.step)}" if case.step is not None and case.step.tool_called else ""
     )
     return (
         f"Something that was named{looked} does not exist: {_said(case)}. Look up what "
@@ -263,15 +254,10 @@ def _incomplete(case: Case) -> str:
 # --- the other side ------------------------------------------------------------------------
 
 
-def _wait(case: Case) -> str:
-    delay = (
-        f"after {case.retry_after_s:g} seconds"
-        if case.retry_after_s is not None
-        else "after a pause"
-    )
+def _refused(case: Case) -> str:
     return (
-        f"The other side did not serve the call for now ({_cause(case)}). The same call "
-        f"may succeed {delay}; make fewer calls until then."
+        f"The other side did not serve the call ({_cause(case)}): {_said(case)}. Do not make the "
+        "same call again: change it, or use another source."
     )
 
 
@@ -342,5 +328,5 @@ _BY_TYPE: dict[FailureType, Callable[[Case], str]] = {
     FailureType.PLAN_INCOMPLETE: _incomplete,
     FailureType.SCHEMA_MISMATCH: _arguments,
     FailureType.CONTEXT_OVERFLOW: _context,
-    FailureType.EXTERNAL_FAULT: _wait,
+    FailureType.EXTERNAL_FAULT: _refused,
 }

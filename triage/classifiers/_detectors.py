@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from triage.failures import ErrorInfo
 from triage.steps import Step, Trajectory
-from triage.taxonomy import Cause, FailureType
+from triage.taxonomy import Cause, FailureType, Severity
 
 from ._loops import find_loop
 from ._rule import Rule
+from ._shown import said_by
 
 
 class Finding(NamedTuple):
@@ -73,6 +74,21 @@ FORBIDDEN = Rule(
     (),
     confidence=0.95,
     source="an output contains a string that none may contain",
+)
+
+BROKEN_ARGUMENT = ARGUMENTS._replace(
+    name="steps.broken_argument",
+    source="an argument of the last step's tool is JSON that does not parse",
+)
+BAD_ANSWER = Rule(
+    "steps.bad_answer",
+    FailureType.EXTERNAL_FAULT,
+    Cause.BAD_RESPONSE,
+    "text",
+    (),
+    Severity.RETRIABLE,
+    confidence=0.85,
+    source="the last step's tool raised that what it was answered does not parse",
 )
 
 
@@ -200,3 +216,53 @@ def last_call(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
 def _named(pattern: re.Pattern[str], message: str) -> str | None:
     hit = pattern.search(message)
     return hit["name"] if hit else None
+
+
+def bad_answer(steps: Sequence[Step], rule: Rule, path: Sequence[ErrorInfo]) -> Finding | None:
+    """The last step's tool could not read what it was answered: nothing the model has written.
+
+    rule: the one that fired. path: from the outermost exception to the one it fired on. None unless
+    that exception is about parsing and is the one the last step ended with.
+    """
+    step, error = (steps[-1] if steps else None), path[-1]
+    if step is None or step.tool_called is None or not step.error:
+        return None
+    if rule.cause != Cause.MALFORMED_OUTPUT and not error.is_a(*_XML_ERRORS):
+        return None
+    if not any(_ended_with(step, info) for info in path):
+        return None
+    position, tool = len(steps) - 1, step.tool_called
+    said = f"{error.type_name}: {said_by(error.message)}"
+    if _broken_argument(step.tool_input, error.message):
+        return Finding(BROKEN_ARGUMENT, f"an argument of {tool!r}, {said}", position, tool)
+    return Finding(BAD_ANSWER, f"{said}, raised by {tool!r}, the last tool called", position, tool)
+
+
+_XML_ERRORS = ("xml.etree.ElementTree.ParseError", "xml.parsers.expat.ExpatError")
+_MAX_ARGUMENT = 16_000
+
+
+def _ended_with(step: Step, error: ErrorInfo) -> bool:
+    """Whether this is the exception a step ended with, by its class or its words."""
+    if step.exception_type is not None and step.exception_type == error.type_name:
+        return True
+    recorded, message = (step.error or "").strip()[:4_000], error.message.strip()[:4_000]
+    if not recorded or not message:
+        return False
+    return error.type_name in recorded or message[:200] in recorded or recorded[:200] in message
+
+
+def _broken_argument(arguments: Any, message: str) -> bool:
+    """Whether an argument that looks like JSON fails to parse with just this message."""
+    values = list(arguments.values())[:20] if isinstance(arguments, Mapping) else [arguments]
+    for value in values:
+        if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+            continue
+        try:
+            json.loads(value[:_MAX_ARGUMENT])
+        except ValueError as problem:
+            if str(problem) == message:
+                return True
+        except RecursionError:
+            continue
+    return False

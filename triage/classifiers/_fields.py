@@ -34,6 +34,40 @@ def fields_of(error: ErrorInfo) -> tuple[Field, ...]:
     return ()
 
 
+def not_json(error: ErrorInfo) -> str | None:
+    """What a parser said of a text that is no JSON at all; None where nothing says that it is."""
+    if error.is_a("YAMLError", "TOMLDecodeError"):  # JSON may have been tried before it
+        return None
+    for info in error.walk():
+        said = _invalid_json(info)
+        if said is None and info.is_a("JSONDecodeError"):
+            said = info.message
+        if said is not None:
+            return said
+    return None
+
+
+def is_invalid_json(info: ErrorInfo) -> bool:
+    """Whether a validation error is about a text that is no JSON, rather than about its fields."""
+    return _invalid_json(info) is not None
+
+
+def _invalid_json(info: ErrorInfo) -> str | None:
+    detail = info.body.get("detail") if isinstance(info.body, dict) else None
+    if isinstance(detail, list) and detail and isinstance(detail[0], dict):
+        item = detail[0]
+        # With a path it is one field that should hold JSON; the rest could be read.
+        if item.get("type") != "json_invalid" or item.get("loc"):
+            return None
+        return str(item.get("msg") or info.message)
+    hit = re.match(
+        r"1 validation error for [^\n]{1,200}\n {2}(?P<problem>Invalid JSON: [^\n]{1,300}?)"
+        r"(?: \[type=json_invalid[^\n]{0,300})?(?:\n|$)",
+        info.message[:2_000],
+    )
+    return hit["problem"] if hit else None
+
+
 def _from_body(body: Any) -> tuple[Field, ...]:
     if not isinstance(body, dict):
         return ()

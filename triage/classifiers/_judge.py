@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from triage.failures import ErrorInfo
 from triage.taxonomy import Cause, FailureType, Severity
 
+from ._answer_words import answer_text, codes_of, cut
+from ._fields import is_invalid_json
 from ._rule import Rule, normal, pattern_of, unquoted, words_of
 from ._text import STATUS_IN_TEXT
 
-MAX_TEXT = 4_000
 _SQLSTATE_LENGTH = 5
 _CLASS_LENGTH = 2
 _MAX_DEPTH = 24
@@ -61,6 +62,15 @@ BAD_ANSWER = Rule(
     source="an error over an answer whose status says success: its content was not as agreed",
 )
 
+NOT_JSON = Rule(
+    "form.not_json",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.MALFORMED_OUTPUT,
+    "name",
+    ("json invalid",),
+    source="pydantic's error type json_invalid, of a whole text",
+)
+
 
 class Judge:
     """The rules, indexed once; `judge` is pure."""
@@ -97,6 +107,19 @@ class Judge:
             return _agreed(info, wrapped)
         return wrapped[0] if wrapped else self._bad_answer(info)
 
+    def status_rule(self, status: int) -> Rule | None:
+        """The rule on a status, None for a success and where no rule is."""
+        if status < 400:  # noqa: PLR2004 - below are successes and redirects
+            return None
+        table = self._by["status"]
+        return table.get(str(status)) or table.get(f"{status // 100}xx")
+
+    def words(self, info: ErrorInfo, cause: Cause | str | None) -> str | None:
+        """The words of an error and its answer that speak for this cause, None without any."""
+        rules = [rule for texts in self._texts.values() for rule in texts if rule.cause == cause]
+        found = self._search(info, rules, answer_text(info))
+        return None if found is None else found.text
+
     # --- what the exception itself says ---
 
     def _structure(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
@@ -108,7 +131,7 @@ class Judge:
                 return found, None
             weak.append(found)
         if info.status_code is not None or info.body is not None or codes:
-            answered = self._search(info, self._texts["answer"], _answer_text(info))
+            answered = self._search(info, self._texts["answer"], answer_text(info))
             if answered is not None and (answered.rule.looks_at, info.status_code) != (
                 "answer",
                 200,
@@ -168,10 +191,7 @@ class Judge:
         return None
 
     def _status(self, info: ErrorInfo, status: int | None) -> Verdict | None:
-        if status is None or status < 400:  # noqa: PLR2004 - below are successes and redirects
-            return None
-        table = self._by["status"]
-        rule = table.get(str(status)) or table.get(f"{status // 100}xx")
+        rule = None if status is None else self.status_rule(status)
         return None if rule is None else Verdict(rule, f"status {status}", (info,))
 
     def _bad_answer(self, info: ErrorInfo) -> Verdict | None:
@@ -182,7 +202,7 @@ class Judge:
     # --- words ---
 
     def _text(self, info: ErrorInfo) -> Verdict | None:
-        status = _status_in(info.message)
+        status = status_in(info.message)
         found = self._search(info, self._texts["text"])
         if found is not None and (status is None or found.rule.cause != Cause.TIMEOUT):
             return found
@@ -191,7 +211,7 @@ class Judge:
     def _search(
         self, info: ErrorInfo, rules: Iterable[Rule], text: str | None = None
     ) -> Verdict | None:
-        whole = normal(_cut(info.message if text is None else text))
+        whole = normal(cut(info.message if text is None else text))
         bare: str | None = None
         for rule in rules:
             if rule.unquoted and bare is None:
@@ -219,6 +239,8 @@ class Judge:
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
         """A verdict of a general name, made exact by its words or by what it was raised from."""
         kind = weak.rule.failure_type
+        if weak.rule.cause == Cause.INVALID_ARGUMENTS and is_invalid_json(info):
+            return weak._replace(rule=NOT_JSON)
         said = self._search(info, self._over[kind])
         if said is not None:
             return said
@@ -322,33 +344,14 @@ def _status_patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT)
 
 
-def _status_in(message: str) -> int | None:
+def status_in(message: str) -> int | None:
     """The HTTP status a message writes out, where its words leave no doubt that it is one."""
-    text = normal(_cut(message))
+    text = normal(cut(message))
     for pattern in _status_patterns():
         hit = pattern.search(text)
         if hit is not None:
             return int(hit.group(1))
     return None
-
-
-def _cut(text: str) -> str:
-    """The beginning and the end of a long text: all work on it is bounded."""
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1000]} {text[-1000:]}"
-
-
-# --- answers ---
-
-
-def codes_of(info: ErrorInfo) -> tuple[str, ...]:
-    """The codes of an error and of its answer's body, most exact first."""
-    found = [info.code] if info.code else []
-    found += [
-        code
-        for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2)
-        if " " not in code
-    ]
-    return tuple(dict.fromkeys(found))
 
 
 def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
@@ -358,31 +361,3 @@ def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
     return not code.isdigit() or info.is_a(
         "DatabaseError", "PostgresError", "DBAPIError", "SQLError"
     )
-
-
-def _answer_text(info: ErrorInfo) -> str:
-    """The message and what the body says in words."""
-    said = _body_words(
-        info.body,
-        ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"),
-        3,
-    )
-    if isinstance(info.body, str):
-        said.append(info.body)
-    return "\n".join([info.message[:MAX_TEXT], *dict.fromkeys(said)])
-
-
-def _body_words(body: Any, names: tuple[str, ...], depth: int) -> list[str]:
-    if not isinstance(body, dict):
-        return []
-    found: list[str] = []
-    for name in names:
-        value = body.get(name)
-        if isinstance(value, str) and value:
-            found.append(value[:MAX_TEXT])
-    if depth:
-        for name in ("error", "status", "detail", "details"):
-            inner = body.get(name)
-            if isinstance(inner, dict):
-                found += _body_words(inner, names, depth - 1)
-    return found

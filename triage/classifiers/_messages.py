@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triage.taxonomy import Cause, FailureType
+from triage.taxonomy import Cause, FailureType, Severity
 
 _FOR_USERS: dict[str, str] = {
     Cause.RATE_LIMITED: "A service gets too many requests right now. Please try again in a while.",
@@ -12,6 +12,7 @@ _FOR_USERS: dict[str, str] = {
     Cause.AUTH: "Signing in to a service failed. The operator has to look at it.",
     Cause.PERMISSION: "A service refused access. The operator has to look at it.",
     Cause.CONTENT_FILTER: "The request was refused by a content policy. Please put it differently.",
+    Cause.BAD_RESPONSE: "A service gave an answer that could not be read.",
     Cause.CANCELLED: "The task was cancelled.",
 }
 _FOR_USERS_BY_TYPE: dict[FailureType, str] = {
@@ -52,6 +53,17 @@ def user_message(failure_type: FailureType, cause: str | None) -> str:
     return _FOR_USERS.get(cause or "") or _FOR_USERS_BY_TYPE[failure_type]
 
 
-def suggestions(cause: str | None) -> tuple[str, ...]:
-    """What a person could do about it."""
-    return _FOR_PEOPLE.get(cause or "", ())
+def suggestions(
+    failure_type: FailureType,
+    cause: str | None,
+    severity: Severity,
+    retry_after_s: float | None,
+) -> tuple[str, ...]:
+    """What a person could do about it; for a fault that passes, that is to wait."""
+    known = _FOR_PEOPLE.get(cause or "", ())
+    if failure_type is not FailureType.EXTERNAL_FAULT or severity is not Severity.RETRIABLE:
+        return known
+    delay = "a pause"
+    if retry_after_s is not None:
+        delay = f"{retry_after_s:g} {'second' if retry_after_s == 1 else 'seconds'}"
+    return (f"The same call may succeed after {delay}; make fewer calls until then.", *known)

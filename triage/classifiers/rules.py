@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from triage.diagnosis import Diagnosis, Evidence
 from triage.failures import ErrorInfo
 from triage.steps import Step, Trajectory, refuse
-from triage.taxonomy import FailureType, Level, Severity
+from triage.taxonomy import FailureType
 
-from . import _advice, _detectors, _messages
+from . import _detectors, _evidence
 from ._answers import ANSWER_RULES
 from ._judge import Judge, Verdict
 from ._rule import Rule
@@ -19,6 +19,7 @@ from ._status import CODE_RULES, STATUS_RULES
 from ._text import TEXT_RULES
 from ._types import BUILT_IN_RULES, FAULT_NAMES
 from ._types_agent import AGENT_NAMES
+from ._wording import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of
 
 RULES: tuple[Rule, ...] = (
     *CODE_RULES,
@@ -31,28 +32,10 @@ RULES: tuple[Rule, ...] = (
 )
 """All built-in rules. Within each kind an earlier rule wins."""
 
-_UNKNOWN = Rule(
-    "none", FailureType.UNKNOWN, None, "text", (), confidence=0.2, source="no rule fired"
-)
-
 
 @cache
 def _default_judge() -> Judge:
     return Judge(RULES)
-
-
-class _Outcome(NamedTuple):
-    """What was decided, before it is put into words."""
-
-    rule: Rule
-    evidence: tuple[Evidence, ...]
-    step: int | None = None
-    tool: str | None = None
-    repeats: int = 0
-    length: int = 0
-    text: str = ""
-    path: tuple[ErrorInfo, ...] = ()
-    candidates: tuple[FailureType, ...] = ()
 
 
 class RulesClassifier:
@@ -71,7 +54,7 @@ class RulesClassifier:
     all runs and threads.
     """
 
-    name = "rules"
+    name = CLASSIFIER
 
     def __init__(
         self,
@@ -98,9 +81,9 @@ class RulesClassifier:
                 fault = None
             if fault is not None:
                 return fault
-        outcome = self._decide(trajectory, error, tools, findings)
+        outcome = self._decide(trajectory, error, findings)
         hint = next((info.hint for info in error.walk() if info.hint), None) if error else None
-        return _diagnosis(outcome, trajectory, error, tools, hint)
+        return diagnosis_of(outcome, trajectory, error, tools, hint)
 
     def _fault(self, error: ErrorInfo) -> Diagnosis | None:
         """The diagnosis of a certain fault of the other side, which no step can change."""
@@ -110,15 +93,16 @@ class RulesClassifier:
         if any(info.hint for info in error.walk()):
             return None
         nothing = Trajectory()
-        return _diagnosis(_from_verdict(verdict, nothing, ()), nothing, error, {}, None)
+        return diagnosis_of(
+            _from_verdict(self._judge, verdict, nothing, ()), nothing, error, {}, None
+        )
 
     def _decide(
         self,
         trajectory: Trajectory,
         error: ErrorInfo | None,
-        tools: Mapping[str, Any],
         findings: list[_detectors.Finding],
-    ) -> _Outcome:
+    ) -> Outcome:
         verdict = self._judge.judge(error) if error is not None else None
         certain = verdict is not None and verdict.known and _certain(verdict)
         for found in findings:
@@ -127,17 +111,19 @@ class RulesClassifier:
             return _from_finding(found, _kinds(findings, verdict, found.rule.failure_type))
         if error is not None and not certain:
             call = _last_call(trajectory, error)
+            if call is None and verdict is not None:
+                call = _detectors.bad_answer(trajectory.steps, verdict.rule, verdict.path)
             if call is not None:
                 return _from_finding(call, _kinds(findings, verdict, call.rule.failure_type))
         if verdict is None:
             nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
-            return _Outcome(
-                _UNKNOWN, (Evidence("none", nothing),), candidates=_guesses(trajectory, error)
+            return Outcome(
+                UNKNOWN, (Evidence("none", nothing),), candidates=_guesses(trajectory, error)
             )
         kinds = _kinds(findings, verdict, verdict.rule.failure_type)
         if not verdict.known and verdict.rule.cause is None:
             kinds = tuple(dict.fromkeys((*kinds, *_guesses(trajectory, verdict.info))))
-        return _from_verdict(verdict, trajectory, kinds)
+        return _from_verdict(self._judge, verdict, trajectory, kinds)
 
     def _findings(
         self, trajectory: Trajectory, tools: Mapping[str, Any]
@@ -195,9 +181,9 @@ _BUILT_IN = frozenset(
 )
 
 
-def _from_finding(found: _detectors.Finding, others: tuple[FailureType, ...]) -> _Outcome:
+def _from_finding(found: _detectors.Finding, others: tuple[FailureType, ...]) -> Outcome:
     evidence = (Evidence(found.rule.name, found.text, found.step),)
-    return _Outcome(
+    return Outcome(
         found.rule,
         evidence,
         found.step,
@@ -210,8 +196,8 @@ def _from_finding(found: _detectors.Finding, others: tuple[FailureType, ...]) ->
 
 
 def _from_verdict(
-    verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
-) -> _Outcome:
+    judge: Judge, verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
+) -> Outcome:
     step = tool = None
     if trajectory.steps and verdict.rule.failure_type not in (
         FailureType.EXTERNAL_FAULT,
@@ -221,10 +207,9 @@ def _from_verdict(
         # A step that has a result has succeeded: the error came after it.
         if last.error is not None or (last.tool_called is not None and last.tool_output is None):
             step, tool = len(trajectory.steps) - 1, last.tool_called
-    evidence = Evidence(verdict.rule.name, f"{verdict.info.type_name}: {verdict.text}", step)
-    return _Outcome(
-        verdict.rule, (evidence,), step, tool, text="", path=verdict.path, candidates=others
-    )
+    evidence = Evidence(verdict.rule.name, _evidence.text_of(judge, verdict), step)
+    rule = verdict.rule._replace(confidence=_evidence.confidence_of(judge, verdict))
+    return Outcome(rule, (evidence,), step, tool, text="", path=verdict.path, candidates=others)
 
 
 def _kinds(
@@ -252,127 +237,6 @@ def _guesses(trajectory: Trajectory, error: ErrorInfo | None) -> tuple[FailureTy
     if error.is_a("OSError"):
         return (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE)
     return (FailureType.EXTERNAL_FAULT, FailureType.SCHEMA_MISMATCH)
-
-
-# --- into words ----------------------------------------------------------------------------
-
-
-def _diagnosis(
-    outcome: _Outcome,
-    trajectory: Trajectory,
-    error: ErrorInfo | None,
-    tools: Mapping[str, Any],
-    hint: Mapping[str, Any] | None,
-) -> Diagnosis:
-    given = dict(hint or {})
-    rule = _hinted(outcome.rule, given)
-    delay = given.get("retry_after_s", _delay(outcome, error, rule))
-    steps = trajectory.steps
-    step = steps[outcome.step] if outcome.step is not None else None
-    info = outcome.path[-1] if outcome.path else error
-    cycle = steps[outcome.step : outcome.step + outcome.length] if outcome.step is not None else ()
-    case = _advice.Case(
-        rule.failure_type,
-        rule.cause,
-        info,
-        step,
-        outcome.tool,
-        tools,
-        delay,
-        outcome.repeats,
-        cycle,
-        outcome.text,
-    )
-    evidence = outcome.evidence
-    if given:
-        evidence = (
-            Evidence("hint", f"the exception carries {', '.join(sorted(given))}"),
-            *evidence,
-        )
-    return Diagnosis(
-        failure_type=rule.failure_type,
-        cause=rule.cause,
-        severity=_severity(given.get("severity") or rule.severity),
-        level=_level(rule.level),
-        confidence=rule.confidence,
-        evidence=evidence,
-        critical_step=_index(steps, outcome.step),
-        user_message=given.get("user_message")
-        or _messages.user_message(rule.failure_type, rule.cause),
-        technical_details=_details(error, rule),
-        hint=given.get("hint") or _advice.hint(case),
-        suggestions=_messages.suggestions(rule.cause),
-        retry_after_s=delay,
-        candidates=outcome.candidates if "failure_type" not in given else (),
-        classifier=RulesClassifier.name,
-    )
-
-
-def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
-    """The rule, with the type and cause an exception carries in place of its own."""
-    kind = given.get("failure_type")
-    if kind is not None:
-        same = rule.failure_type == kind
-        cause = given.get("cause") or (rule.cause if same else None)
-        return Rule(
-            "hint",
-            FailureType(kind),
-            cause,
-            "code",
-            (),
-            rule.severity if same else None,
-            confidence=1.0,
-        )
-    if given.get("cause") is not None:
-        return rule._replace(cause=given["cause"], severity=None)
-    return rule
-
-
-def _severity(value: object) -> Severity:
-    # None is taken as the default of cause and type; the field's own type does not say so.
-    return value if value is None else Severity(value)  # type: ignore[return-value,arg-type]
-
-
-def _level(value: Level | None) -> Level:
-    return value  # type: ignore[return-value] # None is taken as the severity's default
-
-
-def _delay(outcome: _Outcome, error: ErrorInfo | None, rule: Rule) -> float | None:
-    """The delay named by the error that decided, or by one between it and the outermost."""
-    if error is None or rule.failure_type is not FailureType.EXTERNAL_FAULT:
-        return None
-    path = outcome.path or (error,)
-    found = next(
-        (info.retry_after_s for info in reversed(path) if info.retry_after_s is not None), None
-    )
-    if found is None:
-        causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
-        found = next(
-            (info.retry_after_s for info in causes if info.retry_after_s is not None), None
-        )
-    return found
-
-
-def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
-    if position is None:
-        return None
-    index = steps[position].index
-    return position if index is None else index
-
-
-def _details(error: ErrorInfo | None, rule: Rule) -> str:
-    if error is None:
-        return f"rule {rule.name}"
-    parts = [f"{error.type_name}: {error.message[:600]}"]
-    if error.status_code is not None:
-        parts.append(f"status {error.status_code}")
-    if error.code:
-        parts.append(f"code {error.code[:100]}")
-    chain = [info.type_name for info in error.walk()][1:6]
-    if chain:
-        parts.append(f"behind it {', '.join(chain)}")
-    parts.append(f"rule {rule.name}")
-    return "; ".join(parts)
 
 
 # --- arguments -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast
 
@@ -68,7 +69,8 @@ class retry_with_tool_manifest(Written):  # noqa: N801 - strategies are written 
     """Call the function again and tell it which tools exist.
 
     max_attempts: retries for this failure type in this run, 3 by default. The hint names the tools
-    of `context.tools`, at most 64 of them, and ends with the diagnosis' hint; it is never empty.
+    of `context.tools`, at most 64 of them, and ends with the diagnosis' hint; it is never empty. Tools
+    that the diagnosis' hint names all itself are not named again.
     Escalates once the retries are used up, and at once if the diagnosis is CRITICAL or FATAL.
     """
 
@@ -84,13 +86,20 @@ class retry_with_tool_manifest(Written):  # noqa: N801 - strategies are written 
         stop = needs_a_person(context) or used_up(context, "retried", tried, self.max_attempts)
         if stop is not None:
             return stop
-        return Retry(hint=sentences(_manifest(context.tools), context.diagnosis.hint))
+        told = context.diagnosis.hint
+        return Retry(hint=sentences(_manifest(context.tools, told or ""), told))
 
 
-def _manifest(tools: tuple[str, ...]) -> str:
-    if not tools:
+def _manifest(tools: tuple[str, ...], told: str) -> str:
+    """The tools by name; without the names where the hint that follows has them all."""
+    if all(_names(told, tool) for tool in tools[:_MOST_TOOLS]):
         return "Call only tools that exist, by their exact names."
     listed = ", ".join(tools[:_MOST_TOOLS])
     more = len(tools) - _MOST_TOOLS
     rest = f" and {more} more" if more > 0 else ""
     return f"Call only these tools, by their exact names: {listed}{rest}."
+
+
+def _names(text: str, tool: str) -> bool:
+    """Whether a tool's name stands in a text as a word of its own."""
+    return re.search(rf"(?<![\w.-]){re.escape(tool)}(?![\w-])", text) is not None

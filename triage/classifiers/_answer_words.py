@@ -1,0 +1,53 @@
+"""The codes and words of an error and of the answer it holds, of bounded length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triage.failures import ErrorInfo
+
+MAX_TEXT = 4_000
+
+
+def cut(text: str) -> str:
+    """The beginning and the end of a long text: all work on it is bounded."""
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1000]} {text[-1000:]}"
+
+
+def codes_of(info: ErrorInfo) -> tuple[str, ...]:
+    """The codes of an error and of its answer's body, most exact first."""
+    found = [info.code] if info.code else []
+    found += [
+        code
+        for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2)
+        if " " not in code
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def answer_text(info: ErrorInfo) -> str:
+    """The message and what the body says in words."""
+    said = _body_words(
+        info.body,
+        ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"),
+        3,
+    )
+    if isinstance(info.body, str):
+        said.append(info.body)
+    return "\n".join([info.message[:MAX_TEXT], *dict.fromkeys(said)])
+
+
+def _body_words(body: Any, names: tuple[str, ...], depth: int) -> list[str]:
+    if not isinstance(body, dict):
+        return []
+    found: list[str] = []
+    for name in names:
+        value = body.get(name)
+        if isinstance(value, str) and value:
+            found.append(value[:MAX_TEXT])
+    if depth:
+        for name in ("error", "status", "detail", "details"):
+            inner = body.get(name)
+            if isinstance(inner, dict):
+                found += _body_words(inner, names, depth - 1)
+    return found

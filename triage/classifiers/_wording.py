@@ -1,0 +1,151 @@
+"""What the rules decided, put into words: an `Outcome` as a `Diagnosis`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from triage.diagnosis import Diagnosis, Evidence
+from triage.failures import ErrorInfo
+from triage.steps import Step, Trajectory
+from triage.taxonomy import FailureType, Level, Severity
+
+from . import _advice, _messages
+from ._judge import severity_of_rule
+from ._rule import Rule
+
+CLASSIFIER = "rules"
+UNKNOWN = Rule(
+    "none", FailureType.UNKNOWN, None, "text", (), confidence=0.2, source="no rule fired"
+)
+
+
+class Outcome(NamedTuple):
+    """What was decided, before it is put into words."""
+
+    rule: Rule
+    evidence: tuple[Evidence, ...]
+    step: int | None = None
+    tool: str | None = None
+    repeats: int = 0
+    length: int = 0
+    text: str = ""
+    path: tuple[ErrorInfo, ...] = ()
+    candidates: tuple[FailureType, ...] = ()
+
+
+def diagnosis_of(
+    outcome: Outcome,
+    trajectory: Trajectory,
+    error: ErrorInfo | None,
+    tools: Mapping[str, Any],
+    hint: Mapping[str, Any] | None,
+) -> Diagnosis:
+    """The outcome as a diagnosis. hint: what the exception carries of one, as `triage.hint` wrote it."""
+    given = dict(hint or {})
+    rule = _hinted(outcome.rule, given)
+    severity = Severity(given.get("severity") or severity_of_rule(rule))
+    delay = given.get("retry_after_s", _delay(outcome, error, rule))
+    steps = trajectory.steps
+    step = steps[outcome.step] if outcome.step is not None else None
+    info = outcome.path[-1] if outcome.path else error
+    cycle = steps[outcome.step : outcome.step + outcome.length] if outcome.step is not None else ()
+    case = _advice.Case(
+        rule.failure_type,
+        rule.cause,
+        severity,
+        info,
+        step,
+        outcome.tool,
+        tools,
+        delay,
+        outcome.repeats,
+        cycle,
+        outcome.text,
+    )
+    evidence = outcome.evidence
+    if given:
+        evidence = (
+            Evidence("hint", f"the exception carries {', '.join(sorted(given))}"),
+            *evidence,
+        )
+    return Diagnosis(
+        failure_type=rule.failure_type,
+        cause=rule.cause,
+        severity=severity,
+        level=_level(rule.level),
+        confidence=rule.confidence,
+        evidence=evidence,
+        critical_step=_index(steps, outcome.step),
+        user_message=given.get("user_message")
+        or _messages.user_message(rule.failure_type, rule.cause),
+        technical_details=_details(error, rule),
+        hint=given.get("hint") or _advice.hint(case),
+        suggestions=_messages.suggestions(rule.failure_type, rule.cause, severity, delay),
+        retry_after_s=delay,
+        candidates=outcome.candidates if "failure_type" not in given else (),
+        classifier=CLASSIFIER,
+    )
+
+
+def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
+    """The rule, with the type and cause an exception carries in place of its own."""
+    kind = given.get("failure_type")
+    if kind is not None:
+        same = rule.failure_type == kind
+        cause = given.get("cause") or (rule.cause if same else None)
+        return Rule(
+            "hint",
+            FailureType(kind),
+            cause,
+            "code",
+            (),
+            rule.severity if same else None,
+            confidence=1.0,
+        )
+    if given.get("cause") is not None:
+        return rule._replace(cause=given["cause"], severity=None)
+    return rule
+
+
+def _level(value: Level | None) -> Level:
+    return value  # type: ignore[return-value] # None is taken as the severity's default
+
+
+def _delay(outcome: Outcome, error: ErrorInfo | None, rule: Rule) -> float | None:
+    """The delay named by the error that decided, or by one between it and the outermost."""
+    if error is None or rule.failure_type is not FailureType.EXTERNAL_FAULT:
+        return None
+    path = outcome.path or (error,)
+    found = next(
+        (info.retry_after_s for info in reversed(path) if info.retry_after_s is not None), None
+    )
+    if found is None:
+        causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
+        found = next(
+            (info.retry_after_s for info in causes if info.retry_after_s is not None), None
+        )
+    return found
+
+
+def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
+    if position is None:
+        return None
+    index = steps[position].index
+    return position if index is None else index
+
+
+def _details(error: ErrorInfo | None, rule: Rule) -> str:
+    if error is None:
+        return "no exception was raised" if rule.name == UNKNOWN.name else f"rule {rule.name}"
+    parts = [f"{error.type_name}: {error.message[:600]}"]
+    if error.status_code is not None:
+        parts.append(f"status {error.status_code}")
+    if error.code:
+        parts.append(f"code {error.code[:100]}")
+    chain = [info.type_name for info in error.walk()][1:6]
+    if chain:
+        parts.append(f"behind it {', '.join(chain)}")
+    if rule.name != UNKNOWN.name:
+        parts.append(f"rule {rule.name}")
+    return "; ".join(parts)
