@@ -632,6 +632,44 @@ async def test_an_unsafe_tool_with_other_arguments_runs_once_it_is_allowed() -> 
     assert world.did == ["once(first)", "once(second)"]
 
 
+async def test_a_new_plan_undoes_the_call_it_replaces() -> None:
+    log: list[str] = []
+
+    async def refund(result: str) -> None:
+        log.append(f"refund {result}")
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(what: str) -> str:
+        log.append(f"charge {what}")
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        await charge("first" if run.attempt == 1 else "second")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+
+    await Agent(works, **recovers(Replan())).run("t")
+    assert log == ["charge first", "refund first", "charge second"]
+
+
+async def test_a_sync_tool_is_asked_about_where_it_cannot_be_undone() -> None:
+    log: list[str] = []
+
+    @triage.tool(effect="once", compensate=log.append)
+    def charge(what: str) -> str:
+        log.append(what)
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        charge("first" if run.attempt == 1 else "second")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+
+    with pytest.raises(TriageSuspendedError):
+        await Agent(works, **recovers(Replan())).run("t")
+    assert log == ["first"]
+
+
 async def test_a_loop_over_items_goes_on_where_it_stopped() -> None:
     world = World()
     once = world.tool("once")

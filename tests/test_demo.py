@@ -25,7 +25,7 @@ from examples.demo.__main__ import Report, run_task
 from examples.demo.agent import SYSTEM
 from examples.demo.faults import Fault, Kind
 from examples.demo.model import complete
-from examples.demo.modes import Runner, desk
+from examples.demo.modes import POLICY, Runner, desk
 from examples.demo.service import Service
 from examples.demo.shop import DATA, Shop
 from examples.demo.show import Show
@@ -138,7 +138,10 @@ def test_an_empty_hint_does_not_help_a_run(service: Service, task_id: str) -> No
     show = Show(Console(file=io.StringIO()))
     empty = triage.FailurePolicy(default=triage.Retry(hint=""))
 
-    async def run(policy: triage.FailurePolicy | None) -> bool:
+    # Read here: a file is not read inside of an event loop.
+    shipped = triage.FailurePolicy.from_file(POLICY)
+
+    async def run(policy: triage.FailurePolicy) -> bool:
         async with desk(service, task.id) as agent:
             answer = await Runner("triage", service, show, policy).run(agent, task)
         return await asyncio.to_thread(task.check, answer, service.shop)
@@ -147,7 +150,7 @@ def test_an_empty_hint_does_not_help_a_run(service: Service, task_id: str) -> No
         asyncio.run(run(empty))
     assert caught.value.context is not None
     assert caught.value.context.attempt == 6
-    assert asyncio.run(run(None))
+    assert asyncio.run(run(shipped))
 
 
 def test_the_argument_needs_both_its_name_and_its_type(tmp_path: Path) -> None:

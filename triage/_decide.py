@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._recorded import Question
 from ._session import Session
+from ._undo import available
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .diagnosis import Diagnosis
 from .failures import FailureContext
 from .state import RunState
 from .taxonomy import UNSAFE, Severity
@@ -47,16 +49,21 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     state = session.state
     breach = limits.exceeded(context, steps=state.all_steps, tool_calls=state.tool_calls)
     if breach is not None:
-        return Decision(Escalate(breach.technical_details), "limits", breach.technical_details)
+        return _stopped(breach)
     policy = session.config.policy or _recommended()
     action = await policy.dispatch(context)
     breach = limits.allows(action, context)
     if breach is not None:
-        return Decision(Escalate(breach.technical_details), "limits", breach.technical_details)
+        return _stopped(breach)
     refused = infeasible(session, action) or _unsafe(session, context, action)
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
     return Decision(action, "policy")
+
+
+def _stopped(breach: Diagnosis) -> Decision:
+    reason = f"limit reached: {breach.evidence[0].text}"
+    return Decision(Escalate(reason), "limits", reason)
 
 
 def _ask(session: Session, question: Question) -> Decision:
@@ -106,7 +113,7 @@ def _uninjectable(session: Session, inject: Mapping[str, Any]) -> str | None:
 def _unrepeatable(session: Session, state: RunState) -> str | None:
     """A hand-written step with an effect cannot be replayed; a compensator must undo it first."""
     for effect in state.effects:
-        if not _has_undo(session, state, effect.key):
+        if not available(session, effect.key):
             return (
                 f"the step {effect.action} had the effect {effect.effect} and was recorded by hand: it "
                 "cannot be repeated; make it a @triage.tool, or register a compensator"
@@ -124,16 +131,9 @@ def _undoable(session: Session, state: RunState, position: int) -> str | None:
         if call.done_at is not None
     ]
     for key, name, effect, seq in done:
-        if seq > position and not _has_undo(session, state, key):
+        if seq > position and not available(session, key):
             return (
                 f"{name} had the effect {effect} after the checkpoint and has no compensator; give its "
                 "tool compensate=…, or register one"
             )
     return None
-
-
-def _has_undo(session: Session, state: RunState, key: str) -> bool:
-    undo = session.undo or {}
-    return any(
-        entry.key == key and not entry.ran and entry.seq in undo for entry in state.compensations
-    )

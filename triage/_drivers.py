@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar, copy_context
 from typing import Any
 
-from ._recorded import Reused, begin, fail, finish
+from ._recorded import Begun, Reused, Undo, begin, fail, finish
 from ._recorder import Recorder
 from ._tool import Tool, calling, tool_of
+from ._undo import undo
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
 """The attempt the running code belongs to."""
@@ -37,6 +38,12 @@ async def _drive(
     run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     begun = begin(run, tool, args, kwargs)
+    while isinstance(begun, Undo):
+        for entry in begun.entries:
+            error = await undo(run.session, run.number, entry)
+            if error is not None:
+                raise error
+        begun = begin(run, tool, args, kwargs)
     if isinstance(begun, Reused):
         return begun.result
     token = calling.set(begun.call)
@@ -76,8 +83,12 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     if run is None:
         return tool.function(*args, **kwargs)
     begun = begin(run, tool, args, kwargs)
+    if isinstance(begun, Undo):
+        # A sync tool cannot await: it is asked about, like one without a compensator.
+        begun = begin(run, tool, args, kwargs, may_undo=False)
     if isinstance(begun, Reused):
         return begun.result
+    assert isinstance(begun, Begun)
     token = calling.set(begun.call)
     try:
         result = _body_sync(tool, args, kwargs)

@@ -16,13 +16,14 @@ from ._plain import MARK, plain, plain_noting
 from ._recorder import Recorder
 from ._serde import digest
 from ._tool import CurrentCall, Tool
+from ._undo import available
 from .diagnosis import Diagnosis, Evidence
 from .errors import AttemptInterrupted, ResultLost
 from .events import EXACT, CallFinished, CallStarted
 from .failures import ErrorInfo
 from .observers import logger
 from .redact import redact
-from .state import Call
+from .state import Call, Compensation
 from .steps import Step
 from .taxonomy import UNSAFE, Cause, FailureType, Severity
 
@@ -56,6 +57,12 @@ class Begun(NamedTuple):
     started: float
 
 
+class Undo(NamedTuple):
+    """Calls of the plan before that must be undone before this one may begin, newest first."""
+
+    entries: list[Compensation]
+
+
 class Reused(NamedTuple):
     """A call whose result is known already."""
 
@@ -66,9 +73,14 @@ class Reused(NamedTuple):
 
 
 def begin(
-    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Begun | Reused:
-    """Start a call: journal its start, or give the result it had.
+    run: Recorder,
+    tool: Tool,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    may_undo: bool = True,
+) -> Begun | Reused | Undo:
+    """Start a call: journal its start, or give the result it had, or say what to undo before.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.
@@ -90,6 +102,10 @@ def begin(
     unsafe = tool.effect in UNSAFE
     if unsafe and key not in state.approved:
         question = _question(key, tool, bound, run)
+        undo = _replaced(question, tool, run) if question is not None and may_undo else []
+        if undo:
+            run.occurrences[name] -= 1  # it has not begun
+            return Undo(undo)
         if question is not None:
             _ask(run, question)
     if run.replay is not None:
@@ -150,6 +166,19 @@ def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Recorder) -> 
             shown = tool.shown(bound)
             return Question(key, tool.name, tool.effect.value, shown, text, doubt=False)
     return None
+
+
+def _replaced(question: Question, tool: Tool, run: Recorder) -> list[Compensation]:
+    """The compensators of the calls that a new plan replaces by this one; none if one has none."""
+    replay = run.replay
+    if replay is None or replay.kind != "replan" or question.doubt:
+        return []
+    calls = run.session.state.calls
+    done = [calls[key] for key in replay.unmatched.get(tool.name, ()) if not calls[key].undone]
+    entries = [available(run.session, call.key) for call in done if call.outcome == "done"]
+    if not all(entries):
+        return []
+    return sorted((entry for found in entries for entry in found), key=lambda e: -e.seq)
 
 
 def _doubt(call: Call) -> Question:

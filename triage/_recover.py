@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
@@ -14,6 +13,7 @@ from ._plain import plain
 from ._recorder import NO_GUIDANCE, Guidance, Replay
 from ._run import Run
 from ._session import Session, Waiting
+from ._undo import undo
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .diagnosis import Diagnosis
 from .errors import (
@@ -29,14 +29,13 @@ from .events import (
     ActionChosen,
     AttemptFailed,
     AttemptStarted,
-    CompensatorRan,
     RunFinished,
     RunSuspended,
 )
 from .failures import ErrorInfo, FailureContext
 from .observers import logger, notify
 from .redact import redact
-from .state import Compensation, RunState, is_call
+from .state import RunState, is_call
 from .taxonomy import UNSAFE
 
 _new = tuple.__new__
@@ -243,32 +242,17 @@ async def _compensate(
         return
     after = -1 if following.base is None else following.base
     for entry in reversed(session.state.compensations):
-        undo = session.undo.get(entry.seq)
-        if undo is None or entry.ran or entry.at <= after:
-            continue
-        # Recorded calls are reused by a retry and asked about by a new plan; only hand-written
+        # Recorded calls are reused by a retry, and met again by a new plan; only hand-written
         # steps have to be undone for those.
-        if not isinstance(action, Rollback) and not entry.key.startswith("step@"):
+        wanted = isinstance(action, Rollback) or entry.key.startswith("step@")
+        if not wanted or entry.ran or entry.at <= after or entry.seq not in session.undo:
             continue
-        await _run_compensator(session, context, entry, undo)
-
-
-async def _run_compensator(
-    session: Session, context: FailureContext, entry: Compensation, undo: Any
-) -> None:
-    which = (entry.seq, entry.name, entry.key)
-    try:
-        answer = undo()
-        if inspect.isawaitable(answer):
-            await answer
-    except Exception as error:  # noqa: BLE001 - whatever it raises ends the run, and is logged
-        session.add(CompensatorRan, context.attempt, *which, _capture()(error))
-        logger.exception("compensator %s failed", entry.name)
-        reason = f"the compensator {entry.name} failed with {type(error).__name__}"
-        if context.exception is not None:
-            context.exception.add_note(f"{reason}: {error}")
-        await stop(session, context, "escalated", TriageEscalationError, reason)
-    session.add(CompensatorRan, context.attempt, *which, None)
+        error = await undo(session, context.attempt, entry)
+        if error is not None:
+            reason = f"the compensator {entry.name} failed with {type(error).__name__}"
+            if context.exception is not None:
+                context.exception.add_note(f"{reason}: {error}")
+            await stop(session, context, "escalated", TriageEscalationError, reason)
 
 
 # Stopping -----------------------------------------------------------------------------------------
