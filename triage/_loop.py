@@ -47,7 +47,10 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
                     raise
             else:
                 return await finish(session, result)
-            run = next_attempt(session, await recover(session, run, failure))
+            following = await recover(session, run, failure)
+            # The error's traceback holds this frame: a frame that held the error too would be a cycle.
+            del failure
+            run = next_attempt(session, following)
     except Exception:
         raise
     except BaseException as error:

@@ -6,17 +6,13 @@ what was lost, and `Loss` notes the first place.
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
-import decimal
 import enum
 import math
-import pathlib
-import uuid
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any
 
 MARK = "$triage"
@@ -26,8 +22,21 @@ MAX_NODES = 200_000
 MAX_REPR = 500
 HUGE = 10**4000
 """Whole numbers from here on are marked: Python's own JSON reader refuses more than 4,300 digits."""
+LEAST = -HUGE
+"""Negated once: it has 1.7 KB, and every step's numbers are compared with it."""
 
 ATOMS = frozenset({str, bool, int, type(None)})
+
+
+@cache
+def foreign() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The classes written by `isoformat` and by `str`; most programs never need these modules."""
+    import datetime as dt
+    import decimal
+    import pathlib
+    import uuid
+
+    return (dt.datetime, dt.date, dt.time), (uuid.UUID, decimal.Decimal, pathlib.PurePath)
 
 
 class Loss:
@@ -61,10 +70,12 @@ def plain(value: Any) -> Any:
 def is_flat(value: dict[Any, Any]) -> bool:
     """True for a dict of atoms under text keys, the usual tool input: its copy is a JSON value."""
     for key, item in value.items():
-        kind = type(item)
-        if kind not in ATOMS or type(key) is not str:
+        if type(item) is int:
+            if not LEAST < item < HUGE:
+                return False
+        elif type(item) is not str and type(item) not in ATOMS:
             return False
-        if kind is int and not -HUGE < item < HUGE:
+        if type(key) is not str:
             return False
     return True
 
@@ -166,10 +177,13 @@ class _Encoder:
         if isinstance(value, AbstractSet):
             return [self.encode(item, depth - 1, path) for item in sorted(value, key=repr)]
         if isinstance(value, bytes | bytearray | memoryview):
+            import base64
+
             return {MARK: "bytes", "text": base64.b64encode(bytes(value)).decode()}
-        if isinstance(value, dt.datetime | dt.date | dt.time):
+        dates, texts = foreign()
+        if isinstance(value, dates):
             return value.isoformat()
-        if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
+        if isinstance(value, texts):
             return str(value)
         if is_dataclass(value) and not isinstance(value, type):
             named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from ._capture import capture
 from ._plain import MARK, plain, plain_noting
 from ._recorder import Recorder
 from ._serde import digest
@@ -289,6 +288,8 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
     An unsafe call in doubt stops the attempt, unless the run was told otherwise; the caller raises
     the error on.
     """
+    from ._capture import capture
+
     info = capture(error)
     unsafe = begun.tool.effect in UNSAFE
     if info.not_attempted:

@@ -167,7 +167,10 @@ class Recorder:
             self.check_open()
         session = self.session
         events = session.events
-        with session.lock:
+        # Not `with`: taken with every step, and a third of the time this way.
+        lock = session.lock
+        lock.acquire()
+        try:
             seq = len(events)
             index = self._count
             self._count = index + 1
@@ -175,6 +178,8 @@ class Recorder:
                 StepRecorded, (session.run_id, seq, session.time(), self.number, index, step, 1)
             )
             events.append(event)
+        finally:
+            lock.release()
         if session.busy:
             self._attend(event)
         return seq

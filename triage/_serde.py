@@ -5,21 +5,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import enum
-import hashlib
 import json
 import math
-import pathlib
-import uuid
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from typing import Any
 
-from ._plain import ATOMS, MARK, MAX_DEPTH, Loss, restorable
+from ._plain import ATOMS, MARK, MAX_DEPTH, Loss, foreign, restorable
 from .errors import UsageError
 
 
@@ -91,12 +86,17 @@ def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - on
 def _canonical_object(value: Any, field: str, depth: int) -> Any:
     name = type(value).__qualname__
     if isinstance(value, bytes | bytearray):
+        import hashlib
+
         return [MARK, "bytes", hashlib.sha256(value).hexdigest()]
-    if isinstance(value, dt.datetime | dt.date | dt.time):
+    import datetime as dt
+
+    dates, texts = foreign()
+    if isinstance(value, dates):
         return [MARK, name, value.isoformat()]
     if isinstance(value, dt.timedelta):
         return [MARK, name, value.total_seconds()]
-    if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
+    if isinstance(value, texts):
         return [MARK, name, str(value)]
     if is_dataclass(value) and not isinstance(value, type):
         named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
@@ -117,4 +117,6 @@ def _no_form(value: object, field: str, why: str) -> UsageError:
 
 def digest(salt: str, text: str) -> str:
     """128 bits of SHA-256 over the salt and the text, as 32 hexadecimal digits."""
+    import hashlib
+
     return hashlib.sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:32]

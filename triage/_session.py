@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -77,6 +76,8 @@ class Suspensions:
 def _digest(token: str) -> str:
     if not isinstance(token, str):
         raise UsageError(f"a token is text, not {type(token).__name__}")
+    import hashlib
+
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -159,14 +160,20 @@ class Session:
     ) -> Sequence[AbstractContextManager[Any]]:
         """Record an event; the context managers that observers gave for it."""
         events = self.events
-        with self.lock:
+        self.lock.acquire()  # not `with`, which takes three times as long
+        try:
             event = kind(self.run_id, len(events), self.time(), *fields)
             events.append(event)
+        finally:
+            self.lock.release()
         return notify(self.config.observers, event) if self.config.observers else ()
 
     @property
     def state(self) -> RunState:
         """The run as its events tell it up to now."""
+        state = self._state
+        if state is not None and self._folded == len(self.events):
+            return state
         with self.lock:
             state = self._state
             if state is None:

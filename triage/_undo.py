@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ._capture import capture
 from ._session import Session
 from .events import CompensatorRan
 from .observers import logger
@@ -21,6 +20,8 @@ async def undo(session: Session, attempt: int, entry: Compensation) -> Exception
         if inspect.isawaitable(answer):
             await answer
     except Exception as error:  # noqa: BLE001 - the caller decides; it is journalled and logged
+        from ._capture import capture
+
         session.add(CompensatorRan, attempt, entry.seq, entry.name, entry.key, capture(error))
         logger.exception("compensator %s failed", entry.name)
         return error

@@ -133,39 +133,35 @@ async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) ->
 
 
 async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop) -> Any:
-    future: asyncio.Future[None] = loop.create_future()
+    woken = loop.create_future()
 
-    timer: asyncio.TimerHandle
-
-    def settle() -> None:
-        if not future.done():
-            future.set_result(None)
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
 
     def notify() -> None:
         try:
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(wake)
         except RuntimeError:
             return  # the loop was closed while the function ran: nobody waits
 
-    def expire() -> None:
-        nonlocal timer
-        left = job.left(seconds)
-        if left > 0:
-            timer = loop.call_later(left, expire)
-        elif not future.done():
-            future.set_exception(TimeoutError())
-
     job.notify = notify
-    timer = loop.call_later(seconds, expire)
     _pool.put(job)
     try:
-        await future
+        while (left := job.left(seconds)) > 0:
+            timer = loop.call_later(left, wake)
+            try:
+                await woken
+            finally:
+                timer.cancel()
+            if job.finished:
+                return job.outcome()
+            woken = loop.create_future()
     except BaseException:
         _pool.abandon(job)
         raise
-    finally:
-        timer.cancel()
-    return job.outcome()
+    _pool.abandon(job)
+    raise TimeoutError
 
 
 async def _in_trio(job: _Job, seconds: float) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -183,6 +182,8 @@ class FailureContext(NamedTuple):
 def _picklable(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    import pickle
+
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes, made one call before
     except Exception:  # noqa: BLE001 - whatever pickling raises, the error report must travel

@@ -11,20 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, cast
 from ._options import misuse, nearest
 from .actions import ACTIONS, Abort, Action, Escalate, RecoveryAction
 from .errors import UsageError
-from .strategies import (
-    Backoff,
-    Strategy,
-    always,
-    backoff_and_retry,
-    by_severity,
-    chain,
-    replan,
-    resume_from_subgoal,
-    retry_with_tool_manifest,
-    rollback_to_checkpoint,
-    sequence,
-)
-from .strategies._base import as_strategy
+from .strategies._base import Strategy, always, as_strategy
 from .taxonomy import Cause, FailureType
 
 if TYPE_CHECKING:
@@ -32,6 +19,7 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis
     from .failures import FailureContext
+    from .strategies.combining import chain, sequence
 
 Answering: TypeAlias = Strategy | Action | None
 """What a policy takes for a failure type: a strategy, an action that is always taken, or None."""
@@ -162,6 +150,8 @@ default=Escalate(reason=None))
     @staticmethod
     def sequence(*strategies: Strategy | Action) -> sequence:
         """The n-th failure of a type in a run gets the n-th strategy; after the last, Escalate."""
+        from .strategies.combining import sequence
+
         return sequence(*strategies)
 
     @staticmethod
@@ -171,6 +161,8 @@ default=Escalate(reason=None))
         after: tuple[type[RecoveryAction], ...] = (Escalate,),
     ) -> chain:
         """`primary`, and `fallback` whenever primary answers one of `after`."""
+        from .strategies.combining import chain
+
         return chain(primary, fallback, after)
 
     @staticmethod
@@ -204,6 +196,11 @@ default=Escalate(reason=None))
         quota, a bug), as no repetition cures it, and the causes CONTENT_FILTER and GUARDRAIL, as a
         refusal on grounds of safety must not be worked around.
         """
+        from .strategies.backoff import Backoff
+        from .strategies.combining import by_severity, chain
+        from .strategies.replanning import replan, resume_from_subgoal, rollback_to_checkpoint
+        from .strategies.retrying import backoff_and_retry, retry_with_tool_manifest
+
         again = by_severity(replan(max_replans=2))
         refused = Escalate("refused on grounds of safety, which must not be worked around")
         return cls(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from triage._wire import dump, dumps, load, loads
+from typing import TYPE_CHECKING, Any
+
 from triage.errors import UsageError
 from triage.redact import redact
 
 from .base import RunInfo, Store
 from .memory import MemoryStore
+
+if TYPE_CHECKING:
+    from triage._wire import dump, dumps, load, loads
 
 __all__ = ["MemoryStore", "RunInfo", "Store", "dump", "dumps", "load", "loads", "open_store"]
 
@@ -26,3 +30,12 @@ def open_store(store: Store | str | None) -> Store:
             f"store must be a Store (append, read, runs), text or None, not {type(store).__name__}"
         )
     return store
+
+
+def __getattr__(name: str) -> Any:
+    # The form on the wire is for stores that write: most processes keep their runs in memory.
+    if name in ("dump", "dumps", "load", "loads"):
+        from triage import _wire
+
+        return getattr(_wire, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

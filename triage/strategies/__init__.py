@@ -6,17 +6,33 @@ values: frozen, comparable, and printed as they are written.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ._base import Strategy, always
-from .backoff import Backoff, Preset
-from .breaker import CircuitBreaker, circuit_breaker
-from .combining import by_severity, chain, sequence
-from .replanning import (
-    compensating_rollback,
-    replan,
-    resume_from_subgoal,
-    rollback_to_checkpoint,
-)
-from .retrying import backoff_and_retry, retry_with_tool_manifest
+
+if TYPE_CHECKING:
+    from .backoff import Backoff, Preset
+    from .breaker import CircuitBreaker, circuit_breaker
+    from .combining import by_severity, chain, sequence
+    from .replanning import (
+        compensating_rollback,
+        replan,
+        resume_from_subgoal,
+        rollback_to_checkpoint,
+    )
+    from .retrying import backoff_and_retry, retry_with_tool_manifest
+
+_HOMES = {
+    "backoff": ("Backoff", "Preset"),
+    "breaker": ("CircuitBreaker", "circuit_breaker"),
+    "combining": ("by_severity", "chain", "sequence"),
+    "replanning": (
+        "compensating_rollback", "replan", "resume_from_subgoal", "rollback_to_checkpoint",
+    ),
+    "retrying": ("backoff_and_retry", "retry_with_tool_manifest"),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Backoff",
@@ -35,3 +51,17 @@ __all__ = [
     "rollback_to_checkpoint",
     "sequence",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used, as in `triage` itself."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'triage.strategies' has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
