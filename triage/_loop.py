@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import cache
 from typing import Any, NamedTuple
 
+from ._attempts import Failure, Next, count_in_parent, first_attempt, next_attempt
 from ._call import Failed, Function, Refused, attempt, passes, stream_attempt
 from ._plain import plain_noting
-from ._recover import (
-    Failure,
-    Next,
-    count_in_parent,
-    first_attempt,
-    next_attempt,
-    recover,
-)
 from ._run import Run
 from ._session import Session
 from .actions import Action
 from .diagnosis import Diagnosis
 from .errors import StaleWriter, UsageError
 from .events import EXACT, RunFinished
+
+
+@cache
+def _recover() -> Callable[[Session, Run, Failure], Awaitable[Next]]:
+    """The path of a failure, imported with the first one: most processes never see it."""
+    from ._recover import recover
+
+    return recover
 
 
 class Restarted(NamedTuple):
@@ -47,7 +49,7 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
                     raise
             else:
                 return await finish(session, result)
-            following = await recover(session, run, failure)
+            following = await _recover()(session, run, failure)
             # The error's traceback holds this frame: a frame that held the error too would be a cycle.
             del failure
             run = next_attempt(session, following)
@@ -86,7 +88,7 @@ async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any
             else:
                 await finish(session, None)
                 return
-            following = await recover(session, run, failure)
+            following = await _recover()(session, run, failure)
             run = next_attempt(session, following)
             yield _restarted(run)
     except Exception:
@@ -118,7 +120,7 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
 async def finish(session: Session, result: Any) -> Any:
     """End a run well: journal the result, store it, give it back."""
-    data, exact = (result, True) if result.__class__ is str else plain_noting(result)
+    data, exact = (result, True) if type(result) is str else plain_noting(result)
     session.add(RunFinished, "done", data, exact)
     if session.parent is not None:
         count_in_parent(session)

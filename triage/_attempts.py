@@ -1,0 +1,98 @@
+"""How an attempt begins, the first and every further one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ._recorder import NO_GUIDANCE, Guidance, Replay
+from ._run import Run
+from ._session import Session
+from .diagnosis import Diagnosis
+from .events import AttemptStarted
+from .observers import notify
+from .state import RunState, is_call
+from .taxonomy import UNSAFE
+
+_new = tuple.__new__
+
+
+class Failure(NamedTuple):
+    """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
+    is known already (an interrupt, a check), None where the classifier must say.
+    """
+
+    error: BaseException | None
+    diagnosis: Diagnosis | None = None
+
+
+class Next(NamedTuple):
+    """How the next attempt starts. base: position it is restored to. keep_state: as `AttemptStarted`."""
+
+    attempt: int
+    guidance: Guidance
+    kind: str
+    base: int | None = None
+    keep_state: bool = False
+
+
+def first_attempt(session: Session) -> Run:
+    """The handle of the first attempt."""
+    # Nobody else knows the session yet, so this event needs no lock.
+    event = _new(
+        AttemptStarted, (session.run_id, 1, session.time(), 1, None, None, None, False, (), 1)
+    )
+    session.events.append(event)
+    if session.busy:
+        session.entered = notify(session.config.observers, event)
+    return Run(session, 1, NO_GUIDANCE, None, 0)
+
+
+def next_attempt(session: Session, following: Next) -> Run:
+    """The handle of a further attempt."""
+    guidance = following.guidance
+    number = following.attempt
+    diagnosis = guidance.diagnosis
+    session.attempt_started = session.config.env.monotonic()
+    session.question = None
+    session.entered = session.add(
+        AttemptStarted,
+        number,
+        following.base,
+        guidance.hint,
+        guidance.subgoal,
+        following.keep_state,
+        tuple(guidance.inject) if guidance.inject else (),
+    )
+    critical = None if diagnosis is None else diagnosis.critical_step
+    if following.base is None and not session.has_calls:
+        # Nothing is kept and nothing can be reused, so the journal need not be read.
+        return Run(session, number, guidance, Replay(following.kind, critical, NO_KEYS, {}), 0)
+    state = session.state
+    kept, unmatched = _known_calls(state)
+    replay = Replay(following.kind, critical, kept, unmatched)
+    return Run(session, number, guidance, replay, len(state.steps))
+
+
+NO_KEYS: frozenset[str] = frozenset()
+
+
+def _known_calls(state: RunState) -> tuple[frozenset[str], dict[str, set[str]]]:
+    """Keys of the calls whose steps were kept, and by tool those of unsafe ones still to be met."""
+    kept = frozenset(
+        step.metadata["call"] for step in state.steps if step.metadata and is_call(step)
+    )
+    unmatched: dict[str, set[str]] = {}
+    for call in state.calls.values():
+        unsettled = call.outcome in (None, "in_doubt", "done") and not call.undone
+        if call.effect in UNSAFE and unsettled and call.key not in kept:
+            unmatched.setdefault(call.tool, set()).add(call.key)
+    return kept, unmatched
+
+
+def count_in_parent(session: Session) -> None:
+    """What a run inside another used counts in the outer one too."""
+    parent = session.parent
+    if parent is not None and not parent.over:
+        usage = session.state.usage
+        if usage.calls or usage.total_tokens or usage.cost_usd is not None:
+            parent.count(usage)
