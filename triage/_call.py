@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
 from ._drivers import current
@@ -31,6 +31,9 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
 # Signals with which frameworks steer their own control flow although they are Exceptions: catching
 # one would break the framework's pause. By name, so that no framework is imported.
 _PASSING = frozenset({"langgraph.errors.GraphBubbleUp"})
+
+SYNC_THREADS = 40
+"""How many sync agents of an event loop run at once."""
 
 UNSTOPPABLE_GRACE = 10.0
 """Seconds waited, after the function has ended, for an unsafe call that it left running."""
@@ -185,22 +188,23 @@ async def _invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
     return await result if inspect.isawaitable(result) else result
 
 
+@cache
+def _limiters() -> Any:
+    """One limiter an event loop: made with the first sync agent."""
+    from anyio.lowlevel import RunVar
+
+    return RunVar("triage_sync_limiter")
+
+
 def _sync_limiter() -> Any:
     """Sync agents share their own threads, so that they cannot starve anyone else's."""
     import anyio
-    from anyio.lowlevel import RunVar
 
-    global _limiters  # noqa: PLW0603 - a RunVar, made when the first event loop needs it
-    if _limiters is None:
-        _limiters = RunVar("triage_sync_limiter")
-    limiter = _limiters.get(None)
+    limiter = _limiters().get(None)
     if limiter is None:
-        limiter = anyio.CapacityLimiter(40)
-        _limiters.set(limiter)
+        limiter = anyio.CapacityLimiter(SYNC_THREADS)
+        _limiters().set(limiter)
     return limiter
-
-
-_limiters: Any = None
 
 
 async def _surrounded(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from ._attempts import Failure, Next, count_in_parent
 from ._decide import Decision, decide
@@ -84,12 +84,15 @@ async def perform(session: Session, context: FailureContext, decision: Decision)
             await suspend(session, context, action)
         case Escalate(reason=reason):
             await stop(session, context, "escalated", TriageEscalationError, reason)
+        case Abort(reason=reason) if decision.fatal:
+            await stop(session, context, "fatal", TriageFatalError, reason)
         case Abort(reason=reason):
-            error = TriageFatalError if decision.fatal else TriageAbortError
-            await stop(session, context, "fatal" if decision.fatal else "aborted", error, reason)
-        case Rollback() | Retry() | Replan() | Resume():
-            return await proceed(session, context, action)
-    raise AssertionError("a stop raises")  # pragma: no cover - suspend and stop never return
+            await stop(session, context, "aborted", TriageAbortError, reason)
+        case Retry() | Replan() | Rollback() | Resume():
+            following = await proceed(session, context, action)
+        case _:
+            assert_never(action)
+    return following
 
 
 async def proceed(

@@ -1,1 +1,1 @@
-"""."""
+"""Helpers for tests of agents. None is in this release."""
