@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
-from ._plain import is_flat, plain
+from ._plain import HUGE, LEAST, plain
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -144,8 +144,17 @@ class Step(_StepFields):
         timestamp: float | None = None,
         duration_s: float | None = None,
     ) -> Self:
-        if type(tool_input) is dict and is_flat(tool_input):
-            tool_input = tool_input.copy()
+        if type(tool_input) is dict:
+            # `plain` would say the same; a step is made with each turn, and the call is felt.
+            for key, item in tool_input.items():
+                kind = type(item)
+                if type(key) is not str or (
+                    kind is not str and (kind is not int or not LEAST < item < HUGE)
+                ):
+                    tool_input = plain(tool_input)
+                    break
+            else:
+                tool_input = tool_input.copy()
         elif tool_input is not None:
             tool_input = plain(tool_input)
         if tool_output is not None and type(tool_output) is not str:
