@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any
 
@@ -46,15 +47,22 @@ async def _drive(
         begun = begin(run, tool, args, kwargs)
     if isinstance(begun, Reused):
         return begun.result
+    with _running(run, begun):
+        result = await _body(tool, args, kwargs)
+    return finish(run, begun, result)
+
+
+@contextmanager
+def _running(run: Recorder, begun: Begun) -> Generator[None, None, None]:
+    """Around a call's body: `current_call()` inside, and what it raises is written down."""
     token = calling.set(begun.call)
     try:
-        result = await _body(tool, args, kwargs)
+        yield
     except BaseException as error:
         fail(run, begun, error)
         raise
     finally:
         calling.reset(token)
-    return finish(run, begun, result)
 
 
 async def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -89,14 +97,8 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     if isinstance(begun, Reused):
         return begun.result
     assert isinstance(begun, Begun)
-    token = calling.set(begun.call)
-    try:
+    with _running(run, begun):
         result = _body_sync(tool, args, kwargs)
-    except BaseException as error:
-        fail(run, begun, error)
-        raise
-    finally:
-        calling.reset(token)
     return finish(run, begun, result)
 
 

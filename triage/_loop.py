@@ -14,7 +14,7 @@ from ._run import Run
 from ._session import Session
 from .actions import Action
 from .diagnosis import Diagnosis
-from .errors import StaleWriter, UsageError
+from .errors import UsageError
 from .events import EXACT, RunFinished
 
 
@@ -127,11 +127,7 @@ async def finish(session: Session, result: Any) -> Any:
     try:
         await session.flush()
     except Exception as error:
-        stale = isinstance(error, StaleWriter)
-        if session.config.durability.on_store_error == "continue" and not stale:
-            from .observers import logger
-
-            logger.exception("run %s: the store failed", session.run_id)
+        if session.does_without_store(error):
             return result
         # The result must not be lost with the store: whoever catches the error finds it there.
         error.result = result  # type: ignore[attr-defined] # any exception of any store carries it

@@ -109,7 +109,7 @@ class _Encoder:
         if kind is str or kind is bool or value is None:
             return value
         if kind is int:
-            if -HUGE < value < HUGE:
+            if LEAST < value < HUGE:
                 return value
             return self._mark(path, value, "int", f"{value.bit_length()} bits")
         if kind is float:

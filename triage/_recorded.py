@@ -108,7 +108,7 @@ def begin(
         if question is not None:
             _ask(run, question)
     if run.replay is not None:
-        run.replay.unmatched.get(tool.name, set()).discard(key)
+        run.replay.meet(tool.name, key)
     arguments = tool.shown(bound)
     idempotency_key = digest(session.run_id, key)
     session.has_calls = True
@@ -158,11 +158,11 @@ def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Recorder) -> 
         return None
     for call in earlier:
         if call.outcome == "done" and not call.undone:
+            shown = tool.shown(bound)
             text = (
                 f"{tool.name} has completed in this run with {_text(call.arguments)}; may it run "
-                f"again with {_text(tool.shown(bound))}?"
+                f"again with {_text(shown)}?"
             )
-            shown = tool.shown(bound)
             return Question(key, tool.name, tool.effect.value, shown, text, doubt=False)
     return None
 
@@ -221,7 +221,7 @@ def _reuse(run: Recorder, tool: Tool, call: Call) -> Any:
     result = _restored(tool, call, session.live)
     step = call.step
     if run.replay is not None:
-        run.replay.unmatched.get(tool.name, set()).discard(call.key)
+        run.replay.meet(tool.name, call.key)
     if run.replay is None or call.key not in run.replay.kept:
         step = run.record_call_step(
             Step(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._session import Session
     from .actions import Action
-    from .failures import Attempt
+    from .failures import Attempt, ErrorInfo
 
 
 class Guidance(NamedTuple):
@@ -58,6 +58,10 @@ class Replay(NamedTuple):
     critical_step: int | None
     kept: frozenset[str]
     unmatched: dict[str, set[str]]
+
+    def meet(self, tool: str, key: str) -> None:
+        """The attempt has come to this call."""
+        self.unmatched.get(tool, set()).discard(key)
 
 
 NO_GUIDANCE = Guidance()
@@ -114,9 +118,14 @@ class Recorder:
     @property
     def trajectory(self) -> Trajectory:
         """What this attempt has recorded so far."""
+        return self.ended_by(None)
+
+    def ended_by(self, error: ErrorInfo | None) -> Trajectory:
+        """What this attempt has recorded, with the error that ended it."""
         checks = self.session.config.checks
         return Trajectory(
             self.session.state.steps,
+            error=error,
             attempt=self.number,
             task=self.session.task,
             tools=None if checks is None else checks.manifest,

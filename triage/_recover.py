@@ -13,11 +13,10 @@ from ._diagnose import context_of, diagnose
 from ._plain import plain
 from ._recorder import Guidance
 from ._run import Run
-from ._session import Session, Waiting
+from ._session import Session, Waiting, digest_of
 from ._undo import undo
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .errors import (
-    StaleWriter,
     TriageAbortError,
     TriageError,
     TriageEscalationError,
@@ -32,8 +31,8 @@ from .events import (
     RunSuspended,
 )
 from .failures import ErrorInfo, FailureContext
-from .observers import logger
 from .redact import redact
+from .state import Ledger
 
 
 @cache
@@ -52,8 +51,7 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
     info = None
     if failure.error is not None:
         info = _capture()(failure.error)
-    trajectory = run.trajectory
-    trajectory.error = info
+    trajectory = run.ended_by(info)
     diagnosis = failure.diagnosis
     if diagnosis is None:
         diagnosis = await diagnose(session, trajectory)
@@ -137,11 +135,11 @@ def plan_next(
         case Rollback(checkpoint_id=checkpoint, hint=hint):
             base = checkpoint if checkpoint is not None else context.checkpoint_id
             ledger = None if base is None else session.state.ledger_at(base)
-            restored = {} if ledger is None or base is None else ledger.cut(base).state
-            kept = 0 if ledger is None or base is None else len(ledger.cut(base).steps)
-            told = hint or f"{_ROLLBACK_HINT.format(kept)} {diagnosis.hint or ''}".strip()
+            kept_part = Ledger() if ledger is None or base is None else ledger.cut(base)
+            kept_steps = len(kept_part.steps)
+            told = hint or f"{_ROLLBACK_HINT.format(kept_steps)} {diagnosis.hint or ''}".strip()
             guidance = Guidance(
-                hint=told, state=plain(restored), diagnosis=diagnosis, action=action
+                hint=told, state=plain(kept_part.state), diagnosis=diagnosis, action=action
             )
             return Next(number, guidance, action.kind, base=base)
 
@@ -185,10 +183,7 @@ async def flush(session: Session, context: FailureContext) -> None:
     try:
         await session.flush()
     except Exception as error:
-        logger.exception("run %s: the store failed", session.run_id)
-        if session.config.durability.on_store_error == "continue" and not isinstance(
-            error, StaleWriter
-        ):
+        if session.does_without_store(error):
             return
         if context.exception is None:
             raise
@@ -220,14 +215,12 @@ def _message(context: FailureContext, status: str, reason: str | None) -> str:
 
 async def suspend(session: Session, context: FailureContext, action: Suspend) -> NoReturn:
     """Stop until a person answers: journal the question, and raise the error with the token."""
-    from hashlib import sha256
-
     token = session.config.env.new_token()
     question = redact(action.question or f"{context.diagnosis}; how should the run go on?")
     session.add(
         RunSuspended,
         context.attempt,
-        sha256(token.encode()).hexdigest(),
+        digest_of(token),
         question,
         plain(dict(action.metadata)),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._env import Environment
 from ._plain import plain, plain_noting
-from .errors import AlreadyResumed, UsageError
+from .errors import AlreadyResumed, StaleWriter, UsageError
 from .events import Event, RunStarted
 from .observers import Observer, logger, notify
 from .state import RunState
@@ -46,16 +46,16 @@ class Suspensions:
     def put(self, token: str, waiting: Waiting) -> None:
         """A run begins to wait."""
         with self._lock:
-            self._waiting[_digest(token)] = waiting
+            self._waiting[digest_of(token)] = waiting
 
     def look(self, token: str) -> Waiting:
         """The run that waits with this token. Raises AlreadyResumed or UsageError."""
         with self._lock:
-            return self._find(_digest(token))
+            return self._find(digest_of(token))
 
     def take(self, token: str) -> Waiting:
         """As `look`, and the token is used up."""
-        key = _digest(token)
+        key = digest_of(token)
         with self._lock:
             waiting = self._find(key)
             del self._waiting[key]
@@ -73,7 +73,8 @@ class Suspensions:
         return self._waiting[key]
 
 
-def _digest(token: str) -> str:
+def digest_of(token: str) -> str:
+    """What a token is known by where it is kept: its SHA-256. Raises UsageError for no text."""
     if not isinstance(token, str):
         raise UsageError(f"a token is text, not {type(token).__name__}")
     import hashlib
@@ -208,6 +209,16 @@ class Session:
         if new:
             await self.config.store.append(self.run_id, new, at=at, epoch=self.epoch)
             self.flushed = at + len(new)
+
+    def does_without_store(self, error: Exception) -> bool:
+        """Whether the run goes on although its store failed so; logs the failure if it does.
+
+        Never where another process owns the run now: this one must stop.
+        """
+        if self.config.durability.on_store_error != "continue" or isinstance(error, StaleWriter):
+            return False
+        logger.error("run %s: the store failed", self.run_id, exc_info=error)
+        return True
 
     async def flush_beside(self, error: BaseException) -> None:
         """Flush while `error` is on its way: a store that fails is logged and noted on it."""
