@@ -575,6 +575,19 @@ async def test_a_sync_tool_times_out_too() -> None:
     assert isinstance(caught.value.__cause__, TimeoutError)
 
 
+async def test_a_timeout_that_the_tool_raised_itself_is_its_own() -> None:
+    @triage.tool(effect="read", timeout=30)
+    def act() -> None:
+        raise TimeoutError("the bank did not answer")
+
+    def works(task: str) -> None:
+        act()
+
+    with pytest.raises(TriageEscalationError) as caught:
+        await Agent(works, **recovers(Escalate())).run("t")
+    assert str(caught.value.__cause__) == "the bank did not answer"
+
+
 async def test_arguments_that_do_not_fit_are_no_call() -> None:
     world = World()
     once = world.tool("once")
@@ -650,6 +663,55 @@ async def test_a_new_plan_undoes_the_call_it_replaces() -> None:
 
     await Agent(works, **recovers(Replan())).run("t")
     assert log == ["charge first", "refund first", "charge second"]
+
+
+async def test_parallel_calls_of_a_new_plan_undo_what_they_replace_once() -> None:
+    log: list[str] = []
+
+    async def refund(result: str) -> None:
+        log.append(f"refund {result}")
+        await anyio.lowlevel.checkpoint()
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(what: str) -> str:
+        log.append(f"charge {what}")
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        if run.attempt == 1:
+            await charge("first")
+            raise ConnectionError("late")
+        async with anyio.create_task_group() as group:
+            group.start_soon(charge, "second")
+            group.start_soon(charge, "third")
+
+    with pytest.raises(TriageSuspendedError):
+        await Agent(works, **recovers(Replan())).run("t")
+    assert log.count("refund first") == 1
+
+
+async def test_a_compensator_that_failed_may_be_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+
+    def refund(result: str) -> None:
+        log.append("refund")
+        if len(log) == 1:
+            raise LookupError("bank is closed")
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(what: str) -> str:
+        return what
+
+    async def works(task: str, *, run: Run) -> str:
+        result: str = await charge("first" if run.attempt == 1 else "second")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return result
+
+    assert await Agent(works, **recovers(Replan())).run("t") == "second"
+    assert log == ["refund", "refund"]
 
 
 async def test_a_sync_tool_is_asked_about_where_it_cannot_be_undone() -> None:

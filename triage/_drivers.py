@@ -120,4 +120,6 @@ def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     try:
         return done.result(tool.timeout)
     except TimeoutError:
+        if done.done():
+            raise  # the tool's own
         raise TimeoutError(f"{tool.name} took longer than {tool.timeout} s") from None

@@ -103,7 +103,8 @@ def begin(
         question = _question(key, tool, bound, run)
         undo = _replaced(question, tool, run) if question is not None and may_undo else []
         if undo:
-            run.occurrences[name] -= 1  # it has not begun
+            with session.lock:
+                run.occurrences[name] -= 1  # it has not begun
             return Undo(undo)
         if question is not None:
             _ask(run, question)

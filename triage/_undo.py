@@ -13,15 +13,18 @@ from .state import Compensation
 
 async def undo(session: Session, attempt: int, entry: Compensation) -> Exception | None:
     """Undo what `entry` is registered for; what the compensator raised, None if it worked."""
-    if session.undo is None or entry.seq not in session.undo:
-        return LookupError(f"the compensator {entry.name} belongs to another process")
+    # Taken out before it runs: a parallel call must not undo the same thing at the same time.
+    compensator = None if session.undo is None else session.undo.pop(entry.seq, None)
+    if session.undo is None or compensator is None:
+        return LookupError(f"the compensator {entry.name} is running, or not of this process")
     try:
-        answer: Any = session.undo[entry.seq]()
+        answer: Any = compensator()
         if inspect.isawaitable(answer):
             await answer
     except Exception as error:  # noqa: BLE001 - the caller decides; it is journalled and logged
         from ._capture import capture
 
+        session.undo[entry.seq] = compensator  # it may be tried again
         session.add(CompensatorRan, attempt, entry.seq, entry.name, entry.key, capture(error))
         logger.exception("compensator %s failed", entry.name)
         return error
