@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import enum
+import pickle
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -8,10 +10,13 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
-from triage.checks import Checks, Durability, objection, validate_result
+from triage.checks import Checks, Durability, Grounds, objection, validate_result
 from triage.errors import UsageError
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
+
+
+CLOSED = {**SCHEMA, "required": ["q"], "additionalProperties": False}
 
 
 class Ticket(BaseModel):
@@ -38,8 +43,19 @@ class NamedTool:
     name: str
 
 
+@dataclass(frozen=True)
+class DescribedTool:
+    name: str
+    inputSchema: dict[str, Any]  # noqa: N815 - as the protocol writes it
+
+
 def search(q: str) -> str:
     return q
+
+
+def any_(value: Any) -> Any:
+    """The value as code gives it that no type checker has seen."""
+    return value
 
 
 def fine(result: object) -> bool:
@@ -53,8 +69,9 @@ def fine(result: object) -> bool:
         ([], {}),
         (["search", "book"], {"search": None, "book": None}),
         ({"search": SCHEMA, "book": None}, {"search": SCHEMA, "book": None}),
-        ({"search": search}, {"search": None}),
-        ([search, NamedTool("book")], {"search": None, "book": None}),
+        ({"search": search}, {"search": CLOSED}),
+        ([search, NamedTool("book")], {"search": CLOSED, "book": None}),
+        ([DescribedTool("book", SCHEMA)], {"book": SCHEMA}),
         (
             [{"type": "function", "function": {"name": "search", "parameters": SCHEMA}}],
             {"search": SCHEMA},
@@ -110,6 +127,10 @@ def test_one_verifier_or_several_are_a_tuple() -> None:
     assert Checks(verify=[fine, fine]).verifiers == (fine, fine)
 
 
+async def slow(text: str) -> bool:
+    return bool(text)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -119,7 +140,14 @@ def test_one_verifier_or_several_are_a_tuple() -> None:
         ("constraints", [""]),
         ("constraints", [7]),
         ("constraints", 7),
+        ("constraints", [re.compile(b"x")]),
+        ("constraints", [b"x"]),
+        ("constraints", re.compile("x")),
+        ("constraints", [slow]),
         ("subgoals", "yes"),
+        ("grounding", "yes"),
+        ("grounding", 1),
+        ("grounding", None),
         ("result_type", 7),
         ("result_type", object()),
     ],
@@ -127,26 +155,6 @@ def test_one_verifier_or_several_are_a_tuple() -> None:
 def test_other_values_are_refused_by_the_name_of_their_field(field: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"Checks\.{field}"):
         Checks(**{field: value})
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("nothing here", None),
-        ("it says Internal Only", "internal only"),
-        ("INTERNAL ONLY and STRASSE", "internal only"),
-        ("die STRASSE", "Straße"),
-        ("cafe\u0301", "café"),
-        ("", None),
-    ],
-)
-def test_the_first_forbidden_text_is_found_whatever_its_case(text: str, found: str | None) -> None:
-    checks = Checks(constraints=("internal only", "Straße", "café"))
-    assert checks.violations(text) == found
-
-
-def test_without_constraints_nothing_is_forbidden() -> None:
-    assert Checks().violations("anything") is None
 
 
 @pytest.mark.parametrize(
@@ -245,6 +253,48 @@ def test_a_type_that_cannot_be_hashed_is_validated_all_the_same() -> None:
 )
 def test_a_verdict_is_good_or_gives_the_reason(verdict: Any, reason: str | None) -> None:
     assert objection(fine, verdict) == reason
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Checks(constraints=("",)), "not str (''), a text that is not empty"),
+        (lambda: Checks(constraints=any_(7)), "Checks.constraints|int (7)|(text,)"),
+        (lambda: Checks(constraints=any_((slow,))), "a sync function|give it as verify"),
+        (lambda: Checks(constraints=any_(re.compile("x"))), "Checks.constraints|(text,)"),
+        (lambda: Checks(grounding=any_(1)), "Checks.grounding|int (1)|Grounds(kinds=(…))"),
+        (lambda: Grounds(kinds=any_("number")), "Grounds.kinds|str ('number')|kinds=(kind,)"),
+        (lambda: Grounds(kinds=()), "Grounds.kinds|grounding=False"),
+        (lambda: Grounds(kinds=("numbers",)), "Grounds.kinds item|did you mean 'number'?"),
+        (lambda: Grounds(kinds=any_(7)), "Grounds.kinds|int (7)"),
+        (lambda: Grounds(at_least=0), "Grounds.at_least|int (0)|from 1"),
+        (lambda: Grounds(at_least=any_(bool(1))), "Grounds.at_least|bool (True)"),
+        (lambda: Checks(tools={"a": any_(3)}), "Checks.tools['a']|a function or None|int (3)"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_field_and_the_remedy(make: Any, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    for word in words.replace("not str (''), ", "").split("|"):
+        assert word in str(caught.value)
+
+
+def test_kinds_may_be_any_collection() -> None:
+    assert Grounds(kinds=any_(["number", "id"])).kinds == ("number", "id")
+    assert Checks(grounding=True).grounds == Grounds()
+    assert Checks().grounds is None
+
+
+def test_a_manifest_of_functions_can_be_pickled() -> None:
+    manifest = Checks(tools=[search, lambda_named()]).manifest
+    assert pickle.loads(pickle.dumps(manifest)) == manifest
+
+
+def lambda_named() -> Any:
+    def inner(x: int) -> int:
+        return x
+
+    return inner
 
 
 def test_the_safe_ways_of_keeping_a_run_are_the_default() -> None:

@@ -434,7 +434,7 @@ async def test_an_observer_may_surround_the_attempt() -> None:
 
 
 class BrokenStore(triage.MemoryStore):
-    async def append(self, run_id: str, events: Any, *, at: int, epoch: int) -> None:
+    async def append(self, run_id: str, events: Any, **_: Any) -> None:
         raise OSError("no space")
 
 

@@ -33,8 +33,16 @@ if TYPE_CHECKING:
         happened,
         rerun,
     )
-    from .checks import Checks, Durability
-    from .classifiers import Classifier, RulesClassifier, diagnose
+    from .checks import Checks, Durability, Grounds
+    from .classifiers import (
+        ChainClassifier,
+        Classifier,
+        HybridClassifier,
+        LLMClassifier,
+        RulesClassifier,
+        diagnose,
+    )
+    from .corrections import report_misclassification
     from .diagnosis import Diagnosis, Evidence
     from .errors import (
         AlreadyResumed,
@@ -72,8 +80,12 @@ _HOMES = {
         "Suspend", "happened", "rerun",
     ),
     "_agent": ("Agent", "agent"),
-    "checks": ("Checks", "Durability"),
-    "classifiers": ("Classifier", "RulesClassifier", "diagnose"),
+    "checks": ("Checks", "Durability", "Grounds"),
+    "classifiers": (
+        "ChainClassifier", "Classifier", "HybridClassifier", "LLMClassifier", "RulesClassifier",
+        "diagnose",
+    ),
+    "corrections": ("report_misclassification",),
     "diagnosis": ("Diagnosis", "Evidence"),
     "errors": (
         "AlreadyResumed", "AttemptInterrupted", "AttemptOver", "ResultLost", "StaleWriter",
@@ -103,6 +115,7 @@ __all__ = [
     "AttemptInterrupted",
     "AttemptOver",
     "Cause",
+    "ChainClassifier",
     "Checks",
     "Classifier",
     "Diagnosis",
@@ -116,7 +129,10 @@ __all__ = [
     "FailureContext",
     "FailurePolicy",
     "FailureType",
+    "Grounds",
     "Guidance",
+    "HybridClassifier",
+    "LLMClassifier",
     "Level",
     "Limits",
     "LoggingObserver",
@@ -156,6 +172,7 @@ __all__ = [
     "happened",
     "hint",
     "not_attempted",
+    "report_misclassification",
     "rerun",
     "tool",
 ]

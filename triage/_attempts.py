@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ._journal import record_of
 from ._recorder import NO_GUIDANCE, Guidance, Replay
 from ._run import Run
 from ._session import Session
 from .diagnosis import Diagnosis
 from .events import AttemptStarted
-from .observers import notify
 from .state import RunState, is_call
 from .taxonomy import UNSAFE
-
-_new = tuple.__new__
 
 
 class Failure(NamedTuple):
@@ -35,15 +33,15 @@ class Next(NamedTuple):
     keep_state: bool = False
 
 
+_FIRST = (1,)
+
+
 def first_attempt(session: Session) -> Run:
     """The handle of the first attempt."""
-    # Nobody else knows the session yet, so this event needs no lock.
-    event = _new(
-        AttemptStarted, (session.run_id, 1, session.time(), 1, None, None, None, False, (), 1)
-    )
-    session.events.append(event)
+    # Nobody else knows the session yet, so this needs no lock.
+    session.records += record_of(AttemptStarted, session.time(), _FIRST)
     if session.busy:
-        session.entered = notify(session.config.observers, event)
+        session.entered = session.tell(1)
     return Run(session, 1, NO_GUIDANCE, None, 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from functools import cache, lru_cache
@@ -129,7 +129,7 @@ def _kind(function: Any, name: str) -> str:
 
 def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of one attempt: the caller's, the run's, and what an action injects."""
-    filled = dict(kwargs)
+    filled = {**kwargs}
     for name, read in function.injected:
         filled[name] = read(run)
     inject = run.guidance.inject
@@ -150,30 +150,18 @@ class Refused(Exception):
         self.diagnosis = diagnosis
 
 
-async def attempt(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
-    """Call the function once. Its result, or what it raised; `Failed` if it was interrupted."""
+def invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    """One attempt at the function, to be awaited: its result, or what it raises."""
+    if run.session.config.plain:
+        filled = arguments(function, run, kwargs)
+        return function.function(run.session.task, **filled)  # type: ignore[no-any-return] # an async function's
     if function.kind == "generator":
-        return [item async for item in stream_attempt(function, run, kwargs)]
-    session = run.session
-    token = current.set(run)
-    try:
-        if session.config.plain:
-            filled = arguments(function, run, kwargs)
-            result = await function.function(session.task, **filled)
-        else:
-            result = await _surrounded(function, run, kwargs)
-    except BaseException as error:
-        await _end(run)
-        _sort(run, error)
-        raise
-    finally:
-        current.reset(token)
-    if run.calls_open or run.scope is not None:
-        await _end(run)
-    run.over = run.alert = True
-    if run.interrupt is not None:
-        raise Failed
-    return result
+        return _items(function, run, kwargs)
+    return _surrounded(function, run, kwargs)
+
+
+async def _items(function: Function, run: Run, kwargs: Mapping[str, Any]) -> list[Any]:
+    return [item async for item in stream_attempt(function, run, kwargs)]
 
 
 async def _invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Any:
@@ -218,7 +206,7 @@ async def _surrounded(function: Function, run: Run, kwargs: Mapping[str, Any]) -
         for manager in run.session.entered:
             stack.enter_context(manager)
         return await _invoke(function, run, kwargs)
-    return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `_end` sees it
+    return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `end` sees it
 
 
 def _scope(run: Run) -> Any:
@@ -254,13 +242,13 @@ async def stream_attempt(
                 current.reset(token)
             yield item
     except BaseException as error:
-        await _end(run)
-        _sort(run, error)
+        await end(run)
+        sort(run, error)
         raise
     finally:
         await generator.aclose()
         stack.close()
-    await _end(run)
+    await end(run)
     if run.interrupt is not None:
         raise Failed
 
@@ -285,10 +273,10 @@ async def _next(generator: Any, run: Run) -> Any:
     with scope:
         run.enter_scope(scope)
         return await generator.__anext__()
-    raise StopAsyncIteration  # the scope swallowed its own cancellation: `_end` sees that it was cancelled
+    raise StopAsyncIteration  # the scope swallowed its own cancellation: `end` sees that it was cancelled
 
 
-async def _end(run: Run) -> None:
+async def end(run: Run) -> None:
     """Close the attempt, after unsafe calls that it left running have been recorded."""
     if run.interrupt is None and run.scope is not None and run.scope.cancel_called:
         run.interrupt = out_of_time(run.session)
@@ -297,7 +285,7 @@ async def _end(run: Run) -> None:
     run.close()
 
 
-def _sort(run: Run, error: BaseException) -> None:
+def sort(run: Run, error: BaseException) -> None:
     """Raise `Failed` from what an interrupted function raised; let everything else pass.
 
     Cancellation from outside, KeyboardInterrupt and their like are never a failure.

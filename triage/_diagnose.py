@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._plain import plain
 from ._run import Run
 from ._session import Session
-from ._worker import in_worker
-from .diagnosis import Diagnosis, Evidence
+from .diagnosis import Diagnosis
+from .events import UsageRecorded
 from .failures import FailureContext
-from .observers import logger
-from .redact import redact
 from .state import RunState
 from .steps import Trajectory
-from .taxonomy import FailureType
 
 if TYPE_CHECKING:
-    from .classifiers.base import Classifier
+    from collections.abc import Awaitable, Callable
+    from contextvars import ContextVar
 
-CLASSIFIER_SECONDS = 30.0
-"""Deadline of a classifier that names none of its own as `deadline`; counted from when it starts."""
+    from .classifiers.base import Classifier
 
 
 async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
-    """Ask the classifier, in its thread and under its deadline; UNKNOWN if it does not answer."""
-    classifier = session.config.classifier or _rules()
-    name = type(classifier).__name__
-    seconds = getattr(classifier, "deadline", CLASSIFIER_SECONDS)
+    """Ask the classifier, and count what it consumed; UNKNOWN if it does not answer."""
+    consult, run_id = _consulting()
+    asked_before = run_id.set(session.run_id)
     try:
-        if inspect.iscoroutinefunction(classifier.classify):
-            import anyio
+        classifier = session.config.classifier or _rules()
+        diagnosis = await consult(classifier, trajectory, session.task)
+    finally:
+        run_id.reset(asked_before)
+    if diagnosis.usage is not None:
+        session.add(UsageRecorded, trajectory.attempt, diagnosis.usage)
+    return diagnosis
 
-            with anyio.fail_after(seconds):
-                answer = await classifier.classify(trajectory, session.task)
-        else:
-            answer = await in_worker(classifier.classify, trajectory, session.task, seconds=seconds)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        if isinstance(answer, Diagnosis):
-            return answer
-        from .classifiers import as_diagnosis
 
-        return as_diagnosis(answer, name)
-    except TimeoutError:
-        return _undiagnosed(name, f"{name} took longer than {seconds} s")
-    except Exception as error:  # noqa: BLE001 - any classifier may fail in any way; it is logged
-        logger.exception("classifier %s failed", name)
-        return _undiagnosed(name, f"{name} failed with {type(error).__name__}: {error}"[:300])
+@cache
+def _consulting() -> tuple[
+    Callable[[Classifier, Trajectory, Any], Awaitable[Diagnosis]], ContextVar[str | None]
+]:
+    """Imported with the first failure, which most processes never see."""
+    from .classifiers._consult import consult
+    from .classifiers.base import classified_run
+
+    return consult, classified_run
 
 
 @cache
@@ -58,16 +52,6 @@ def _rules() -> Classifier:
     from .classifiers import RulesClassifier
 
     return RulesClassifier()
-
-
-def _undiagnosed(name: str, why: str) -> Diagnosis:
-    return Diagnosis(
-        FailureType.UNKNOWN,
-        confidence=0.0,
-        evidence=(Evidence("classifier:failed", redact(why)),),
-        technical_details=redact(why),
-        classifier=name,
-    )
 
 
 def context_of(
@@ -79,24 +63,25 @@ def context_of(
 ) -> FailureContext:
     """What a strategy is told about this failure."""
     state = session.state
-    position = _position(state, diagnosis)
+    env = session.config.env
+    # In the order of the fields, which costs half of naming them.
     return FailureContext(
-        run_id=session.run_id,
-        task=session.task,
-        attempt=run.number,
-        diagnosis=diagnosis,
-        error=trajectory.error,
-        exception=error,
-        trajectory=trajectory,
-        state=plain(state.state),
-        usage=state.usage,
-        attempt_history=tuple(state.history[:-1]),
-        checkpoint_id=position,
-        open_subgoals=state.open_subgoals,
-        tools=tuple(trajectory.tools),
-        elapsed_s=session.config.env.monotonic() - session.started,
-        seconds_left=session.seconds_left(),
-        draw=session.config.env.random(),
+        session.run_id,
+        session.task,
+        run.number,
+        diagnosis,
+        trajectory.error,
+        error,
+        trajectory,
+        plain(state.state) if state.state else {},
+        state.usage,
+        tuple(state.history[:-1]),
+        _position(state, diagnosis),
+        state.open_subgoals,
+        tuple(trajectory.tools),
+        env.monotonic() - session.started,
+        session.seconds_left(),
+        env.random(),
     )
 
 

@@ -53,7 +53,7 @@ class SystemEnvironment:
         return self._source.random()
 
     def new_id(self) -> str:
-        return f"{next(self._count) & 0xFFFFFFFF:08x}{self._rest}"
+        return str(next(self._count)) + self._rest
 
     def new_token(self) -> str:
         return os.urandom(16).hex()
@@ -68,7 +68,7 @@ class SystemEnvironment:
         self._source.seed(os.urandom(16))
         # A count from a random start, then what is this process' own: unique, told apart by its first
         # eight digits, and at half the cost of drawing 128 bits for each run.
-        self._count = itertools.count(self._source.getrandbits(32))
+        self._count = itertools.count(self._source.randrange(10_000_000, 90_000_000))
         self._rest = os.urandom(12).hex()
 
 

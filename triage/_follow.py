@@ -64,7 +64,7 @@ async def follow(
         group.start_soon(runner)
         while True:
             finished = over
-            while given < len(session.events):
+            while given < session.position:
                 yield session.events[given]
                 given += 1
             if finished:

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ._attempts import Failure, Next, count_in_parent, first_attempt, next_attempt
-from ._call import Failed, Function, Refused, attempt, passes, stream_attempt
+from ._call import Failed, Function, Refused, end, invoke, passes, sort, stream_attempt
+from ._drivers import current
 from ._plain import plain_noting
 from ._run import Run
 from ._session import Session
@@ -37,10 +38,25 @@ class Restarted(NamedTuple):
 async def run_loop(session: Session, function: Function, start: Next | None = None) -> Any:
     """Run to the end: the checked result, or the error that ends the run."""
     run = first_attempt(session) if start is None else next_attempt(session, start)
+    outside = current.get()
     try:
         while True:
             try:
-                result = await attempt(function, run, session.kwargs)
+                # Set back to what it was rather than reset: no token is kept for as long as the run.
+                current.set(run)
+                try:
+                    result = await invoke(function, run, session.kwargs)
+                except BaseException as error:
+                    await end(run)
+                    sort(run, error)
+                    raise
+                finally:
+                    current.set(outside)
+                if run.calls_open or run.scope is not None:
+                    await end(run)
+                run.over = run.alert = True
+                if run.interrupt is not None:
+                    raise Failed  # noqa: TRY301 - told apart with what the function raises
                 if session.config.checks is not None or run.has_subgoals:
                     result = await _checked(session, run, result)
             except Exception as error:

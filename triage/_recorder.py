@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ._journal import STEP, WIDTH
 from ._plain import plain
 from ._serde import exact
 from .diagnosis import Diagnosis, Evidence
@@ -14,12 +15,10 @@ from .errors import AttemptInterrupted, AttemptOver, UsageError
 from .events import (
     CompensatorRegistered,
     StateUpdated,
-    StepRecorded,
     SubgoalCompleted,
     SubgoalsDeclared,
     UsageRecorded,
 )
-from .observers import notify
 from .steps import Step, Trajectory, Usage, refuse
 from .taxonomy import Cause, FailureType, Severity
 
@@ -175,22 +174,19 @@ class Recorder:
         if self.alert:
             self.check_open()
         session = self.session
-        events = session.events
+        records = session.records
         # Not `with`: taken with every step, and a third of the time this way.
         lock = session.lock
         lock.acquire()
         try:
-            seq = len(events)
+            seq = len(records) // WIDTH
             index = self._count
             self._count = index + 1
-            event = _new(
-                StepRecorded, (session.run_id, seq, session.time(), self.number, index, step, 1)
-            )
-            events.append(event)
+            records += (STEP, session.time(), self.number, index, step)
         finally:
             lock.release()
         if session.busy:
-            self._attend(event)
+            self._attend(seq)
         return seq
 
     def update_state(self, values: Mapping[str, Any]) -> int:
@@ -271,20 +267,19 @@ class Recorder:
         """Record a call's step although the attempt may be ending; its index."""
         session = self.session
         with session.lock:
+            seq = session.position
             index = self._count
             self._count = index + 1
-            event = StepRecorded(
-                session.run_id, len(session.events), session.time(), self.number, index, step
-            )
-            session.events.append(event)
+            session.records += (STEP, session.time(), self.number, index, step)
         if session.busy:
-            self._attend(event, raising=False)
+            self._attend(seq, raising=False)
         return index
 
-    def _attend(self, event: Any, *, raising: bool = True) -> None:
-        """Tell the observers, and hold the event against the limits."""
-        if self.session.config.observers:
-            notify(self.session.config.observers, event)
+    def _attend(self, seq: int, *, raising: bool = True) -> None:
+        """Tell the observers of an event, and hold it against the limits."""
+        session = self.session
+        if session.config.observers:
+            session.tell(seq)
         if self._watch is not None:
             self._enforce(raising=raising)
 
@@ -351,13 +346,9 @@ class Recorder:
             await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
 
     def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> int:
-        session = self.session
-        with session.lock:
-            seq = len(session.events)
-            event = kind(session.run_id, seq, session.time(), self.number, *fields)
-            session.events.append(event)
-        if session.busy:
-            self._attend(event, raising=raising)
+        seq = self.session.put(kind, (self.number, *fields))
+        if self.session.busy:
+            self._attend(seq, raising=raising)
         return seq
 
     def _enforce(self, *, raising: bool) -> None:
@@ -390,9 +381,6 @@ def out_of_time(session: Session) -> Diagnosis:
         suggestions=(f"Raise Limits({field}=…) if the run was making progress.",),
         classifier="limits",
     )
-
-
-_new = tuple.__new__
 
 
 def _name(function: Callable[..., Any]) -> str:

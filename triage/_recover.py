@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import NoReturn, assert_never
@@ -99,7 +99,8 @@ async def proceed(
     """Flush, compensate, wait; how the next attempt starts."""
     await flush(session, context)
     following = plan_next(session, context, action)
-    await _compensate(session, context, action, following)
+    if session.undo is not None:
+        await _compensate(session, context, action, session.undo, following)
     delay = action.delay if isinstance(action, Retry | Replan) else 0.0
     if delay > 0:
         await session.config.env.sleep(delay)
@@ -114,9 +115,8 @@ def plan_next(
     number = context.attempt + 1
     match action:
         case Retry(hint=hint, inject=inject):
-            guidance = Guidance(
-                hint=hint, diagnosis=diagnosis, action=action, inject=inject or None
-            )
+            # In the order of the fields, which costs half of naming them.
+            guidance = Guidance(hint, None, None, diagnosis, action, inject or None)
             return Next(number, guidance, action.kind)
         case Replan(hint=hint):
             told = hint or diagnosis.hint or _REPLAN_HINT
@@ -155,17 +155,20 @@ async def _compensate(
     session: Session,
     context: FailureContext,
     action: Retry | Replan | Rollback | Resume,
+    known: Mapping[int, object],
     following: Next,
 ) -> None:
-    """Undo what the next attempt would otherwise repeat, newest first."""
-    if session.undo is None or isinstance(action, Resume):
+    """Undo what the next attempt would otherwise repeat, newest first. known: positions of those that
+    this process can run.
+    """
+    if isinstance(action, Resume):
         return
     after = -1 if following.base is None else following.base
     for entry in reversed(session.state.compensations):
         # Recorded calls are reused by a retry, and met again by a new plan; only hand-written
         # steps have to be undone for those.
         wanted = isinstance(action, Rollback) or entry.key.startswith("step@")
-        if not wanted or entry.ran or entry.at <= after or entry.seq not in session.undo:
+        if not wanted or entry.ran or entry.at <= after or entry.seq not in known:
             continue
         error = await undo(session, context.attempt, entry)
         if error is not None:

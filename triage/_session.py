@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._env import Environment
+from ._journal import WIDTH, Journal, advance, event_at, record_of
 from ._plain import plain, plain_noting
 from .errors import AlreadyResumed, StaleWriter, UsageError
 from .events import Event, RunStarted
@@ -148,40 +149,55 @@ class Session:
         args, unstored = _stored(kwargs) if kwargs else (NOTHING, ())
         shown = task if task.__class__ is str else plain(task)
         above = None if parent is None else parent.run_id
-        started = _new(
-            RunStarted,
-            (self.run_id, 0, env.time(), config.name, shown, args, unstored, above, 1),
-        )
-        self.events: list[Event] = [started]
+        fields = (config.name, shown, args, unstored, above)
+        self.records: list[Any] = [*record_of(RunStarted, env.time(), fields)]
         if config.observers:
-            notify(config.observers, started)
+            self.tell(0)
+
+    @property
+    def events(self) -> Journal:
+        """What has been recorded up to now."""
+        return Journal(self.run_id, self.records, 0, self.position)
+
+    @property
+    def position(self) -> int:
+        """How many events have been recorded."""
+        return len(self.records) // WIDTH
 
     def add(
         self, kind: Callable[..., Event], *fields: Any
     ) -> Sequence[AbstractContextManager[Any]]:
         """Record an event; the context managers that observers gave for it."""
-        events = self.events
+        seq = self.put(kind, fields)
+        return self.tell(seq) if self.config.observers else ()
+
+    def put(self, kind: Callable[..., Event], fields: tuple[Any, ...]) -> int:
+        """Record an event that nobody is told of; its position."""
+        records = self.records
         self.lock.acquire()  # not `with`, which takes three times as long
         try:
-            event = kind(self.run_id, len(events), self.time(), *fields)
-            events.append(event)
+            seq = len(records) // WIDTH
+            records += record_of(kind, self.time(), fields)
         finally:
             self.lock.release()
-        return notify(self.config.observers, event) if self.config.observers else ()
+        return seq
+
+    def tell(self, seq: int) -> Sequence[AbstractContextManager[Any]]:
+        """Tell the observers of the event at a position; the context managers they gave for it."""
+        return notify(self.config.observers, event_at(self.run_id, self.records, seq))
 
     @property
     def state(self) -> RunState:
         """The run as its events tell it up to now."""
         state = self._state
-        if state is not None and self._folded == len(self.events):
+        if state is not None and self._folded == len(self.records) // WIDTH:
             return state
         with self.lock:
             state = self._state
             if state is None:
                 state = self._state = RunState()
-            events, end = self.events, len(self.events)
-            for at in range(self._folded, end):
-                state.apply(events[at])
+            end = self.position
+            advance(state, self.run_id, self.records, self._folded, end)
             self._folded = end
             return state
 
@@ -204,11 +220,11 @@ class Session:
 
     async def flush(self) -> None:
         """Hand what is new to the store. Raises what the store raises, and may be called again."""
-        at = self.flushed
-        new = self.events[at:]
-        if new:
+        at, end = self.flushed, len(self.records) // WIDTH
+        if at < end:
+            new = Journal(self.run_id, self.records, at, end)
             await self.config.store.append(self.run_id, new, at=at, epoch=self.epoch)
-            self.flushed = at + len(new)
+            self.flushed = end
 
     def does_without_store(self, error: Exception) -> bool:
         """Whether the run goes on although its store failed so; logs the failure if it does.
@@ -231,7 +247,6 @@ class Session:
             )
 
 
-_new = tuple.__new__
 NOTHING: Mapping[str, Any] = {}
 
 

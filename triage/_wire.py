@@ -15,11 +15,13 @@ from dataclasses import MISSING, is_dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import cache
+from json.encoder import encode_basestring_ascii as _quoted
+from math import isfinite
 from typing import Any, Union, cast, get_args, get_origin
 
 from . import actions, diagnosis, events, failures, steps, taxonomy
-from ._plain import plain
-from .errors import StoreError
+from ._plain import HUGE, LEAST, plain
+from .errors import StoreError, StoreTooNew
 from .events import Event
 
 EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(events.Event)}
@@ -49,8 +51,8 @@ def dump(event: Event) -> dict[str, Any]:
 
 
 def dumps(event: Event) -> str:
-    """An event as one line of JSON, without a line break, in ASCII."""
-    return json.dumps(dump(event), separators=(",", ":"), allow_nan=False)
+    """An event as one line of JSON, without a line break, in ASCII: the text of what `dump` gives."""
+    return f'{{"event":"{type(event).__name__}"{_written(event)},"v":{event.v}}}'
 
 
 def load(data: Mapping[str, Any]) -> Event:
@@ -65,7 +67,7 @@ def load(data: Mapping[str, Any]) -> Event:
     if type(version) is not int or version < 1:
         raise StoreError(f"{name}.v must be a version from 1, not {version!r}")
     if version > VERSIONS[cls.__name__]:
-        raise StoreError(
+        raise StoreTooNew(
             f"{name} has version {version}, this release reads up to {VERSIONS[cls.__name__]}; "
             "read it with the release that wrote it or a newer one"
         )
@@ -128,6 +130,62 @@ def _fields_out(value: Any) -> dict[str, Any]:
             continue
         result[_RENAMED.get(name, name)] = _out(item)
     return result
+
+
+# Out, as text: steps are written with each turn, so no objects are made for those fields that are text,
+# numbers or flat dicts. `dump` says the same, and the tests compare them.
+
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+FLAT = 8
+"""Dicts of up to so many atoms are written here, larger ones by the library."""
+
+
+@cache
+def _slots(cls: type) -> tuple[tuple[str, Any, type], ...]:
+    """For each field but `v`: what stands before its value, its default and its default's type."""
+    return tuple(
+        (f',"{_RENAMED.get(name, name)}":', default, type(default))
+        for name, default in _defaults(cls).items()
+        if name != "v"
+    )
+
+
+def _written(value: tuple[Any, ...]) -> str:
+    """The fields of a named tuple, each with a comma before it."""
+    text = ""
+    for item, (before, default, kind) in zip(value, _slots(type(value)), strict=False):
+        if item is default or (item.__class__ is kind and item == default):
+            continue
+        cls = item.__class__
+        if cls is str:
+            text += before + _quoted(item)
+        elif cls is steps.Step or cls is steps.Usage:
+            text += f"{before}{{{_written(item)[1:]}}}"
+        else:
+            text += before + _text(item)
+    return text
+
+
+def _text(value: Any) -> str:
+    cls = value.__class__
+    if cls is int and LEAST < value < HUGE:
+        return int.__repr__(value)
+    if cls is float and isfinite(value):
+        return float.__repr__(value)
+    if cls is dict and len(value) <= FLAT:
+        pairs: list[str] = []
+        for key, item in value.items():
+            if key.__class__ is not str:
+                break
+            if item.__class__ is str:
+                pairs.append(f"{_quoted(key)}:{_quoted(item)}")
+            elif item.__class__ is int and LEAST < item < HUGE:
+                pairs.append(f"{_quoted(key)}:{item!r}")
+            else:
+                break
+        else:
+            return f"{{{','.join(pairs)}}}"
+    return _json(_out(value))
 
 
 # In -----------------------------------------------------------------------------------------------

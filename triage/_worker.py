@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -30,7 +31,7 @@ class _Job:
         context = copy_context()
         self.function = context.run
         self.args = (function, *args)
-        self.notify: Callable[[], None]
+        self.notify: Callable[[_Job], None]
         self.started: float | None = None
         self.result: Any = None
         self.error: BaseException | None = None
@@ -108,7 +109,7 @@ class _Pool:
                 job.finished = True
                 self._free += 1
             if wanted:
-                job.notify()
+                job.notify(job)
 
 
 _pool = _Pool()
@@ -132,34 +133,100 @@ async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) ->
     return await _in_asyncio(job, seconds, loop)
 
 
-async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop) -> Any:
-    woken = loop.create_future()
+class _Waiting:
+    """Who waits for jobs in one event loop: a burst of finished jobs wakes it once, one timer serves all.
 
-    def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
+    Waking a loop is a system call that gives the interpreter away, and a timer a job would be a heap's
+    work: with a thousand failures at once both would be felt.
+    """
 
-    def notify() -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._futures: dict[_Job, asyncio.Future[None]] = {}
+        self._seconds: dict[_Job, float] = {}
+        self._done: deque[_Job] = deque()
+        self._rung = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, job: _Job, seconds: float) -> asyncio.Future[None]:
+        """Wait for a job: the future is done when it has finished or its time is over."""
+        future = self._futures[job] = self.loop.create_future()
+        self._seconds[job] = seconds
+        due = self.loop.time() + seconds
+        if self._timer is None or due < self._timer.when():
+            self._set(due)
+        return future
+
+    def remove(self, job: _Job) -> None:
+        """Nobody waits for it any more."""
+        del self._futures[job], self._seconds[job]
+        if not self._futures and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def ring(self, job: _Job) -> None:
+        """A job has finished; called in its thread."""
+        self._done.append(job)
+        if self._rung:
+            return
+        self._rung = True
         try:
-            loop.call_soon_threadsafe(wake)
+            self.loop.call_soon_threadsafe(self._answer)
         except RuntimeError:
             return  # the loop was closed while the function ran: nobody waits
 
-    job.notify = notify
+    def _answer(self) -> None:
+        self._rung = False
+        while self._done:
+            self._wake(self._done.popleft())
+
+    def _wake(self, job: _Job) -> None:
+        future = self._futures.get(job)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _set(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """Wake those whose time is over, and look again when the next one's may be."""
+        self._timer = None
+        lefts = {job: job.left(seconds) for job, seconds in self._seconds.items()}
+        for job, left in lefts.items():
+            if left <= 0:
+                self._wake(job)
+        following = min((left for left in lefts.values() if left > 0), default=None)
+        if following is not None:
+            self._set(self.loop.time() + following)
+
+
+class _Here(threading.local):
+    """The waiting of the event loop that runs in this thread."""
+
+    waiting: _Waiting | None = None
+
+
+_here = _Here()
+
+
+async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop) -> Any:
+    waiting = _here.waiting
+    if waiting is None or waiting.loop is not loop:
+        waiting = _here.waiting = _Waiting(loop)
+    job.notify = waiting.ring
+    future = waiting.add(job, seconds)
     _pool.put(job)
     try:
-        while (left := job.left(seconds)) > 0:
-            timer = loop.call_later(left, wake)
-            try:
-                await woken
-            finally:
-                timer.cancel()
-            if job.finished:
-                return job.outcome()
-            woken = loop.create_future()
+        await future
     except BaseException:
         _pool.abandon(job)
         raise
+    finally:
+        waiting.remove(job)
+    if job.finished:
+        return job.outcome()
     _pool.abandon(job)
     raise TimeoutError
 
@@ -170,7 +237,7 @@ async def _in_trio(job: _Job, seconds: float) -> Any:
     token = trio.lowlevel.current_trio_token()
     done = trio.Event()
 
-    def notify() -> None:
+    def notify(_job: _Job) -> None:
         try:
             token.run_sync_soon(done.set)
         except trio.RunFinishedError:

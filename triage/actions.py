@@ -54,8 +54,12 @@ class Retry(RecoveryAction):
 
     def __post_init__(self) -> None:
         _optional_text(self, "hint")
-        _check_delay("Retry.delay", self.delay)
-        if not isinstance(self.inject, Mapping):
+        if self.delay.__class__ is not float or self.delay:
+            _check_delay("Retry.delay", self.delay)
+        inject = self.inject
+        if inject.__class__ is dict and not inject:
+            return
+        if not isinstance(inject, Mapping):
             raise refuse("Retry.inject", self.inject, "a mapping of parameter names to values")
         for name in self.inject:
             if not isinstance(name, str) or not name.isidentifier():

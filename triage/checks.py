@@ -1,27 +1,60 @@
-"""What a result must be, and how safely a run is kept: `Checks` and `Durability`."""
+"""What a result must be, and how safely a run is kept: `Checks`, `Grounds` and `Durability`."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from ._options import check_number, check_word, misuse
+from ._options import check_count, check_number, check_word, misuse
 from .diagnosis import Diagnosis
 from .errors import UsageError
+from .steps import Constraint
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+    from ._manifest import Schema
+
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
 """Given the result, answers True or None (good), or False, a text or a `Diagnosis` saying why it is bad."""
-Schema: TypeAlias = Mapping[str, Any]
-"""A JSON Schema of a tool's arguments."""
 
-_TOOLS_REMEDY = "give its name as text"
-_SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema")
+FACT_KINDS = ("number", "id", "url", "path", "quote", "email", "date", "sum", "claim")
+"""The kinds of facts an answer may be judged by."""
+_BY_DEFAULT = tuple(kind for kind in FACT_KINDS if kind != "sum")
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """How strictly an answer must rest on what the agent was given or found.
+
+    kinds: the facts that are looked at, any of `number`, `id`, `url`, `path`, `quote`, `email`,
+    `date` (times too), `sum` (one that is written out and wrong) and `claim` (of an action no step
+    shows); all but `sum` by default, as wrong arithmetic is no invention. at_least: how many facts
+    without a source fail a result, 1 by default. sources: what the agent knows besides its task and
+    steps, such as its system prompt: any JSON value, or None.
+
+    Raises UsageError, which names the field, for a value of another kind.
+    """
+
+    kinds: tuple[str, ...] = _BY_DEFAULT
+    at_least: int = 1
+    sources: Any = None
+
+    def __post_init__(self) -> None:
+        kinds: Any = self.kinds
+        if isinstance(kinds, str) or not _is_iterable(kinds):
+            raise misuse("Grounds.kinds", kinds, "a tuple of kinds", "write kinds=(kind,)")
+        object.__setattr__(self, "kinds", tuple(kinds))
+        if not self.kinds:
+            raise misuse("Grounds.kinds", kinds, "a tuple of kinds", "write grounding=False")
+        for kind in self.kinds:
+            check_word("Grounds.kinds item", kind, FACT_KINDS)
+        check_count("Grounds.at_least", self.at_least, 1, "1 fails a result for any fact")
 
 
 @dataclass(frozen=True)
@@ -33,8 +66,10 @@ class Checks:
     to JSON Schemas of the arguments (None where it is not known). None or empty: not known.
     result_type: what the result must be, any type pydantic can validate; None: anything. verify:
     one function or several, sync or async, that are given the result and answer True or None
-    (good), False or a reason (bad). constraints: strings that no output may contain, whatever their
-    case. subgoals: True fails a result while declared subgoals are open.
+    (good), False or a reason (bad). constraints: what no output may be: texts, whatever their case,
+    compiled patterns, and functions of the output's text that answer like `verify`. subgoals: True
+    fails a result while declared subgoals are open. grounding: True, or a `Grounds`, fails a result
+    with facts in it that neither the task nor any step holds; False by default.
 
     Raises UsageError, which names the field, for a value of another kind.
     """
@@ -42,8 +77,9 @@ class Checks:
     tools: Iterable[Any] | Mapping[str, Any] | None = None
     result_type: Any = None
     verify: Verifier | Iterable[Verifier] | None = None
-    constraints: tuple[str, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
     subgoals: bool = True
+    grounding: bool | Grounds = False
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -57,16 +93,12 @@ class Checks:
             if not _is_iterable(verify):
                 raise misuse("Checks.verify", verify, "a function of the result, or several")
             set_(self, "verify", tuple(verify))
-        constraints: Any = self.constraints
-        if isinstance(constraints, str) or not _is_iterable(constraints):
-            remedy = "write constraints=(text,)"
-            raise misuse("Checks.constraints", constraints, "a tuple of texts", remedy)
-        set_(self, "constraints", tuple(constraints))
-        for text in self.constraints:
-            if not isinstance(cast("object", text), str) or not text:
-                raise misuse("Checks.constraints item", text, "a text that is not empty")
+        set_(self, "constraints", _constraints(self.constraints))
         if not isinstance(cast("object", self.subgoals), bool):
             raise misuse("Checks.subgoals", self.subgoals, "True or False")
+        if not isinstance(cast("object", self.grounding), bool | Grounds):
+            wanted = "True, False or a Grounds"
+            raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
         for verifier in self.verifiers:
             if not callable(verifier):
                 raise misuse("Checks.verify item", verifier, "a function of the result")
@@ -77,19 +109,11 @@ class Checks:
     @cached_property
     def manifest(self) -> Mapping[str, Schema | None]:
         """The tools by name, each with the JSON Schema of its arguments or None; or none known."""
-        tools = self.tools
-        if tools is None:
+        if self.tools is None:
             return {}
-        if isinstance(tools, Mapping):
-            named = cast("Mapping[Any, Any]", tools)
-            return {_name(key): _schema(key, value) for key, value in named.items()}
-        manifest: dict[str, Schema | None] = {}
-        for tool in tools:
-            name, schema = _entry(tool)
-            if name in manifest:
-                raise UsageError(f"Checks.tools names {name!r} twice; give each tool its own name")
-            manifest[name] = schema
-        return manifest
+        from ._manifest import manifest_of
+
+        return manifest_of(self.tools)
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
@@ -99,19 +123,31 @@ class Checks:
             return ()
         return (verify,) if callable(verify) else cast("tuple[Verifier, ...]", verify)
 
-    def violations(self, text: str) -> str | None:
-        """The first of `constraints` that `text` contains, as it was configured; None if none."""
-        if not self.constraints:
-            return None
-        folded = _fold(text)
-        for constraint, wanted in zip(self.constraints, self._folded, strict=True):
-            if wanted in folded:
-                return constraint
-        return None
+    @property
+    def grounds(self) -> Grounds | None:
+        """`grounding` as a `Grounds`, None for False."""
+        grounding = self.grounding
+        if isinstance(grounding, Grounds):
+            return grounding
+        return Grounds() if grounding else None
 
-    @cached_property
-    def _folded(self) -> tuple[str, ...]:
-        return tuple(_fold(text) for text in self.constraints)
+
+def _constraints(given: Any) -> tuple[Constraint, ...]:
+    if isinstance(given, str | re.Pattern) or not _is_iterable(given):
+        remedy = "write constraints=(text,)"
+        raise misuse("Checks.constraints", given, "a tuple of constraints", remedy)
+    constraints = tuple(given)
+    for constraint in constraints:
+        pattern = constraint.pattern if isinstance(constraint, re.Pattern) else constraint
+        if isinstance(pattern, str) and pattern:
+            continue
+        if isinstance(pattern, str | bytes) or not callable(pattern):
+            wanted = "a text that is not empty, a compiled pattern of text or a function"
+            raise misuse("Checks.constraints item", constraint, wanted)
+        if inspect.iscoroutinefunction(pattern):
+            wanted = "a sync function of a text"
+            raise misuse("Checks.constraints item", constraint, wanted, "give it as verify")
+    return constraints
 
 
 def validate_result(result_type: Any, result: object) -> object:
@@ -196,55 +232,8 @@ def _early(result_type: Any) -> None:
         return
 
 
-def _fold(text: str) -> str:
-    if text.isascii():
-        return text.lower()
-    from unicodedata import normalize
-
-    return normalize("NFC", text.casefold())
-
-
 def _is_iterable(value: object) -> bool:
     return isinstance(value, Iterable)
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str) or not name or name == "<lambda>":
-        raise misuse("Checks.tools name", name, "a text that is not empty", _TOOLS_REMEDY)
-    return name
-
-
-def _schema(name: object, value: object) -> Schema | None:
-    if value is None or callable(value):
-        return None
-    if isinstance(value, Mapping):
-        return cast("Schema", value)
-    wanted = "a JSON Schema (a mapping) or None"
-    raise misuse(f"Checks.tools[{name!r}]", value, wanted, "None if it is not known")
-
-
-def _entry(tool: object) -> tuple[str, Schema | None]:
-    if isinstance(tool, str):
-        return _name(tool), None
-    if isinstance(tool, Mapping):
-        return _definition(cast("Mapping[str, Any]", tool))
-    for attribute in ("name", "__name__"):
-        name = getattr(tool, attribute, None)
-        if isinstance(name, str):
-            return _name(name), None
-    wanted = "a name, a function, an object with a name or a tool definition"
-    raise misuse("Checks.tools item", tool, wanted, _TOOLS_REMEDY)
-
-
-def _definition(tool: Mapping[str, Any]) -> tuple[str, Schema | None]:
-    inner = tool.get("function", tool)
-    function = cast("Mapping[str, Any]", inner if isinstance(inner, Mapping) else {})
-    if not isinstance(function.get("name"), str):
-        wanted = "a tool definition with a name"
-        raise misuse("Checks.tools item", tool, wanted, _TOOLS_REMEDY)
-    name = _name(function["name"])
-    schema = next((function[key] for key in _SCHEMA_KEYS if key in function), None)
-    return name, _schema(name, schema)
 
 
 @dataclass(frozen=True)

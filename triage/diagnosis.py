@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
-from .steps import refuse
+from .steps import Usage, refuse
 from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Severity, severity_of
 
 
@@ -37,7 +37,8 @@ class Diagnosis:
     the earliest decisive step, None if no step decided. user_message: for an end user, no internals.
     technical_details: for an engineer. hint: what the next attempt should do otherwise. suggestions:
     for a person. retry_after_s: the delay the other side asked for, seconds, None if it asked for
-    none. candidates: other types considered, likeliest first. classifier: who says so.
+    none. candidates: other types considered, likeliest first. classifier: who says so. usage: what
+    the diagnosis itself consumed, None if no model was asked; a run counts it with its own.
 
     Raises TypeError or ValueError for a field of the wrong type or value.
     """
@@ -56,6 +57,7 @@ class Diagnosis:
     retry_after_s: float | None = None
     candidates: tuple[FailureType, ...] = ()
     classifier: str = ""
+    usage: Usage | None = None
 
     def __post_init__(self) -> None:
         # What is right already is left alone: most diagnoses are made by our own rules.
@@ -76,6 +78,34 @@ class Diagnosis:
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
         return f"{self.failure_type}{cause}, {self.severity}, confidence {self.confidence:.2f}"
+
+    def format_for_llm(self, max_chars: int = 1_500) -> str:
+        """What the next attempt should know, as text for a prompt: most useful first.
+
+        Without credentials; what was said by errors and tools is in quotation marks, as data. Equal
+        diagnoses give equal texts. max_chars: at most so many characters, from 1; a longer text is
+        cut and ends in "…". Raises TypeError or ValueError for another value.
+        """
+        from ._report import for_llm
+
+        return for_llm(self, _limit("format_for_llm", max_chars))
+
+    def format_for_person(self, max_chars: int = 4_000) -> str:
+        """Everything the diagnosis says, one thing a line, for whoever has to act.
+
+        Without credentials, and cut as `format_for_llm` cuts.
+        """
+        from ._report import for_person
+
+        return for_person(self, _limit("format_for_person", max_chars))
+
+
+def _limit(name: str, max_chars: object) -> int:
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int):
+        raise refuse(f"{name}() max_chars", max_chars, "a whole number from 1")
+    if max_chars < 1:
+        raise ValueError(f"{name}() max_chars must be 1 or more, not {max_chars}")
+    return max_chars
 
 
 def _member(enum: type[E], name: str, value: object) -> E:
@@ -102,6 +132,8 @@ def _check_numbers(diagnosis: Diagnosis) -> None:
         raise refuse("Diagnosis.critical_step", step, "a step's index or None")
     if step is not None and step < 0:
         raise ValueError(f"Diagnosis.critical_step must be 0 or more, not {step}")
+    if diagnosis.usage is not None and not isinstance(diagnosis.usage, Usage):
+        raise refuse("Diagnosis.usage", diagnosis.usage, "a Usage or None")
 
 
 def _check_evidence(evidence: Evidence) -> None:

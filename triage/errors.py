@@ -10,7 +10,16 @@ TriageError
 ├── AttemptOver                a handle of an attempt was used after its end
 ├── ResultLost                    a call has happened, and its result is gone
 └── StoreError                 the store could not do it
-    └── StaleWriter            another process owns the run now
+    ├── StaleWriter            another process owns the run now
+    ├── RunBusy                another process' lease on the run lives
+    ├── RunOver                the run has finished: there is nothing to take over
+    ├── DeadLetter             too many workers have died with this run
+    ├── UnknownRun             the store knows no such run
+    ├── StoreUnavailable       locked, gone, not answering, or closed to us: later may be better
+    ├── StoreFull              no room is left
+    ├── StoreReadOnly          it may not be written
+    ├── StoreCorrupt           what it holds is damaged, or is no store
+    └── StoreTooNew            a newer release wrote it
 
 AttemptInterrupted             a BaseException: unwinds an attempt that has been stopped from inside
 """
@@ -132,6 +141,50 @@ class StoreError(TriageError):
 
 class StaleWriter(StoreError):
     """Another writer has gone on with this run: this one must stop."""
+
+
+class RunBusy(StoreError):
+    """The run has an owner whose lease lives. wait_s: seconds until it ends, unless it is renewed."""
+
+    wait_s: float
+
+    def __init__(
+        self, message: str, context: FailureContext | None = None, *, wait_s: float
+    ) -> None:
+        super().__init__(message, context)
+        self.wait_s = wait_s
+
+
+class RunOver(StoreError):
+    """The run has finished: its result or error stands in its journal."""
+
+
+class DeadLetter(StoreError):
+    """The run was taken over too often without coming to an end: its workers seem to die of it."""
+
+
+class UnknownRun(StoreError, LookupError):
+    """The store knows no run of this id."""
+
+
+class StoreUnavailable(StoreError):
+    """The store is locked, unreachable or refuses us. To try again later may help."""
+
+
+class StoreFull(StoreError):
+    """The store has no room left. What it holds can be read; nothing of the append was kept."""
+
+
+class StoreReadOnly(StoreError):
+    """The store may be read, not written."""
+
+
+class StoreCorrupt(StoreError):
+    """What the store holds is damaged, or is no store of triage. It is left as it is."""
+
+
+class StoreTooNew(StoreError):
+    """A newer release of triage wrote this. It is left as it is."""
 
 
 class AttemptInterrupted(BaseException):

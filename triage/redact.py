@@ -22,7 +22,12 @@ _SHAPES = (
     r"(?i:\b(?:bearer|basic)\s{1,4})[A-Za-z0-9._~+/=-]{8,4096}",
     r"(?<=://)[^\s:/@]{1,256}:[^\s/@]{1,256}(?=@)",  # user:password in a URL
     r"-----BEGIN [A-Z ]{1,40}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,16384}",
-    r"(?i:\b(?:api[_-]?key|password|passwd|secret|authorization)\b[\"']?\s{0,4}[=:]\s{0,4})[\"']?[^\s\"',;&]{4,512}",
+    # A name may end so: OPENAI_API_KEY, aws_secret_access_key, AccountKey.
+    (
+        r"(?i:(?:api[_-]?key|password|passwd|pwd|secret|authorization|access[_-]?key|account[_-]?key|"
+        r"private[_-]?key|shared[_-]?access[_-]?(?:key|signature)|client[_-]?secret)"
+        r"[\"']?\s{0,4}[=:]\s{0,4})[\"']?[^\s\"',;&]{4,512}"
+    ),
     # A token by name only where it looks like one: parsers complain of an "unexpected token: name".
     r"(?i:\btoken\b[\"']?\s{0,4}[=:]\s{0,4})[\"']?[A-Za-z0-9._~+/-]{16,512}",
 )

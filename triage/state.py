@@ -35,6 +35,9 @@ from .failures import Attempt, ErrorInfo
 from .steps import NO_USAGE, Step, Trajectory, Usage
 from .taxonomy import UNSAFE
 
+_TIMESTAMP = Step._fields.index("timestamp")
+_new = tuple.__new__
+
 
 def is_call(step: Step) -> bool:
     """True for the step of a recorded call."""
@@ -225,23 +228,26 @@ class RunState:
         self.ledgers.append(self.ledger)
 
     def _apply_step(self, event: StepRecorded) -> None:
-        step = event.step
-        fields = list(step)
-        fields[0] = event.index
-        if step.timestamp is None:
-            fields[11] = event.time
-        self.ledger.steps.append(tuple.__new__(Step, fields))
-        self.ledger.positions.append(event.seq)
-        if step.metadata and step.metadata.get("replayed"):
+        self.take_step(event.seq, event.time, event.index, event.step)
+
+    def take_step(self, seq: int, time: float, index: int, step: Step) -> None:
+        """Take in a step that was recorded at a position; what `apply` does with its event."""
+        timestamp = time if step[_TIMESTAMP] is None else step[_TIMESTAMP]
+        taken = _new(Step, (index, *step[1:_TIMESTAMP], timestamp, step[_TIMESTAMP + 1]))
+        ledger = self.ledger
+        ledger.steps.append(taken)
+        ledger.positions.append(seq)
+        self.last_seq = seq
+        metadata, effect = taken.metadata, taken.effect
+        if metadata is not None and metadata.get("replayed"):
             return  # reused, so it cost nothing
-        if step.effect is not None and step.effect in UNSAFE and not is_call(step):
-            key = f"step@{event.seq}"
-            self.effects.append(HandWritten(key, event.seq, step.action, step.effect.value))
+        if effect is not None and effect in UNSAFE and not is_call(taken):
+            self.effects.append(HandWritten(f"step@{seq}", seq, taken.action, effect.value))
         self.all_steps += 1
-        if step.tool_called is not None:
+        if taken.tool_called is not None:
             self.tool_calls += 1
-        if step.usage is not None:
-            self._use(step.usage)
+        if taken.usage is not None:
+            self._use(taken.usage)
 
     def _apply_state(self, event: StateUpdated) -> None:
         self.ledger.update(event.seq, event.values)
@@ -311,17 +317,18 @@ class RunState:
         trajectory = Trajectory(
             self.ledger.steps, error=event.error, attempt=event.attempt, task=self.task
         )
+        # In the order of the fields, which costs half of naming them.
         self.history.append(
             Attempt(
-                number=event.attempt,
-                trajectory=trajectory,
-                state=dict(self.ledger.state),
-                error=event.error,
-                diagnosis=event.diagnosis,
-                action=None,
-                usage=self.attempt_usage,
-                started=self._attempt_started,
-                ended=event.time,
+                event.attempt,
+                trajectory,
+                self.ledger.state.copy(),
+                event.error,
+                event.diagnosis,
+                None,
+                self.attempt_usage,
+                self._attempt_started,
+                event.time,
             )
         )
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
 from ._plain import HUGE, LEAST, plain
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable
+
     from .failures import ErrorInfo
+
+Constraint: TypeAlias = "str | re.Pattern[str] | Callable[[str], bool | str | None]"
+"""What no output may be: a text it must not contain, a pattern it must not match, or a function of
+the output's text that answers True or None (fine), or False or a reason (broken)."""
 
 
 def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeError:
@@ -242,7 +249,7 @@ class Trajectory(Sequence[Step]):
     Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
     or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
     that exist, name to JSON Schema of the arguments (None where it is not known); empty means the
-    manifest is not known. constraints: strings no output may contain.
+    manifest is not known. constraints: what no output may be.
     """
 
     __slots__ = ("_steps", "attempt", "constraints", "error", "task", "tools")
@@ -255,7 +262,7 @@ class Trajectory(Sequence[Step]):
         attempt: int = 1,
         task: Any = None,
         tools: Mapping[str, Any] | None = None,
-        constraints: tuple[str, ...] = (),
+        constraints: tuple[Constraint, ...] = (),
     ) -> None:
         self._steps = tuple(steps)
         self.error = error

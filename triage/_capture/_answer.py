@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 from ._probe import attr, call, entry, is_a, plain, some, text_of, whole, words
 
-_STATUS_NAMES = ("status_code", "status", "http_status", "http_code", "statusCode", "code")
+_STATUS_NAMES = (
+    "status_code",
+    "status",
+    "http_status",
+    "http_code",
+    "statusCode",
+    "response_code",
+    "code",
+)
 _RESPONSE_NAMES = ("response", "resp", "http_response", "reply")
 _BODY_NAMES = ("body", "response_body", "json_body", "error_data", "data", "details", "content")
 _MAX_BODY = 16_000
@@ -182,7 +190,7 @@ def _code(exc: BaseException, body: Any, names: tuple[str, ...]) -> str | None:
         code = reader(exc, body)
         if code is not None:
             return code
-    return _number_code(exc, names)
+    return _driver_code(exc, names) or _number_code(exc, names)
 
 
 def _sql_code(exc: BaseException, _: Any) -> str | None:
@@ -191,6 +199,18 @@ def _sql_code(exc: BaseException, _: Any) -> str | None:
         if code is not None:
             return code
     return None
+
+
+def _driver_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
+    """What drivers of databases put first among the arguments: an SQLSTATE, or MySQL's number."""
+    if "DatabaseError" not in names and "MySQLError" not in names:
+        return None
+    first = next(iter(some(attr(exc, "args"), 1)), None)
+    number = whole(first)
+    if number is not None:
+        return f"MYSQL_{number}" if "MySQLError" in names else None
+    code = words(first, 6)
+    return code if code is not None and len(code) == 5 and code.isalnum() else None  # noqa: PLR2004 - the length of an SQLSTATE
 
 
 def _grpc_code(exc: BaseException, _: Any) -> str | None:
@@ -214,8 +234,9 @@ def _provider_code(exc: BaseException, body: Any) -> str | None:
         code = words(attr(exc, name))
         if code is not None and not code.isdigit():
             return code
-    found = words(attr(attr(exc, "error"), "code"))
-    if found is not None:
+    error = attr(exc, "error")
+    found = words(error, 60) if is_a(error, str) else words(attr(error, "code"))
+    if found is not None and found.isascii() and " " not in found:
         return found
     return _body_code(body)
 
@@ -239,6 +260,8 @@ def _number_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
     if number is not None and is_a(exc, OSError):
         return _errno_name(exc, number, names)
     number = whole(attr(exc, "code"))
+    if number is None:
+        number = whole(attr(attr(exc, "error"), "code"))
     if number is not None and not is_a(exc, SystemExit):
         return str(number)
     return words(attr(exc, "type")) if attr(exc, "body") is not None else None

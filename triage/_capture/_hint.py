@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from triage.steps import refuse
 from triage.taxonomy import Cause, FailureType, Severity
 
-from ._probe import attr, entry
+from ._probe import entry
+from ._trust import attributes_of
 
 _HINT = "_triage_hint"
 _NOT_ATTEMPTED = "_triage_not_attempted"
@@ -19,7 +20,7 @@ E = TypeVar("E", bound=BaseException)
 
 def written(exc: BaseException) -> dict[str, Any] | None:
     """The fields `hint` wrote onto the exception, None without any."""
-    found = attr(exc, _HINT)
+    found = attributes_of(exc).get(_HINT)
     if not isinstance(found, Mapping):
         return None
     fields = {name: value for name in _FIELDS if (value := entry(found, name)) is not None}
@@ -28,7 +29,7 @@ def written(exc: BaseException) -> dict[str, Any] | None:
 
 def is_not_attempted(exc: BaseException) -> bool:
     """Whether `not_attempted` marked the exception."""
-    return attr(exc, _NOT_ATTEMPTED) is True
+    return attributes_of(exc).get(_NOT_ATTEMPTED) is True
 
 
 def hint(
@@ -47,8 +48,7 @@ def hint(
     the other fields replace the diagnosis' own. failure_type: one of ten, as member or value.
     cause: a finer name, an own one too. severity: what may be done next. hint: what the next
     attempt is told. retry_after_s: seconds to wait, finite, from 0. user_message: for an end user.
-    A later call adds to an earlier one. An exception that refuses every attribute is returned as it
-    is.
+    A later call adds to an earlier one, and an exception that refuses attributes takes these.
 
     Raises TypeError or ValueError naming the field if a value is of the wrong type or value.
     """
@@ -80,12 +80,8 @@ def not_attempted(exc: E) -> E:
 
 
 def _attach(exc: BaseException, name: str, value: object) -> None:
-    for setter in (setattr, object.__setattr__):
-        try:
-            setter(exc, name, value)
-        except Exception:  # noqa: BLE001, S112 - slots or a __setattr__ that refuses: the next way, or none
-            continue
-        return
+    # Past any `__setattr__`: an exception always has a place for attributes.
+    attributes_of(exc)[name] = value
 
 
 def _member(enum: type[FailureType | Severity], field: str, value: object) -> str | None:

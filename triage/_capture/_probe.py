@@ -49,7 +49,10 @@ def is_a(value: object, kind: type[T]) -> bool:
 
 def is_mapping(value: object) -> bool:
     """Whether the value's real class is a mapping."""
-    return issubclass(type(value), Mapping)
+    try:
+        return issubclass(type(value), Mapping)
+    except Exception:  # noqa: BLE001 - a metaclass that cannot be hashed, for one
+        return False
 
 
 def text_of(value: object, limit: int = MAX_TEXT) -> str:

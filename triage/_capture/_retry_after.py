@@ -1,8 +1,10 @@
-"""How long the other side asked to wait: headers first, typed details next, the text last.
+"""How long the other side asked to wait: headers first, typed details next, then the text.
 
 Sources: RFC 9110 section 10.2.3 (`Retry-After`, seconds or a date), the `retry-after-ms` and
 `x-ms-retry-after-ms` headers of model providers, the `RateLimit` header's `t` of the IETF draft,
-`google.rpc.RetryInfo` as object, as JSON and in gRPC trailers.
+`google.rpc.RetryInfo` as object, as JSON and in gRPC trailers. Last of all, and only of an answer
+that refuses for a rate: when the window that is used up begins anew (`x-ratelimit-reset-*`,
+`anthropic-ratelimit-*-reset`, `RateLimit-Reset`), which says less than a delay asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +20,13 @@ _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
 _BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_EPOCH = 1e9
+"""From here a number is a time since 1970, in seconds, and from a thousand times that in milliseconds."""
+_LONGEST = 366 * 86_400.0
+"""Seconds; what is longer is no delay anybody asks for."""
+_LONGEST_WINDOW = 86_400.0
+"""Seconds; a window that begins anew later than in a day is a quota, and nothing to wait for."""
+_RATES = frozenset({429, 403})
 
 
 @cache
@@ -82,11 +91,15 @@ def from_headers(headers: object, now: float) -> float | None:
     for name in _MILLISECONDS:
         delay = seconds(header(headers, name))
         if delay is not None:
-            return delay / 1000
+            return delay / 1000 if delay <= 1000 * _LONGEST else None
     value = header(headers, "retry-after")
     if value is not None:
         delay = seconds(value)
-        return _until(value, header(headers, "date"), now) if delay is None else delay
+        if delay is None:
+            delay = _until(value, header(headers, "date"), now)
+        elif delay >= _EPOCH:  # a time, where a number of seconds was agreed
+            delay = _left(delay, now)
+        return delay if delay is not None and delay <= _LONGEST else None
     value = header(headers, "ratelimit")
     if value is not None:
         fields = {
@@ -96,6 +109,63 @@ def from_headers(headers: object, now: float) -> float | None:
         if fields.get("r", "0").strip() == "0":
             return seconds(fields.get("t"))
     return None
+
+
+def from_windows(headers: object, status: int | None, now: float) -> float | None:
+    """Seconds until every window of a rate that is used up begins anew, None where none is.
+
+    A window whose header says that something remains is not the one that refused.
+    """
+    if status not in _RATES:
+        return None
+    found = {
+        name: text_of(value, 60)
+        for key, value in items(headers)
+        if "rate" in (name := text_of(key, 60).lower())
+    }
+    left: list[float] = []
+    for name, value in found.items():
+        if "reset" not in name:
+            continue
+        remaining = found.get(name.replace("reset", "remaining"))
+        # Forbidden is no matter of a rate unless the answer says that nothing remains.
+        if remaining is None and status == 429:  # noqa: PLR2004 - too many requests
+            remaining = "0"
+        if remaining is not None and seconds(remaining) == 0:
+            delay = _window(value.strip(), now)
+            if delay is not None and 0 <= delay <= _LONGEST_WINDOW:
+                left.append(delay)
+    return max(left, default=None)
+
+
+def _window(value: str, now: float) -> float | None:
+    """A span (`"6m0s"`, `"20ms"`, `"4"`), a time since 1970 or a date, as seconds from now."""
+    number = seconds(value)
+    if number is not None:
+        return _left(number, now) if number >= _EPOCH else number
+    spans = _spans().fullmatch(value)
+    if spans is not None and value:
+        days, hours, minutes, rest, milli = (float(part or 0) for part in spans.groups())
+        return round(86_400 * days + 3600 * hours + 60 * minutes + rest + milli / 1000, 6)
+    from datetime import datetime
+
+    try:
+        then = datetime.fromisoformat(value)
+    except ValueError:
+        return _until(value, None, now)
+    # A time without a zone could be anywhere's.
+    return None if then.tzinfo is None else then.timestamp() - now
+
+
+@cache
+def _spans() -> re.Pattern[str]:
+    number = r"(\d{1,9}(?:\.\d{1,9})?)"
+    return re.compile("".join(rf"(?:{number}{unit})?" for unit in ("d", "h", "m", "s", "ms")))
+
+
+def _left(moment: float, now: float) -> float:
+    """Seconds from now to a time since 1970, given in seconds or in milliseconds."""
+    return max(0.0, (moment / 1000 if moment >= 1000 * _EPOCH else moment) - now)
 
 
 def _until(value: str, date: str | None, now: float) -> float | None:

@@ -16,6 +16,7 @@ from triage.taxonomy import Cause, FailureType, Severity
 
 from ._fields import fields_of, not_json
 from ._shown import as_json, call_text, quote
+from .detectors._hints import hint as of_finding
 
 _MAX_NAMES = 20
 _MAX_TOOLS = 64
@@ -41,6 +42,9 @@ def hint(case: Case) -> str | None:
     """What to do otherwise, in full sentences; None where the same again is right, after a while."""
     if case.failure_type is FailureType.EXTERNAL_FAULT and case.severity is Severity.RETRIABLE:
         return None
+    told = of_finding(case.failure_type, case.cause, case.found)
+    if told is not None:
+        return told
     writer = _WRITERS.get(case.cause or "") or _BY_TYPE.get(case.failure_type, _unknown)
     return writer(case)
 

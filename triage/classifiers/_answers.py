@@ -46,7 +46,7 @@ ANSWER_RULES: tuple[Rule, ...] = (
         more system memory .{0,40}than is available
         """,
         on=r"""
-        write /tmp/x: no space left on device
+        write data.bin: no space left on device
         model requires more system memory (38 GiB) than is available (15 GiB)
         """,
         not_on=r"""

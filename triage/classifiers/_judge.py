@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from triage.failures import ErrorInfo
@@ -86,6 +86,7 @@ class Judge:
                 table = self._by[rule.looks_at]
                 for key in rule.keys:
                     table.setdefault(key, rule)
+        self._by_words = lru_cache(maxsize=1024)(self._named)
         for kind in FailureType:
             self._over[kind] = [rule for rule in self._texts["text"] if _may_refine(rule, kind)]
 
@@ -166,26 +167,43 @@ class Judge:
             if rule is None and sql:
                 rule = self._by["code"].get(code[:_CLASS_LENGTH])
             if rule is None:
-                rule = self._by_words(words_of(code))
+                rule = self._by_words(words_of(code), True)  # noqa: FBT003 - a cached method takes no names
             if rule is not None:
                 yield Verdict(rule, f"code {code}", (info,))
 
     def _name(self, info: ErrorInfo) -> Verdict | None:
         table = self._by["name"]
+        # A library's own base class says what its names are: `InvalidPath(VaultError)`.
+        base = next((entry for entry in info.mro[1:2] if not entry.startswith("builtins.")), "")
         for entry in info.mro or (info.type_name,):
             name = entry.rpartition(".")[2]
-            rule = table.get(entry) or self._by_words(words_of(name))
+            stated = name.endswith(_STATES) or base.endswith(_STATES)
+            rule = table.get(entry) or self._by_words(words_of(name), stated)
             if rule is not None:
                 return Verdict(rule, f"class {name}", (info,))
         return None
 
-    def _by_words(self, words: tuple[str, ...]) -> Rule | None:
+    def _named(self, words: tuple[str, ...], stated: bool) -> Rule | None:  # noqa: FBT001 - as above
+        """The rule on a name: of the whole, else of its end, else of what it begins to say.
+
+        stated: the name is that of an error, so that its beginning says what is wrong.
+        """
         table = self._by["name"]
         whole = table.get(f"={' '.join(words)}")
         if whole is not None:
             return whole
         for start in range(max(0, len(words) - 5), len(words)):
             rule = table.get(" ".join(words[start:]))
+            if rule is not None:
+                return rule
+        last = words[-1] if words else ""
+        if last in _NOTHING_MORE and len(words) > 1:
+            return self._by_words(words[:-1], stated)
+        if not stated or last in _ABOUT_SETTINGS:
+            return None
+        for start in range(min(len(words) - 1, 5)):
+            two = f"{words[start]} {words[start + 1]} *" if start + 2 < len(words) else ""
+            rule = table.get(two) or table.get(f"{words[start]} *")
             if rule is not None:
                 return rule
         return None
@@ -254,6 +272,11 @@ class Judge:
         return weak
 
 
+_STATES = ("Error", "Exception")
+_NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
+"""Last words of a name that say no more than that something went wrong."""
+_ABOUT_SETTINGS = frozenset({"config", "configuration", "settings", "option", "options"})
+"""Last words of names that are about a setting: `InvalidTimeoutConfig` is about no invalid data."""
 _GENERAL = frozenset(
     {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
 )
@@ -297,15 +320,22 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
             continue
         limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
         # Some services answer 400 to everything; their code, not their status, says what it was.
-        coded = other is not named and other.rule.failure_type is FailureType.EXTERNAL_FAULT
+        coded = other is not named and other.rule.failure_type is not FailureType.SCHEMA_MISMATCH
         coarse = coded and status.rule.cause == Cause.BAD_REQUEST
-        same = (
+        # A status that a client made up for data it refused itself: no answer came with it.
+        own = other.rule.failure_type is FailureType.SCHEMA_MISMATCH and _made_up(status)
+        same = other.rule.cause == Cause.MISSING_RESOURCE and (
             other.rule.failure_type is status.rule.failure_type
-            and other.rule.cause == Cause.MISSING_RESOURCE
+            or status.rule.cause == Cause.BAD_REQUEST
         )
-        if limits or same or coarse:
+        if limits or same or coarse or own:
             return other
     return status
+
+
+def _made_up(status: Verdict) -> bool:
+    info = status.info
+    return info.status_code == 500 and info.body is None  # noqa: PLR2004 - the status of any defect
 
 
 def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict | None:

@@ -14,6 +14,7 @@ _FOR_USERS: dict[str, str] = {
     Cause.CONTENT_FILTER: "The request was refused by a content policy. Please put it differently.",
     Cause.BAD_RESPONSE: "A service gave an answer that could not be read.",
     Cause.CANCELLED: "The task was cancelled.",
+    Cause.UNGROUNDED: "The assistant said something it has no source for.",
 }
 _FOR_USERS_BY_TYPE: dict[FailureType, str] = {
     FailureType.WRONG_TOOL_CALLED: "The assistant tried something it cannot do.",

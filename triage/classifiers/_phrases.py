@@ -11,13 +11,16 @@ exceed(?:s|ed|ing)? (?:the |this |its )?(?:model'?s? )?(?:maximum |available )?
 prompt is too long
 input is too long
 input length exceeds
-too many (?:input )?tokens
+too many (?:input )?tokens(?!.{0,3}(?:please |per |wait|try|slow|retry))
+exceeds? context limit
+(?:maximum|max) context length
 reduce (?:the|your) (?:length of (?:the|your) )?(?:messages|prompt|input)
 tokens \+ `?max new tokens`? must be
 (?:input )?token count .{0,40}exceeds
 exceeds the maximum number of (?:input )?tokens
 request too large for .{0,80}tokens
 longer than the model'?s? (?:maximum )?context
+must have (?:less|fewer) than \d{1,9} tokens
 """
 
 QUOTA = r"""
@@ -33,6 +36,12 @@ no quota left
 enable billing
 (?:calls|requests|messages) ?(?:/|per) ?(?:a )?month
 prepaid credits
+reached your (?:specified )?(?:api )?(?:usage|spend(?:ing)?|credit) limits?
+run out of (?:searches|credits?|funds|quota|balance|api calls)
+exceeds your plan'?s
+usage limit (?:for|of) (?:your|this|the) plan
+recharge your account
+top up your
 arrears
 payment (?:is )?required
 """
@@ -78,7 +87,11 @@ unable to access model
 deployment .{0,60}does not exist
 no such model
 unknown model
-is not a valid model
+no endpoints found for
+is not a valid model(?: identifier| id| name)?
+invalid model(?: name| id)?: [\w./:@ ]{1,80}
+models/[\w.:@ ]{1,80} (?:is |was )?not found
+model (?:identifier|id|name) is (?:invalid|not valid|unknown)
 model: [\w./: ]{0,40}\d[\w./: ]{0,20}$
 """
 
@@ -93,6 +106,8 @@ sslv3 alert
 err cert \w{1,40}
 err ssl \w{1,40}
 unknown ca
+signed by (?:an )?unknown authority
+x509
 host key verification failed
 certificate is not (?:yet )?(?:valid|trusted)
 not found in known hosts
@@ -111,6 +126,7 @@ name resolution
 name not resolved
 no address associated with hostname
 errors resolving
+no such host(?: is known)?
 getaddrinfo (?:enotfound|eai again)
 """
 
@@ -126,7 +142,10 @@ server closed the connection
 remote end closed
 peer closed connection
 server disconnected
-connection (?:was )?(?:unexpectedly )?closed (?:unexpectedly|by)
+connection (?:was |has been )?(?:unexpectedly )?closed (?:unexpectedly|by)
+upstream connect error
+(?:connect|disconnect)/reset before headers
+socket hang ?up
 connection unexpectedly closed
 could not connect to \w{1,100}
 can'?t connect to \w{1,100}
@@ -149,7 +168,15 @@ connection lost
 cannot connect to host
 unable to connect to proxy
 error reading ssh protocol banner
+no existing session
 socket is closed
+defunct connection
+(?:fail(?:ed)?|unable|could not|cannot) (?:to )?connect(?:ing)? to (?:any|all|(?:the )?(?:\w{1,20} )?
+    (?:server|servers|database|broker|brokers|host|node|cluster))
+^connection closed\.?$
+unexpected eof while reading
+eof occurred in violation of protocol
+tls/ssl connection has been closed
 """
 
 TIMEOUT = r"""

@@ -24,7 +24,8 @@ class Rule(NamedTuple):
     - `"name"`: the end of a class name or of a provider's code, in words without `error` or
     `exception`:
       `"rate limit"` fits RateLimitError, LMRateLimitError and `rate_limit_error`, not
-      RateLimitSettings. A key with a dot is a full class name and fits only that class.
+      RateLimitSettings; `"invalid *"` fits a name of an error or a code that has these words and
+      more after them. A key with a dot is a full class name and fits only that class.
     - `"answer"`: regular expressions on what the other side answered; tried only on errors that
     carry an
       answer (a status, a code, a body), in lower case with `_` and `-` as spaces.
@@ -125,7 +126,7 @@ def lines(block: str) -> tuple[str, ...]:
 
 
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+"
-_EMPTY_WORDS = frozenset({"error", "errors", "exception", "err", "exc", "response", "fault"})
+_EMPTY_WORDS = frozenset({"error", "errors", "exception", "err", "exc", "fault"})
 
 
 @cache

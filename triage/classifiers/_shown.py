@@ -15,23 +15,26 @@ _MAX_SAID = 160
 
 
 def quote(value: object, limit: int = MAX_QUOTE) -> str:
-    """A value in quotes, on one line, cut: it can be read, and not mistaken for an instruction."""
+    """A value in quotes, on one line, cut, without what looks like a credential.
+
+    It can be read, and not mistaken for an instruction.
+    """
     text = value if isinstance(value, str) else _json(value)
-    text = " ".join(text[: 4 * limit].split()).replace('"', "'")
+    text = " ".join(redact(text[: 4 * limit]).split()).replace('"', "'")
     return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 
 def said_by(text: str) -> str:
-    """What an error said, for evidence: in quotes, cut, and without what looks like a credential."""
-    return quote(redact(text[: 4 * _MAX_SAID]), _MAX_SAID)
+    """What an error said, for evidence."""
+    return quote(text, _MAX_SAID)
 
 
 def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
-    """A value as JSON on one line, cut; texts in it stay in quotes, also where they are cut."""
+    """A value as JSON on one line, cut and without credentials; texts in it stay in quotes."""
     found = _parsed(value)
     if isinstance(found, str):
         found = found[: 4 * limit]
-    text = " ".join(_json(found)[: 4 * limit].split())
+    text = " ".join(redact(_json(found)[: 4 * limit]).split())
     if len(text) <= limit:
         return text
     cut = text[: limit - 2].rstrip("\\")

@@ -56,6 +56,7 @@ _sql = partial(_rule, "sql", "ISO 9075 SQLSTATE classes; PostgreSQL appendix A")
 _errno = partial(_rule, "errno", "POSIX errno.h")
 _grpc = partial(_rule, "grpc", "gRPC status codes, google.rpc.Code")
 _sqlite = partial(_rule, "sqlite", "sqlite.org/rescode.html")
+_mysql = partial(_rule, "mysql", "MySQL reference manual, error messages")
 _amqp = partial(_rule, "amqp", "AMQP 0-9-1, reply codes")
 _smtp = partial(_rule, "smtp", "RFC 5321 and RFC 4954, reply codes")
 _jsonrpc = partial(_rule, "jsonrpc", "JSON-RPC 2.0 section 5.1, Model Context Protocol")
@@ -103,7 +104,7 @@ CODE_RULES: tuple[Rule, ...] = (
     _sql("disk", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "53100", near=("53300",)),
     _sql("conflict", _EXTERNAL, Cause.CONFLICT, "40 55"),
     _sql("auth", _EXTERNAL, Cause.AUTH, "28"),
-    _sql("connection", _EXTERNAL, Cause.CONNECTION, "08"),
+    _sql("connection", _EXTERNAL, Cause.CONNECTION, "08", weak=True),
     _sql("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "53 57"),
     _sql("server", _EXTERNAL, Cause.SERVER_ERROR, "58 XX"),
     _sql("integrity", _SCHEMA, Cause.BAD_REQUEST, "23 44"),
@@ -115,7 +116,7 @@ CODE_RULES: tuple[Rule, ...] = (
         Cause.CONNECTION,
         (
             "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ENETUNREACH EHOSTUNREACH ENETDOWN "
-            "EHOSTDOWN ENETRESET ENOTCONN ESHUTDOWN EADDRNOTAVAIL EIO"
+            "EHOSTDOWN ENETRESET ENOTCONN ESHUTDOWN EADDRNOTAVAIL EIO ESTALE EREMOTEIO"
         ),
         near=("ENOENT",),
     ),
@@ -125,12 +126,17 @@ CODE_RULES: tuple[Rule, ...] = (
         "missing",
         _MISSING,
         Cause.MISSING_RESOURCE,
-        "ENOENT ENOTDIR EISDIR EEXIST ENXIO ENODEV ENOTEMPTY",
+        "ENOENT ENOTDIR EISDIR EEXIST ENXIO ENODEV ENOTEMPTY ESRCH ECHILD",
         near=("EACCES",),
     ),
-    _errno("permission", _EXTERNAL, Cause.PERMISSION, "EACCES EPERM EROFS", near=("ENOENT",)),
     _errno(
-        "exhausted", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "ENOSPC EDQUOT EMFILE ENFILE ENOMEM EFBIG"
+        "permission", _EXTERNAL, Cause.PERMISSION, "EACCES EPERM EROFS ENOEXEC", near=("ENOENT",)
+    ),
+    _errno(
+        "exhausted",
+        _EXTERNAL,
+        Cause.RESOURCE_EXHAUSTED,
+        "ENOSPC EDQUOT EMFILE ENFILE ENOMEM EFBIG ENOBUFS",
     ),
     _errno(
         "busy",
@@ -139,6 +145,50 @@ CODE_RULES: tuple[Rule, ...] = (
         "EADDRINUSE EBUSY ETXTBSY EAGAIN EALREADY EINPROGRESS EDEADLK",
     ),
     _errno("name", _SCHEMA, Cause.INVALID_ARGUMENTS, "ENAMETOOLONG EILSEQ"),
+    _errno("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, "E2BIG EMSGSIZE", near=("ENOSPC",)),
+    # mysql
+    _mysql("auth", _EXTERNAL, Cause.AUTH, "MYSQL_1045 MYSQL_1698 MYSQL_1820 MYSQL_1862"),
+    _mysql(
+        "permission",
+        _EXTERNAL,
+        Cause.PERMISSION,
+        "MYSQL_1044 MYSQL_1142 MYSQL_1143 MYSQL_1227 MYSQL_1290 MYSQL_1370 MYSQL_1792 MYSQL_1836",
+    ),
+    _mysql("dns", _EXTERNAL, Cause.DNS, "MYSQL_2005"),
+    _mysql(
+        "connection",
+        _EXTERNAL,
+        Cause.CONNECTION,
+        "MYSQL_2002 MYSQL_2003 MYSQL_2006 MYSQL_2013 MYSQL_2055 MYSQL_1159 MYSQL_1161",
+    ),
+    _mysql("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "MYSQL_1040 MYSQL_1053 MYSQL_1203"),
+    _mysql("rate", _EXTERNAL, Cause.RATE_LIMITED, "MYSQL_1226"),
+    _mysql("deadlock", _EXTERNAL, Cause.DEADLOCK, "MYSQL_1213"),
+    _mysql("busy", _EXTERNAL, Cause.CONFLICT, "MYSQL_1205 MYSQL_3572 MYSQL_1020"),
+    _mysql("timeout", _EXTERNAL, Cause.TIMEOUT, "MYSQL_3024 MYSQL_1969"),
+    _mysql("disk", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "MYSQL_1021 MYSQL_1114 MYSQL_1041"),
+    _mysql(
+        "missing_object",
+        _MISSING,
+        Cause.MISSING_RESOURCE,
+        "MYSQL_1146 MYSQL_1054 MYSQL_1049 MYSQL_1051 MYSQL_1091 MYSQL_1109 MYSQL_1305",
+    ),
+    _mysql(
+        "integrity",
+        _SCHEMA,
+        Cause.BAD_REQUEST,
+        "MYSQL_1062 MYSQL_1048 MYSQL_1364 MYSQL_1451 MYSQL_1452 MYSQL_1216 MYSQL_1217 MYSQL_3819",
+    ),
+    _mysql(
+        "query",
+        _SCHEMA,
+        Cause.BAD_REQUEST,
+        (
+            "MYSQL_1064 MYSQL_1065 MYSQL_1149 MYSQL_1136 MYSQL_1055 MYSQL_1406 MYSQL_1264 "
+            "MYSQL_1366 MYSQL_1292 MYSQL_1265 MYSQL_1050 MYSQL_1007"
+        ),
+    ),
+    _mysql("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, "MYSQL_1153"),
     # grpc
     _grpc("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "UNAVAILABLE", weak=True),
     _grpc("rate_limited", _EXTERNAL, Cause.RATE_LIMITED, "RESOURCE_EXHAUSTED", weak=True),

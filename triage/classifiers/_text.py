@@ -6,11 +6,12 @@ linear in the length of the text. A number alone never fires.
 
 from __future__ import annotations
 
-from triage.taxonomy import Cause, FailureType
+from triage.taxonomy import Cause, FailureType, Severity
 
 from . import _phrases
 from ._rule import Rule
 from ._rule import word_rule as _rule
+from ._text_missing import MISSING_TEXTS
 from ._text_world import WORLD_TEXTS
 
 _SCHEMA = FailureType.SCHEMA_MISMATCH
@@ -27,11 +28,15 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         (?:unknown|no such|unregistered|invalid) tool(?: type| name)?:? ['\"`]?[\w.:]{1,80}
         tool ['\"`][\w.: ]{1,80}['\"`] (?:is |was |does )?not (?:found|available|exist|registered|
             defined|valid|known)
-        tool [\w.:]{1,80} (?:is |was |does )?not (?:found|available|exist|
+        (?:tool|function) [\w.:]{1,80} (?:is |was |does )?not (?:found|available|exist|
             registered)(?: in (?:the )?(?:tools?|registry|toolbox|agent|manifest)| ?[.,;:]| ?$)
         is not a valid tool
         is not (?:one of|among) the (?:explicitly )?(?:allowed|available|known|registered) tools
         no tool (?:named|called) ['\"`]?[\w.:]{1,80}
+        (?:tool|action) (?:named |called )?['\"`][\w.: ]{1,80}['\"`],? (?:which |that )?(?:is |was |do |
+            does )?(?:not|don'?t|doesn'?t|isn'?t) (?:in the list of tools|among|one of|exist)
+        no (?:handler|implementation|function) (?:is |was )?(?:registered |found |defined )?for
+            \ (?:the )?tool
         """,
         on=r"""
         Unknown tool: serch
@@ -53,6 +58,7 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         r"""
         maximum number of \d{1,9} iterations in \w{1,10} loop exceeded
         infinite loop detected
+        stuck in (?:a |an )?(?:infinite |endless )?loop
         repeated the same (?:action|call|step)
         """,
         on=r"""
@@ -77,6 +83,11 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
             used up|hit|exhausted)
         stopped due to (?:the )?(?:max(?:imum)? )?(?:iteration|step|turn)s?(?: limit)?
         (?:request|call) limit of \d{1,6} (?:was |has been |would be )?exceeded
+        (?:reached|exceeded|hit) (?:the )?max(?:imum)?(?: number)?(?: of)?(?: \d{1,6})? (?:allowed )?
+            (?:iterations?|steps?|turns?|rounds?|tool calls)
+        too many (?:tool calls|agent steps|iterations|turns)
+        (?:in|within) (?:the )?max(?:imum)?(?: number of)? (?:steps|iterations|turns)
+        max(?:imum)? run count(?: of)? \d{1,6} (?:reached|exceeded)
         """,
         on=r"""
         max iterations (4) reached
@@ -88,6 +99,24 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         step 429 of 900 failed
         gave up after step 500 of 900
         """,
+    ),
+    _rule(
+        "spend_budget",
+        FailureType.PLAN_INCOMPLETE,
+        Cause.STEP_BUDGET,
+        r"""
+        (?:token|cost|money|spend|spending) budget (?:of .{1,20} )?(?:is |was |has been )?(?:exhausted|
+            exceeded|used up|spent)
+        exceeded (?:the|your|its) (?:token|cost|spend|spending) budget
+        """,
+        on=r"""
+        Token budget of 10000 exhausted
+        the run exceeded its cost budget
+        """,
+        not_on=r"""
+        the budget of the ministry
+        """,
+        severity=Severity.CRITICAL,
     ),
     _rule(
         "incomplete",
@@ -114,11 +143,14 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         Cause.GUARDRAIL,
         r"""
         must not (?:contain|mention|include)
-        (?:violates|violated|breaks) (?:the|a) (?:constraint|policy|rule|guardrail)
+        (?:violates|violated|breaks) (?:the |a )?(?:constraint|policy|rule|guardrail)
         import of [\w.]{1,80} is not allowed
         blocked by (?:a |the )?(?:guardrail|policy|safety)
         guardrail (?:triggered|tripped|tripwire)
         not allowed by (?:the )?policy
+        (?:forbidden|disallowed|blocked) by robots\.?txt
+        prompt injection (?:was )?(?:detected|found|attempt)
+        jailbreak (?:was )?(?:detected|attempt)
         """,
         on=r"""
         the answer must not contain prices
@@ -167,10 +199,15 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         Cause.MALFORMED_OUTPUT,
         r"""
         could not parse (?:the )?(?:llm|lm|model|response|tool call|output)\w{0,3}
+        could not (?:extract|find) (?:a |an |the |any )?(?:tool (?:use|call)|json|action|answer|code)\w{0,3}
+        no (?:tool calls?|function calls?|json|code)(?: or function calls?)? (?:was |were )?found in
         failed to parse .{0,60}(?:completion|response|output|json)
         invalid json(?: output)?
         (?:are|is) not valid json
         code snippet is invalid
+        (?:llm|model|response|output|completion).{0,40} (?:did not|does not|didn'?t|doesn'?t) (?:contain|
+            return|match|produce|conform to|follow) (?:a |any |the )?(?:valid|expected|required) (?:json|
+            schema|format|structure|output)
         code parsing failed
         error in code parsing
         not (?:a )?valid json
@@ -198,6 +235,9 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         input validation error
         failed validation
         schema validation (?:failed|error)
+        missing required (?:argument|parameter|field|propert)\w{0,3}
+        required (?:arguments?|parameters?|fields?) (?:is |are )?missing
+        (?:exactly|at least|only) one of .{1,80} must be (?:provided|given|set|specified)
         field required
         contains unknown field
         object missing required field
@@ -234,6 +274,9 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         error binding parameter
         invalid selector
         unclosed quotation mark
+        not a valid (?:css |xpath )?selector
+        strict mode violation
+        has \d{1,6} columns? but \d{1,6} values? (?:were|was) supplied
         invalid syntax
         """,
         on=r"""
@@ -277,6 +320,7 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         header values may not contain
         does not appear to be an ipv4
         vector dimension error
+        dimension(?:ality)? .{0,60}(?:does not|doesn'?t) match
         expected dim
         is not a database
         badly formed hexadecimal uuid
@@ -297,18 +341,18 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
     ),
 )
 
-TEXT_RULES = (*_AGENT_TEXTS, *WORLD_TEXTS)
+TEXT_RULES = (*_AGENT_TEXTS, *WORLD_TEXTS, *MISSING_TEXTS)
 """All of them, in the order in which they are tried."""
 
 _ITS_NUMBER = r"([45]\d\d)(?= ?(?:$|[.,;:)\]'\"<>]| |error))"
 _NAMED = (
     "402(?= payment required)|405(?= method not allowed)|422(?= unprocessable)|429(?= too many requests)|"
     "500(?= internal server error)|502(?= bad gateway)|504(?= gateway time ?out)|"
-    "503(?= service (?:temporarily )?unavailable)"
+    "503(?= service (?:temporarily )?unavailable)|[45][0-9][0-9](?= (?:client|server) error(?!\\w))"
 )
 _NAMED_LIKE_WORDS = (
     "400(?= bad request)|401(?= unauthorized)|403(?= forbidden)|404(?= not found)|409(?= conflict)|"
-    "410(?= gone)|[45][0-9][0-9](?= (?:client|server) error)"
+    "410(?= gone)"
 )
 
 STATUS_IN_TEXT = (

@@ -1,4 +1,4 @@
-"""Rules on the words of any message: the other side, the machine, and things that are not there."""
+"""Rules on the words of any message: the other side and the machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from ._rule import Rule
 from ._rule import word_rule as _rule
 
 _EXTERNAL = FailureType.EXTERNAL_FAULT
-_MISSING = FailureType.HALLUCINATED_STATE
-_UNKNOWN = FailureType.UNKNOWN
 _PROVIDERS = "documented error texts of model and API providers"
 
 WORLD_TEXTS: tuple[Rule, ...] = (
@@ -42,6 +40,43 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         """,
     ),
     _rule(
+        "redirects",
+        _EXTERNAL,
+        Cause.BAD_REQUEST,
+        r"""
+        too many redirects
+        redirect loop
+        redirect error that would lead to an infinite loop
+        (?:exceeded|more than) \d{1,4} redirects
+        err too many redirects
+        """,
+        on=r"""
+        HTTP Error 302: a redirect error that would lead to an infinite loop.
+        Exceeded 30 redirects.
+        """,
+        not_on=r"""
+        the redirect was followed
+        """,
+        severity=Severity.CRITICAL,
+    ),
+    _rule(
+        "circuit",
+        _EXTERNAL,
+        Cause.CIRCUIT_OPEN,
+        r"""
+        circuit (?:breaker )?['\"`]?[\w.:]{0,60}['\"`]? ?is (?:currently |still )?open(?= ?(?:$|[.,;:]))
+        circuit breaker (?:still )?open
+        """,
+        on=r"""
+        Circuit payments is open
+        Timeout not elapsed yet, circuit breaker still open
+        """,
+        not_on=r"""
+        the circuit was short
+        circuit training is open to members
+        """,
+    ),
+    _rule(
         "lock",
         _EXTERNAL,
         Cause.CONFLICT,
@@ -51,12 +86,14 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         lock wait timeout
         could not serialize access
         could not be acquired
-        resource (?:is )?busy
+        (?:resource|device) (?:is )?busy
+        is busy running
         resource temporarily unavailable
         is locked by another
+        deadlock victim
         address already in use
         conflicted with another operation
-        version conflict
+        (?:version|write|update) conflict
         already in use
         """,
         on=r"""
@@ -136,6 +173,22 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         source=_PROVIDERS,
     ),
     _rule(
+        "model",
+        _EXTERNAL,
+        Cause.MODEL_MISSING,
+        r"""
+        is not a valid model(?: identifier| id| name)
+        model ['\"`][\w./: ]{1,80}['\"`] (?:was |is )?(?:not found|not available|does not exist|retired)
+        """,
+        on=r"""
+        lab/none is not a local folder and is not a valid model identifier listed on the hub
+        model 'llama9' not found
+        """,
+        not_on=r"""
+        the model of the car is unknown
+        """,
+    ),
+    _rule(
         "no_quota",
         _EXTERNAL,
         Cause.QUOTA_EXHAUSTED,
@@ -165,9 +218,11 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         (?:database|server|system) (?:system )?is (?:starting up|shutting down|in recovery)
         remaining connection slots
         service shutting down
-        tab crashed
+        (?:tab|page|target) crashed
         cluster is down
         no healthy upstream
+        no cluster leader
+        no leader (?:elected|available|for partition)
         model is (?:currently )?loading
         connection slots are reserved
         too many connections
@@ -232,7 +287,8 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         Cause.AUTH,
         r"""
         (?:invalid|incorrect|wrong|expired|revoked) (?:api ?key|credentials|password|access token|
-            auth token|bearer token)
+            auth token|bearer token|user ?name)
+        (?:api ?key|access key|credentials?|password) (?:has |have |is |are )?(?:been )?(?:expired|revoked)
         (?:password )?authentication failed
         invalid grant
         bad credentials
@@ -245,6 +301,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         wrongpass \w{1,100}
         authentication (?:is )?required
         access denied for user
+        incorrect (?:username|user name|login|password)(?: or password)?
         username and password not accepted
         token has (?:been )?(?:expired|revoked)
         unauthenticated
@@ -266,6 +323,9 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         r"""
         permission denied
         access denied
+        permission to access .{1,80} denied
+        (?:do|does) not have (?:the )?(?:\w{1,20} )?permissions?
+        don'?t have (?:the )?(?:\w{1,20} )?permissions?
         read ?only (?:database|transaction|file system)
         unable to open database file
         operation not permitted
@@ -281,91 +341,5 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         planning permission granted
         """,
         unquoted=True,
-    ),
-    _rule(
-        "deployment",
-        _UNKNOWN,
-        Cause.DEPLOYMENT,
-        r"""
-        please install
-        pip install
-        executable doesn'?t exist
-        command not found
-        no module named
-        is not installed
-        playwright install
-        executable needs to be in path
-        """,
-        on=r"""
-        Please install 'mlx-lm' extra
-        /bin/sh: foo: command not found
-        """,
-        not_on=r"""
-        the kitchen was installed
-        """,
-        severity=Severity.CRITICAL,
-    ),
-    _rule(
-        "mailbox_later",
-        _EXTERNAL,
-        Cause.UNAVAILABLE,
-        r"""
-        \(4\d\d, b'[^']{1,200}
-        """,
-        on=r"""
-        {'bob@lab': (450, b'4.2.0 try later')}
-        """,
-        not_on=r"""
-        (450, 12)
-        """,
-    ),
-    _rule(
-        "mailbox",
-        _MISSING,
-        Cause.MISSING_RESOURCE,
-        r"""
-        \(55[013], b'[^']{1,200}
-        mailbox (?:unavailable|not found|does not exist)
-        """,
-        on=r"""
-        {'bob@lab': (550, b'5.1.1 no such account')}
-        """,
-        not_on=r"""
-        (550, 12)
-        """,
-    ),
-    _rule(
-        "missing",
-        _MISSING,
-        Cause.MISSING_RESOURCE,
-        r"""
-        no such (?:table|column|index|view|function|collection|bucket|key|container|element|
-            file or directory|command|container|image|index|object|database|queue|topic|channel|
-            resource|document)
-        (?:collection|index|table|queue|bucket|channel|document|dataset|container|repository|
-            branch|element|topic|resource|database|schema|relation|column|worksheet|namespace|
-            secret|object):? ['\"`]?[\w./:@#-]{1,120}['\"`]? (?:(?:was |could |
-            is )?not (?:be )?found|(?:does not|doesn'?t) exist|is unknown)
-        (?:resource|file|page|element|element|document|object|key|index|collection) (?:was |
-            is )?not found
-        unknown (?:resource|column|table|database|collection|index|topic)
-        (?:relation|column|function|table|type|database|schema|role) .{1,120} does(?: not|
-            n'?t) exist
-        stale element
-        unable to locate element
-        invalid session id
-        element click intercepted
-        """,
-        on=r"""
-        no such table: sales_q9
-        Collection papers not found
-        Unknown resource: lab://nothing
-        relation "x" does not exist
-        """,
-        not_on=r"""
-        user 500 not found
-        tool hammer not found in aisle 4
-        the parrot does not exist anymore
-        """,
     ),
 )

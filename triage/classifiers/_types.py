@@ -18,8 +18,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         rate limit, rate limited, ratelimited, ratelimit, rate limit exceeded, rate limit reached,
         rate exceeded, too many requests, throttling, throttled, throttle, throughput exceeded,
         request limit exceeded, slow down, resource exhausted, request rate too large, requests
-        limit exceeded, rejected execution, flood wait, request quota exceeded, tokens per minute
-        exceeded, limit burst exceeded
+        limit exceeded, rejected execution, flood wait, flood control, retry after, request quota
+        exceeded, tokens per minute exceeded, limit burst exceeded
         """,
         examples="RateLimitError TooManyRequests rate_limit_exceeded ThrottlingException",
         near="RateLimitConfigError RateLimitSettings",
@@ -33,7 +33,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         insufficient quota, quota exhausted, quota exceeded, billing, billing hard limit reached,
         insufficient balance, insufficient credits, insufficient funds, payment required, credit
         limit, credits exhausted, billing not active, service quota exceeded, account balance too
-        low, spend limit exceeded, out of credits
+        low, spend limit exceeded, out of credits, usage limit exceeded, usage limit reached,
+        credits exceeded, insufficient credit
         """,
         examples="insufficient_quota LMBillingError billing_hard_limit_reached",
         near="QuotaReport BillingAddress",
@@ -57,7 +58,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         shutdown in progress, bad gateway, too many connections, cannot connect now, busy loading,
         cluster down, model not ready, admin shutdown, no brokers available, ftplib.error_temp,
         master down, try again, tab crashed, invalid session id, primary stepped down, interrupted
-        at shutdown, no master, not discovered, target closed
+        at shutdown, no master, not discovered, target closed, not available, no responders, busy,
+        down, worker busy, tier capacity exceeded, not ready
         """,
         examples="ServiceUnavailable NotPrimaryError cluster_manager_not_discovered_exception",
         near="UnavailableItemReport",
@@ -113,8 +115,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.TLS,
         """
-        ssl, ssl cert verification, certificate, insecure certificate, tls, bad host key,
-        handshake failure, cert verification
+        ssl, ssl cert verification, certificate, insecure certificate, tls, bad host key, handshake
+        failure, cert verification
         """,
         examples="SSLError SSLCertVerificationError InsecureCertificateException",
         near="CertificatePrinter",
@@ -125,15 +127,16 @@ FAULT_NAMES: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.CONNECTION,
         """
-        connect, connection, network, transport, remote protocol, protocol, chunked encoding,
-        client payload, new connection, incomplete read, bad status line, remote disconnected,
+        connect, connection, network, transport, remote protocol, protocol, chunked encoding, client
+        payload, new connection, incomplete read, bad status line, remote disconnected,
         disconnected, max retry, connection refused, connection reset, broken pipe, connection
         aborted, connection closed, stream lost, connection lost, client connector, client os, api
         connection, proxy, connection failure, auto reconnect, connection does not exist, end of
         stream, server disconnected, incompatible protocol, connection closed by broker, server
         handshake, invalid handshake, invalid status, broken resource, content length, no valid
         connections, service request, service response, connection timeout wrapper, communication,
-        connect call failed, peer gone, no servers
+        connect call failed, peer gone, no servers, no host available, ssleof, ssl zero return, ssl
+        syscall, imaplib.IMAP4.abort
         """,
         examples="ConnectError APIConnectionError RemoteProtocolError ServerDisconnectedError",
         near="ConnectionSettings ProtocolVersionTable",
@@ -146,11 +149,13 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """
         authentication, authentication failed, unauthorized, unauthenticated, bad credentials,
         invalid api key, auth, invalid auth, not authed, token revoked, token expired, expired
-        token, invalid token, invalid password, login, unrecognized client, invalid client token
-        id, signature does not match, account inactive, wrong api key, expired signature, invalid
-        signature, ldap bind, =refresh, invalid credentials, invalid grant, authentication
-        required, client authentication, password required, invalid authorization specification,
-        no authentication, incomplete signature, missing authentication token
+        token, invalid token, invalid password, login, unrecognized client, invalid client token id,
+        signature does not match, account inactive, wrong api key, expired signature, invalid
+        signature, ldap bind, =refresh, invalid credentials, invalid grant, authentication required,
+        client authentication, password required, invalid authorization specification, no
+        authentication, incomplete signature, missing authentication token, missing token,
+        unauthorized *, request time too skewed, invalid access key id, signature expired, bad
+        signature, =logon
         """,
         examples="AuthenticationError invalid_api_key token_revoked BadCredentialsException",
         near="AuthorBiography LoginPage",
@@ -161,11 +166,11 @@ FAULT_NAMES: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.PERMISSION,
         """
-        permission denied, forbidden, permission, access denied, insufficient privilege, gated
-        repo, authorization, missing scope, not authorized, request forbidden, insufficient
-        permissions, restricted action, read only, operation not permitted, unsupported country
-        region territory, sender refused, access refused, not allowed token type, read only sql
-        transaction
+        permission denied, forbidden, permission, access denied, insufficient privilege, gated repo,
+        authorization, missing scope, not authorized, request forbidden, insufficient permissions,
+        insufficient access rights, forbidden *, restricted action, read only, operation not
+        permitted, unsupported country region territory, sender refused, access refused, not allowed
+        token type, read only sql transaction
         """,
         examples="PermissionDeniedError ForbiddenError missing_scope AuthorizationException",
         near="PermissionTable",
@@ -176,8 +181,9 @@ FAULT_NAMES: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.MODEL_MISSING,
         """
-        model not found, deployment not found, unsupported model, model not available, model
-        decommissioned, model does not exist, unknown model, model unavailable, model deprecated
+        model not found, deployment not found, invalid model, unsupported model, model not
+        available, model decommissioned, model does not exist, unknown model, model unavailable,
+        model deprecated
         """,
         examples="model_not_found DeploymentNotFound LMUnsupportedModelError",
         near="ModelNotFittedError",
@@ -188,8 +194,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         Cause.MISSING_CONFIG,
         """
         default credentials, no credentials, partial credentials, no region, profile not found,
-        config not found, missing credentials, credential retrieval, improperly configured,
-        missing configuration
+        credential unavailable, credentials unavailable, config not found, missing credentials,
+        credential retrieval, improperly configured, missing configuration
         """,
         examples="DefaultCredentialsError NoCredentialsError NoRegionError",
         near="CredentialsPrinted",
@@ -203,7 +209,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         optimistic lock, write conflict, precondition failed, aborted, concurrent modification,
         resource modified, transaction rollback, conditional check failed, transaction canceled,
         lock not available, locked, already locked, lock, resource in use, resource locked,
-        transaction conflict, =watch, concurrency
+        transaction conflict, =watch, concurrency, lock lost, in progress
         """,
         examples="ConflictError version_conflict_engine_exception WriteConflict",
         near="ConflictReport",
@@ -249,6 +255,20 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """,
         examples="BrokenProcessPool WorkerLostError",
         near="WorkerListing",
+    ),
+    _rule(
+        "deployment",
+        FailureType.UNKNOWN,
+        Cause.DEPLOYMENT,
+        """
+        not installed, missing dependency, missing dependencies, missing package, missing extra,
+        missing module, missing optional dependency, dependency not found, no such module, no such
+        driver, unknown driver, optional dependency, optional dependency not available, not
+        installed *
+        """,
+        examples="DriverNotInstalledError MissingDependencyException NoSuchModuleError",
+        near="DependencyGraph",
+        severity=Severity.CRITICAL,
     ),
     _rule(
         "session",

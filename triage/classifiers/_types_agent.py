@@ -20,8 +20,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         """
         unknown tool, tool not found, no such tool, invalid tool, tool not available, unknown
         function, function not found, command not found, no such command, unknown command, unknown
-        method, tool not registered, tool does not exist, invalid tool name, unregistered tool,
-        unknown action, no such action
+        method, tool not registered, tool does not exist, invalid tool name, method not found,
+        unregistered tool, unknown action, no such action
         """,
         examples="UnknownToolError ToolNotFoundError CommandNotFound unknown_method",
         near="ToolNotFoundSettings ToolBox",
@@ -31,10 +31,11 @@ AGENT_NAMES: tuple[Rule, ...] = (
         FailureType.PLAN_INCOMPLETE,
         Cause.STEP_BUDGET,
         """
-        graph recursion, max iterations, max turns exceeded, max iterations reached, max steps,
-        max steps reached, max turns, max steps exceeded, iteration limit, usage limit exceeded,
-        max iterations exceeded, step limit, turn limit exceeded, step limit exceeded, step limit
-        reached, agent max steps, budget exceeded, max rounds
+        graph recursion, max iterations, max turns exceeded, max iterations reached, max steps, max
+        steps reached, max turns, max steps exceeded, iteration limit,
+        pydantic_ai.exceptions.UsageLimitExceeded, max iterations exceeded, max component runs, step
+        limit, turn limit exceeded, step limit exceeded, step limit reached, agent max steps, budget
+        exceeded, max rounds
         """,
         examples="GraphRecursionError MaxTurnsExceeded MaxIterationsReached AgentMaxStepsError",
         near="MaxStepsTable",
@@ -45,9 +46,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         Cause.CONTEXT_LENGTH,
         """
         context window exceeded, context length exceeded, context overflow, context length, prompt
-        too long, context window, token limit exceeded, context size, input too long, exceed
-        context size, context window overflow, string above max length, tokens exceeded, request
-        too large
+        too long, context window, token limit exceeded, context size, input too long, exceed context
+        size, context window overflow, string above max length, tokens exceeded, request too large
         """,
         examples="context_length_exceeded ContextWindowExceededError exceed_context_size_error",
         near="ContextWindowButton ContextManager",
@@ -81,9 +81,9 @@ AGENT_NAMES: tuple[Rule, ...] = (
         _CONSTRAINT,
         Cause.GUARDRAIL,
         """
-        guardrail, tripwire triggered, constraint violation, policy violation, constraint
-        violated, guardrail triggered, guardrail violation, guardrail tripwire triggered, sandbox
-        violation, rule violation
+        guardrail, tripwire triggered, constraint violation, policy violation, constraint violated,
+        guardrail triggered, guardrail violation, guardrail tripwire triggered, sandbox violation,
+        rule violation
         """,
         examples="InputGuardrailTripwireTriggered ConstraintViolation",
         near="GuardrailEditor",
@@ -107,10 +107,11 @@ AGENT_NAMES: tuple[Rule, ...] = (
         not found, no such element, stale element reference, stale element, no such key, no such
         bucket, does not exist, unknown object, no such window, no such frame, undefined table,
         undefined column, no such table, undefined object, element click intercepted, no result
-        found, element not interactable, element not visible, is a directory, not a directory,
-        file exists, unknown resource, missing resource, no such entity, namespace not found, no
-        such file, undefined function, =missing, no such alert, move target out of bounds, no such
-        cookie, =gone, not in channel
+        found, element not interactable, element not visible, is a directory, not a directory, file
+        exists, unknown resource, missing resource, no such entity, namespace not found, no such
+        file, undefined function, =missing, no such alert, move target out of bounds, no such
+        cookie, no such object, =gone, not in channel, no such *, unknown *, non existent *, no
+        result, no results
         """,
         examples="NotFoundError NoSuchElementException channel_not_found index_not_found_exception",
         near="NotFoundPageTheme",
@@ -121,15 +122,16 @@ AGENT_NAMES: tuple[Rule, ...] = (
         _SCHEMA,
         Cause.BAD_REQUEST,
         """
-        bad request, invalid request, unprocessable entity, unprocessable, invalid argument, out
-        of range, bad value, illegal argument, invalid value, invalid type, wrong api format,
-        invalid parameter, missing field, invalid blocks, msg too long, invalid parameter value,
-        missing parameter, missing required parameter, unknown parameter, request validation,
-        param validation, invalid params, method not allowed, not acceptable, unsupported media
-        type, invalid json, invalid url, invalid url client, missing schema, invalid schema,
-        invalid header, unsupported protocol, invalid uri, location parse, not supported, feature
-        not supported, =parsing, document parsing, mapper parsing, query shard, schema validation,
-        input validation, invalid input, =malformed
+        bad request, invalid request, unprocessable entity, unprocessable, invalid argument, out of
+        range, bad value, illegal argument, invalid value, invalid type, wrong api format, invalid
+        parameter, missing field, invalid blocks, msg too long, invalid parameter value, missing
+        parameter, missing required parameter, unknown parameter, request validation, param
+        validation, invalid params, method not allowed, not acceptable, unsupported media type,
+        invalid json, invalid url, invalid url client, missing schema, invalid schema, invalid
+        header, unsupported protocol, invalid uri, location parse, not supported, feature not
+        supported, =parsing, document parsing, mapper parsing, query shard, schema validation, input
+        validation, invalid input, =malformed, query, syntax, invalid *, bad *, malformed *,
+        unsupported *, missing *, re.error, re.PatternError, compilation, command syntax
         """,
         examples="BadRequestError invalid_request_error parsing_exception MissingSchema",
         near="BadRequestCounter",
@@ -140,8 +142,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         _SCHEMA,
         Cause.PAYLOAD_TOO_LARGE,
         """
-        request entity too large, payload too large, content too large, entity too large, message
-        too large, document too large
+        request entity too large, payload too large, too large, max payload, size limit exceeded,
+        content too large, entity too large, message too large, document too large
         """,
         examples="RequestEntityTooLarge",
         near="EntityTable",
@@ -151,9 +153,9 @@ AGENT_NAMES: tuple[Rule, ...] = (
         _SCHEMA,
         Cause.BAD_REQUEST,
         """
-        integrity, unique violation, duplicate key, foreign key violation, not null violation,
-        check violation, already exists, duplicate, document validation failure, resource already
-        exists, integrity constraint violation
+        integrity, unique violation, duplicate key, duplicate *, constraint validation, foreign key
+        violation, not null violation, check violation, already exists, duplicate, document
+        validation failure, resource already exists, integrity constraint violation
         """,
         examples="IntegrityError UniqueViolation DuplicateKeyError",
         near="IntegrityReport",
@@ -164,7 +166,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         Cause.BAD_RESPONSE,
         """
         content type, content decoding, decoding, bad response, unexpected content type, invalid
-        response, api response validation, xml syntax, zlib.error
+        response, api response validation, xml syntax
         """,
         examples="ContentTypeError DecodingError",
         near="ContentTypeMenu",
@@ -174,9 +176,9 @@ AGENT_NAMES: tuple[Rule, ...] = (
         _SCHEMA,
         Cause.MALFORMED_OUTPUT,
         """
-        output parser, adapter parse, unexpected model behavior, model behavior, json decode,
-        agent parsing, output parsing, malformed output, invalid output, output validation, toml
-        decode, yaml, tool parser, incomplete generation
+        output parser, adapter parse, unexpected model behavior, model behavior, json decode, agent
+        parsing, output parsing, malformed output, invalid output, output validation, toml decode,
+        yaml, tool parser, incomplete generation
         """,
         examples="OutputParserException JSONDecodeError UnexpectedModelBehavior YAMLError",
         near="OutputParserRegistry",
@@ -211,12 +213,15 @@ AGENT_NAMES: tuple[Rule, ...] = (
         Cause.INVALID_ARGUMENTS,
         """
         parse, parser, decode, unicode, unicode decode, unicode encode, unicode translate,
-        serialization, deserialization, document invalid, invalid selector, x path eval, xpath
-        eval, x path, template syntax, template assertion, empty data, bad zip file, invalid id,
-        invalid document, date parse, unidentified image, invalid file, tokenize, invalid
-        operation, =scanner, =composer, =constructor, unsupported mime type, encode,
-        binascii.Error, _csv.Error, struct.error, =data, forbidden extra keys, sql parse, invalid
-        text representation, xpath syntax, selector syntax, =unpacking, =corrupt
+        serialization, deserialization, document invalid, invalid selector, x path eval, xpath eval,
+        x path, template syntax, template assertion, empty data, bad zip file, invalid id, invalid
+        document, date parse, unidentified image, invalid file, tokenize, invalid operation,
+        =scanner, =composer, =constructor, unsupported mime type, encode, binascii.Error,
+        _csv.Error, struct.error, =data, forbidden extra keys, sql parse, invalid text
+        representation, xpath syntax, selector syntax, =unpacking, =corrupt, corrupt *, corrupted *,
+        bad gzip file, tarfile.ReadError, tarfile.CompressionError, lzma.LZMAError, zlib.error,
+        pickle.UnpicklingError, pdf read, not decrypted, multiple results found, shutil.ReadError,
+        unpickling, tarfile.HeaderError
         """,
         examples="ParserError UnicodeDecodeError InvalidSelectorException TemplateSyntaxError",
         near="ParserTable",

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from triage.diagnosis import Diagnosis, Evidence
 from triage.failures import ErrorInfo
+from triage.redact import redact
 from triage.steps import Step, Trajectory
 from triage.taxonomy import FailureType, Level, Severity
 
 from . import _advice, _messages
 from ._judge import severity_of_rule
+from ._override import Case, Overrides
 from ._rule import Rule
 
 CLASSIFIER = "rules"
@@ -40,10 +42,13 @@ def diagnosis_of(
     error: ErrorInfo | None,
     tools: Mapping[str, Any],
     hint: Mapping[str, Any] | None,
+    overrides: Overrides | None = None,
 ) -> Diagnosis:
     """The outcome as a diagnosis. hint: what the exception carries of one, as `triage.hint` wrote it."""
     given = dict(hint or {})
     rule = _hinted(outcome.rule, given)
+    if overrides:
+        rule = _overridden(rule, outcome, trajectory, overrides)
     severity = Severity(given.get("severity") or severity_of_rule(rule))
     delay = given.get("retry_after_s", _delay(outcome, error, rule))
     steps = trajectory.steps
@@ -108,6 +113,18 @@ def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
     return rule
 
 
+def _overridden(rule: Rule, outcome: Outcome, trajectory: Trajectory, overrides: Overrides) -> Rule:
+    """The rule with the severity and the level that an override has for this case."""
+    tool = outcome.tool
+    if tool is None and trajectory.steps:
+        tool = trajectory.steps[-1].tool_called
+    cause = None if rule.cause is None else str(rule.cause)
+    severity, level = overrides.of(
+        Case(outcome.rule.name, rule.failure_type, cause, tool, trajectory)
+    )
+    return rule._replace(severity=severity or rule.severity, level=level or rule.level)
+
+
 def _level(value: Level | None) -> Level:
     return value  # type: ignore[return-value] # None is taken as the severity's default
 
@@ -138,7 +155,7 @@ def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
 def _details(error: ErrorInfo | None, rule: Rule) -> str:
     if error is None:
         return "no exception was raised" if rule.name == UNKNOWN.name else f"rule {rule.name}"
-    parts = [f"{error.type_name}: {error.message[:600]}"]
+    parts = [f"{error.type_name}: {redact(error.message[:600])}"]
     if error.status_code is not None:
         parts.append(f"status {error.status_code}")
     if error.code:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from triage.diagnosis import Diagnosis
@@ -20,8 +21,16 @@ class Classifier(Protocol):
     known of the exception, None when there was none) and the task. It returns a `Diagnosis`, or a
     `FailureType` from which one is made; it may be async, and is then awaited in the event loop. One
     that raises, takes longer than its deadline or returns anything else makes the diagnosis UNKNOWN.
+
+    A classifier may have an attribute `deadline`, in seconds; one that has none is given 30. What it
+    consumed goes into `Diagnosis.usage`, and is counted with that of the run.
     """
 
     def classify(self, trajectory: Trajectory, task: Any) -> Answer | Awaitable[Answer]:
         """Why the attempt failed."""
         ...
+
+
+classified_run: ContextVar[str | None] = ContextVar("triage_classified_run", default=None)
+"""Id of the run whose failed attempt is being classified, also in the classifier's thread; None
+where a classifier is called by anything but a run. What is counted per run is counted by it."""

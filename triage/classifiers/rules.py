@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triage.diagnosis import Diagnosis, Evidence
 from triage.failures import ErrorInfo
 from triage.steps import Step, Trajectory, refuse
 from triage.taxonomy import FailureType
 
-from . import _detectors, _evidence
+from . import _evidence
 from ._answers import ANSWER_RULES
 from ._judge import Judge, Verdict
+from ._override import Override, Overrides
+from ._own_rules import checked
 from ._rule import Rule
 from ._status import CODE_RULES, STATUS_RULES
 from ._text import TEXT_RULES
 from ._types import BUILT_IN_RULES, FAULT_NAMES
 from ._types_agent import AGENT_NAMES
-from ._wording import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of
+from ._wording import CLASSIFIER, UNKNOWN, Outcome, _index, diagnosis_of
+from .detectors import Finding, Watch
+from .detectors._last_call import bad_answer, last_call
+from .detectors._review import WHOLE, Seen, look, review
+
+if TYPE_CHECKING:
+    from triage.steps import Constraint
 
 RULES: tuple[Rule, ...] = (
     *CODE_RULES,
@@ -31,6 +40,9 @@ RULES: tuple[Rule, ...] = (
     *TEXT_RULES,
 )
 """All built-in rules. Within each kind an earlier rule wins."""
+
+
+_MAX_EVIDENCE = 5
 
 
 @cache
@@ -48,10 +60,11 @@ class RulesClassifier:
 
     rules: in place of the built-in ones (`RULES`); put own ones in front: `(mine, *RULES)`.
     constraints: strings no output may contain, beside those of the trajectory. tools: the manifest
-    for trajectories that have none, name to JSON Schema or None, or only the names.
+    for trajectories that have none, name to JSON Schema or None, or only the names. overrides:
+    severities and levels in place of the rules' own; for each of the two the first that fits decides.
 
-    Raises TypeError for an argument of the wrong type. `classify` has no state: one object serves
-    all runs and threads.
+    Raises TypeError or ValueError for a wrong argument, and for a rule that can never fire.
+    `classify` has no state: one object serves all runs and threads.
     """
 
     name = CLASSIFIER
@@ -60,30 +73,51 @@ class RulesClassifier:
         self,
         rules: Iterable[Rule] | None = None,
         *,
-        constraints: Iterable[str] = (),
+        constraints: Iterable[Constraint] = (),
         tools: Mapping[str, Any] | Iterable[str] | None = None,
+        subgoals: Iterable[str] = (),
+        exempt: Iterable[str] = (),
+        overrides: Iterable[Override] = (),
     ) -> None:
-        self._judge = _default_judge() if rules is None else Judge(_rules(rules))
-        self._constraints = _strings("RulesClassifier.constraints", constraints)
+        self._judge = _default_judge() if rules is None else Judge(checked(rules, RULES))
+        self._overrides = Overrides(overrides)
+        self._constraints = _limits("RulesClassifier.constraints", constraints)
         self._tools = _manifest(tools)
+        self._subgoals = _strings("RulesClassifier.subgoals", subgoals)
+        self._exempt = frozenset(_strings("RulesClassifier.exempt", exempt))
         # A thousand agents on one sick service fail with equal errors: each is judged once.
         self._known_fault = lru_cache(maxsize=256)(self._fault)
 
-    def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:  # noqa: ARG002 - the protocol's signature
+    def watch(
+        self, tools: Mapping[str, Any] | None = None, constraints: Iterable[Constraint] = ()
+    ) -> Watch:
+        """The detectors by which this classifier judges steps, for a run that goes on.
+
+        tools, constraints: those of the run, beside the classifier's own. The watch is told each
+        step once, with `add`, which answers with what that step has newly made wrong.
+        """
+        return Watch(
+            tools=tools or self._tools,
+            constraints=(*constraints, *self._constraints),
+            exempt=self._exempt,
+        )
+
+    def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """The diagnosis of an attempt. Pure: the same attempt always gets the same one."""
-        error = trajectory.error or _last_error(trajectory.steps)
+        steps = trajectory.steps
+        error = trajectory.error or _last_error(steps)
         tools = trajectory.tools or self._tools
-        findings = self._findings(trajectory, tools)
-        if error is not None and not findings:
+        seen = look(steps, tools, (*trajectory.constraints, *self._constraints), self._exempt)
+        if error is not None and not seen.firm and not self._overrides.by_run:
             try:
                 fault = self._known_fault(error)
             except TypeError:  # it holds an answer's body, which has no hash
                 fault = None
             if fault is not None:
                 return fault
-        outcome = self._decide(trajectory, error, findings)
+        outcome = self._decide(trajectory, error, seen, trajectory.task if task is None else task)
         hint = next((info.hint for info in error.walk() if info.hint), None) if error else None
-        return diagnosis_of(outcome, trajectory, error, tools, hint)
+        return diagnosis_of(outcome, trajectory, error, tools, hint, self._overrides)
 
     def _fault(self, error: ErrorInfo) -> Diagnosis | None:
         """The diagnosis of a certain fault of the other side, which no step can change."""
@@ -93,47 +127,74 @@ class RulesClassifier:
         if any(info.hint for info in error.walk()):
             return None
         nothing = Trajectory()
-        return diagnosis_of(
-            _from_verdict(self._judge, verdict, nothing, ()), nothing, error, {}, None
-        )
+        outcome = _from_verdict(self._judge, verdict, nothing, ())
+        return diagnosis_of(outcome, nothing, error, {}, None, self._overrides)
 
     def _decide(
-        self,
-        trajectory: Trajectory,
-        error: ErrorInfo | None,
-        findings: list[_detectors.Finding],
+        self, trajectory: Trajectory, error: ErrorInfo | None, seen: Seen, task: Any
     ) -> Outcome:
         verdict = self._judge.judge(error) if error is not None else None
+        steps = trajectory.steps
         certain = verdict is not None and verdict.known and _certain(verdict)
-        for found in findings:
-            if certain and not _outranks(found, trajectory.steps):
+        for found in seen.firm:
+            if certain and not _outranks(found, steps):
                 continue
-            return _from_finding(found, _kinds(findings, verdict, found.rule.failure_type))
+            return _from_finding(found, seen.firm, verdict, steps)
         if error is not None and not certain:
             call = _last_call(trajectory, error)
             if call is None and verdict is not None:
-                call = _detectors.bad_answer(trajectory.steps, verdict.rule, verdict.path)
+                call = bad_answer(steps, verdict.rule, verdict.path)
             if call is not None:
-                return _from_finding(call, _kinds(findings, verdict, call.rule.failure_type))
-        if verdict is None:
-            nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
-            return Outcome(
-                UNKNOWN, (Evidence("none", nothing),), candidates=_guesses(trajectory, error)
-            )
-        kinds = _kinds(findings, verdict, verdict.rule.failure_type)
-        if not verdict.known and verdict.rule.cause is None:
-            kinds = tuple(dict.fromkeys((*kinds, *_guesses(trajectory, verdict.info))))
-        return _from_verdict(self._judge, verdict, trajectory, kinds)
+                return _from_finding(call, seen.firm, verdict, steps)
+        if verdict is not None and (verdict.known or verdict.rule.cause is not None):
+            kinds = _kinds(seen.firm, verdict, verdict.rule.failure_type)
+            return _from_verdict(self._judge, verdict, trajectory, kinds)
+        return self._reviewed(trajectory, error, seen, verdict, task)
 
-    def _findings(
-        self, trajectory: Trajectory, tools: Mapping[str, Any]
-    ) -> list[_detectors.Finding]:
-        found = (
-            _detectors.loop(trajectory),
-            _detectors.unknown_tool(trajectory, tools),
-            _detectors.forbidden(trajectory.steps, (*trajectory.constraints, *self._constraints)),
-        )
-        return [finding for finding in found if finding is not None]
+    def _reviewed(
+        self,
+        trajectory: Trajectory,
+        error: ErrorInfo | None,
+        seen: Seen,
+        verdict: Verdict | None,
+        task: Any,
+    ) -> Outcome:
+        """What the steps show where no exception says enough; at worst UNKNOWN, with a suspect."""
+        steps = trajectory.steps
+        found = review(steps, seen, self._judge.judge, self._subgoals) if steps else []
+        if found:
+            return _from_finding(found[0], found, verdict, steps)
+        guesses = _guesses(trajectory, verdict.info if verdict is not None else error)
+        if verdict is not None:
+            kinds = _kinds((), verdict, verdict.rule.failure_type)
+            kinds = tuple(dict.fromkeys((*kinds, *guesses)))
+            return _from_verdict(self._judge, verdict, trajectory, kinds)
+        return _unsure(trajectory, error, guesses, task)
+
+
+def _unsure(
+    trajectory: Trajectory, error: ErrorInfo | None, guesses: tuple[FailureType, ...], task: Any
+) -> Outcome:
+    """UNKNOWN, with what may be, and with the step to look at where none failed by itself."""
+    steps = trajectory.steps
+    nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
+    evidence = [Evidence("none", nothing)]
+    if not steps or len(steps) > WHOLE or steps[-1].error is not None:
+        return Outcome(UNKNOWN, tuple(evidence), candidates=guesses)
+    from .detectors._drift import FAR, drift_of
+    from .detectors._suspect import suspect
+
+    suspected = suspect(steps, task)
+    if suspected is not None:
+        weighed = f"weighs most: {suspected.text}"
+        evidence.append(Evidence("steps.suspect", weighed, _index(steps, suspected.step)))
+    drifted = drift_of(steps, task)
+    if drifted is not None and drifted >= FAR:
+        text = f"{drifted:.0%} of the words in the last calls stand nowhere before"
+        evidence.append(Evidence("steps.drift", text))
+        guesses = tuple(dict.fromkeys((FailureType.GOAL_DRIFT, *guesses)))
+    step = None if suspected is None else suspected.step
+    return Outcome(UNKNOWN, tuple(evidence), step, candidates=guesses)
 
 
 def _certain(verdict: Verdict) -> bool:
@@ -142,7 +203,7 @@ def _certain(verdict: Verdict) -> bool:
     return rule.failure_type is FailureType.EXTERNAL_FAULT and rule.looks_at != "text"
 
 
-def _outranks(found: _detectors.Finding, steps: tuple[Step, ...]) -> bool:
+def _outranks(found: Finding, steps: tuple[Step, ...]) -> bool:
     """Whether a finding stands against an error of the other side's.
 
     Three calls that failed alike are a retry against a fault, not a loop of the agent's.
@@ -152,12 +213,12 @@ def _outranks(found: _detectors.Finding, steps: tuple[Step, ...]) -> bool:
     return steps[found.step].error is None
 
 
-def _last_call(trajectory: Trajectory, error: ErrorInfo) -> _detectors.Finding | None:
+def _last_call(trajectory: Trajectory, error: ErrorInfo) -> Finding | None:
     """What the error, or what it was raised from, says of the last step's tool."""
     for info in error.walk():
         if info.relation == "context":
             continue
-        found = _detectors.last_call(trajectory.steps, info)
+        found = last_call(trajectory.steps, info)
         if found is not None:
             return found
     return None
@@ -181,8 +242,15 @@ _BUILT_IN = frozenset(
 )
 
 
-def _from_finding(found: _detectors.Finding, others: tuple[FailureType, ...]) -> Outcome:
-    evidence = (Evidence(found.rule.name, found.text, found.step),)
+def _from_finding(
+    found: Finding, others: Iterable[Finding], verdict: Verdict | None, steps: tuple[Step, ...]
+) -> Outcome:
+    """A finding that decides. others: what was found beside it, which stays as evidence."""
+    beside = [other for other in others if other is not found]
+    evidence = tuple(
+        Evidence(one.rule.name, one.text, _index(steps, one.step))
+        for one in (found, *beside[:_MAX_EVIDENCE])
+    )
     return Outcome(
         found.rule,
         evidence,
@@ -191,7 +259,7 @@ def _from_finding(found: _detectors.Finding, others: tuple[FailureType, ...]) ->
         found.repeats,
         found.length,
         found.text,
-        candidates=others,
+        candidates=_kinds(beside, verdict, found.rule.failure_type),
     )
 
 
@@ -213,7 +281,7 @@ def _from_verdict(
 
 
 def _kinds(
-    findings: list[_detectors.Finding], verdict: Verdict | None, chosen: FailureType
+    findings: Iterable[Finding], verdict: Verdict | None, chosen: FailureType
 ) -> tuple[FailureType, ...]:
     """The other types that were considered, strongest first."""
     kinds = [found.rule.failure_type for found in findings]
@@ -242,16 +310,6 @@ def _guesses(trajectory: Trajectory, error: ErrorInfo | None) -> tuple[FailureTy
 # --- arguments -----------------------------------------------------------------------------
 
 
-def _rules(rules: object) -> tuple[Rule, ...]:
-    if isinstance(rules, Rule) or not isinstance(rules, Iterable):
-        raise refuse("RulesClassifier.rules", rules, "an iterable of Rule")
-    found = tuple(rules)
-    for rule in found:
-        if not isinstance(rule, Rule):
-            raise refuse("RulesClassifier.rules item", rule, "a Rule")
-    return found
-
-
 def _strings(field: str, values: object) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise refuse(field, values, "an iterable of strings")
@@ -260,6 +318,17 @@ def _strings(field: str, values: object) -> tuple[str, ...]:
         if not isinstance(value, str):
             raise refuse(f"{field} item", value, "text")
     return found
+
+
+def _limits(field: str, values: object) -> tuple[Constraint, ...]:
+    """The constraints, checked; an empty text forbids nothing."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise refuse(field, values, "an iterable of texts, compiled patterns or functions")
+    found = tuple(values)
+    for value in found:
+        if not isinstance(value, str | re.Pattern) and not callable(value):
+            raise refuse(f"{field} item", value, "text, a compiled pattern or a function")
+    return tuple(value for value in found if value != "")
 
 
 def _manifest(tools: object) -> dict[str, Any]:

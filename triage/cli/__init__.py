@@ -1,4 +1,4 @@
-"""`triage` in a terminal: run an agent function and watch it fail, be diagnosed and recover.
+"""`triage` in a terminal: run an agent function, diagnose what was recorded, score a classifier.
 
 `Progress` shows a run as it happens and is of use in programs of one's own, too.
 """
@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from triage import UsageError, __version__
 
@@ -16,7 +18,24 @@ from ._show import Progress, clean
 
 __all__ = ["Progress", "main"]
 
-MISUSED, INTERRUPTED = 2, 130
+_FORM = argparse.RawDescriptionHelpFormatter
+
+CUT_OFF, MISUSED, INTERRUPTED = 1, 2, 130
+_READING = """\
+exit codes:
+  0    all of it was read
+  1    some of it could not be read, or not in full; the rest was
+  2    it was never begun: no such file, format, classifier or policy, bad arguments
+  130  interrupted
+"""
+_ALL_CODES = """\
+exit codes:
+  0    done
+  1    a run ended with an error of its own; some of a recording could not be read
+  2    it was never begun: something that is named is not there, or the arguments are wrong
+  3    a run waits for an answer
+  130  interrupted
+"""
 _CODES = """\
 exit codes:
   0    the run is done; its result is on standard output
@@ -37,23 +56,33 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
+if TYPE_CHECKING:
+    _Commands: TypeAlias = argparse._SubParsersAction[_Parser]  # noqa: SLF001 - it has no public name
+
+
 def _parser() -> _Parser:
-    form = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="triage",
         description="Know why an agent failed, recover, lose nothing, pay for nothing twice.",
-        epilog=_CODES,
-        formatter_class=form,
+        epilog=_ALL_CODES,
+        formatter_class=_FORM,
     )
     parser.add_argument("--version", action="version", version=f"triage {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
+    for add in (_add_run, _add_diagnose, _add_eval, _add_corrections):
+        add(commands)
+    return parser
+
+
+def _add_run(commands: _Commands) -> None:
     run = commands.add_parser(
         "run",
         help="run an agent function on a task",
         description="Run an agent function of the current directory on a task, with recovery.",
         epilog=_CODES,
-        formatter_class=form,
+        formatter_class=_FORM,
     )
+    run.set_defaults(module="_run")
     run.add_argument(
         "function", metavar="module:function", help="an agent function, or an Agent as it is"
     )
@@ -72,19 +101,100 @@ def _parser() -> _Parser:
     )
     run.add_argument("--json", action="store_true", help="one line of JSON instead of the result")
     run.add_argument("--quiet", action="store_true", help="show no progress")
-    return parser
+
+
+def _add_diagnose(commands: _Commands) -> None:
+    diagnose = commands.add_parser(
+        "diagnose",
+        help="say why recorded attempts failed, and what a policy would do",
+        description="Read recorded conversations, spans, journals or steps; say why each failed.",
+        epilog=_READING,
+        formatter_class=_FORM,
+    )
+    diagnose.set_defaults(module="_diagnose")
+    _add_source(diagnose)
+    diagnose.add_argument("--policy", metavar="policy.toml", help="what to do about which failure")
+    diagnose.add_argument(
+        "--tools", metavar="FILE", help="the tools that exist, as JSON: names, or declarations"
+    )
+    diagnose.add_argument("--task", metavar="TEXT", help="the task, in place of the recorded one")
+    diagnose.add_argument("--json", action="store_true", help="one line of JSON for each attempt")
+
+
+def _add_eval(commands: _Commands) -> None:
+    score = commands.add_parser(
+        "eval",
+        help="score a classifier on labelled records",
+        description="Score a classifier on labelled records, beside constant answers.",
+        epilog=_READING,
+        formatter_class=_FORM,
+    )
+    score.set_defaults(module="_eval")
+    _add_source(score)
+    score.add_argument(
+        "--label-field",
+        metavar="NAME",
+        help="where a record has its label (mapped_labels, labels, label or failure_type)",
+    )
+    score.add_argument(
+        "--map",
+        metavar="word=type",
+        action="append",
+        default=[],
+        help="another word for a failure type; may be repeated",
+    )
+    score.add_argument(
+        "--healthy-source",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a `source` whose records without a label went well (all whose outcome says so)",
+    )
+    score.add_argument("--json", action="store_true", help="one line of JSON")
+
+
+def _add_corrections(commands: _Commands) -> None:
+    corrections = commands.add_parser(
+        "corrections",
+        help="show what was corrected, and a rule for it",
+        description="Show the corrections of a file, and for each a rule to begin with.",
+    )
+    corrections.set_defaults(module="_corrections")
+    corrections.add_argument("file", metavar="FILE", nargs="?", default="triage-corrections.jsonl")
+    corrections.add_argument("--json", action="store_true", help="one line of JSON for each")
+
+
+def _add_source(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "files", metavar="FILE", nargs="+", help="a recording, also gzipped; - is standard input"
+    )
+    command.add_argument(
+        "--format",
+        metavar="NAME",
+        help="openai, responses, anthropic, otlp, journal or steps (found out)",
+    )
+    command.add_argument(
+        "--classifier",
+        metavar="module:name",
+        default="rules",
+        help="an object, class or function of the current directory (rules)",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code. argv: the arguments, None takes the process' own."""
     try:
         options = _parser().parse_args(argv)
-        from ._run import run
-
-        return run(options)
+        command = import_module(f".{options.module}", __name__)
+        return int(command.run(options))
     except UsageError as error:
         print(f"triage: {clean(str(error), 2000)}", file=sys.stderr)  # noqa: T201 - a command line
         return MISUSED
+    except (
+        BrokenPipeError
+    ):  # whoever read the output has enough, and nothing may be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CUT_OFF
     except KeyboardInterrupt:
         print("triage: interrupted", file=sys.stderr)  # noqa: T201 - a command line
         return INTERRUPTED

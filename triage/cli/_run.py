@@ -200,10 +200,10 @@ def _note(text: str) -> None:
     print(f"triage: {clean(text, 2000)}", file=sys.stderr)  # noqa: T201 - a command line
 
 
-def _console() -> Console | None:
-    """A rich console on standard error, None without rich."""
+def _console(*, error: bool = True) -> Console | None:
+    """A rich console on standard error, or on standard output; None without rich."""
     try:
         from rich.console import Console
     except ImportError:
         return None
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return Console(stderr=error, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,134 @@
+"""Diagnoses labelled trajectories and prints how well, beside constant answers and triage-agent.
+
+    python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
+
+Every figure is given for all records and for each half of them; the halves share no record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from bench import envs
+
+from . import ours, peer, records, scores
+
+_SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Who&When, algorithm-generated", ("whowhen_ag",)),
+    ("MAST", ("mast_human_ag2", "mast_human_metagpt")),
+    ("sentinel, faults", ("sentinel_fault",)),
+    ("sentinel, faults and healthy", ("sentinel_fault", "sentinel_healthy")),
+    ("sentinel, healthy", ("sentinel_healthy",)),
+    ("tau2, went well", ("tau2_ok",)),
+    ("tau2, failed", ("tau2_fail",)),
+)
+_HEAD = (
+    "", "records", "labelled", "answered", "hits", "precision", "macro-F1", "loop F1", "exact step",
+)  # fmt: skip
+_NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
+
+
+def main() -> int:
+    """Print the tables; 1 where there are no trajectories."""
+    options = _options()
+    if not (options.trajectories / records.FILE).is_file():
+        print(f"there are no trajectories: {options.trajectories / records.FILE} is missing")
+        return 1
+    taken = list(records.read(options.trajectories))
+    told = ours.answers(taken)
+    python = None if options.no_peer else envs.ready("triage-agent")
+    theirs = None if python is None else peer.answers(python, taken)
+    for title, half in (("all records", None), ("first half", 0), ("second half", 1)):
+        print(f"\n{title}\n")
+        _table(
+            [
+                row
+                for name, sources in _SETS
+                for row in _rows(name, _part(told, sources, half), _part(theirs, sources, half))
+            ]
+        )
+    if python is not None:
+        ratios = [ours.seconds() / peer.seconds(python) for _ in range(options.rounds)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"\n10,000 steps, time to triage-agent's: {median(ratios):.2f} ({spread})")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.diagnosis", description=__doc__)
+    parser.add_argument(
+        "--trajectories", type=Path, default=envs.ROOT.parent / "shared" / "trajectories"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="timings to take the median of")
+    parser.add_argument("--no-peer", action="store_true", help="leave triage-agent out")
+    return parser.parse_args()
+
+
+def _part(
+    pairs: Sequence[scores.Pair] | None, sources: tuple[str, ...], half: int | None
+) -> list[scores.Pair]:
+    return [
+        pair
+        for pair in pairs or ()
+        if pair[0].source in sources and (half is None or pair[0].half == half)
+    ]
+
+
+def _rows(
+    name: str, told: Sequence[scores.Pair], theirs: Sequence[scores.Pair]
+) -> list[tuple[str, ...]]:
+    """A set's own row, what constant answers get in it, and triage-agent."""
+    found = [_row(name, told)]
+    if any(record.labels for record, _ in told):
+        found.append(_best(told))
+    if theirs:
+        found.append(_row("  triage-agent 1.0.1", theirs, counts=False))
+    return found
+
+
+def _row(name: str, pairs: Sequence[scores.Pair], *, counts: bool = True) -> tuple[str, ...]:
+    line = scores.line(name, pairs)
+    loops = scores.loop_f1(pairs) if any(scores.LOOP in r.labels for r, _ in pairs) else None
+    sizes = (str(line.records), str(line.labelled)) if counts else ("", "")
+    shares = (line.answered, line.hits, line.precision, line.macro_f1, loops, line.exact)
+    return (name, *sizes, *map(_share, shares))
+
+
+def _best(pairs: Sequence[scores.Pair]) -> tuple[str, ...]:
+    """The best that an answer which never changes gets, each figure with its own best answer."""
+
+    def best(score: Callable[[Sequence[scores.Pair]], float | None]) -> str:
+        kind, value = scores.constants(pairs, score)
+        return f"{_share(value)} ({kind})"
+
+    loops = any(scores.LOOP in record.labels for record, _ in pairs)
+    position = scores.best_position(pairs)
+    return (
+        "  best constant", "", "", _NOTHING,
+        best(lambda given: scores.line("", given).hits),
+        best(lambda given: scores.line("", given).precision),
+        best(scores.macro_f1),
+        best(scores.loop_f1) if loops else _NOTHING,
+        _NOTHING if position is None else f"{_share(position[1])} (step {position[0]})",
+    )  # fmt: skip
+
+
+def _share(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.3f}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    lines = [_HEAD, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(_HEAD))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

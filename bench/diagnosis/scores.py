@@ -1,0 +1,117 @@
+"""What answers are worth: hits, precision, false alarms, beside what a constant answer gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from .records import Record
+
+UNKNOWN = "unknown"
+LOOP = "loop_detected"
+
+
+class Answer(NamedTuple):
+    """kind: a failure type; `timeout` where that is the cause of an external fault. step: critical."""
+
+    kind: str
+    step: int | None
+
+
+Pair = tuple[Record, Answer]
+
+
+def right(record: Record, kind: str) -> bool:
+    """Whether an answer is one of a record's labels. A timeout is an external fault as well."""
+    return kind in record.labels or (kind == "timeout" and "external_fault" in record.labels)
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Their quotient, None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+class Line(NamedTuple):
+    """The figures of so many records; None where there is nothing to measure.
+
+    answered: share of answers that are not UNKNOWN, of all. hits: of the labelled ones. precision:
+    of the answers to labelled or healthy ones. macro_f1: over the types that are labels, each alike.
+    exact: of the records whose decisive step is known, None if no answer names one.
+    """
+
+    title: str
+    records: int
+    labelled: int
+    answered: float | None
+    hits: float | None
+    precision: float | None
+    macro_f1: float | None
+    exact: float | None
+
+
+def line(title: str, pairs: Sequence[Pair]) -> Line:
+    """The figures of these records and answers."""
+    labelled = [pair for pair in pairs if pair[0].labels]
+    judged = [pair for pair in pairs if pair[0].labels or pair[0].healthy]
+    told = [pair for pair in judged if pair[1].kind != UNKNOWN]
+    hits = sum(right(record, answer.kind) for record, answer in labelled)
+    placed = [pair for pair in pairs if pair[0].where is not None and not pair[0].healthy]
+    return Line(
+        title,
+        len(pairs),
+        len(labelled),
+        ratio(sum(answer.kind != UNKNOWN for _, answer in pairs), len(pairs)),
+        ratio(hits, len(labelled)),
+        ratio(hits, len(told)),
+        macro_f1(labelled),
+        ratio(sum(answer.step == record.where for record, answer in placed), len(placed))
+        if any(answer.step is not None for _, answer in placed)
+        else None,
+    )
+
+
+def macro_f1(pairs: Sequence[Pair]) -> float | None:
+    """The mean F1 over the types that are labels here; UNKNOWN is no type."""
+    kinds = sorted({kind for record, _ in pairs for kind in record.labels} - {UNKNOWN})
+    return fmean(f1(pairs, kind) for kind in kinds) if kinds else None
+
+
+def f1(pairs: Sequence[Pair], kind: str) -> float:
+    """The harmonic mean of precision and recall for one type."""
+    counts: Counter[tuple[bool, bool]] = Counter()
+    for record, answer in pairs:
+        meant = kind in record.labels
+        said = answer.kind == kind or (meant and right(record, answer.kind) and _same(kind, answer))
+        counts[meant, said] += 1
+    hit, missed, wrong = counts[True, True], counts[True, False], counts[False, True]
+    return 2 * hit / (2 * hit + missed + wrong) if hit else 0.0
+
+
+def _same(kind: str, answer: Answer) -> bool:
+    return {kind, answer.kind} == {"external_fault", "timeout"}
+
+
+def loop_f1(pairs: Sequence[Pair]) -> float:
+    """F1 of `loop_detected`; records of which it is arguably true are left out."""
+    return f1([pair for pair in pairs if LOOP in pair[0].labels or LOOP not in pair[0].weak], LOOP)
+
+
+def constants(
+    pairs: Sequence[Pair], score: Callable[[Sequence[Pair]], float | None]
+) -> tuple[str, float]:
+    """The best answer that never changes, and what it scores."""
+    kinds = sorted({kind for record, _ in pairs for kind in record.labels}) or [UNKNOWN]
+    scored = [(score([(r, Answer(k, None)) for r, _ in pairs]) or 0.0, k) for k in kinds]
+    best, kind = max(scored)
+    return kind, best
+
+
+def best_position(pairs: Sequence[Pair]) -> tuple[int, float] | None:
+    """The position that is decisive most often, and how often; None where none is known."""
+    known = [record.where for record, _ in pairs if record.where is not None]
+    if not known:
+        return None
+    position, count = Counter(known).most_common(1)[0]
+    return position, count / len(known)

@@ -1,0 +1,155 @@
+"""Runs whose result is checked: what is refused, what the next attempt is told, what is let through."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import anyio
+import pytest
+
+from triage import (
+    Agent,
+    Cause,
+    Diagnosis,
+    Escalate,
+    FailureContext,
+    FailurePolicy,
+    FailureType,
+    Replan,
+    Step,
+    TriageEscalationError,
+)
+from triage.checks import Checks, Grounds
+
+pytestmark = pytest.mark.anyio
+
+
+class Answers:
+    """An agent with one answer an attempt, after it has looked up a price."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.hints: list[str | None] = []
+
+    async def __call__(
+        self, task: str, *, record_step: Any, _triage_hint: str | None = None
+    ) -> Any:
+        self.hints.append(_triage_hint)
+        record_step(
+            Step(tool_called="get_price", tool_input={"city": "Rome"}, tool_output="$120.50")
+        )
+        return self.answers.pop(0)
+
+
+async def history(checks: Checks, *answers: Any) -> tuple[Any, list[str | None]]:
+    agent = Answers(*answers)
+    run = Agent(agent, FailurePolicy(default=Replan()), checks=checks)
+    return await run.run("What does a flight to Rome cost, code QX4711?"), agent.hints
+
+
+async def test_an_answer_without_a_source_is_a_failure_that_names_it() -> None:
+    checks = Checks(grounding=True, tools=["get_price"])
+    result, hints = await history(
+        checks, "It costs $999.99 with ticket ZZ90210. I have sent the ticket.", "It costs $120.50."
+    )
+    assert result == "It costs $120.50."
+    assert hints[0] is None
+    assert hints[1] is not None
+    for part in ('"$999.99"', '"ZZ90210"', "get_price", '"I have sent the ticket"', "Do it first"):
+        assert part in hints[1]
+
+
+async def test_the_diagnosis_of_an_invented_answer_holds_each_fact_as_evidence() -> None:
+    seen: list[Diagnosis] = []
+
+    def note(context: FailureContext) -> Escalate:
+        seen.append(context.diagnosis)
+        return Escalate("enough")
+
+    agent = Agent(
+        Answers({"price": 999.99}), FailurePolicy(default=note), checks=Checks(grounding=True)
+    )
+    with pytest.raises(TriageEscalationError):
+        await agent.run("?")
+    assert (seen[0].failure_type, seen[0].cause) == (
+        FailureType.HALLUCINATED_STATE,
+        Cause.UNGROUNDED,
+    )
+    assert [(e.rule, e.text, e.step) for e in seen[0].evidence] == [
+        ("check:grounding", 'number "999.99" in the result has no source', None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grounding", "answer"),
+    [
+        (False, "It costs $999.99."),
+        (True, "It costs $120.50, with code QX4711."),
+        (Grounds(at_least=2), "It costs $999.99."),
+        (Grounds(kinds=("email",)), "It costs $999.99."),
+        (Grounds(sources={"rules": ["a fee of $999.99"]}), "It costs $999.99."),
+        (True, None),
+    ],
+)
+async def test_an_answer_with_sources_or_with_too_few_facts_is_let_through(
+    grounding: Any, answer: Any
+) -> None:
+    result, _ = await history(Checks(grounding=grounding), answer)
+    assert result == answer
+
+
+async def test_what_an_earlier_attempt_has_found_is_a_source_and_a_hint_is_none() -> None:
+    found = iter(["$77.70", "nothing"])
+    answers = iter(["It costs $31.30.", "It costs $77.70."])
+
+    async def agent(task: str, *, record_step: Any) -> str:
+        record_step(Step(tool_called="get_price", tool_output=next(found)))
+        return next(answers)
+
+    run = Agent(agent, FailurePolicy(default=Replan()), checks=Checks(grounding=True))
+    assert await run.run("?") == "It costs $77.70."
+
+
+@pytest.mark.parametrize(
+    ("constraint", "hint"),
+    [
+        ("Secret", "not contain 'Secret'"),
+        (re.compile("s.cret"), "not match 's.cret'"),
+        (lambda text: "too long" if len(text) > 5 else None, "satisfy 'too long'"),
+    ],
+)
+async def test_a_broken_constraint_is_a_failure_with_a_hint(constraint: Any, hint: str) -> None:
+    result, hints = await history(Checks(constraints=(constraint,)), "a secret", "fine")
+    assert result == "fine"
+    assert hints[1] is not None
+    assert hint in hints[1]
+
+
+async def test_a_constraint_that_raises_lets_the_result_through() -> None:
+    def fails(text: str) -> bool:
+        raise ValueError(text)
+
+    result, _ = await history(Checks(constraints=(fails,)), "fine")
+    assert result == "fine"
+
+
+async def test_a_long_result_is_grounded_without_blocking_the_loop() -> None:
+    beats: list[float] = []
+    rows = "".join(f"row {n}: {n * 7}.25 in total; " for n in range(12_000))
+
+    async def agent(task: str, *, record_step: Any) -> str:
+        for _ in range(4):
+            record_step(Step(tool_called="read_rows", tool_output=rows))
+        return rows
+
+    async def beat() -> None:
+        while True:
+            beats.append(anyio.current_time())
+            await anyio.sleep(0.001)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(beat)
+        await Agent(agent, checks=Checks(grounding=True)).run("?")
+        group.cancel_scope.cancel()
+    assert len(beats) > 10

@@ -1,0 +1,94 @@
+"""The events of a living run, kept in one flat list and made into events when somebody reads them.
+
+Each event takes `WIDTH` places in the list: its code and its time, then, for a step, the attempt, the
+index and the step itself, for any other event a tuple of its fields. The run's id and the position are
+the journal's own. So an event costs the garbage collector next to nothing: ten thousand runs at once
+would feel an object more for each of their steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast, get_args, overload
+
+from .events import Event, StepRecorded
+
+if TYPE_CHECKING:
+    from .state import RunState
+
+KINDS: tuple[type[Event], ...] = get_args(Event)
+CODES: dict[Any, int] = {kind: code for code, kind in enumerate(KINDS)}
+STEP = CODES[StepRecorded]
+
+WIDTH = 5
+
+
+def record_of(kind: Any, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What any event but a step puts into the list. fields: those after `time`."""
+    return (CODES[kind], time, fields, None, None)
+
+
+class Journal(Sequence[Event]):
+    """The events of a run from one position to another: a window on a list that only grows."""
+
+    __slots__ = ("_records", "_run_id", "_start", "_stop")
+
+    def __init__(self, run_id: str, records: list[Any], start: int, stop: int) -> None:
+        self._run_id = run_id
+        self._records = records
+        self._start = start
+        self._stop = stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        positions = range(self._start, self._stop)[index]
+        if isinstance(positions, int):
+            return event_at(self._run_id, self._records, positions)
+        return [event_at(self._run_id, self._records, seq) for seq in positions]
+
+    def from_start(self) -> Journal:
+        """The same window with everything before it."""
+        if not self._start:
+            return self
+        return Journal(self._run_id, self._records, 0, self._stop)
+
+    @property
+    def codes(self) -> list[int]:
+        """The code of each event, in order, without making them."""
+        codes: list[int] = self._records[self._start * WIDTH : self._stop * WIDTH : WIDTH]
+        return codes
+
+    def continues(self, other: Sequence[Event]) -> bool:
+        """Whether both are windows on one list, so that what both show is the same."""
+        return isinstance(other, Journal) and other._records is self._records  # noqa: SLF001 - its own
+
+    @property
+    def last_kind(self) -> type[Event]:
+        """The type of the last event, without making it."""
+        code: int = self._records[(self._stop - 1) * WIDTH]
+        return KINDS[code]
+
+
+def event_at(run_id: str, records: list[Any], seq: int) -> Event:
+    """The event at a position."""
+    at = seq * WIDTH
+    code, time = records[at], records[at + 1]
+    if code != STEP:
+        return cast("Event", cast("Any", KINDS[code])(run_id, seq, time, *records[at + 2]))
+    return StepRecorded(run_id, seq, time, *records[at + 2 : at + WIDTH])
+
+
+def advance(state: RunState, run_id: str, records: list[Any], start: int, stop: int) -> None:
+    """Take the events from one position to another into the state of a run."""
+    for seq in range(start, stop):
+        at = seq * WIDTH
+        if records[at] == STEP:
+            state.take_step(seq, records[at + 1], *records[at + 3 : at + WIDTH])
+        else:
+            state.apply(event_at(run_id, records, seq))

@@ -1,0 +1,256 @@
+"""Two protocols through their own public clients: what is sent, and what of the answer is read.
+
+The clients are extras. They are made when a diagnosis is asked for, in a worker thread (that takes 30
+ms, and the first import a second), and closed after it: a client belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from triage.errors import UsageError
+
+from ._llm_answer import SCHEMA, Unusable
+
+TOOL = "report_diagnosis"
+_ABOUT = "Report why the attempt failed."
+AS_TEXT = "\n\nAnswer with one JSON object and nothing else. Its JSON Schema: " + json.dumps(
+    SCHEMA, separators=(",", ":")
+)
+_MAX_OUTPUT = 2048
+_MAX_BODY = 1_000_000
+
+M = TypeVar("M", bound=BaseModel)
+Count = Annotated[int, Field(ge=0)]
+
+
+class Endpoint(NamedTuple):
+    """Where a model is asked. base_url: None is the provider's own. client: one that the user made;
+    it is not closed.
+    """
+
+    model: str
+    base_url: str | None
+    api_key: str | None
+    client: Any = None
+
+
+class Reply(NamedTuple):
+    """What came back. refused: in what words, None if it did not refuse."""
+
+    text: str
+    refused: str | None
+    input_tokens: int
+    output_tokens: int
+
+
+class Provider(Protocol):
+    """One protocol. forms: how a structured answer may be asked for, best first."""
+
+    name: ClassVar[str]
+    client_class: ClassVar[str]
+    forms: ClassVar[tuple[str, ...]]
+
+    def open(self, endpoint: Endpoint) -> Any:
+        """A client for this event loop; raises what the client raises."""
+        ...
+
+    def send(self, client: Any, model: str, form: str, system: str, text: str) -> Any:
+        """The awaitable of one request; its result goes to `read`."""
+        ...
+
+    def read(self, body: str) -> Reply:
+        """What an answer says. Raises Unusable for one that is not of the protocol."""
+        ...
+
+
+def _schema() -> dict[str, Any]:
+    return {"name": TOOL, "strict": True, "schema": SCHEMA}
+
+
+# OpenAI and compatible ----------------------------------------------------------------------------
+
+
+class _Function(BaseModel):
+    arguments: str = ""
+
+
+class _ToolCall(BaseModel):
+    function: _Function
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _OpenAIUsage(BaseModel):
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _OpenAIUsage | None = None
+
+
+class OpenAI(Provider):
+    """Chat completions, of OpenAI and of whatever speaks as it does."""
+
+    name = "openai"
+    client_class = "AsyncOpenAI"
+    forms = ("schema", "tool", "text")
+
+    def open(self, endpoint: Endpoint) -> Any:
+        """See `Provider`."""
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(
+            base_url=endpoint.base_url, api_key=endpoint.api_key, max_retries=0, timeout=None
+        )
+
+    def send(self, client: Any, model: str, form: str, system: str, text: str) -> Any:
+        """See `Provider`."""
+        extra: dict[str, Any] = {}
+        if form == "schema":
+            extra["response_format"] = {"type": "json_schema", "json_schema": _schema()}
+        elif form == "tool":
+            function = {"name": TOOL, "description": _ABOUT, "parameters": SCHEMA}
+            extra["tools"] = [{"type": "function", "function": function}]
+            extra["tool_choice"] = {"type": "function", "function": {"name": TOOL}}
+        else:
+            system += AS_TEXT
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+        create = client.chat.completions.with_raw_response.create
+        return create(model=model, messages=messages, **extra)
+
+    def read(self, body: str) -> Reply:
+        """See `Provider`."""
+        answer = _read(_Completion, body)
+        choice = answer.choices[0]
+        message = choice.message
+        usage = answer.usage or _OpenAIUsage()
+        refused = message.refusal
+        if refused is None and choice.finish_reason == "content_filter":
+            refused = "its content filter stopped it"
+        text = message.content or ""
+        if message.tool_calls:
+            text = message.tool_calls[0].function.arguments
+        return Reply(text, refused, usage.prompt_tokens, usage.completion_tokens)
+
+
+# Anthropic ----------------------------------------------------------------------------------------
+
+
+class _Block(BaseModel):
+    type: str
+    text: str = ""
+    input: Any = None
+
+
+class _AnthropicUsage(BaseModel):
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+
+
+class _AnthropicMessage(BaseModel):
+    content: list[_Block]
+    stop_reason: str | None = None
+    usage: _AnthropicUsage = _AnthropicUsage()
+
+
+class Anthropic(Provider):
+    """Messages, of Anthropic."""
+
+    name = "anthropic"
+    client_class = "AsyncAnthropic"
+    forms = ("tool", "text")
+
+    def open(self, endpoint: Endpoint) -> Any:
+        """See `Provider`."""
+        from anthropic import AsyncAnthropic
+
+        return AsyncAnthropic(
+            base_url=endpoint.base_url, api_key=endpoint.api_key, max_retries=0, timeout=None
+        )
+
+    def send(self, client: Any, model: str, form: str, system: str, text: str) -> Any:
+        """See `Provider`."""
+        extra: dict[str, Any] = {}
+        if form == "tool":
+            extra["tools"] = [{"name": TOOL, "description": _ABOUT, "input_schema": SCHEMA}]
+            extra["tool_choice"] = {"type": "tool", "name": TOOL}
+        else:
+            system += AS_TEXT
+        messages = [{"role": "user", "content": text}]
+        create = client.messages.with_raw_response.create
+        return create(
+            model=model, max_tokens=_MAX_OUTPUT, system=system, messages=messages, **extra
+        )
+
+    def read(self, body: str) -> Reply:
+        """See `Provider`."""
+        answer = _read(_AnthropicMessage, body)
+        usage = answer.usage
+        cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+        called = [block.input for block in answer.content if block.type == "tool_use"]
+        said = "".join(block.text for block in answer.content if block.type == "text")
+        text = json.dumps(called[0]) if called else said
+        refused = (said or "no reason given") if answer.stop_reason == "refusal" else None
+        return Reply(text, refused, usage.input_tokens + cached, usage.output_tokens)
+
+
+def _read(form: type[M], body: str) -> M:
+    try:
+        return form.model_validate_json(body[:_MAX_BODY])
+    except ValidationError:
+        raise Unusable("it has not the form of the protocol") from None
+
+
+# Finding them -------------------------------------------------------------------------------------
+
+PROVIDERS: dict[str, Provider] = {"openai": OpenAI(), "anthropic": Anthropic()}
+
+
+def provider_of(value: object) -> tuple[Provider, Any]:
+    """The protocol of a name, with None, or of a client that the user made, with that client.
+
+    Raises UsageError for anything else, and where the extra is not installed.
+    """
+    if isinstance(value, str) and value in PROVIDERS:
+        if find_spec(value) is None:
+            raise UsageError(
+                f"LLMClassifier(provider={value!r}) needs the package {value}, which is not "
+                f"installed; run pip install triage-recovery[{value}]"
+            )
+        return PROVIDERS[value], None
+    for name, provider in PROVIDERS.items():
+        # Whoever has made a client has imported its package.
+        module = sys.modules.get(name)
+        if module is None or isinstance(value, str | type):
+            continue
+        if isinstance(value, getattr(module, provider.client_class)):
+            return provider, value
+        if isinstance(value, getattr(module, provider.client_class.removeprefix("Async"))):
+            raise UsageError(
+                f"LLMClassifier.provider is the synchronous client {type(value).__name__}; give an "
+                f"{provider.client_class}"
+            )
+    shown = repr(value) if isinstance(value, str) else type(value).__name__
+    raise UsageError(
+        "LLMClassifier.provider must be 'openai', 'anthropic', an AsyncOpenAI or an AsyncAnthropic, "
+        f"not {shown[:60]}"
+    )

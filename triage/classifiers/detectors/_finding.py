@@ -1,0 +1,158 @@
+"""What detectors say: a `Finding`, and the rules they speak for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triage.classifiers._rule import Rule
+from triage.taxonomy import Cause, FailureType, Severity
+
+REDIRECTED = "redirected"
+"""Cause: a tool's result gave the agent orders of its own."""
+ASKED_AGAIN = "asked_again"
+"""Cause: a tool's result asked for exactly the same call once more."""
+HISTORY_CUT = "history_cut"
+"""Cause: earlier messages were taken out of the model's context."""
+
+
+class Finding(NamedTuple):
+    """What a detector saw.
+
+    step: position of the earliest decisive step, None if no step decided. tool: the tool's name.
+    repeats, length: of a loop, how often and how many steps in one round.
+    """
+
+    rule: Rule
+    text: str
+    step: int | None
+    tool: str | None = None
+    repeats: int = 0
+    length: int = 0
+
+
+def _rule(
+    name: str,
+    kind: FailureType,
+    cause: Cause | str,
+    confidence: float,
+    source: str,
+    severity: Severity | None = None,
+) -> Rule:
+    return Rule(
+        f"steps.{name}", kind, cause, "text", (), severity, confidence=confidence, source=source
+    )
+
+
+LOOP = _rule(
+    "loop",
+    FailureType.LOOP_DETECTED,
+    Cause.REPETITION,
+    0.97,
+    "three identical steps, or three times the same cycle of up to six, at the end",
+)
+CYCLE = LOOP._replace(name="steps.cycle", cause=Cause.CYCLE)
+NEAR_LOOP = LOOP._replace(
+    name="steps.near_loop",
+    confidence=0.9,
+    source="as a loop, with calls that differ in wording alone and get the same result",
+)
+SAME_ERROR = LOOP._replace(
+    name="steps.same_error",
+    confidence=0.8,
+    source="the same error from the same tool three times, whatever the arguments",
+)
+MONOLOGUE = LOOP._replace(
+    name="steps.monologue",
+    confidence=0.6,
+    source="ten turns of words in a row by one that has tools and called none",
+)
+ASKED = _rule(
+    "asked_again",
+    FailureType.LOOP_DETECTED,
+    ASKED_AGAIN,
+    0.85,
+    "a result that asks for exactly the same call again, and nothing better came after it",
+)
+REWRITTEN = LOOP._replace(
+    name="steps.rewritten",
+    confidence=0.6,
+    source="a long text written again almost word for word, with nothing learnt in between",
+)
+UNKNOWN_TOOL = _rule(
+    "unknown_tool",
+    FailureType.WRONG_TOOL_CALLED,
+    Cause.UNKNOWN_TOOL,
+    0.97,
+    "the tool of the last call is not in the manifest",
+)
+MISSING_NAME = UNKNOWN_TOOL._replace(
+    name="steps.missing_name",
+    confidence=0.85,
+    source="the name that is missing is the tool of the last call",
+)
+ARGUMENTS = _rule(
+    "arguments",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.INVALID_ARGUMENTS,
+    0.9,
+    "the arguments of a call do not fit its tool",
+)
+GENERATED = ARGUMENTS._replace(
+    name="steps.generated_code",
+    cause=Cause.MALFORMED_OUTPUT,
+    source="code that came from text does not parse",
+)
+BROKEN_ARGUMENT = ARGUMENTS._replace(
+    name="steps.broken_argument",
+    source="an argument of the last step's tool is JSON that does not parse",
+)
+BROKEN_RESULT = _rule(
+    "broken_result",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.BAD_RESPONSE,
+    0.85,
+    "a tool's result begins as JSON and does not parse, and no better one came after it",
+)
+FORBIDDEN = _rule(
+    "forbidden_output",
+    FailureType.CONSTRAINT_IGNORED,
+    Cause.FORBIDDEN_OUTPUT,
+    0.95,
+    "an output breaks a constraint",
+)
+BAD_ANSWER = _rule(
+    "bad_answer",
+    FailureType.EXTERNAL_FAULT,
+    Cause.BAD_RESPONSE,
+    0.85,
+    "the last step's tool raised that what it was answered does not parse",
+    Severity.RETRIABLE,
+)
+REDIRECT = _rule(
+    "redirected",
+    FailureType.GOAL_DRIFT,
+    REDIRECTED,
+    0.85,
+    "a tool's result speaks to the agent and gives it another goal",
+)
+OPEN_SUBGOALS = _rule(
+    "open_subgoals",
+    FailureType.PLAN_INCOMPLETE,
+    Cause.INCOMPLETE,
+    0.8,
+    "a subgoal that no step without an error has named",
+)
+INVENTED = _rule(
+    "made_up",
+    FailureType.HALLUCINATED_STATE,
+    Cause.UNGROUNDED,
+    0.6,
+    "a step says that it works with data it has made up, and it is no test",
+)
+CUT = _rule(
+    "history_cut",
+    FailureType.CONTEXT_OVERFLOW,
+    HISTORY_CUT,
+    0.7,
+    "earlier messages were taken out, and a call from before them was made again",
+)

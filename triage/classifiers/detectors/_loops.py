@@ -1,0 +1,256 @@
+"""Loops, found as steps come: the same call with the same result, alone or in a cycle.
+
+A loop is judged by tool, arguments and result together. Polling, where the same call gets another
+result, is none; nor is working through a list, where another call gets the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from triage.steps import Step
+
+from ._near import near, near_text
+
+REPEATS = 3
+"""How often a step or a cycle must stand there."""
+SAID_REPEATS = 5
+"""How often words without a call must, where calls came before them."""
+MAX_CYCLE = 6
+"""The longest cycle looked for, in steps."""
+TALK = 10
+"""Turns of words in a row that are a monologue."""
+_KEPT = 2 * REPEATS * MAX_CYCLE
+_MAX_SAID = 600
+_AROUND = 0.8
+
+
+class Loop(NamedTuple):
+    """start: position of its first step. length: steps in one cycle. repeats: whole cycles seen.
+
+    kind: `same`, `near` (other words, same result), `error` (the same error from the same tool) or
+    `talk` (words without a call).
+    """
+
+    start: int
+    length: int
+    repeats: int
+    kind: str = "same"
+
+
+class Loops:
+    """Is told each step once, and knows whether the last ones are a loop.
+
+    Work and memory for a step are bounded: it is compared with the six before it. exempt: tools that
+    may repeat themselves; a step of theirs ends a loop. tools: True if the agent is known to have
+    tools, without which words alone are no monologue.
+    """
+
+    __slots__ = (
+        "_called",
+        "_exempt",
+        "_failed",
+        "_near",
+        "_places",
+        "_recent",
+        "_same",
+        "_talk",
+        "_tools",
+        "_warm",
+    )
+
+    def __init__(self, exempt: frozenset[str] = frozenset(), *, tools: bool = False) -> None:
+        self._exempt = exempt
+        self._tools = tools
+        self._called = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what came before."""
+        self._recent: list[Step] = []
+        self._places: list[int] = []
+        self._same = [0] * (MAX_CYCLE + 1)
+        self._near = [0] * (MAX_CYCLE + 1)
+        self._failed = (0, -1)
+        self._talk = (0, -1)
+        self._warm = False
+
+    def add(self, step: Step, at: int) -> Loop | None:
+        """The next step of the attempt, which stands at this position; the loop it stands in, if any."""
+        tool, output = step[_TOOL], step[_OUTPUT]
+        if (tool is None and output is None and step[_SAID] is None) or tool in self._exempt:
+            # Of a step that records nothing but its name nothing can be said.
+            self.clear()
+            return None
+        recent = self._recent
+        for other in recent:
+            if other[_OUTPUT] == output and other[_TOOL] == tool:
+                self._compare(step)
+                self._warm = True
+                break
+        else:
+            if self._warm:
+                self._warm = False
+                self._same = [0] * (MAX_CYCLE + 1)
+                self._near = [0] * (MAX_CYCLE + 1)
+        counting = self._failed[0] or self._talk[0]
+        if tool is None or step[_ERROR] is not None or counting:
+            self._count(step, at)
+            counting = True
+        if tool is not None:
+            self._tools = self._called = True
+        recent.append(step)
+        self._places.append(at)
+        if len(recent) > MAX_CYCLE:
+            del recent[0]
+            if len(self._places) > _KEPT:
+                del self._places[: -_KEPT // 2]
+        return self.standing if self._warm or counting else None
+
+    def _compare(self, step: Step) -> None:
+        """Count on, for each length of a cycle, where this step is like the one so many before."""
+        lag = len(self._recent)
+        for other in self._recent:
+            kind = ""
+            if other[_TOOL] == step[_TOOL] and other[_OUTPUT] == step[_OUTPUT]:
+                kind = _alike(step, other)
+            self._same[lag] = self._same[lag] + 1 if kind == _EQUAL else 0
+            self._near[lag] = self._near[lag] + 1 if kind else 0
+            lag -= 1
+
+    def _count(self, step: Step, at: int) -> None:
+        self._count_errors(step, at)
+        if step[_TOOL] is None:
+            self._count_talk(step, at)
+        else:
+            self._talk = (0, -1)
+
+    def _count_errors(self, step: Step, at: int) -> None:
+        if step[_TOOL] is None or step[_ERROR] is None:
+            self._failed = (0, -1)
+            return
+        last = self._recent[-1] if self._recent else None
+        if (
+            last is not None
+            and last[_ERROR] is not None
+            and last[_TOOL] == step[_TOOL]
+            and _shape(last[_ERROR]) == _shape(step[_ERROR])
+        ):
+            self._failed = (self._failed[0] + 1, self._failed[1])
+        else:
+            self._failed = (1, at)
+
+    def _count_talk(self, step: Step, at: int) -> None:
+        last = self._recent[-1] if self._recent else None
+        same = last is not None and last[_TOOL] is None and last[_ACTION] == step[_ACTION]
+        if same and step[_SAID] and self._talk[0]:
+            self._talk = (self._talk[0] + 1, self._talk[1])
+        else:
+            self._talk = (1, at) if step[_SAID] else (0, -1)
+
+    @property
+    def standing(self) -> Loop | None:
+        """The loop the steps are in now, None if they are in none; the surest kind first."""
+        for counts, kind in ((self._same, "same"), (self._near, "near")):
+            if max(counts) < REPEATS - 1:
+                continue
+            for length in range(1, MAX_CYCLE + 1):
+                if counts[length] and counts[length] >= length * (self._needed(length) - 1):
+                    size = counts[length] + length
+                    start = self._place(size)
+                    return Loop(start, length, size // length, kind)
+        if self._failed[0] >= REPEATS:
+            return Loop(self._failed[1], 1, self._failed[0], "error")
+        if self._tools and self._talk[0] >= TALK:
+            return Loop(self._talk[1], 1, self._talk[0], "talk")
+        return None
+
+    def _needed(self, length: int) -> int:
+        """How many rounds make a loop: an answer said again after the work is done does no harm."""
+        if self._called and all(step[_TOOL] is None for step in self._recent[-length:]):
+            return SAID_REPEATS
+        return REPEATS
+
+    def one_round(self, loop: Loop) -> list[Step]:
+        """The steps of one round of the standing loop, from where it began."""
+        last = self._recent[-loop.length :]
+        turned = (self._same if loop.kind == "same" else self._near)[loop.length] % loop.length
+        cut = (loop.length - turned) % loop.length
+        return last[cut:] + last[:cut]
+
+    def _place(self, back: int) -> int:
+        places = self._places
+        if back <= len(places):
+            return places[-back]
+        return places[0] - (back - len(places))  # older places are not kept: as if without gaps
+
+
+_ACTION, _TOOL, _INPUT, _OUTPUT, _SAID, _ERROR = 1, 2, 3, 4, 5, 6
+_EQUAL, _REWORDED = "equal", "reworded"
+
+
+def same_step(one: Step, other: Step) -> bool:
+    """True for the same tool (or, without one, the same words), arguments, result and error."""
+    return (
+        one[_TOOL] == other[_TOOL]
+        and one[_OUTPUT] == other[_OUTPUT]
+        and _alike(one, other) == _EQUAL
+        and _says_something(one)
+    )
+
+
+def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
+    """The same loop from its true beginning, where it began before the steps that were looked at."""
+    start, length = loop.start, loop.length
+    while start > 0 and same_step(steps[start - 1], steps[start - 1 + length]):
+        start -= 1
+    gained = loop.start - start
+    return loop._replace(start=start, repeats=loop.repeats + gained // length)
+
+
+def _alike(one: Step, other: Step) -> str:
+    """How alike two steps of one tool and result are: equal, other in wording, or not (empty)."""
+    if one[_ERROR] != other[_ERROR] or one[_ACTION] != other[_ACTION]:
+        return ""
+    if one[_TOOL] is None and one[_SAID] != other[_SAID]:
+        return _REWORDED if _said_alike(one, other) else ""
+    left, right = one[_INPUT], other[_INPUT]
+    if left == right:
+        return _EQUAL
+    if isinstance(left, str) and isinstance(right, str) and left[:1] == right[:1] == "{":
+        # Arguments may come as JSON text, whose spaces and key order mean nothing.
+        left, right = _parsed(left), _parsed(right)
+        if left == right:
+            return _EQUAL
+    return _REWORDED if near(left, right) else ""
+
+
+def _said_alike(one: Step, other: Step) -> bool:
+    left, right = one.llm_output, other.llm_output
+    if not left or not right or one[_INPUT] != other[_INPUT]:
+        return False
+    if len(left) > _MAX_SAID or not _AROUND <= len(left) / len(right) <= 1 / _AROUND:
+        return False
+    return near_text(left, right)
+
+
+def _says_something(step: Step) -> bool:
+    """A step that records nothing but its name gives nothing to compare."""
+    return step[_TOOL] is not None or step[_SAID] is not None or step[_OUTPUT] is not None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+@lru_cache(maxsize=64)
+def _shape(error: str) -> str:
+    """An error without what changes from call to call."""
+    return re.sub(r"\d+|0x[0-9a-f]+|'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"", "#", error[:300].lower())

@@ -1,0 +1,108 @@
+"""A finished attempt, looked at as a whole: through the same watch as a run that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from triage.steps import Step
+
+from ._finding import OPEN_SUBGOALS, Finding
+from ._loops import reach_back
+from ._watch import Watch, forbidden
+
+if TYPE_CHECKING:
+    from triage.steps import Constraint
+
+    from ._results import Judged
+
+WHOLE = 400
+"""A trajectory of up to so many steps is looked at whole."""
+TAIL = 30
+"""Of a longer one the last steps: what went wrong before them and was got over decides nothing. Then
+calls and results alone are looked at, not what was said."""
+
+
+class Seen(NamedTuple):
+    """What the watch saw. firm: beyond doubt. misfit: arguments that do not fit. start: where it began."""
+
+    firm: tuple[Finding, ...]
+    loose: tuple[Finding, ...]
+    start: int
+
+
+def look(
+    steps: Sequence[Step],
+    tools: Mapping[str, Any],
+    constraints: Sequence[Constraint],
+    exempt: Collection[str],
+) -> Seen:
+    """Replay steps through a watch. Constraints are asked about every step, however many there are."""
+    start = 0 if len(steps) <= WHOLE else len(steps) - TAIL
+    early = None
+    if constraints:
+        before = (forbidden(steps[at], at, constraints) for at in range(start))
+        early = next((found for found in before if found is not None), None)
+    watch = Watch(
+        tools=tools,
+        constraints=() if early is not None else constraints,
+        exempt=exempt,
+        start=start,
+    )
+    add = watch.add
+    for step in steps[start:] if start else steps:
+        add(step)
+    loop = watch.loop
+    firm: list[Finding | None] = []
+    loose: list[Finding | None] = []
+    if loop is not None:
+        found = watch.found(loop)
+        if loop.kind == "same" and start:
+            whole = reach_back(steps, loop)
+            found = watch.found(whole)
+        (firm if loop.kind == "same" else loose).append(found)
+    firm += [watch.unknown_tool, early or watch.forbidden]
+    loose.insert(0, watch.misfit)
+    return Seen(
+        tuple(found for found in firm if found is not None),
+        tuple(found for found in loose if found is not None),
+        start,
+    )
+
+
+def review(
+    steps: Sequence[Step], seen: Seen, judge: Judged, subgoals: Iterable[str]
+) -> list[Finding]:
+    """What only the whole shows, most decisive first. seen: what the watch saw of the same steps."""
+    from ._results import Results
+    from ._written import history_cut, invented, rewritten
+
+    results = Results()
+    part = steps[seen.start :]
+    for at, step in enumerate(part, seen.start):
+        results.add(step, at)
+    found: list[Finding | None] = [*results.standing(judge), *seen.loose]
+    if seen.start == 0:
+        found += [rewritten(part), history_cut(part)]
+    found.append(open_subgoals(steps, subgoals))
+    if seen.start == 0:
+        found.append(invented(part))
+    return [one for one in found if one is not None]
+
+
+def open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> Finding | None:
+    """The first subgoal that no step without an error names: in its action, its tool or its metadata."""
+    wanted = tuple(subgoals)
+    if not wanted:
+        return None
+    done: set[str] = set()
+    for step in steps:
+        if step.error is None:
+            done.update((step.action, step.tool_called or ""))
+            if step.metadata:
+                done.add(str(step.metadata.get("subgoal", "")))
+    left = [name for name in wanted if name not in done]
+    if not left:
+        return None
+    text = f"{len(left)} of {len(wanted)} subgoals were not completed, first {left[0][:80]!r}"
+    return Finding(OPEN_SUBGOALS, text, None)
