@@ -5,17 +5,26 @@ What is said of each rule on that page is what the tests check of it.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from triage.classifiers import RULES, Rule
-from triage.classifiers.detectors import _finding
+from triage.classifiers.detectors._table import STEP_RULES
 from triage.taxonomy import DEFAULT_LEVEL, severity_of
 
 PAGE = Path(__file__).with_name("rules.md")
 INTRODUCTION = Path(__file__).with_name("rules.md.head")
 _MAX_SHOWN = 60
+_MAX_STEPS = 4
+_STEPS = (
+    "Found in the steps of an attempt. A call is shown as `tool(arguments) → result`, a failed one with "
+    "`✗`, words in quotation marks; `×3` is three times the same. The `tools`, `constraints`, `subgoals` "  # noqa: RUF001 - times
+    "and `grounding` before it are what the classifier was told, `error` is what ended the attempt."
+)
 _SECTIONS = {
     "status": ("HTTP statuses", "Compared with the status of the answer."),
     "code": ("Codes", "Compared with the code the exception or its answer carries, exactly."),
@@ -41,16 +50,12 @@ def page() -> str:
         rows = [_row(rule) for rule in RULES if rule.looks_at == kind]
         columns = "rule | failure type | cause | severity | level | fires on | not on | source"
         parts.append(f"## {title}\n\n{about}\n\n{_table(columns, rows)}")
-    seen = sorted(
-        (value for value in vars(_finding).values() if isinstance(value, Rule)),
-        key=lambda rule: rule.name,
-    )
-    rows = [(*_verdict(rule), _cell(rule.source)) for rule in dict.fromkeys(seen)]
-    columns = "rule | failure type | cause | severity | level | what the steps show"
-    parts.append(
-        "## Steps\n\nFound in the steps of the attempt, where no text is compared.\n\n"
-        + _table(columns, rows)
-    )
+    rows = [
+        (*_verdict(rule), _run(rule.examples), _run(rule.near_misses), _cell(rule.source))
+        for rule in STEP_RULES
+    ]
+    columns = "rule | failure type | cause | severity | level | fires on | not on | what it means"
+    parts.append(f"## Steps\n\n{_STEPS}\n\n{_table(columns, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,6 +74,47 @@ def _code(examples: Iterable[str]) -> str:
     """The first example, as it stands in the table of rules; the tests try them all."""
     text = " ".join(next(iter(examples)).split()).replace("|", "/").replace("`", "'")
     return f"`{text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + '…'}`"
+
+
+def _run(examples: Iterable[str]) -> str:
+    """The first run of a rule, in one line; the tests try it as it is."""
+    run = json.loads(next(iter(examples)))
+    steps = [
+        text if count == 1 else f"{text} ×{count}"  # noqa: RUF001 - times
+        for text, same in groupby(map(_step, run.pop("steps")))
+        for count in (len(list(same)),)
+    ]
+    if len(steps) > _MAX_STEPS:
+        steps[2:-1] = ["…"]
+    error = run.pop("error", None)
+    told = [
+        f"{name}: {_short(list(value) if name == 'tools' else value)}"
+        for name, value in run.items()
+    ]
+    ended = (
+        [] if error is None else [f"error: {_short(error['type_name'] + ': ' + error['message'])}"]
+    )
+    return f"`{'; '.join([*told, *steps, *ended])}`".replace("|", "/")
+
+
+def _step(step: dict[str, Any]) -> str:
+    tool = step.get("tool_called")
+    if tool is None:
+        return _short(step["llm_output"])
+    given = step["tool_input"]
+    named = given.items() if isinstance(given, dict) else ()
+    arguments = [f"{name}={_short(value)}" for name, value in named]
+    if given is not None and not isinstance(given, dict):
+        arguments.append(_short(given))
+    called = f"{tool}({', '.join(arguments)})"
+    if step.get("error"):
+        return f"{called} ✗ {_short(step['error'])}"
+    return called if step["tool_output"] is None else f"{called} → {_short(step['tool_output'])}"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False).replace("`", "'")
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
 def _cell(text: str) -> str:

@@ -286,11 +286,10 @@ def test_not_attempted_marks_the_phase() -> None:
 
 @pytest.mark.parametrize("text", ["", "   ", "no such file", "retry after 3 s", "x" * 9_000])
 @pytest.mark.parametrize(
-    "kind", [ValueError, KeyError, ConnectionError, ConnectionResetError, RuntimeError, TimeoutError]
+    "kind",
+    [ValueError, KeyError, ConnectionError, ConnectionResetError, RuntimeError, TimeoutError],
 )
-def test_what_only_says_a_text_is_read_as_everything_else(
-    kind: type[Exception], text: str
-) -> None:
+def test_what_only_says_a_text_is_read_as_everything_else(kind: type[Exception], text: str) -> None:
     # One that carries an attribute that says nothing is read in full.
     other = kind(text)
     other.__dict__["colour"] = "green"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
-from ._call import Function, read_function
+from ._call import Function, fingerprint, read_function
 from ._drivers import current
 from ._env import SYSTEM, Environment
 from ._loop import check_run_id, run_loop, stream_loop
@@ -21,12 +21,14 @@ from .stores.base import Store
 
 if TYPE_CHECKING:
     from ._loop import Restarted
+    from ._reopen import Recovered
     from .actions import Reply
     from .classifiers.base import Classifier
     from .policy import FailurePolicy
 
 T = TypeVar("T")
 R = TypeVar("R")
+_UNSET: Any = object()
 
 
 class Options(TypedDict, total=False):
@@ -206,16 +208,48 @@ class Agent(Generic[T]):
             self._function, lambda config: self._session(task, kwargs, None, config), self._config
         )
 
-    async def resume(self, token: str, action: Reply) -> T:
+    async def resume(self, token: str, action: Reply, **kwargs: Any) -> T:
         """Go on with a suspended run, once, by an action or an answer to what was asked.
 
-        action: any action but Suspend, or for a call in doubt `happened(result)` or `rerun()`. Raises
-        AlreadyResumed for a token used before; UsageError for one this agent does not know and for
-        an answer that does not fit the question, in which case the token stays good.
+        action: any action but Suspend, `approve()`, `reject(reason)`, `edit(payload)`, or for a call in
+        doubt `happened(result)` or `rerun()`. kwargs: arguments that could not be stored and must be
+        given again. With a durable store any process may answer. Raises AlreadyResumed for a token
+        used before, TokenExpired for one used too late; UsageError for one this agent does not know
+        and for an answer that does not fit the question, in which case the token stays good.
         """
         from ._resume import resume
 
-        return cast("T", await resume(self._config.suspensions, self._function, token, action))
+        return cast("T", await resume(self._config, self._function, token, action, kwargs))
+
+    async def recover(
+        self, run_id: str, *, task: Any = _UNSET, force: bool = False, **kwargs: Any
+    ) -> T:
+        """Take over a run that its process has left, at once, and go on with it.
+
+        What is recorded is not done again: completed calls give their results, the attempt that was
+        cut off starts once more under its number, with its state as `_triage_state`, and limits count
+        what was used. A finished run gives its recorded result, or raises the error it ended with.
+        kwargs, task: what could not be stored and must be given again. force: take it over although
+        three processes have died with it.
+
+        Raises UnknownRun, DeadLetter, UsageError (arguments that are missing; a run that waits for
+        an answer), ResultLost (a finished run whose result has no JSON form), and as `run` does.
+        """
+        from ._reopen import UNSET, reopen
+
+        given = UNSET if task is _UNSET else task
+        found = await reopen(self._config, self._function, run_id, kwargs, task=given, force=force)
+        return cast("T", found)
+
+    async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
+        """Take over this agent's runs whose processes are gone, and bring them to their end.
+
+        Those whose lease lives are left alone; those that need arguments again, wait for an answer or
+        are dead letters are given back with the error that says so. concurrency: how many at once.
+        """
+        from ._reopen import reopen_all
+
+        return await reopen_all(self._config, self._function, concurrency)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Agent[T]:
         """The agent of a method, bound to its instance or class."""
@@ -304,13 +338,16 @@ def configure(
         raise UsageError(f"Agent(environment=…) is no Environment: {type(env).__name__}")
     limits = limits or Limits()
     listening = checked(observers)
+    kept = _store(store)
+    # A third party's store is taken for a durable one unless it says otherwise.
+    durable = bool(getattr(kept, "durable", True))
     timed = limits.seconds is not None or limits.attempt_seconds is not None
     return Config(
         name=name or function.name,
         policy=policy,
         classifier=classifier,
         limits=limits,
-        store=_store(store),
+        store=kept,
         checks=checks,
         durability=durability or Durability(),
         observers=listening,
@@ -321,6 +358,8 @@ def configure(
         plain=not (timed or limits.watches or listening) and function.kind == "async",
         watch=limits if limits.watches else None,
         busy=limits.watches or bool(listening),
+        durable=durable,
+        code=fingerprint(function) if durable else "",
         suspensions=Suspensions(),
     )
 

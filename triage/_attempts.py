@@ -9,7 +9,15 @@ from ._recorder import NO_GUIDANCE, Guidance, Replay
 from ._run import Run
 from ._session import Session
 from .diagnosis import Diagnosis
-from .events import AttemptStarted
+from .events import (
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunSuspended,
+)
 from .state import RunState, is_call
 from .taxonomy import UNSAFE
 
@@ -34,6 +42,12 @@ class Next(NamedTuple):
 
 
 _FIRST = (1,)
+_MILESTONES = (AttemptStarted, AttemptFailed, ActionChosen, RunSuspended, RunResumed, RunFinished)
+
+
+def is_milestone(event: Event) -> bool:
+    """True for the events that say where a run stands."""
+    return isinstance(event, _MILESTONES)
 
 
 def first_attempt(session: Session) -> Run:
@@ -41,7 +55,7 @@ def first_attempt(session: Session) -> Run:
     # Nobody else knows the session yet, so this needs no lock.
     session.records += record_of(AttemptStarted, session.time(), _FIRST)
     if session.busy:
-        session.entered = session.tell(1)
+        session.begin(1)
     return Run(session, 1, NO_GUIDANCE, None, 0)
 
 
@@ -52,8 +66,7 @@ def next_attempt(session: Session, following: Next) -> Run:
     diagnosis = guidance.diagnosis
     session.attempt_started = session.config.env.monotonic()
     session.question = None
-    session.entered = session.add(
-        AttemptStarted,
+    told = (
         number,
         following.base,
         guidance.hint,
@@ -61,14 +74,19 @@ def next_attempt(session: Session, following: Next) -> Run:
         following.keep_state,
         tuple(guidance.inject) if guidance.inject else (),
     )
+    seq = session.put(AttemptStarted, told)
+    if session.busy:
+        session.begin(seq)
     critical = None if diagnosis is None else diagnosis.critical_step
-    if following.base is None and not session.has_calls:
+    if following.base is None and not session.has_calls and not following.keep_state:
         # Nothing is kept and nothing can be reused, so the journal need not be read.
         return Run(session, number, guidance, Replay(following.kind, critical, NO_KEYS, {}), 0)
     state = session.state
     kept, unmatched = _known_calls(state)
     replay = Replay(following.kind, critical, kept, unmatched)
-    return Run(session, number, guidance, replay, len(state.steps))
+    run = Run(session, number, guidance, replay, len(state.steps))
+    run.has_subgoals = bool(state.ledger.subgoals)
+    return run
 
 
 NO_KEYS: frozenset[str] = frozenset()

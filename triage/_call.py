@@ -127,6 +127,37 @@ def _kind(function: Any, name: str) -> str:
     return "sync"
 
 
+def fingerprint(function: Function) -> str:
+    """A digest of the function's code, nested functions included: another one means other code.
+
+    Where the code cannot be read (a callable of a compiled module), only the name counts.
+    """
+    import hashlib
+    from types import CodeType
+
+    target = inspect.unwrap(function.function)
+    while hasattr(target, "func"):  # functools.partial
+        target = target.func
+    target = getattr(target, "__func__", target)
+    if not hasattr(target, "__code__"):  # an object that is called
+        target = type(target).__call__
+    code = getattr(target, "__code__", None)
+    found = hashlib.sha256(function.name.encode())
+    waiting = [code] if isinstance(code, CodeType) else []
+    while waiting:
+        block = waiting.pop()
+        found.update(block.co_code)
+        found.update(repr(block.co_names).encode())
+        for constant in block.co_consts:
+            if isinstance(constant, CodeType):
+                waiting.append(constant)
+            else:
+                # The order of a set differs from process to process.
+                items = constant if isinstance(constant, frozenset) else (constant,)
+                found.update(repr(sorted(map(repr, items))).encode())
+    return found.hexdigest()[:16]
+
+
 def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of one attempt: the caller's, the run's, and what an action injects."""
     filled = {**kwargs}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
-from .events import Event, StepRecorded
+from .events import Event, RunRecovered, RunResumed, StepRecorded
 
 if TYPE_CHECKING:
     from .state import RunState
@@ -26,6 +26,26 @@ WIDTH = 5
 def record_of(kind: Any, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...]:
     """What any event but a step puts into the list. fields: those after `time`."""
     return (CODES[kind], time, fields, None, None)
+
+
+def record_from(event: Event) -> tuple[Any, ...]:
+    """What an event that was read from a store puts into the list."""
+    if isinstance(event, StepRecorded):
+        return (STEP, event.time, event.attempt, event.index, event.step)
+    return record_of(type(event), event.time, tuple(event)[3:])
+
+
+def active_seconds(events: Sequence[Event]) -> float:
+    """How long the run has been at work, in seconds: waiting for a person or for a process left out.
+
+    By the times of the events, which a clock that was set may have spoilt: none counts as negative.
+    """
+    total, before = 0.0, events[0].time
+    for event in events:
+        if not isinstance(event, RunResumed | RunRecovered):
+            total += max(0.0, event.time - before)
+        before = event.time
+    return total
 
 
 class Journal(Sequence[Event]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._attempts import Failure, Next, count_in_parent, first_attempt, next_attempt
 from ._call import Failed, Function, Refused, end, invoke, passes, sort, stream_attempt
@@ -17,6 +17,10 @@ from .actions import Action
 from .diagnosis import Diagnosis
 from .errors import UsageError
 from .events import EXACT, RunFinished
+from .observers import logger
+
+if TYPE_CHECKING:
+    from ._keeper import Keeper
 
 
 @cache
@@ -128,6 +132,8 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
         return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)
     if isinstance(error, Refused):
         return Failure(error.__cause__, error.diagnosis)
+    if session.failed_with(error):
+        return None
     if passes(error):
         await _leave(session, error, "error")
         return None
@@ -165,7 +171,22 @@ async def _cancelled(session: Session, run: Run, error: BaseException) -> None:
 
     run.close()
     with anyio.CancelScope(shield=True):
-        await _leave(session, error, "cancelled")
+        if session.keeper is None:
+            await _leave(session, error, "cancelled")
+        else:
+            await _hand_back(session, session.keeper, error)
+
+
+async def _hand_back(session: Session, keeper: Keeper, error: BaseException) -> None:
+    """A process that goes away, and a caller that does not wait any more, lose no durable run: it is
+    given back to the store, where `recover` finds it.
+    """
+    await session.flush_beside(error)
+    keeper.over = True
+    try:
+        await keeper.store.release(session.run_id, epoch=keeper.epoch)
+    except Exception as store_error:  # noqa: BLE001 - its lease ends by itself
+        logger.warning("run %s: not released: %s", session.run_id, store_error)
 
 
 MAX_RUN_ID = 128

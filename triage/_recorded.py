@@ -134,6 +134,9 @@ def _reusable(call: Call, tool: Tool, run: Recorder) -> bool:
             border = replay.critical_step
             before = border is None or (call.step is not None and call.step < border)
             return before and call.attempt == run.number - 1
+        case "crash":
+            # The attempt goes on in another process; what it had come to is not asked for again.
+            return call.attempt == run.number
         case "rollback":
             return call.key in replay.kept
         case _:

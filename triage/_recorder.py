@@ -254,6 +254,11 @@ class Recorder:
         key = f"step@{positions[-1]}"
         self.register_undo(name or _name(function), key, lambda: function(*args))
 
+    async def flush(self) -> None:
+        """Wait until all that was recorded so far is durable. Raises what the store raises."""
+        self.check_open()
+        await self.session.flush()
+
     # Machinery for recorded calls and interrupts ------------------------------------------------
 
     def register_undo(self, name: str, key: str, undo: Callable[[], Any]) -> None:
@@ -280,6 +285,10 @@ class Recorder:
         session = self.session
         if session.config.observers:
             session.tell(seq)
+        if session.durable and session.keeper is not None:
+            session.keeper.pump()
+            if raising:
+                session.keeper.check()
         if self._watch is not None:
             self._enforce(raising=raising)
 

@@ -184,7 +184,7 @@ async def _compensate(
 async def flush(session: Session, context: FailureContext) -> None:
     """Store the journal before going on; a store that fails ends the run unless told otherwise."""
     try:
-        await session.flush()
+        await session.flush_attempt()
     except Exception as error:
         if session.does_without_store(error):
             return
@@ -218,14 +218,22 @@ def _message(context: FailureContext, status: str, reason: str | None) -> str:
 
 async def suspend(session: Session, context: FailureContext, action: Suspend) -> NoReturn:
     """Stop until a person answers: journal the question, and raise the error with the token."""
-    token = session.config.env.new_token()
+    # The token names its run, so that any process with the store can find it.
+    token = f"{session.run_id}~{session.config.env.new_token()}"
     question = redact(action.question or f"{context.diagnosis}; how should the run go on?")
+    asked = session.question
+    expires = None
+    if action.expires_s is not None:
+        expires = session.config.env.time() + action.expires_s
     session.add(
         RunSuspended,
         context.attempt,
         digest_of(token),
         question,
         plain(dict(action.metadata)),
+        None if asked is None else asked.key,
+        asked is not None and asked.doubt,
+        expires,
     )
     error = TriageSuspendedError(
         f"run {session.run_id[:8]} is suspended: {question}",

@@ -8,16 +8,17 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._env import Environment
-from ._journal import WIDTH, Journal, advance, event_at, record_of
-from ._plain import plain, plain_noting
+from ._journal import WIDTH, Journal, active_seconds, advance, event_at, record_from, record_of
+from ._plain import plain_noting
 from .errors import AlreadyResumed, StaleWriter, UsageError
-from .events import Event, RunStarted
+from .events import CallStarted, Event, RunStarted
 from .observers import Observer, logger, notify
 from .state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._keeper import Keeper
     from ._recorded import Question
     from ._recorder import Recorder
     from .checks import Checks, Durability
@@ -63,6 +64,16 @@ class Suspensions:
             self._used.add(key)
             return waiting
 
+    def find(self, token: str) -> Waiting | None:
+        """The run that waits in this process with this token, None if none does."""
+        with self._lock:
+            return self._waiting.get(digest_of(token))
+
+    def drop(self, token: str) -> None:
+        """The token was used up in the store."""
+        with self._lock:
+            self._waiting.pop(digest_of(token), None)
+
     def _find(self, key: str) -> Waiting:
         if key in self._used:
             raise AlreadyResumed("this token was used before; a token answers one question once")
@@ -88,8 +99,9 @@ class Config(NamedTuple):
 
     parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
     around the attempts and no observer listens. watch: the limits, where one must be looked at with
-    each event. busy: there are observers or there is a limit to watch. suspensions: the runs that
-    wait in this process.
+    each event. busy: there are observers or there is a limit to watch. durable: the store outlives
+    this process. code: fingerprint of the function where it does, else empty. suspensions: the runs
+    that wait in this process.
     """
 
     name: str
@@ -105,6 +117,8 @@ class Config(NamedTuple):
     plain: bool
     watch: Limits | None
     busy: bool
+    durable: bool
+    code: str
     suspensions: Suspensions
 
 
@@ -125,6 +139,9 @@ class Session:
     undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
     has_calls = False
+    # Of a run in a durable store, and whether each call waits until it is durable.
+    keeper: Keeper | None = None
+    durable = False
     _state: RunState | None = None
     _folded = 0
 
@@ -147,12 +164,54 @@ class Session:
         self.busy = config.busy
         self.started = env.monotonic()
         args, unstored = _stored(kwargs) if kwargs else (NOTHING, ())
-        shown = task if task.__class__ is str else plain(task)
+        shown = task
+        if task.__class__ is not str:
+            shown, exact = plain_noting(task)
+            unstored = unstored if exact else (TASK, *unstored)
         above = None if parent is None else parent.run_id
-        fields = (config.name, shown, args, unstored, above)
+        fields = (config.name, shown, args, unstored, above, config.code)
         self.records: list[Any] = [*record_of(RunStarted, env.time(), fields)]
         if config.observers:
             self.tell(0)
+        if config.durable:
+            self.keep(0)
+
+    @classmethod
+    def restored(
+        cls, config: Config, events: Sequence[Event], kwargs: Mapping[str, Any], task: Any
+    ) -> Session:
+        """The session of a run that another process, or an earlier one, has left in the store."""
+        session = cls.__new__(cls)
+        session.config = config
+        session.task = task
+        session.kwargs = kwargs
+        session.run_id = events[0].run_id
+        session.parent = None
+        session.lock = threading.Lock()
+        session.time = config.env.time
+        session.busy = config.busy
+        session.records = [place for event in events for place in record_from(event)]
+        session.started = config.env.monotonic() - active_seconds(events)
+        session.has_calls = any(isinstance(event, CallStarted) for event in events)
+        session.flushed = len(events)
+        return session
+
+    def keep(self, epoch: int) -> None:
+        """Hand over what is recorded to the store from now on, as its owner of this epoch."""
+        from ._keeper import Keeper
+
+        durability = self.config.durability
+        self.epoch = epoch
+        self.durable = durability.mode == "step"
+        self.busy = True
+        self.keeper = Keeper(
+            self.config.store,
+            self.run_id,
+            self.records,
+            epoch=epoch,
+            flushed=self.flushed,
+            lease_s=durability.lease_s,
+        )
 
     @property
     def events(self) -> Journal:
@@ -185,6 +244,13 @@ class Session:
     def tell(self, seq: int) -> Sequence[AbstractContextManager[Any]]:
         """Tell the observers of the event at a position; the context managers they gave for it."""
         return notify(self.config.observers, event_at(self.run_id, self.records, seq))
+
+    def begin(self, seq: int) -> None:
+        """An attempt begins with the event at this position: tell the observers, and the store."""
+        if self.config.observers:
+            self.entered = self.tell(seq)
+        if self.keeper is not None and self.config.durability.mode != "exit":
+            self.keeper.pump()
 
     @property
     def state(self) -> RunState:
@@ -219,12 +285,37 @@ class Session:
         return max(0.0, seconds - (self.config.env.monotonic() - self.started))
 
     async def flush(self) -> None:
-        """Hand what is new to the store. Raises what the store raises, and may be called again."""
+        """Have all that is recorded stored. Raises what the store raises, and may be called again."""
+        if self.keeper is not None:
+            await self.keeper.barrier()
+            return
         at, end = self.flushed, len(self.records) // WIDTH
         if at < end:
             new = Journal(self.run_id, self.records, at, end)
             await self.config.store.append(self.run_id, new, at=at, epoch=self.epoch)
             self.flushed = end
+
+    async def flush_attempt(self) -> None:
+        """`flush` between two attempts, unless nothing need be durable before the end of the run."""
+        if self.config.durability.mode != "exit" or self.keeper is None:
+            await self.flush()
+
+    async def barrier(self) -> None:
+        """Wait until all that is recorded is durable, where each call must be; see `durable`."""
+        if self.keeper is not None and self.durable:
+            await self.keeper.barrier()
+
+    def barrier_sync(self) -> None:
+        """`barrier` for a call that stands in a thread or in sync code."""
+        if self.keeper is not None and self.durable:
+            self.keeper.barrier_sync()
+
+    def failed_with(self, error: BaseException) -> bool:
+        """Whether the run must end because its store failed, and this says so."""
+        keeper = self.keeper
+        if keeper is None or keeper.error is None or keeper.detached:
+            return False
+        return keeper.error in (error, error.__cause__, error.__context__)
 
     def does_without_store(self, error: Exception) -> bool:
         """Whether the run goes on although its store failed so; logs the failure if it does.
@@ -234,6 +325,8 @@ class Session:
         if self.config.durability.on_store_error != "continue" or isinstance(error, StaleWriter):
             return False
         logger.error("run %s: the store failed", self.run_id, exc_info=error)
+        if self.keeper is not None:
+            self.keeper.detach()
         return True
 
     async def flush_beside(self, error: BaseException) -> None:
@@ -248,6 +341,8 @@ class Session:
 
 
 NOTHING: Mapping[str, Any] = {}
+TASK = "task"
+"""Among the names of what could not be stored: the task."""
 
 
 def _stored(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

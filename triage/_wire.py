@@ -52,7 +52,7 @@ def dump(event: Event) -> dict[str, Any]:
 
 def dumps(event: Event) -> str:
     """An event as one line of JSON, without a line break, in ASCII: the text of what `dump` gives."""
-    return f'{{"event":"{type(event).__name__}"{_written(event)},"v":{event.v}}}'
+    return f'{{"event":"{event.__class__.__name__}"{_written(event)},"v":{event.v}}}'
 
 
 def load(data: Mapping[str, Any]) -> Event:
@@ -72,7 +72,7 @@ def load(data: Mapping[str, Any]) -> Event:
             "read it with the release that wrote it or a newer one"
         )
     try:
-        return cast("Event", _fields_in(cls, data, cls.__name__))
+        return cast("Event", from_json(cls, data, cls.__name__))
     except RecursionError:
         raise StoreError(f"{name} is nested too deeply to be read") from None
 
@@ -93,7 +93,8 @@ def _no_json(constant: str) -> float:
 # Out ----------------------------------------------------------------------------------------------
 
 
-def _out(value: Any) -> Any:
+def to_json(value: Any) -> Any:
+    """A value of ours as JSON values: fields that have their defaults are left out."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, actions.RecoveryAction):
@@ -101,7 +102,7 @@ def _out(value: Any) -> Any:
     if hasattr(value, "_field_defaults") or isinstance(value, diagnosis.Diagnosis):
         return _fields_out(value)
     if isinstance(value, tuple):
-        return [_out(item) for item in value]
+        return [to_json(item) for item in value]
     return plain(value)
 
 
@@ -128,7 +129,7 @@ def _fields_out(value: Any) -> dict[str, Any]:
         item = getattr(value, name)
         if item is default or (type(item) is type(default) and item == default):
             continue
-        result[_RENAMED.get(name, name)] = _out(item)
+        result[_RENAMED.get(name, name)] = to_json(item)
     return result
 
 
@@ -153,12 +154,16 @@ def _slots(cls: type) -> tuple[tuple[str, Any, type], ...]:
 def _written(value: tuple[Any, ...]) -> str:
     """The fields of a named tuple, each with a comma before it."""
     text = ""
-    for item, (before, default, kind) in zip(value, _slots(type(value)), strict=False):
-        if item is default or (item.__class__ is kind and item == default):
+    for item, (before, default, kind) in zip(value, _slots(value.__class__), strict=False):
+        if item is default:
             continue
         cls = item.__class__
+        if cls is kind and item == default:
+            continue
         if cls is str:
             text += before + _quoted(item)
+        elif cls is int and LEAST < item < HUGE:
+            text += f"{before}{item!r}"
         elif cls is steps.Step or cls is steps.Usage:
             text += f"{before}{{{_written(item)[1:]}}}"
         else:
@@ -168,10 +173,8 @@ def _written(value: tuple[Any, ...]) -> str:
 
 def _text(value: Any) -> str:
     cls = value.__class__
-    if cls is int and LEAST < value < HUGE:
-        return int.__repr__(value)
     if cls is float and isfinite(value):
-        return float.__repr__(value)
+        return repr(value)
     if cls is dict and len(value) <= FLAT:
         pairs: list[str] = []
         for key, item in value.items():
@@ -185,13 +188,14 @@ def _text(value: Any) -> str:
                 break
         else:
             return f"{{{','.join(pairs)}}}"
-    return _json(_out(value))
+    return _json(to_json(value))
 
 
 # In -----------------------------------------------------------------------------------------------
 
 
-def _fields_in(cls: type, data: object, where: str) -> Any:
+def from_json(cls: type, data: object, where: str) -> Any:
+    """The `cls` that `to_json` made `data` of. Raises StoreError naming `where` and the field."""
     if not isinstance(data, Mapping):
         raise StoreError(f"{where} must be a JSON object, not {type(data).__name__}")
     given: dict[str, Any] = {}
@@ -237,7 +241,7 @@ def _reader(hint: Any) -> Reader:  # noqa: PLR0911 - one return a kind
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _reader_of_enum(hint)
     if hasattr(hint, "_field_defaults") or hint is diagnosis.Diagnosis:
-        return lambda value, where: _fields_in(hint, value, where)
+        return lambda value, where: from_json(hint, value, where)
     return _reader_of_type(hint)
 
 
@@ -287,5 +291,5 @@ def _read_action(value: Any, where: str) -> Any:
     kind = value.get("action") if isinstance(value, Mapping) else None
     for cls in actions.ACTIONS:
         if cls.kind == kind:
-            return _fields_in(cls, value, where)
+            return from_json(cls, value, where)
     raise StoreError(f"{where} is no action: {kind!r}")

@@ -129,14 +129,19 @@ class Suspend(RecoveryAction):
     """Stop and wait for a person: raises `TriageSuspendedError`, whose token resumes the run once.
 
     question: what the person is asked; None gives the diagnosis. metadata: JSON values kept with it.
+    expires_s: seconds until which the answer must come; None: no end. After it the token is refused,
+    and the run stays as it is.
     """
 
     question: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    expires_s: float | None = None
     kind: ClassVar[str] = "suspend"
 
     def __post_init__(self) -> None:
         _optional_text(self, "question")
+        if self.expires_s is not None:
+            _check_delay("Suspend.expires_s", self.expires_s)
         if not isinstance(self.metadata, Mapping):
             raise refuse("Suspend.metadata", self.metadata, "a mapping")
 
@@ -211,5 +216,45 @@ def rerun() -> Rerun:
     return Rerun()
 
 
-Reply: TypeAlias = Action | Happened | Rerun
+@dataclass(frozen=True)
+class Approved:
+    """Answer to a question: yes, go on."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Answer to a question: no. reason: told on; None tells none."""
+
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        _optional_text(self, "reason")
+
+
+@dataclass(frozen=True)
+class Edited:
+    """Answer to a question: go on with this. payload: keyword arguments for the next attempt."""
+
+    payload: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        Retry(inject=self.payload)  # the same is asked of both
+
+
+def approve() -> Approved:
+    """Go on: retry, or make the call that was asked about. For `Agent.resume`."""
+    return Approved()
+
+
+def reject(reason: str | None = None) -> Rejected:
+    """Do not go on: end the run, or let the agent find another way than the call asked about."""
+    return Rejected(reason)
+
+
+def edit(payload: Mapping[str, Any]) -> Edited:
+    """Go on with other input: keyword arguments for the next attempt. For `Agent.resume`."""
+    return Edited(payload)
+
+
+Reply: TypeAlias = Action | Happened | Rerun | Approved | Rejected | Edited
 """What `Agent.resume` takes."""

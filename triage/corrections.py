@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ._options import misuse
-from ._wire import _out
+from ._wire import to_json
 from .classifiers import Classifier, Rule, RulesClassifier
 from .diagnosis import Diagnosis, Evidence, known_cause
 from .errors import StoreError, UsageError
@@ -140,10 +140,10 @@ def report_misclassification(
         "failure_type": _failure_type(correct).value,
         "cause": cause,
         "note": note,
-        "said": _out(diagnosis),
-        "task": task if isinstance(task, str | None) else _out(task),
-        "error": None if error is None else _out(error),
-        "steps": [_out(step) for step in known.steps],
+        "said": to_json(diagnosis),
+        "task": task if isinstance(task, str | None) else to_json(task),
+        "error": None if error is None else to_json(error),
+        "steps": [to_json(step) for step in known.steps],
         "tools": dict.fromkeys(list(known.tools)[:_MOST_ITEMS]),
         "fingerprint": fingerprint(known, error),
     }

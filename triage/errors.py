@@ -7,6 +7,7 @@ TriageError
 ├── TriageFatalError           the failure allows no recovery at all
 ├── TriageSuspendedError       the run waits for a person; has the token
 ├── AlreadyResumed             the token was used before
+├── TokenExpired               the answer came after its time
 ├── AttemptOver                a handle of an attempt was used after its end
 ├── ResultLost                    a call has happened, and its result is gone
 └── StoreError                 the store could not do it
@@ -109,6 +110,10 @@ class TriageSuspendedError(TriageError):
 
 class AlreadyResumed(TriageError):
     """The token was used before: it answers one question, once."""
+
+
+class TokenExpired(TriageError):
+    """The question had to be answered sooner. The run still waits; a new question must be asked."""
 
 
 class AttemptOver(TriageError):

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from ._ask import Asker
 from .classifiers import Classifier
+from .classifiers._ask import Asker
 from .classifiers.diagnose import classifier_name
 from .diagnosis import Diagnosis
 from .errors import UsageError

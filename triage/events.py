@@ -19,7 +19,8 @@ from .steps import Step, Usage
 class RunStarted(NamedTuple):
     """agent: its name. task, args: as given, as JSON; `unstored` names arguments without a JSON form.
 
-    parent: id of the run this one was started in, None at the top.
+    parent: id of the run this one was started in, None at the top. code: fingerprint of the agent's
+    code, empty where the run is not kept beyond its process.
     """
 
     run_id: str
@@ -30,6 +31,7 @@ class RunStarted(NamedTuple):
     args: Mapping[str, Any] = {}
     unstored: tuple[str, ...] = ()
     parent: str | None = None
+    code: str = ""
     v: int = 1
 
 
@@ -252,7 +254,11 @@ class ApprovalGiven(NamedTuple):
 
 
 class RunSuspended(NamedTuple):
-    """token_digest: SHA-256 of the token; the token itself is never stored. question: what is asked."""
+    """token_digest: SHA-256 of the token; the token itself is never stored. question: what is asked.
+
+    call: key of the call that is asked about, None where none is. doubt: it was started and may have
+    happened. expires: seconds since the epoch until which it may be answered, None for ever.
+    """
 
     run_id: str
     seq: int
@@ -261,6 +267,9 @@ class RunSuspended(NamedTuple):
     token_digest: str
     question: str
     metadata: Mapping[str, Any] = {}
+    call: str | None = None
+    doubt: bool = False
+    expires: float | None = None
     v: int = 1
 
 
@@ -272,6 +281,20 @@ class RunResumed(NamedTuple):
     time: float
     attempt: int
     action: Action
+    v: int = 1
+
+
+class RunRecovered(NamedTuple):
+    """A process took the run over from one that is gone. epoch: its own. changed: the agent's code is not
+    the one the run was started with.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    epoch: int
+    changed: bool = False
     v: int = 1
 
 
@@ -295,5 +318,5 @@ Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
     | CallFinished | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered | CompensatorRan
     | AttemptFailed | ActionChosen | PlanMade | PlanStepMoved | ApprovalAsked | ApprovalGiven
-    | RunSuspended | RunResumed | RunFinished
+    | RunSuspended | RunResumed | RunRecovered | RunFinished
 )  # fmt: skip

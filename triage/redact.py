@@ -21,7 +21,7 @@ _SHAPES = (
     r"\beyJ[A-Za-z0-9_-]{8,2048}\.[A-Za-z0-9_-]{8,8192}\.[A-Za-z0-9_-]{0,2048}",  # JWT
     r"(?i:\b(?:bearer|basic)\s{1,4})[A-Za-z0-9._~+/=-]{8,4096}",
     r"(?<=://)[^\s:/@]{1,256}:[^\s/@]{1,256}(?=@)",  # user:password in a URL
-    r"-----BEGIN [A-Z ]{1,40}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,16384}",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,16384}",
     # A name may end so: OPENAI_API_KEY, aws_secret_access_key, AccountKey.
     (
         r"(?i:(?:api[_-]?key|password|passwd|pwd|secret|authorization|access[_-]?key|account[_-]?key|"
@@ -33,6 +33,15 @@ _SHAPES = (
 )
 
 
+# One of these stands, in small letters, in whatever a shape fits: texts without any, which are nearly
+# all, are passed at a tenth of the cost.
+_MARKS = (
+    "sk-", "rk-", "pk-", "k_live_", "k_test_", "gh", "xox", "akia", "asia", "aiza", "hf_", "eyj",
+    "bearer", "basic", "://", "-----begin", "api", "passw", "pwd", "secret", "authorization", "key",
+    "signature", "token",
+)  # fmt: skip
+
+
 @cache
 def _pattern() -> re.Pattern[str]:
     return re.compile("|".join(_SHAPES))
@@ -40,4 +49,8 @@ def _pattern() -> re.Pattern[str]:
 
 def redact(text: str) -> str:
     """`text` with everything that looks like a credential replaced by `[redacted]`."""
-    return _pattern().sub(HIDDEN, text)
+    low = text.lower()
+    for mark in _MARKS:
+        if mark in low:
+            return _pattern().sub(HIDDEN, text)
+    return text

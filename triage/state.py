@@ -35,7 +35,6 @@ from .failures import Attempt, ErrorInfo
 from .steps import NO_USAGE, Step, Trajectory, Usage
 from .taxonomy import UNSAFE
 
-_TIMESTAMP = Step._fields.index("timestamp")
 _new = tuple.__new__
 
 
@@ -232,22 +231,29 @@ class RunState:
 
     def take_step(self, seq: int, time: float, index: int, step: Step) -> None:
         """Take in a step that was recorded at a position; what `apply` does with its event."""
-        timestamp = time if step[_TIMESTAMP] is None else step[_TIMESTAMP]
-        taken = _new(Step, (index, *step[1:_TIMESTAMP], timestamp, step[_TIMESTAMP + 1]))
+        (
+            _, action, tool, given, output, said, error, kind, effect, usage, metadata, at, seconds,
+        ) = step  # fmt: skip
+        taken = _new(
+            Step,
+            (
+                index, action, tool, given, output, said, error, kind, effect, usage, metadata,
+                time if at is None else at, seconds,
+            ),
+        )  # fmt: skip
         ledger = self.ledger
         ledger.steps.append(taken)
         ledger.positions.append(seq)
         self.last_seq = seq
-        metadata, effect = taken.metadata, taken.effect
         if metadata is not None and metadata.get("replayed"):
             return  # reused, so it cost nothing
         if effect is not None and effect in UNSAFE and not is_call(taken):
-            self.effects.append(HandWritten(f"step@{seq}", seq, taken.action, effect.value))
+            self.effects.append(HandWritten(f"step@{seq}", seq, action, effect.value))
         self.all_steps += 1
-        if taken.tool_called is not None:
+        if tool is not None:
             self.tool_calls += 1
-        if taken.usage is not None:
-            self._use(taken.usage)
+        if usage is not None:
+            self._use(usage)
 
     def _apply_state(self, event: StateUpdated) -> None:
         self.ledger.update(event.seq, event.values)

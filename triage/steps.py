@@ -249,10 +249,11 @@ class Trajectory(Sequence[Step]):
     Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
     or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
     that exist, name to JSON Schema of the arguments (None where it is not known); empty means the
-    manifest is not known. constraints: what no output may be.
+    manifest is not known. constraints: what no output may be. run_id: of the run whose attempt it is,
+    None outside of one; classifiers count by it what they may do once a run.
     """
 
-    __slots__ = ("_steps", "attempt", "constraints", "error", "task", "tools")
+    __slots__ = ("_steps", "attempt", "constraints", "error", "run_id", "task", "tools")
 
     def __init__(
         self,
@@ -263,6 +264,7 @@ class Trajectory(Sequence[Step]):
         task: Any = None,
         tools: Mapping[str, Any] | None = None,
         constraints: tuple[Constraint, ...] = (),
+        run_id: str | None = None,
     ) -> None:
         self._steps = tuple(steps)
         self.error = error
@@ -270,6 +272,7 @@ class Trajectory(Sequence[Step]):
         self.task = task
         self.tools: Mapping[str, Any] = {} if tools is None else tools
         self.constraints = constraints
+        self.run_id = run_id
 
     def replace(self, steps: Iterable[Step], *, task: Any = None) -> Trajectory:
         """The same attempt with other steps, and with another task if one is given."""
@@ -280,6 +283,7 @@ class Trajectory(Sequence[Step]):
             task=self.task if task is None else task,
             tools=self.tools,
             constraints=self.constraints,
+            run_id=self.run_id,
         )
 
     @property

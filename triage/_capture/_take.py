@@ -33,7 +33,9 @@ def capture(exc: BaseException) -> ErrorInfo:
     Never raises. At most `MAX_RELATED` exceptions are followed, each once. An exception whose own
     code takes longer than half a second to be read is known by its class and arguments alone.
     """
-    if type(exc) in _BUILT_IN and _says_only_a_text(exc):
+    kind = type(exc)
+    # A stranger's metaclass may refuse to be hashed.
+    if type(kind) is type and kind in _BUILT_IN and _says_only_a_text(exc):
         return _simple(exc)
     try:
         return _Capture("here").take(exc, "", MAX_CHAIN)

@@ -255,6 +255,14 @@ def _incomplete(case: Case) -> str:
     )
 
 
+def _drift(case: Case) -> str:
+    said = f": {_said(case)}" if case.error is not None or case.found else ""
+    return (
+        f"The last steps led away from the task{said}. The task has not changed: read it "
+        "again, and take only steps that it asks for."
+    )
+
+
 # --- the other side ------------------------------------------------------------------------
 
 
@@ -332,5 +340,6 @@ _BY_TYPE: dict[FailureType, Callable[[Case], str]] = {
     FailureType.PLAN_INCOMPLETE: _incomplete,
     FailureType.SCHEMA_MISMATCH: _arguments,
     FailureType.CONTEXT_OVERFLOW: _context,
+    FailureType.GOAL_DRIFT: _drift,
     FailureType.EXTERNAL_FAULT: _refused,
 }

@@ -30,6 +30,11 @@ async def consult(classifier: Classifier, trajectory: Trajectory, task: Any) -> 
     seconds = deadline_of(classifier)
     try:
         answer: Any
+        remembered = getattr(classifier, "remembered", None)
+        if remembered is not None:
+            answer = remembered(trajectory, task)
+            if isinstance(answer, Diagnosis):
+                return answer
         if inspect.iscoroutinefunction(classifier.classify):
             answer = await _within(seconds, classifier.classify(trajectory, task))
         else:

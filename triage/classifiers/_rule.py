@@ -34,7 +34,8 @@ class Rule(NamedTuple):
 
     weak: what the error was raised from may say more. unquoted: the text is read without its quoted
     names. source: where the rule comes from. examples, near_misses: messages (or statuses, codes,
-    class names) on which it must and must not fire; both are tested.
+    class names) on which it must and must not fire; both are tested. Those of the rules on steps,
+    `steps.…`, are runs as lines of JSON.
     """
 
     name: str

@@ -137,7 +137,7 @@ def _delay(outcome: Outcome, error: ErrorInfo | None, rule: Rule) -> float | Non
     found = next(
         (info.retry_after_s for info in reversed(path) if info.retry_after_s is not None), None
     )
-    if found is None:
+    if found is None and path[-1].related:
         causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
         found = next(
             (info.retry_after_s for info in causes if info.retry_after_s is not None), None

@@ -24,11 +24,21 @@ class Classifier(Protocol):
 
     A classifier may have an attribute `deadline`, in seconds; one that has none is given 30. What it
     consumed goes into `Diagnosis.usage`, and is counted with that of the run.
+
+    It may also have a method `remembered(trajectory, task)`, which a run asks before `classify`, where
+    it stands: in the event loop. It answers with the `Diagnosis` that `classify` would give, or with
+    None, after which `classify` is asked. It must take microseconds: no I/O, no waiting, and none of
+    the functions that a user handed in.
     """
 
     def classify(self, trajectory: Trajectory, task: Any) -> Answer | Awaitable[Answer]:
         """Why the attempt failed."""
         ...
+
+
+def run_of(trajectory: Trajectory) -> str | None:
+    """Id of the run whose attempt is being classified; None outside of a run."""
+    return trajectory.run_id or classified_run.get()
 
 
 classified_run: ContextVar[str | None] = ContextVar("triage_classified_run", default=None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from triage.errors import UsageError
 from triage.steps import Trajectory
 
+from ._ask import Asker
 from ._consult import check_classifier, deadline_of
 from .base import Answer, Classifier
 
@@ -34,14 +34,11 @@ class BlockingClassifier:
         """What the other one answers. Raises what it raises."""
         import anyio
 
-        async def answer() -> Answer:
-            found = self._classifier.classify(trajectory, task)
-            return await found if inspect.isawaitable(found) else found
-
         try:
             anyio.get_cancelled_exc_class()
         except RuntimeError:  # no event loop: that is where this belongs
-            return anyio.run(answer)
+            with Asker() as asker:
+                return asker.answer(self._classifier, trajectory, task)
         raise UsageError(
             "BlockingClassifier cannot be used in async code; await the classify() of the classifier "
             "it was made of"

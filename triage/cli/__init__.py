@@ -118,6 +118,11 @@ def _add_diagnose(commands: _Commands) -> None:
         "--tools", metavar="FILE", help="the tools that exist, as JSON: names, or declarations"
     )
     diagnose.add_argument("--task", metavar="TEXT", help="the task, in place of the recorded one")
+    diagnose.add_argument(
+        "--ground",
+        action="store_true",
+        help="look for facts in the last answer that no result holds (by the rules only)",
+    )
     diagnose.add_argument("--json", action="store_true", help="one line of JSON for each attempt")
 
 

@@ -24,8 +24,8 @@ from triage import (
     Usage,
     UsageError,
 )
-from triage._ask import Asker
-from triage._wire import _out
+from triage._wire import to_json
+from triage.classifiers._ask import Asker
 from triage.classifiers.diagnose import classifier_name
 from triage.traces import Problem, Trace, stream, tools_of
 
@@ -74,7 +74,7 @@ class Desk:
 
     def __init__(self, options: argparse.Namespace, asker: Asker) -> None:
         self._asker = asker
-        self.classifier = classifier_of(options.classifier)
+        self.classifier = classifier_of(options.classifier, grounding=options.ground)
         self.by = options.policy or "the recommended policy"
         self.policy = (
             FailurePolicy.recommended()
@@ -163,13 +163,19 @@ def name_of(file: str) -> str:
     return _STDIN_NAME if file == _STDIN else file
 
 
-def classifier_of(place: str) -> Any:
+def classifier_of(place: str, *, grounding: bool = False) -> Any:
     """The classifier a place names: `rules`, or an object, class or function as `module:name`.
 
-    Raises UsageError for one that is not there or is no classifier.
+    grounding: of the rules. Raises UsageError for one that is not there, is no classifier, or is
+    another that should look at grounding.
     """
     if place == "rules":
-        return RulesClassifier()
+        return RulesClassifier(grounding=grounding)
+    if grounding:
+        raise UsageError(
+            f"--ground is for the rules, not for {place}; make that one with "
+            "RulesClassifier(grounding=True)"
+        )
     found = _found(place)
     if inspect.isclass(found):
         try:
@@ -234,7 +240,7 @@ def report(finding: Finding) -> dict[str, Any]:
         "line": trace.line,
         "id": _clean(trace.id),
         "format": trace.format,
-        "task": _clean(_out(trajectory.task)),
+        "task": _clean(to_json(trajectory.task)),
         "attempt": trajectory.attempt,
         "outcome": _clean(trace.outcome),
         "steps": len(trajectory),
@@ -242,13 +248,13 @@ def report(finding: Finding) -> dict[str, Any]:
         if error is None
         else {"type": _clean(error.type_name), "message": _clean(error.message)},
         "diagnosis": _told(diagnosis, trajectory),
-        "action": None if finding.action is None else _clean(_out(finding.action)),
+        "action": None if finding.action is None else _clean(to_json(finding.action)),
         "policy": _clean(finding.by),
         "recorded": None
         if recorded is None
         else {
             "diagnosis": _told(recorded.diagnosis, trajectory),
-            "action": None if recorded.action is None else _clean(_out(recorded.action)),
+            "action": None if recorded.action is None else _clean(to_json(recorded.action)),
         },
     }
 
@@ -324,7 +330,7 @@ def _lines(finding: Finding) -> Iterator[Line]:
         task = (
             trajectory.task
             if isinstance(trajectory.task, str)
-            else json.dumps(_out(trajectory.task))
+            else json.dumps(to_json(trajectory.task))
         )
         yield Line("task", "dim", task)
     if trace.outcome is not None:

@@ -5,37 +5,74 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from triage.errors import UsageError
-from triage.redact import redact
 
-from .base import RunInfo, Store
+from .base import Claim, RunInfo, Store
 from .memory import MemoryStore
 
 if TYPE_CHECKING:
     from triage._wire import dump, dumps, load, loads
 
-__all__ = ["MemoryStore", "RunInfo", "Store", "dump", "dumps", "load", "loads", "open_store"]
+    from .postgres import PostgresStore
+    from .redis import RedisStore
+    from .sqlite import SQLiteStore
+
+__all__ = [
+    "Claim",
+    "MemoryStore",
+    "PostgresStore",
+    "RedisStore",
+    "RunInfo",
+    "SQLiteStore",
+    "Store",
+    "dump",
+    "dumps",
+    "load",
+    "loads",
+    "open_store",
+]
 
 
 def open_store(store: Store | str | None) -> Store:
-    """A store from what an agent was given: a store, `"memory:"`, or None for memory.
+    """A store from what an agent was given: a store, None for memory, or text.
 
-    Raises UsageError for anything else.
+    `"memory:"` is a new store in memory, as is None. `"sqlite:///runs.db"` (four slashes for an absolute
+    path), `"postgresql://…"` and `"redis://…"` are durable; options of ours may follow as in a URL,
+    `"sqlite:///runs.db?synchronous=normal"`. Equal texts give the same object while it is in use.
+    Nothing is opened yet.
+
+    Raises UsageError for anything else, and for a store whose package is not installed.
     """
     if store is None or store == "memory:":
         return MemoryStore()
     if isinstance(store, str):
-        raise UsageError(f'store {redact(store)!r} is not known; write "memory:" or give a Store')
-    if not isinstance(store, Store):
+        from ._open import opened
+
+        return opened(store)
+    given: object = store
+    if not isinstance(given, Store):
+        missing = [name for name in _METHODS if not callable(getattr(given, name, None))]
         raise UsageError(
-            f"store must be a Store (append, read, runs), text or None, not {type(store).__name__}"
+            f"store must be a Store, text or None, not {type(given).__name__}, which has no "
+            f"{', '.join(missing)}"
         )
-    return store
+    return given
+
+
+_METHODS = (
+    "append", "submit", "read", "runs", "info", "claim", "renew", "release", "find", "prune", "close",
+)  # fmt: skip
+
+_HOMES = {"SQLiteStore": "sqlite", "PostgresStore": "postgres", "RedisStore": "redis"}
 
 
 def __getattr__(name: str) -> Any:
-    # The form on the wire is for stores that write: most processes keep their runs in memory.
+    # What only stores that write need: most processes keep their runs in memory.
     if name in ("dump", "dumps", "load", "loads"):
         from triage import _wire
 
         return getattr(_wire, name)
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,10 +63,10 @@ def named_in(text: str) -> tuple[str | None, str]:
 
 def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
     if "type_name" in value:
-        from triage._wire import _fields_in
+        from triage._wire import from_json
 
         try:
-            found = _fields_in(ErrorInfo, value, "error")
+            found = from_json(ErrorInfo, value, "error")
         except (StoreError, RecursionError):
             pass
         else:

@@ -54,10 +54,17 @@ def read_step(value: object, index: int, tell: Tell) -> Step:
         exception_type=kind,
         effect=problem.effect(),
         usage=usage_of(value.get("usage")),
-        metadata=problem.kept("metadata", lambda found: isinstance(found, dict)),
+        metadata=_metadata(value, problem),
         timestamp=number(value.get("timestamp")),
         duration_s=number(value.get("duration_s")),
     )
+
+
+def _metadata(value: dict[str, Any], problem: _Fields) -> dict[str, Any] | None:
+    """The metadata, with what the user said in this step: it is neither the model's nor a tool's."""
+    known: dict[str, Any] | None = problem.kept("metadata", lambda found: isinstance(found, dict))
+    said = value.get("user_input")
+    return {**(known or {}), "user_input": said} if isinstance(said, str) and said else known
 
 
 class _Fields:

@@ -48,9 +48,13 @@ LOOP = _rule(
     FailureType.LOOP_DETECTED,
     Cause.REPETITION,
     0.97,
-    "three identical steps, or three times the same cycle of up to six, at the end",
+    "three identical steps at the end: tool, arguments and result",
 )
-CYCLE = LOOP._replace(name="steps.cycle", cause=Cause.CYCLE)
+CYCLE = LOOP._replace(
+    name="steps.cycle",
+    cause=Cause.CYCLE,
+    source="three times the same cycle of two to six steps at the end",
+)
 NEAR_LOOP = LOOP._replace(
     name="steps.near_loop",
     confidence=0.9,
@@ -120,6 +124,14 @@ FORBIDDEN = _rule(
     0.95,
     "an output breaks a constraint",
 )
+FAILED_RESULT = _rule(
+    "failed_result",
+    FailureType.EXTERNAL_FAULT,
+    None,
+    0.8,
+    "the last call was answered with an error of the other side's, or two tools were and never recovered; "
+    "cause and severity are those of the error",
+)
 BAD_ANSWER = _rule(
     "bad_answer",
     FailureType.EXTERNAL_FAULT,
@@ -148,6 +160,11 @@ INVENTED = _rule(
     Cause.UNGROUNDED,
     0.6,
     "a step says that it works with data it has made up, and it is no test",
+)
+UNGROUNDED = INVENTED._replace(
+    name="steps.ungrounded",
+    confidence=0.8,
+    source="a fact of the last answer stands neither in the task nor in a result; looked for on request",
 )
 CUT = _rule(
     "history_cut",

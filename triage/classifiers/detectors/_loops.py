@@ -109,17 +109,24 @@ class Loops:
             del recent[0]
             if len(self._places) > _KEPT:
                 del self._places[: -_KEPT // 2]
-        return self.standing if self._warm or counting else None
+        if counting or (self._warm and max(self._near) >= REPEATS - 1):
+            return self.standing
+        return None
 
     def _compare(self, step: Step) -> None:
         """Count on, for each length of a cycle, where this step is like the one so many before."""
         lag = len(self._recent)
+        tool, output = step[_TOOL], step[_OUTPUT]
+        same, near_ = self._same, self._near
         for other in self._recent:
             kind = ""
-            if other[_TOOL] == step[_TOOL] and other[_OUTPUT] == step[_OUTPUT]:
+            if other[_OUTPUT] == output and other[_TOOL] == tool:
                 kind = _alike(step, other)
-            self._same[lag] = self._same[lag] + 1 if kind == _EQUAL else 0
-            self._near[lag] = self._near[lag] + 1 if kind else 0
+            if kind:
+                near_[lag] += 1
+                same[lag] = same[lag] + 1 if kind == _EQUAL else 0
+            else:
+                same[lag] = near_[lag] = 0
             lag -= 1
 
     def _count(self, step: Step, at: int) -> None:

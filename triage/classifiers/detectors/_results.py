@@ -18,7 +18,7 @@ from triage.failures import ErrorInfo
 from triage.steps import Step
 from triage.taxonomy import FailureType
 
-from ._finding import ASKED, BROKEN_RESULT, REDIRECT, UNKNOWN_TOOL, Finding
+from ._finding import ASKED, BROKEN_RESULT, FAILED_RESULT, REDIRECT, UNKNOWN_TOOL, Finding
 
 MAX_READ = 4_000
 """Of a longer result the first 4,000 and the last 1,000 characters are read."""
@@ -120,7 +120,7 @@ class Results:
         if not outside or (len(outside) == 1 and outside[0][1] != self._last):
             return None
         first, name, verdict = min(outside, key=lambda one: one[0].first)
-        rule = verdict.rule._replace(name="steps.failed_result", confidence=0.8)
+        rule = verdict.rule._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
         return Finding(rule, _said(first), first.first, name or None)
 
 

@@ -1,0 +1,52 @@
+"""Every store keeps the contract, on asyncio and trio."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from store_kinds import KINDS, Opened
+
+from triage.stores import MemoryStore, Store
+from triage.testing import store_checks, store_contract
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    with Opened(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("check", store_checks, ids=lambda check: check.__name__)
+async def test_a_store_keeps_its_promises(check: Any, opened: Opened) -> None:
+    store = opened.new()
+    try:
+        await check(store)
+    finally:
+        await store.close()
+
+
+async def test_the_contract_runs_all_checks_on_stores_of_their_own() -> None:
+    made: list[Store] = []
+
+    def new() -> Store:
+        made.append(MemoryStore())
+        return made[-1]
+
+    await store_contract(new)
+    assert len(made) == len(store_checks)
+    assert len(set(map(id, made))) == len(store_checks)
+
+
+class Forgetful(MemoryStore):
+    async def find(self, token_digest: str) -> str | None:
+        return None
+
+
+async def test_the_contract_names_the_promise_that_is_broken() -> None:
+    with pytest.raises(
+        AssertionError, match=r"a_token_is_found_while.*the run that waits is found"
+    ):
+        await store_contract(Forgetful)

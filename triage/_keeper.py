@@ -1,0 +1,199 @@
+"""Keeping a living run in a durable store: what is recorded goes there by itself, and its lease is renewed.
+
+One batch of a run is on its way at a time; what is recorded meanwhile goes with the next. So a step costs
+the one that records it its encoding alone, and a burst of steps one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from ._journal import WIDTH, Journal
+from .errors import StaleWriter
+from .events import RunFinished, RunSuspended
+from .observers import logger
+from .stores._lane import waiter, wake_all
+
+if TYPE_CHECKING:
+    from .stores.base import Store
+
+BEATS = 3
+"""A lease is renewed so often before it would end."""
+
+
+class Keeper:
+    """The way of one run's events to its store, from whatever thread or event loop they come.
+
+    flushed: how many events the store has. error: what the store
+    failed with; from then on nothing is handed over. Once `detached`, the run goes on without it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        records: list[Any],
+        *,
+        epoch: int,
+        flushed: int,
+        lease_s: float,
+    ) -> None:
+        self.store = store
+        self.run_id = run_id
+        self.epoch = epoch
+        self.flushed = flushed
+        self.lease_s = lease_s
+        self.error: BaseException | None = None
+        self.detached = False
+        self.over = False
+        self.renewed = time.monotonic()
+        self._records = records
+        self._lock = threading.Lock()
+        self._on_its_way = False
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        _heart.add(self)
+
+    # --- handing over ---
+
+    def pump(self) -> None:
+        """Hand what is new to the store, unless a batch is on its way; that one's end does it then."""
+        with self._lock:
+            start, stop = self.flushed, len(self._records) // WIDTH
+            if self._on_its_way or self.error is not None or start >= stop:
+                return
+            self._on_its_way = True
+        batch = Journal(self.run_id, self._records, start, stop)
+        # A run that waits or has ended has no lease to be renewed.
+        self.over = batch.last_kind in (RunFinished, RunSuspended)
+        done = partial(self._done, stop)
+        try:
+            self.store.submit(
+                self.run_id, batch, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
+            )
+        except Exception as error:  # noqa: BLE001 - a store that refuses is one that fails
+            done(error)
+
+    def _done(self, stop: int, error: BaseException | None) -> None:
+        """A batch has been stored, or has not; called in the store's thread."""
+        with self._lock:
+            self._on_its_way = False
+            if error is None:
+                self.flushed = stop
+                self.renewed = time.monotonic()
+            else:
+                self.error = error
+            ready = [entry for entry in self._waiting if error is not None or entry[0] <= stop]
+            self._waiting = [entry for entry in self._waiting if entry not in ready]
+        for _, wake in ready:
+            wake()
+        self.pump()
+
+    def _wait(self, target: int, wake: Callable[[], None]) -> bool:
+        """Have `wake` called when the store has so many events; False if it has them."""
+        with self._lock:
+            if self.flushed >= target or self.error is not None:
+                return False
+            self._waiting.append((target, wake))
+            return True
+
+    async def barrier(self) -> None:
+        """Wait until all that is recorded is durable. Raises what the store failed with.
+
+        Cancelled while it waits, the events are stored all the same.
+        """
+        target = len(self._records) // WIDTH
+        self.pump()
+        if self.flushed < target and self.error is None:
+            woken = waiter()
+            if self._wait(target, partial(wake_all, [(woken, (None, None))])):
+                await woken
+        self.check()
+
+    def barrier_sync(self) -> None:
+        """`barrier` for a thread that may block. The store has threads of its own."""
+        target = len(self._records) // WIDTH
+        self.pump()
+        if self.flushed < target and self.error is None:
+            woken = threading.Event()
+            if self._wait(target, woken.set):
+                woken.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what the store failed with, where the run must not go on without it."""
+        if self.error is not None and not self.detached:
+            raise self.error
+
+    def detach(self) -> None:
+        """Go on without the store."""
+        self.detached = True
+
+    # --- the lease ---
+
+    @property
+    def due(self) -> float:
+        """When the lease should be renewed, in monotonic seconds."""
+        return self.renewed + self.lease_s / BEATS
+
+    async def renew(self) -> None:
+        """Renew the lease; a run that was taken over learns it here at the latest."""
+        try:
+            await self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+        except StaleWriter as error:
+            self.error = error
+        except Exception:  # noqa: BLE001 - the lease lasts for two more tries
+            logger.warning("run %s: its lease was not renewed", self.run_id, exc_info=True)
+        self.renewed = time.monotonic()
+
+
+class _Heart:
+    """Renews the leases of this process' runs, in one thread for all, made with the first of them."""
+
+    def __init__(self) -> None:
+        self._keepers: WeakSet[Keeper] = WeakSet()
+        self._lock = threading.Lock()
+        self._new = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, keeper: Keeper) -> None:
+        """From now on this run's lease is renewed, until it is over."""
+        with self._lock:
+            self._keepers.add(keeper)
+            # A forked child has its parent's object and not its thread.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._beat, name="triage-heart", daemon=True)
+                self._thread.start()
+        self._new.set()
+
+    def _beat(self) -> None:
+        while True:
+            with self._lock:
+                living = [keeper for keeper in self._keepers if _lives(keeper)]
+                self._keepers = WeakSet(living)
+                if not living:
+                    self._thread = None
+                    return
+            now = time.monotonic()
+            due = [keeper for keeper in living if keeper.due <= now]
+            if due:
+                asyncio.run(self._renew(due))
+            pause = max(0.0, min(keeper.due for keeper in living) - time.monotonic())
+            del living, due
+            self._new.wait(pause)
+            self._new.clear()
+
+    async def _renew(self, keepers: list[Keeper]) -> None:
+        await asyncio.gather(*(keeper.renew() for keeper in keepers))
+
+
+def _lives(keeper: Keeper) -> bool:
+    return not keeper.over and keeper.error is None
+
+
+_heart = _Heart()

@@ -1,0 +1,247 @@
+"""A run that was left in its store: taken over, read, and gone on with from where its journal ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ._attempts import Next, is_milestone
+from ._call import Function
+from ._decide import Decision, decide
+from ._diagnose import context_of
+from ._loop import run_loop
+from ._plain import plain
+from ._recorder import NO_GUIDANCE, Guidance
+from ._recover import kept, perform
+from ._run import Run
+from ._session import TASK, Config, Session
+from .checks import validate_result
+from .errors import (
+    ResultLost,
+    RunBusy,
+    RunOver,
+    TriageAbortError,
+    TriageError,
+    TriageEscalationError,
+    TriageFatalError,
+    UnknownRun,
+    UsageError,
+)
+from .events import (
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    Event,
+    RunFinished,
+    RunRecovered,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+)
+from .failures import FailureContext
+from .observers import logger
+from .stores.base import Claim
+
+UNSET: Any = object()
+
+
+class Recovered(NamedTuple):
+    """How a run ended that `recover_all` has taken over. error: None where it has a result."""
+
+    run_id: str
+    result: Any
+    error: Exception | None
+
+
+async def reopen(
+    config: Config,
+    function: Function,
+    run_id: str,
+    kwargs: Mapping[str, Any],
+    *,
+    task: Any = UNSET,
+    at_once: bool = True,
+    force: bool = False,
+) -> Any:
+    """Take a run over and go on with it: its result, as `run` gives it.
+
+    at_once: although its owner's lease may live. force: although it is a dead letter. Raises as
+    `Agent.recover` says.
+    """
+    events = await config.store.read(run_id)
+    if not events:
+        raise UnknownRun(f"the store knows no run {run_id}")
+    if isinstance(events[-1], RunFinished):
+        return outcome(config, events)
+    if _waits(events):
+        raise UsageError(f"run {run_id} waits for an answer; give it with resume(token, answer)")
+    session = opened(config, function, events, kwargs, task)
+    claim = await _claim(config, run_id, at_once=at_once, force=force)
+    try:
+        # Its owner may have written until it was taken over.
+        more = await config.store.read(run_id, after=len(events) - 1)
+        if more:
+            events = [*events, *more]
+            if isinstance(events[-1], RunFinished):
+                return outcome(config, events)
+            session = opened(config, function, events, kwargs, task)
+        start = await _taken_over(session, events, claim)
+    except BaseException:
+        if session.keeper is None:
+            await config.store.release(run_id, epoch=claim.epoch)
+        raise
+    return await run_loop(session, function, start)
+
+
+def _waits(events: Sequence[Event]) -> bool:
+    return isinstance(next(filter(is_milestone, reversed(events)), None), RunSuspended)
+
+
+async def _claim(config: Config, run_id: str, *, at_once: bool, force: bool) -> Claim:
+    lease_s = config.durability.lease_s
+    try:
+        return await config.store.claim(run_id, lease_s=lease_s, force=force)
+    except RunBusy:
+        if not at_once:
+            raise
+        return await config.store.claim(run_id, lease_s=lease_s, force=True)
+
+
+def opened(
+    config: Config,
+    function: Function,
+    events: Sequence[Event],
+    kwargs: Mapping[str, Any],
+    task: Any,
+) -> Session:
+    """The session of a run from its journal. Raises UsageError for arguments that must be given again."""
+    started = events[0]
+    if not isinstance(started, RunStarted):
+        raise UsageError(f"the journal of run {started.run_id} does not begin with its start")
+    missing = [name for name in started.unstored if name not in kwargs and name != TASK]
+    if TASK in started.unstored and task is UNSET:
+        missing.insert(0, TASK)
+    if missing:
+        names = ", ".join(missing)
+        raise UsageError(
+            f"{names} could not be stored with run {started.run_id}; give it again: "
+            f"recover(run_id, {', '.join(f'{name}=…' for name in missing)})"
+        )
+    given = {**started.args, **kwargs}
+    function.check(given)
+    return Session.restored(config, events, given, started.task if task is UNSET else task)
+
+
+async def _taken_over(session: Session, events: Sequence[Event], claim: Claim) -> Next:
+    """Journal that the run has a new owner; how it goes on. Raises the error it ends with instead."""
+    started = events[0]
+    assert isinstance(started, RunStarted)
+    session.keep(claim.epoch)
+    changed = bool(started.code) and started.code != session.config.code
+    if changed:
+        logger.warning(
+            "run %s: the code of %s is not the one it was started with",
+            session.run_id,
+            session.config.name,
+        )
+    last = next(filter(is_milestone, reversed(events)), None)
+    session.add(RunRecovered, session.state.attempt, claim.epoch, changed)
+    match last:
+        case AttemptStarted():
+            return _again(session, last)
+        case AttemptFailed():
+            context = context_at(session)
+            decision = await decide(session, context)
+            action = kept(decision.action)
+            session.add(ActionChosen, context.attempt, action, decision.by, decision.reason)
+            return await perform(session, context, decision)
+        case ActionChosen(action=action) | RunResumed(action=action):
+            return await perform(session, context_at(session), Decision(action, "journal"))
+        case _:
+            return Next(1, NO_GUIDANCE, "retry")
+
+
+def _again(session: Session, started: AttemptStarted) -> Next:
+    """The attempt that was cut off, once more under its number: nothing of it had failed."""
+    state = session.state
+    past = state.history[-1] if state.history else None
+    action = None if past is None else past.action
+    guidance = Guidance(
+        started.hint,
+        started.subgoal,
+        plain(state.state) or None,
+        None if past is None else past.diagnosis,
+        action,
+        getattr(action, "inject", None) or None,
+    )
+    return Next(started.attempt, guidance, "crash", started.base, keep_state=started.base is None)
+
+
+def context_at(session: Session) -> FailureContext:
+    """What was known of the last failure, read from the journal; the live exception is gone."""
+    past = session.state.history[-1]
+    run = Run(session, past.number, NO_GUIDANCE, None, len(past.trajectory))
+    checks = session.config.checks
+    trajectory = past.trajectory
+    if checks is not None:
+        trajectory.tools = checks.manifest
+    return context_of(session, run, None, trajectory, past.diagnosis)
+
+
+_RAISED: dict[str, type[TriageError]] = {
+    "escalated": TriageEscalationError,
+    "aborted": TriageAbortError,
+    "fatal": TriageFatalError,
+}
+
+
+def outcome(config: Config, events: Sequence[Event]) -> Any:
+    """What a finished run has come to: its recorded result, or the error it ended with, raised."""
+    finished = events[-1]
+    assert isinstance(finished, RunFinished)
+    run_id, status = finished.run_id, finished.status
+    if status == "done":
+        if not finished.exact:
+            raise ResultLost(
+                f"run {run_id} has finished, and its result has no JSON form to be read back from; "
+                "return a value of JSON types, or set result_type",
+                tool=config.name,
+                key=run_id,
+            )
+        if config.checks is not None and config.checks.result_type is not None:
+            return validate_result(config.checks.result_type, finished.result)
+        return finished.result
+    kind = _RAISED.get(status)
+    if kind is None:
+        raise RunOver(
+            f"run {run_id} has ended: {status}; {finished.error or 'no error is recorded'}"
+        )
+    session = Session.restored(config, events, {}, None)
+    context = context_at(session) if session.state.history else None
+    raise kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
+
+
+async def reopen_all(config: Config, function: Function, concurrency: int) -> list[Recovered]:
+    """`reopen` for every run of this agent whose lease has ended."""
+    import anyio
+
+    limiter = anyio.CapacityLimiter(concurrency)
+    found: list[Recovered] = []
+
+    async def one(run_id: str) -> None:
+        async with limiter:
+            try:
+                result = await reopen(config, function, run_id, {}, at_once=False)
+            except RunBusy:
+                return
+            except Exception as error:  # noqa: BLE001 - told to the caller, run by run
+                found.append(Recovered(run_id, None, error))
+            else:
+                found.append(Recovered(run_id, result, None))
+
+    async with anyio.create_task_group() as group:
+        for info in await config.store.runs("running", agent=config.name):
+            # A run inside another is gone on with when the outer one comes to it.
+            if info.parent is None:
+                group.start_soon(one, info.run_id)
+    return found

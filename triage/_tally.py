@@ -1,0 +1,126 @@
+"""The calls of one attempt as they are counted, and those of the one before that are matched by position."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._recorder import Recorder
+    from .steps import Step
+
+LINE = "line"
+"""In the metadata of a step: the call may be matched by position; the task or thread that made it,
+numbered in the attempt from 0."""
+
+
+class Tally(dict[str, int]):
+    """How often each call has been made in this attempt, by tool and digest.
+
+    The calls of the attempt before that may be given again by their position wait here, by tool,
+    until this attempt runs a call of its own: from then on its course is another one.
+    """
+
+    __slots__ = ("_lines", "_waiting")
+
+    def __init__(self, run: Recorder) -> None:
+        super().__init__()
+        self._lines: dict[int, int] = {}
+        self._waiting: dict[str, _Prefix] = {}
+        for name, key, line in _recorded_before(run):
+            self._waiting.setdefault(name, _Prefix()).add(key, line)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether results that are matched by position are still to be given."""
+        return any(prefix.keys for prefix in self._waiting.values())
+
+    def occurrence(self, name: str) -> int:
+        """Count a call; how often it has been made with this one. The caller holds the run's lock."""
+        count = self[name] = self.get(name, 0) + 1
+        return count
+
+    def next(self, tool: str) -> str | None:
+        """Key of the recorded call at this position of the tool's calls; None where none is sure.
+
+        Calls that several tasks made have no order: which came first was luck.
+        """
+        prefix = self._waiting.get(tool)
+        return prefix.keys[0] if prefix is not None and prefix.keys and prefix.single else None
+
+    def meet(self, tool: str, key: str) -> None:
+        """The attempt has come to this recorded call."""
+        prefix = self._waiting.get(tool)
+        if prefix is not None and key in prefix.keys:
+            prefix.keys.remove(key)
+
+    def leave(self) -> None:
+        """A call runs: what comes now has not been recorded."""
+        self._waiting.clear()
+
+    def line(self) -> int:
+        """The number of the calling task, or of the thread where there is no event loop."""
+        return self._lines.setdefault(_caller(), len(self._lines))
+
+
+class _Prefix:
+    """Recorded calls of one tool, in order. single: one task alone made them."""
+
+    __slots__ = ("_line", "keys", "single")
+
+    def __init__(self) -> None:
+        self.keys: deque[str] = deque()
+        self.single = True
+        self._line: int | None = None
+
+    def add(self, key: str | None, line: int) -> None:
+        self.single = self.single and self._line in (None, line)
+        self._line = line
+        if key is not None:
+            self.keys.append(key)
+
+
+def _caller() -> int:
+    import anyio
+
+    try:
+        return anyio.get_current_task().id
+    except RuntimeError:
+        return threading.get_ident()
+
+
+def tally(run: Recorder) -> Tally:
+    """The tally of an attempt, made when it is first asked for."""
+    found = run.occurrences
+    if not isinstance(found, Tally):
+        found = run.occurrences = Tally(run)
+    return found
+
+
+def _recorded_before(run: Recorder) -> Iterator[tuple[str, str | None, int]]:
+    """Tool, key and line of the calls matched by position that this attempt would make again, in order.
+
+    The key is None from the first one on that it is not given again.
+    """
+    replay, session = run.replay, run.session
+    if replay is None or replay.kind == "replan" or not session.has_calls:
+        return
+    state = session.state
+    rollback = replay.kind == "rollback"
+    steps: list[Step] = state.steps if rollback else state.ledgers[-2].steps
+    border = replay.critical_step
+    ended = False
+    for step in steps:
+        metadata = step.metadata
+        if metadata is None or LINE not in metadata or step.tool_called is None:
+            continue
+        key = metadata["call"]
+        if rollback:
+            ended = ended or key not in replay.kept
+        elif border is not None and step.index is not None and step.index >= border:
+            ended = True
+        call = state.calls.get(key)
+        ended = ended or call is None or call.outcome != "done" or call.undone
+        yield step.tool_called, None if ended else key, metadata[LINE]

@@ -1,0 +1,316 @@
+"""What a durable store writes for an append, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from json.encoder import encode_basestring_ascii as _quoted
+from math import inf
+from typing import Any, NamedTuple
+
+from triage import _wire
+from triage._options import check_number, misuse
+from triage.errors import StoreCorrupt, StoreError, UsageError
+from triage.events import Event, RunFinished, RunResumed, RunStarted, RunSuspended
+
+from ._blobs import Piece, join, refs_text, split
+from ._lane import Waiter
+from ._owners import Owned, stale
+from .base import RunInfo
+
+LARGE = 16_384
+"""Events whose line is longer than this have their large values kept apart."""
+MAX_ID = 512
+"""Characters of the longest run id."""
+MOST = 2**31
+"""Events a run may have; owners too."""
+_TELLING = frozenset({RunStarted, RunSuspended, RunResumed, RunFinished})
+
+
+def as_column(text: str) -> str:
+    """A text as every database keeps and compares it: NUL and lone surrogates are escaped."""
+    return _quoted(text)[1:-1]
+
+
+def from_column(text: str) -> str:
+    """What `as_column` was given."""
+    return str(json.loads(f'"{text}"'))
+
+
+class Head(NamedTuple):
+    """What a run's row is created with, as columns."""
+
+    agent: str
+    parent: str | None
+    started: float
+
+
+class Append:
+    """One append, encoded, so that no later change of a value can change what is written.
+
+    run_id: as a column. status, token: what its events say of them, None for no change. pieces: large
+    values that stand apart. done: told in the store's thread how it ended.
+    """
+
+    __slots__ = (
+        "at", "done", "epoch", "head", "lease_s", "lines", "pieces", "run_id", "size", "status",
+        "token", "updated",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        run_id: str,
+        events: Sequence[Event],
+        at: int,
+        epoch: int,
+        lease_s: float | None,
+        done: Waiter | Callable[[BaseException | None], None],
+    ) -> None:
+        # The common case first: identity tests only, no call.
+        if (
+            at.__class__ is not int
+            or epoch.__class__ is not int
+            or not (0 <= at < MOST and 0 <= epoch < MOST)
+            or not events
+            or len(run_id) > MAX_ID
+            or (lease_s is not None and (lease_s.__class__ is not float or not 0 < lease_s < inf))
+        ):
+            _check(run_id, events, at, epoch, lease_s)
+        self.run_id = as_column(run_id)
+        self.at = at
+        self.epoch = epoch
+        self.lease_s = lease_s
+        self.done = done
+        self.pieces: Sequence[Piece] = ()
+        self.head: Head | None = None
+        self.status: str | None = None
+        self.token: str | None = None
+        given = events[:]
+        self.lines = [_wire.dumps(event) for event in given]
+        self.updated = given[-1].time
+        self.size = 0
+        for position, line in enumerate(self.lines):
+            self.size += len(line)
+            if len(line) > LARGE:
+                self._split(position, given[position])
+        for event in given:
+            if event.__class__ in _TELLING:
+                self._take(event)
+
+    def _split(self, position: int, event: Event) -> None:
+        """Take the large values out of an event's line."""
+        line, pieces = split(event, self.at + position)
+        self.lines[position] = line
+        self.pieces = [*self.pieces, *pieces]
+
+    def _take(self, event: Event) -> None:
+        """Take in what an event says of its run; what the last of them says counts."""
+        self.status, self.token = "running", None
+        if isinstance(event, RunStarted):
+            parent = None if event.parent is None else as_column(event.parent)
+            self.head = Head(as_column(event.agent), parent, event.time)
+        elif isinstance(event, RunFinished):
+            self.status = as_column(event.status)
+        elif isinstance(event, RunSuspended):
+            self.status, self.token = "suspended", as_column(event.token_digest)
+
+
+def _check(
+    run_id: str, events: Sequence[Event], at: int, epoch: int, lease_s: float | None
+) -> None:
+    """Raise UsageError for what cannot be appended."""
+    if not events:
+        raise UsageError("append.events must hold at least one event")
+    for name, value in (("at", at), ("epoch", epoch)):
+        if value.__class__ is not int or not 0 <= value < MOST:
+            raise misuse(f"append.{name}", value, "a whole number from 0")
+    if lease_s is not None:
+        check_number("append.lease_s", lease_s, "seconds", above=True)
+    if len(run_id) > MAX_ID:
+        raise UsageError(f"run_id must have at most {MAX_ID} characters, not {len(run_id)}")
+
+
+class Group:
+    """Appends of one run that follow each other, written as one row.
+
+    over: the run has no owner afterwards, as it is suspended or has ended.
+    """
+
+    __slots__ = (
+        "at", "body", "count", "epoch", "head", "items", "lease_s", "lines", "pieces", "run_id",
+        "status", "token", "updated",
+    )  # fmt: skip
+
+    def __init__(self, item: Append) -> None:
+        self.run_id = item.run_id
+        self.items = [item]
+        self.at = item.at
+        self.epoch = item.epoch
+        self.head = item.head
+        self.lines = item.lines
+        self.pieces = item.pieces
+        self.status = item.status
+        self.token = item.token
+        self.lease_s = item.lease_s
+        self.updated = item.updated
+
+    def add(self, item: Append) -> bool:
+        """Take in an append that goes on where this ends; False for one that does not."""
+        if item.epoch != self.epoch or item.at != self.at + len(self.lines):
+            return False
+        self.items.append(item)
+        self.lines = self.lines + item.lines
+        self.pieces = [*self.pieces, *item.pieces]
+        if item.status is not None:
+            self.status, self.token = item.status, item.token
+        if item.lease_s is not None:
+            self.lease_s = item.lease_s
+        self.updated = item.updated
+        return True
+
+    def without(self, count: int) -> None:
+        """Leave out the first events: they are written already."""
+        self.at += count
+        self.lines = self.lines[count:]
+        self.pieces = [piece for piece in self.pieces if piece.seq >= self.at]
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has no owner afterwards."""
+        return self.status is not None and self.status != "running"
+
+
+def rounds(items: Iterable[Append]) -> Iterator[list[Group]]:
+    """Rounds of groups, each run once a round, in an order that keeps that of each run."""
+    current: dict[str, Group] = {}
+    for item in items:
+        group = current.get(item.run_id)
+        if group is None:
+            current[item.run_id] = Group(item)
+        elif not group.add(item):
+            yield list(current.values())
+            current = {item.run_id: Group(item)}
+    if current:
+        yield list(current.values())
+
+
+class Row(NamedTuple):
+    """Events that were written at once.
+
+    seq: position of the first. size: how many. refs: see `refs_text`.
+    """
+
+    seq: int
+    size: int
+    crc: int
+    body: str
+    refs: str | None
+
+    @property
+    def end(self) -> int:
+        """The position behind its last event."""
+        return self.seq + self.size
+
+
+def row_of(group: Group) -> Row:
+    """What is written for a group."""
+    body = "\n".join(group.lines)
+    refs = refs_text(group.pieces) if group.pieces else None
+    return Row(group.at, len(group.lines), crc_of(group.run_id, group.at, body, refs), body, refs)
+
+
+def crc_of(run_id: str, seq: int, body: str, refs: str | None) -> int:
+    """The checksum of a row: it covers where the row stands too."""
+    return zlib.crc32(f"{run_id}\n{seq}\n{refs or ''}\n{body}".encode())
+
+
+def _checked(run_id: str, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows, each of them whole and none missing between them. Raises StoreCorrupt."""
+    following: int | None = None
+    for row in rows:
+        if following is not None and row.seq != following:
+            raise StoreCorrupt(f"run {run_id} lacks events from position {following} on")
+        if crc_of(run_id, row.seq, row.body, row.refs) != row.crc:
+            raise StoreCorrupt(f"run {run_id} is damaged at position {row.seq}")
+        following = row.end
+        yield row
+
+
+def events_of(
+    run_id: str, rows: Iterable[Row], after: int, fetch: Callable[[str], bytes | None]
+) -> list[Event]:
+    """The events of a run's rows behind a position. fetch: what is kept under a digest."""
+    found: list[Event] = []
+    for row in _checked(run_id, rows):
+        refs: list[Any] = [] if row.refs is None else json.loads(row.refs)
+        skipped = max(0, after + 1 - row.seq)
+        lines = islice(enumerate(row.body.split("\n"), row.seq), skipped, None)
+        for seq, line in lines:
+            own = [ref for ref in refs if ref[0] == seq]
+            found.append(join(line, own, fetch) if own else _wire.loads(line))
+    return found
+
+
+def standing(group: Group, rows: Iterable[Row]) -> int | None:
+    """How many events of the group stand in the journal already, None if others stand there.
+
+    rows: those from the group's position on.
+    """
+    lines: list[str] = []
+    refs: list[Any] = []
+    for row in _checked(group.run_id, rows):
+        if not lines and row.seq > group.at:
+            return None
+        skipped = max(0, group.at - row.seq)
+        lines += row.body.split("\n")[skipped:]
+        refs += [] if row.refs is None else json.loads(row.refs)
+    count = min(len(lines), len(group.lines))
+    end = group.at + count
+    ours = [piece.ref() for piece in group.pieces if piece.seq < end]
+    theirs = [ref for ref in refs if group.at <= ref[0] < end]
+    if count and lines[:count] == group.lines[:count] and ours == theirs:
+        return count
+    return None
+
+
+def refused(
+    group: Group, owned: Owned | None, rows: Callable[[], Iterable[Row]]
+) -> StoreError | None:
+    """Why a group that could not be written must not be; None when it is, or can be now.
+
+    What stands in the journal already is left out of the group, perhaps all of it. rows: those of the
+    journal from the group's position on.
+    """
+    if owned is None and group.at == 0 and group.epoch == 0:
+        if group.head is None:
+            return StoreError(f"run {group.run_id} must begin with RunStarted")
+        return None
+    if owned is None or owned.epoch != group.epoch or group.at > owned.events:
+        return stale(group.run_id, group.at, group.epoch, owned)
+    if group.at < owned.events:
+        count = standing(group, rows())
+        if count is None:
+            return stale(group.run_id, group.at, group.epoch, owned)
+        group.without(count)
+    return None
+
+
+def info_of(columns: Sequence[Any]) -> RunInfo:
+    """A run from the columns of `RunInfo`, in its order."""
+    info = RunInfo._make(columns)
+    return info._replace(
+        run_id=from_column(info.run_id),
+        agent=from_column(info.agent),
+        parent=None if info.parent is None else from_column(info.parent),
+    )
+
+
+def fresh(error: BaseException) -> BaseException:
+    """The same error for one more reader: each of them may add notes to its own."""
+    import copy
+
+    again = copy.copy(error)
+    again.__cause__ = error.__cause__
+    return again

@@ -1,0 +1,288 @@
+"""A connection to a SQLite file: what is read and written."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from triage.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from triage.events import Event
+
+from ._blobs import packed
+from ._owners import Owned
+from ._rows import Group, Row, events_of, info_of, refused, row_of
+from ._sqlite_schema import connect
+from ._threaded import Change
+from .base import RunInfo
+
+KNOWN = 20_000
+"""Runs whose row is remembered, so that it need not be looked up."""
+PRUNED = 200
+"""Runs removed in one commit: others may write in between."""
+
+_COLUMNS = "run_id, agent, status, started, updated, events, epoch, claims, lease_until, parent"
+_WHERE = {name: f"{name} = ?" for name in ("run_id", "status", "agent", "parent")}
+_NEW = """
+INSERT INTO runs (run_id, agent, parent, started, updated, events, lease_until, status, token,
+    finished, epoch, claims, claimant)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '') ON CONFLICT DO NOTHING"""
+_ADD = """
+UPDATE runs SET events = events + ?, updated = ?,
+    lease_until = CASE WHEN status = 'running' THEN coalesce(?, lease_until) ELSE lease_until END
+WHERE id = ? AND epoch = ? AND events = ?"""
+_TURN = """
+UPDATE runs SET events = events + ?, updated = ?, lease_until = coalesce(?, lease_until),
+    status = ?, token = ?
+WHERE id = ? AND epoch = ? AND events = ?"""
+_OVER = """
+UPDATE runs SET events = events + ?, updated = ?, lease_until = NULL,
+    status = ?, token = ?, finished = ?, claims = 0
+WHERE id = ? AND epoch = ? AND events = ?"""
+_ROW = "INSERT INTO events (run, seq, count, crc, body, refs) VALUES (?, ?, ?, ?, ?, ?)"
+_READ = """
+SELECT seq, count, crc, body, refs FROM events
+WHERE run = ?1
+    AND seq >= coalesce((SELECT max(seq) FROM events WHERE run = ?1 AND seq <= ?2), 0)
+ORDER BY seq"""
+_ENDED = """
+SELECT id FROM runs WHERE finished < ? AND id NOT IN (
+    SELECT id FROM runs WHERE finished IS NOT NULL ORDER BY finished DESC, id DESC LIMIT ?)
+LIMIT ?"""
+
+_ERRORS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("SQLITE_FULL", StoreFull, "has no room left; free some and go on"),
+    ("SQLITE_READONLY", StoreReadOnly, "may not be written"),
+    ("SQLITE_PERM", StoreReadOnly, "may not be written"),
+    ("SQLITE_NOTADB", StoreCorrupt, "is damaged, or no store; restore it from a copy"),
+    ("SQLITE_CORRUPT", StoreCorrupt, "is damaged; restore it from a copy"),
+    ("SQLITE_BUSY", StoreUnavailable, "is locked by another process"),
+    ("SQLITE_LOCKED", StoreUnavailable, "is locked"),
+    ("SQLITE_CANTOPEN", StoreUnavailable, "cannot be opened"),
+    ("SQLITE_IOERR", StoreUnavailable, "cannot be read or written"),
+)
+
+
+def _error_of(error: sqlite3.Error, path: str) -> StoreError:
+    name = getattr(error, "sqlite_errorname", None) or ""
+    for prefix, kind, text in _ERRORS:
+        if name.startswith(prefix):
+            return kind(f"{path} {text} ({error})")
+    if "decode" in str(error):
+        return StoreCorrupt(f"{path} is damaged; restore it from a copy ({error})")
+    return StoreError(f"{path}: {name or type(error).__name__}: {error}")
+
+
+@contextmanager
+def _translated(path: str) -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _error_of(error, path) from error
+
+
+class SQLiteDriver:
+    """A connection, used by one thread at a time. writes: it is not for reading alone."""
+
+    # A child that shared one would hold none of its locks.
+    close_at_fork: ClassVar[bool] = True
+
+    def __init__(self, path: str, synchronous: str, timeout: float, *, writes: bool) -> None:
+        self._path = path
+        self._ids: dict[str, int] = {}
+        with _translated(path):
+            self._db = connect(path, synchronous, timeout, check=writes)
+
+    def close(self) -> None:
+        """As in `Driver`."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self, kind: str = "IMMEDIATE") -> Generator[sqlite3.Connection]:
+        """A deferred one only reads: one that then wrote could not wait for the lock."""
+        db = self._db
+        with _translated(self._path):
+            db.execute(f"BEGIN {kind}")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:  # a full disk may have rolled it back
+                    db.execute("ROLLBACK")
+                raise
+
+    # Appends --------------------------------------------------------------------------------------
+
+    def commit(self, batch: list[Group]) -> list[BaseException | None]:
+        """As in `Driver`."""
+        new: dict[str, int] = {}
+        with self._transaction() as db:
+            # Nearly always nobody is stale, and a few statements write them all.
+            db.execute("SAVEPOINT batch")
+            if self._written(db, batch, new):
+                outcomes: list[BaseException | None] = [None] * len(batch)
+            else:
+                db.execute("ROLLBACK TO batch")
+                new.clear()
+                outcomes = [self._write_one(db, group) for group in batch]
+        if len(self._ids) > KNOWN:
+            self._ids.clear()
+        self._ids.update(new)
+        return outcomes
+
+    def _written(self, db: sqlite3.Connection, batch: list[Group], new: dict[str, int]) -> bool:
+        try:
+            return self._write(db, batch, new)
+        except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError):
+            return False
+
+    def _write(self, db: sqlite3.Connection, batch: list[Group], new: dict[str, int]) -> bool:
+        """Write all of a batch. False, in the middle of it, if one cannot be written."""
+        now = time.time()
+        changes: dict[str, list[tuple[Any, ...]]] = {_ADD: [], _TURN: [], _OVER: []}
+        rows: list[tuple[Any, ...]] = []
+        for group in batch:
+            run = self._ids.get(group.run_id) if group.at else self._create(db, group, now)
+            if run is None:
+                found = group.at and self._found(db, group.run_id)
+                if not found:
+                    return False
+                run = found
+            new[group.run_id] = run
+            rows.append((run, *row_of(group)))
+            if group.at:
+                lease = None if group.lease_s is None else now + group.lease_s
+                which = (run, group.epoch, group.at)
+                added = (len(group.lines), group.updated)
+                if group.status is None:
+                    changes[_ADD].append((*added, lease, *which))
+                elif not group.over:
+                    changes[_TURN].append((*added, lease, group.status, None, *which))
+                else:
+                    end = None if group.status == "suspended" else now
+                    told = (group.status, group.token, end)
+                    changes[_OVER].append((*added, *told, *which))
+            for piece in group.pieces:
+                self._keep(db, run, piece.digest, piece.body)
+        for statement, values in changes.items():
+            if values and db.executemany(statement, values).rowcount != len(values):
+                return False
+        db.executemany(_ROW, rows)
+        return True
+
+    def _create(self, db: sqlite3.Connection, group: Group, now: float) -> int | None:
+        head = group.head
+        if head is None or group.epoch:
+            return None
+        leased = group.lease_s is not None and not group.over
+        lease = now + group.lease_s if leased and group.lease_s is not None else None
+        end = now if group.over and group.status != "suspended" else None
+        values = (
+            group.run_id, head.agent, head.parent, head.started, group.updated, len(group.lines),
+            lease, group.status, group.token, end,
+        )  # fmt: skip
+        cursor = db.execute(_NEW, values)
+        return cursor.lastrowid if cursor.rowcount == 1 else None
+
+    def _found(self, db: sqlite3.Connection, run_id: str) -> int | None:
+        row = db.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _keep(self, db: sqlite3.Connection, run: int, digest: str, body: bytes) -> None:
+        """Keep a large value, if it is not kept already."""
+        db.execute("INSERT INTO uses VALUES (?, ?) ON CONFLICT DO NOTHING", (run, digest))
+        if db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone() is None:
+            db.execute("INSERT INTO blobs (digest, body) VALUES (?, ?)", (digest, packed(body)))
+
+    def _write_one(self, db: sqlite3.Connection, group: Group) -> BaseException | None:
+        """Write one group, and say why if that cannot be; its neighbours are not touched."""
+        error = refused(group, self._owned(db, group.run_id), lambda: self._rows(db, group))
+        if error is not None or not group.lines:
+            return error
+        self._ids.pop(group.run_id, None)
+        db.execute("SAVEPOINT one")
+        if not self._written(db, [group], {}):
+            db.execute("ROLLBACK TO one")
+            return StoreError(
+                f"run {group.run_id}: SQLite cannot keep the events from {group.at} on"
+            )
+        return None
+
+    def _rows(self, db: sqlite3.Connection, group: Group) -> list[Row]:
+        run = self._found(db, group.run_id)
+        return [Row(*row) for row in db.execute(_READ, (run, group.at))]
+
+    # Owners ---------------------------------------------------------------------------------------
+
+    def _owned(self, db: sqlite3.Connection, run_id: str) -> Owned | None:
+        row = db.execute(
+            "SELECT status, events, epoch, claims, lease_until, claimant FROM runs WHERE run_id = ?",
+            (run_id,),
+        ).fetchone()
+        return None if row is None else Owned(*row)
+
+    def own(self, run_id: str, change: Change) -> Owned:
+        """As in `Driver`."""
+        with self._transaction() as db:
+            row = change(self._owned(db, run_id), time.time())
+            db.execute(
+                "UPDATE runs SET status = ?, epoch = ?, claims = ?, lease_until = ?, claimant = ? "
+                "WHERE run_id = ?",
+                (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id),
+            )
+        return row
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def read(self, run_id: str, after: int) -> list[Event]:
+        """As in `Driver`."""
+        with self._transaction("DEFERRED") as db:
+            found = db.execute("SELECT id, events FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            if found is None:
+                return []
+            run, length = found
+            rows = [Row(*row) for row in db.execute(_READ, (run, after + 1))]
+            if length != (rows[-1].end if rows else 0):
+                raise StoreCorrupt(f"run {run_id} lacks events before position {length}")
+            return events_of(run_id, rows, after, self._fetch)
+
+    def _fetch(self, digest: str) -> bytes | None:
+        row = self._db.execute("SELECT body FROM blobs WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else row[0]
+
+    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
+        """As in `Driver`."""
+        tests = " AND ".join(_WHERE[name] for name in where) or "1"
+        # Only names from the table above get into the statement; values are bound.
+        statement = f"SELECT {_COLUMNS} FROM runs WHERE {tests} ORDER BY id DESC LIMIT ?"  # noqa: S608
+        values = (*where.values(), -1 if limit is None else limit)
+        with _translated(self._path):
+            return [info_of(row) for row in self._db.execute(statement, values).fetchall()]
+
+    def find(self, token: str) -> str | None:
+        """As in `Driver`."""
+        statement = "SELECT run_id FROM runs WHERE token = ? AND status = 'suspended'"
+        with _translated(self._path):
+            row = self._db.execute(statement, (token,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def prune(self, older_than: float | None, keep: int | None) -> int:
+        """As in `Driver`."""
+        border = time.time() - (older_than or 0.0) if older_than is not None else float("inf")
+        count = 0
+        while True:
+            with self._transaction() as db:
+                gone = db.execute(_ENDED, (border, keep or 0, PRUNED)).fetchall()
+                db.executemany("DELETE FROM events WHERE run = ?", gone)
+                db.executemany(
+                    "DELETE FROM blobs WHERE digest IN (SELECT digest FROM uses WHERE run = ?1) AND "
+                    "NOT EXISTS (SELECT 1 FROM uses WHERE uses.digest = blobs.digest AND run <> ?1)",
+                    gone,
+                )
+                db.executemany("DELETE FROM uses WHERE run = ?", gone)
+                db.executemany("DELETE FROM runs WHERE id = ?", gone)
+            count += len(gone)
+            if len(gone) < PRUNED:
+                return count
