@@ -32,8 +32,9 @@ lint: $(READY) ## format, lint, types twice, import contracts
 
 check: lint test ## all of it: the same as continuous integration
 
-bench: $(READY) ## figures side by side with other packages, each in its own interpreter
+bench: $(READY) ## figures side by side with other packages and how good diagnoses are
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.diagnosis
 
 clean: ## forget the virtual environments and caches
 	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -32,11 +32,40 @@ def ready(name: str) -> Path:
     Raises subprocess.CalledProcessError when something cannot be installed.
     """
     home = HOME / name
-    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    _once(home, "packages", _wanted(name), lambda: _make(home, python, PACKAGES[name]))
+    python = _python(home)
+    packages = (*_constraints(), *PACKAGES[name])
+    _once(home, "packages", _wanted(name), lambda: _make(home, python, packages))
     if name == "ours":
         _once(home, "checkout", _checkout(), lambda: _install_checkout(python))
     return python
+
+
+def lab(name: str, requirements: Path, *, make: bool) -> Path | None:
+    """The interpreter with the libraries of a fault lab, which are many and large.
+
+    None where they are not installed; with `make` they are installed first, and again when the
+    requirements have changed. Raises subprocess.CalledProcessError when that fails.
+    """
+    home = HOME / f"lab-{name}"
+    python = _python(home)
+    if not make:
+        return python if (home / ".packages").exists() else None
+    wanted = " ".join((_content(requirements), sys.version))
+    packages = ("--requirement", str(requirements), "anyio", "pydantic")
+    _once(home, "packages", wanted, lambda: _make(home, python, packages))
+    return python
+
+
+def _content(requirements: Path) -> str:
+    """A digest of a file of requirements and of those beside it that it may refer to."""
+    digest = hashlib.sha256(requirements.read_bytes())
+    for path in sorted((requirements.parent / "requirements").glob("*.txt")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _python(home: Path) -> Path:
+    return home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def _once(home: Path, topic: str, wanted: str, make: object) -> None:
@@ -62,7 +91,7 @@ def _constraints() -> tuple[str, ...]:
 def _make(home: Path, python: Path, packages: tuple[str, ...]) -> None:
     print(f"making {home.relative_to(ROOT)}", file=sys.stderr)
     venv.create(home, clear=True, with_pip=True)
-    _pip(python, *_constraints(), *packages)
+    _pip(python, *packages)
 
 
 def _checkout() -> str:

@@ -118,8 +118,8 @@ actions: st.SearchStrategy[Any] = st.one_of(
     st.builds(Rollback, st.none() | counts, hints),
     st.builds(Resume, hints, hints),
     st.builds(Suspend, hints, json_objects),
-    st.builds(Escalate, hints),
-    st.builds(Abort, hints),
+    st.builds(Escalate, hints, st.booleans()),
+    st.builds(Abort, hints, st.booleans()),
 )
 
 _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {

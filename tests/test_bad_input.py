@@ -160,7 +160,7 @@ def test_a_fact_with_a_wrong_field_is_not_made(do: Any, words: list[str]) -> Non
     (lambda: Durability(on_in_doubt=any_("guess")), "Durability.on_in_doubt", "ask, rerun, fail"),
     (lambda: Durability(on_store_error=any_(1)), "Durability.on_store_error", "fail, continue"),
     (lambda: Durability(lease_s=0), "Durability.lease_s", "above 0", "seconds"),
-    (lambda: Durability(redact=any_("x")), "Durability.redact", "function of a text"),
+    (lambda: Durability(redact=any_("x")), "Durability.redact", "or a Redactor"),
     (lambda: MemoryStore(keep=any_("9")), "MemoryStore.keep", "'9'", "whole number"),
     (lambda: Backoff(base=-1), "Backoff.base", "int (-1)", "seconds"),
     (lambda: Backoff(factor=0.5), "Backoff.factor", "0.5", "from 1"),

@@ -300,7 +300,7 @@ def lambda_named() -> Any:
 def test_the_safe_ways_of_keeping_a_run_are_the_default() -> None:
     default = Durability()
     assert (default.mode, default.on_in_doubt, default.on_store_error) == ("step", "ask", "fail")
-    assert (default.lease_s, default.redact) == (30.0, None)
+    assert (default.lease_s, default.redact) == (30.0, True)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_the_safe_ways_of_keeping_a_run_are_the_default() -> None:
         ("on_store_error", None, "one of fail, continue"),
         ("lease_s", 0, "a finite number of seconds above 0"),
         ("lease_s", "30", "not str"),
-        ("redact", "yes", "a function"),
+        ("redact", "yes", "True, False or a Redactor"),
     ],
 )
 def test_a_wrong_durability_says_what_is_possible(field: str, value: Any, said: str) -> None:

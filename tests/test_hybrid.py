@@ -187,6 +187,15 @@ async def test_each_run_may_ask_so_many_times() -> None:
         assert seen(caught.value.diagnosis)[-1] == "hybrid:cap"
 
 
+async def test_a_trajectory_says_of_which_run_it_is() -> None:
+    llm = Asked(replace(DRIFT_SAID, usage=None))
+    hybrid = HybridClassifier(llm, max_calls_per_run=1)
+    for run_id, asked in (("a", 1), ("a", 1), ("b", 2), (None, 3), (None, 4)):
+        trajectory = Trajectory(STRANGE.steps, error=STRANGE.error, run_id=run_id)
+        await hybrid.classify(trajectory[:])
+        assert llm.times == asked
+
+
 async def test_concurrent_runs_are_counted_apart() -> None:
     async def broken(task: str) -> str:
         await anyio.lowlevel.checkpoint()

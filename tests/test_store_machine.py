@@ -232,6 +232,6 @@ def test_a_store_is_as_a_plain_model_says(kind: str, backend: Any) -> None:
         machine: Any = type("Bound", (Machine,), {"store": made, "call": staticmethod(portal.call)})
         checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
         steady = settings(
-            max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=checks
+            max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=checks
         )
         run_state_machine_as_test(machine, settings=steady)

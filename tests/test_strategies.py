@@ -1,42 +1,31 @@
 from __future__ import annotations
 
 import math
-import pickle
-from inspect import isawaitable
-from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategy_contexts import TIMED_OUT, answer, context, delay_of, reason_of
 
-from triage.actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from triage.actions import Action, Replan, Resume, Retry, Rollback
 from triage.classifiers import diagnose
 from triage.diagnosis import Diagnosis
 from triage.errors import UsageError
-from triage.failures import Attempt, FailureContext
-from triage.steps import NO_USAGE, Step, Trajectory
+from triage.steps import Step, Trajectory
 from triage.strategies import (
     Backoff,
-    CircuitBreaker,
     Preset,
     Strategy,
-    always,
     backoff_and_retry,
-    by_severity,
-    chain,
-    circuit_breaker,
     compensating_rollback,
     replan,
     resume_from_subgoal,
     retry_with_tool_manifest,
     rollback_to_checkpoint,
-    sequence,
 )
 from triage.taxonomy import Cause, FailureType, Severity
 
-TIMED_OUT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT, hint="Ask for less.")
-WRONG_KEY = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.AUTH)
 PRESETS = {
     "CAPABILITY": (3, 0.5, 1.5),
     "INFRA": (2, 0.2, 1.2),
@@ -45,41 +34,6 @@ PRESETS = {
     "LLM": (4, 2.0, 2.0),
     "WRITE": (1, 2.0, 2.0),
 }
-
-
-def context(*past: Action, diagnosis: Diagnosis = TIMED_OUT, **changes: Any) -> FailureContext:
-    """A failure after attempts that failed in the same way and ended with these actions."""
-    history = tuple(
-        Attempt(n, Trajectory(), {}, None, diagnosis, action, NO_USAGE, 0.0, 0.0)
-        for n, action in enumerate(past, start=1)
-    )
-    given: dict[str, Any] = {
-        "run_id": "run",
-        "task": "t",
-        "attempt": len(past) + 1,
-        "diagnosis": diagnosis,
-        "attempt_history": history,
-        "checkpoint_id": 4,
-        "open_subgoals": ("pay", "send"),
-        "tools": ("search", "book"),
-    }
-    return FailureContext(**(given | changes))
-
-
-def answer(strategy: Strategy, failure: FailureContext) -> Action:
-    found = strategy(failure)
-    assert isinstance(found, Retry | Replan | Rollback | Resume | Suspend | Escalate | Abort)
-    return found
-
-
-def delay_of(action: Action) -> float:
-    assert isinstance(action, Retry)
-    return action.delay
-
-
-def reason_of(action: Action) -> str:
-    assert isinstance(action, Escalate)
-    return action.reason or ""
 
 
 # Backoff
@@ -324,278 +278,3 @@ def test_a_used_up_strategy_says_how_often_it_was_tried(
     assert isinstance(answer(strategy, context(action)), type(action))
     reason = reason_of(answer(strategy, context(action, action)))
     assert reason == f"external_fault (timeout): already {verb} twice (the most is 2)"
-
-
-# combining
-
-
-def test_a_sequence_gives_each_failure_the_next_strategy() -> None:
-    strategy = sequence(backoff_and_retry(), replan(), Abort("enough"))
-    kinds = [answer(strategy, context(*[Retry()] * n)).kind for n in range(4)]
-    assert kinds == ["retry", "replan", "abort", "escalate"]
-    reason = reason_of(answer(strategy, context(*[Retry()] * 3)))
-    assert reason == (
-        "external_fault (timeout): failed 4 times, and all 3 strategies have had a turn"
-    )
-
-
-def test_a_chain_falls_back_when_the_first_gives_up() -> None:
-    strategy = chain(rollback_to_checkpoint(max_rollbacks=1), replan())
-    first = answer(strategy, context())
-    assert first.kind == "rollback"
-    assert answer(strategy, context(first)) == Replan(None)
-
-
-def test_a_chain_falls_back_only_after_the_actions_it_names() -> None:
-    assert answer(chain(Abort(), replan()), context()) == Abort()
-    assert answer(chain(Abort(), replan(), after=(Abort,)), context()) == Replan()
-    assert answer(chain(Escalate(), replan(), after=(Abort,)), context()) == Escalate()
-
-
-@pytest.mark.anyio
-async def test_combined_strategies_may_be_async() -> None:
-    async def gives_up(_: FailureContext) -> Escalate:
-        return Escalate("no")
-
-    async def replans(_: FailureContext) -> Replan:
-        return Replan("async")
-
-    for strategy in (
-        chain(gives_up, replans),
-        chain(gives_up, Replan("async")),
-        chain(Escalate(), replans),
-        sequence(replans),
-        by_severity(replans),
-        circuit_breaker(CircuitBreaker(), replans),
-    ):
-        pending = strategy(context())
-        assert isawaitable(pending)
-        assert await pending == Replan("async")
-
-
-def test_each_severity_can_have_a_strategy_of_its_own() -> None:
-    strategy = by_severity(Abort(), reclassification=Suspend("Which tools?"))
-    unknown = Diagnosis(FailureType.UNKNOWN, severity=Severity.RECLASSIFICATION)
-    assert answer(strategy, context(diagnosis=unknown)) == Suspend("Which tools?")
-
-
-@pytest.mark.parametrize(
-    ("severity", "kind"),
-    [
-        (Severity.RETRIABLE, "retry"),
-        (Severity.REPLANNING, "replan"),
-        (Severity.RECLASSIFICATION, "suspend"),
-        (Severity.CRITICAL, "escalate"),
-        (Severity.FATAL, "escalate"),
-    ],
-)
-def test_each_severity_has_its_own_answer(severity: Severity, kind: str) -> None:
-    strategy = by_severity(Suspend(), retriable=backoff_and_retry(), replanning=replan())
-    diagnosis = Diagnosis(FailureType.EXTERNAL_FAULT, severity=severity)
-    assert answer(strategy, context(diagnosis=diagnosis)).kind == kind
-
-
-def test_what_needs_a_person_may_be_answered_otherwise_only_by_name() -> None:
-    assert answer(by_severity(replan()), context(diagnosis=WRONG_KEY)).kind == "escalate"
-    suspending = by_severity(replan(), critical=Suspend("Which key?"))
-    assert answer(suspending, context(diagnosis=WRONG_KEY)) == Suspend("Which key?")
-
-
-# the circuit breaker
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_breaker_opens_after_so_many_failures_of_any_run() -> None:
-    clock = Clock()
-    strategy = circuit_breaker(CircuitBreaker(3, 30.0, clock), Retry())
-    kinds = [answer(strategy, context(run_id=f"run-{n}")).kind for n in range(4)]
-    assert kinds == ["retry", "retry", "escalate", "escalate"]
-    clock.now += 10
-    reason = reason_of(answer(strategy, context()))
-    assert reason == (
-        "the circuit is open, opened by 3 failures in a row; a probe is allowed in 20 s"
-    )
-
-
-def test_after_the_cooldown_one_run_probes() -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(1, 30.0, clock)
-    strategy = circuit_breaker(breaker, Retry())
-    assert answer(strategy, context(run_id="a")).kind == "escalate"
-    assert breaker.state == "open"
-    clock.now += 30
-    assert breaker.state == "half_open"
-    kinds = [answer(strategy, context(run_id=name)).kind for name in ("b", "c", "d")]
-    assert kinds == ["retry", "escalate", "escalate"]
-
-
-def test_a_failed_probe_opens_it_again_and_a_success_closes_it() -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(1, 30.0, clock)
-    strategy = circuit_breaker(breaker, Retry())
-    answer(strategy, context(run_id="a"))
-    clock.now += 30
-    assert answer(strategy, context(run_id="b")) == Retry()
-    clock.now += 1
-    assert "allowed in 30 s" in reason_of(answer(strategy, context(run_id="b")))
-    assert breaker.state == "open"
-    breaker.success()
-    assert breaker.state == "closed"
-
-
-def test_a_silent_probe_gives_its_place_to_another() -> None:
-    clock = Clock()
-    strategy = circuit_breaker(CircuitBreaker(1, 30.0, clock), Retry())
-    answer(strategy, context(run_id="a"))
-    clock.now += 30
-    assert answer(strategy, context(run_id="b")) == Retry()
-    clock.now += 30
-    assert answer(strategy, context(run_id="c")) == Retry()
-
-
-def test_a_run_that_gives_up_does_not_hold_the_probe() -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(1, 30.0, clock)
-    breaker.failure("a")
-    clock.now += 30
-    assert answer(circuit_breaker(breaker, Escalate()), context(run_id="b")).kind == "escalate"
-    assert answer(circuit_breaker(breaker, Retry()), context(run_id="c")) == Retry()
-
-
-def test_failures_with_quiet_between_them_are_not_in_a_row() -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(2, 30.0, clock)
-    for _ in range(5):
-        assert breaker.failure("run") is None
-        clock.now += 30
-    assert breaker.state == "closed"
-
-
-def test_a_run_that_does_not_probe_gives_nothing_up() -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(1, 30.0, clock)
-    breaker.failure("a")
-    clock.now += 30
-    assert breaker.failure("b") is None
-    breaker.give_up("c")
-    assert breaker.failure("c") == 30.0
-
-
-def test_only_one_of_many_threads_probes() -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(1, 30.0, clock)
-    breaker.failure("first")
-    clock.now += 30
-    together, answers = Barrier(8), list[float | None]()
-
-    def ask(name: str) -> None:
-        together.wait()
-        answers.append(breaker.failure(name))
-
-    threads = [Thread(target=ask, args=(f"run-{n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers.count(None) == 1
-
-
-# as values
-
-
-def own(_: FailureContext) -> Action:
-    return Retry()
-
-
-VALUES: list[tuple[Strategy, str]] = [
-    (always(Retry()), "Retry(hint=None, delay=0.0, inject={})"),
-    (replan("x"), "replan(hint='x', max_replans=3)"),
-    (retry_with_tool_manifest(), "retry_with_tool_manifest(max_attempts=3)"),
-    (resume_from_subgoal(1), "resume_from_subgoal(max_resumes=1)"),
-    (
-        rollback_to_checkpoint(2),
-        "rollback_to_checkpoint(checkpoint_id=2, max_rollbacks=3, hint=None)",
-    ),
-    (
-        compensating_rollback(),
-        "compensating_rollback(checkpoint_id=None, max_rollbacks=1, hint=None)",
-    ),
-    (
-        backoff_and_retry(2, Backoff(base=0)),
-        f"backoff_and_retry(max_attempts=2, backoff={Backoff(base=0)!r})",
-    ),
-    (sequence(replan(), Abort()), "sequence(replan(hint=None, max_replans=3), Abort(reason=None))"),
-    (
-        chain(replan(), Abort(), (Abort,)),
-        "chain(replan(hint=None, max_replans=3), Abort(reason=None), after=(Abort,))",
-    ),
-    (
-        by_severity(Abort(), replanning=replan()),
-        "by_severity(Abort(reason=None), replanning=replan(hint=None, max_replans=3))",
-    ),
-]
-
-
-@pytest.mark.parametrize(("strategy", "written"), VALUES)
-def test_a_strategy_is_a_frozen_value_printed_as_it_is_written(strategy: Any, written: str) -> None:
-    assert repr(strategy) == written
-    copy = pickle.loads(pickle.dumps(strategy))
-    assert copy == strategy
-    assert copy is not strategy
-    assert strategy != replan("another")
-    with pytest.raises(AttributeError):
-        strategy.anything = 1
-
-
-def test_equal_strategies_are_found_in_a_set() -> None:
-    assert len({replan("x"), replan("x"), replan("y"), compensating_rollback()}) == 3
-    assert compensating_rollback(1, 3) != rollback_to_checkpoint(1, 3)
-
-
-def test_a_breaker_is_printed_with_its_numbers() -> None:
-    strategy = circuit_breaker(CircuitBreaker(2, 5.0), own)
-    assert repr(strategy).startswith(
-        "circuit_breaker(breaker=CircuitBreaker(failures=2, cooldown_s=5.0), inner=<function own"
-    )
-
-
-@pytest.mark.parametrize(
-    ("make", "arguments", "said"),
-    [
-        (backoff_and_retry, {"max_attempts": "5"}, "backoff_and_retry.max_attempts"),
-        (backoff_and_retry, {"max_attempts": True}, "backoff_and_retry.max_attempts"),
-        (backoff_and_retry, {"backoff": 2.0}, "backoff_and_retry.backoff must be a Backoff"),
-        (backoff_and_retry, {"backoff": Backoff.LLM}, "backoff_and_retry.preset"),
-        (retry_with_tool_manifest, {"max_attempts": -1}, "retry_with_tool_manifest.max_attempts"),
-        (replan, {"hint": 5}, "replan.hint must be a text or None"),
-        (replan, {"max_replans": None}, "replan.max_replans"),
-        (
-            rollback_to_checkpoint,
-            {"checkpoint_id": "run:4"},
-            "rollback_to_checkpoint.checkpoint_id",
-        ),
-        (compensating_rollback, {"max_rollbacks": 1.0}, "compensating_rollback.max_rollbacks"),
-        (resume_from_subgoal, {"max_resumes": "2"}, "resume_from_subgoal.max_resumes"),
-        (circuit_breaker, {"breaker": 5, "inner": own}, "circuit_breaker.breaker"),
-        (circuit_breaker, {"breaker": CircuitBreaker(), "inner": 5}, "circuit_breaker.inner"),
-        (CircuitBreaker, {"failures": 0}, "CircuitBreaker.failures"),
-        (CircuitBreaker, {"cooldown_s": 0}, "CircuitBreaker.cooldown_s"),
-        (CircuitBreaker, {"clock": 5}, "CircuitBreaker.clock"),
-        (chain, {"primary": replan, "fallback": own}, "chain.primary .* make one: replan"),
-        (chain, {"primary": own, "fallback": own, "after": (replan,)}, "chain.after item"),
-        (chain, {"primary": own, "fallback": own, "after": 5}, "chain.after item"),
-        (by_severity, {"otherwise": None}, "by_severity.otherwise"),
-        (by_severity, {"otherwise": own, "critical": "x"}, "by_severity.critical"),
-        (sequence, {}, "at least one strategy"),
-        (always, {"action": Retry}, "always.action"),
-    ],
-)
-def test_a_wrong_argument_is_named(make: Any, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        make(**arguments)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._loop import Restarted
     from ._recorder import Guidance
     from ._reopen import Recovered
+    from ._retry_layers import RetryLayer, retry_layers, single_retry_layer
     from ._run import Run, current_run
     from .actions import (
         Abort,
@@ -52,8 +53,10 @@ if TYPE_CHECKING:
         AlreadyResumed,
         AttemptInterrupted,
         AttemptOver,
+        CircuitOpen,
         DeadLetter,
         ResultLost,
+        RetryBudgetSpent,
         RunBusy,
         RunOver,
         StaleWriter,
@@ -74,9 +77,11 @@ if TYPE_CHECKING:
     )
     from .events import Event
     from .failures import Attempt, ErrorInfo, FailureContext, Partial
+    from .gates import CircuitBreaker, RateGate, RetryBudget
     from .limits import Limits
     from .observers import LoggingObserver, Observer
     from .policy import FailurePolicy
+    from .prices import Price, Prices
     from .state import RunState, fold
     from .steps import Step, Trajectory, Usage
     from .stores import MemoryStore, Store
@@ -89,6 +94,7 @@ _HOMES = {
     "_loop": ("Restarted",),
     "_reopen": ("Recovered",),
     "_recorder": ("Guidance",),
+    "_retry_layers": ("RetryLayer", "retry_layers", "single_retry_layer"),
     "_run": ("Run", "current_run"),
     "actions": (
         "Abort", "Action", "Escalate", "RecoveryAction", "Replan", "Resume", "Retry", "Rollback",
@@ -104,17 +110,19 @@ _HOMES = {
     "corrections": ("report_misclassification",),
     "diagnosis": ("Diagnosis", "Evidence"),
     "errors": (
-        "AlreadyResumed", "AttemptInterrupted", "AttemptOver", "DeadLetter", "ResultLost",
-        "RunBusy", "RunOver", "StaleWriter", "StoreCorrupt", "StoreError", "StoreFull",
-        "StoreReadOnly", "StoreTooNew", "StoreUnavailable", "TokenExpired", "TriageAbortError",
+        "AlreadyResumed", "AttemptInterrupted", "AttemptOver", "CircuitOpen", "DeadLetter",
+        "ResultLost", "RetryBudgetSpent", "RunBusy", "RunOver", "StaleWriter", "StoreCorrupt",
+        "StoreError", "StoreFull", "StoreReadOnly", "StoreTooNew", "StoreUnavailable", "TokenExpired", "TriageAbortError",
         "TriageError", "TriageEscalationError", "TriageFatalError", "TriageSuspendedError",
         "UnknownRun", "UsageError",
     ),
     "events": ("Event",),
     "failures": ("Attempt", "ErrorInfo", "FailureContext", "Partial"),
+    "gates": ("CircuitBreaker", "RateGate", "RetryBudget"),
     "limits": ("Limits",),
     "observers": ("LoggingObserver", "Observer"),
     "policy": ("FailurePolicy",),
+    "prices": ("Price", "Prices"),
     "state": ("RunState", "fold"),
     "steps": ("Step", "Trajectory", "Usage"),
     "stores": ("MemoryStore", "Store"),
@@ -135,6 +143,8 @@ __all__ = [
     "Cause",
     "ChainClassifier",
     "Checks",
+    "CircuitBreaker",
+    "CircuitOpen",
     "Classifier",
     "DeadLetter",
     "Diagnosis",
@@ -158,6 +168,9 @@ __all__ = [
     "MemoryStore",
     "Observer",
     "Partial",
+    "Price",
+    "Prices",
+    "RateGate",
     "Recovered",
     "RecoveryAction",
     "Replan",
@@ -165,6 +178,9 @@ __all__ = [
     "ResultLost",
     "Resume",
     "Retry",
+    "RetryBudget",
+    "RetryBudgetSpent",
+    "RetryLayer",
     "Rollback",
     "RulesClassifier",
     "Run",
@@ -206,6 +222,8 @@ __all__ = [
     "reject",
     "report_misclassification",
     "rerun",
+    "retry_layers",
+    "single_retry_layer",
     "tool",
 ]
 

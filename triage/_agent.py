@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 from ._call import Function, fingerprint, read_function
 from ._drivers import current
 from ._env import SYSTEM, Environment
-from ._loop import check_run_id, run_loop, stream_loop
+from ._loop import begin, check_run_id, go_on, run_loop, stream_loop
 from ._session import Config, Session, Suspensions
 from .checks import Checks, Durability
-from .errors import StaleWriter, UsageError
+from .errors import UsageError
 from .events import Event
 from .limits import Limits
 from .observers import Observer, checked
@@ -147,16 +147,8 @@ class Agent(Generic[T]):
         """
         session = self._session(task, kwargs, run_id)
         if run_id is not None:
-            return self._run_named(session)
+            return go_on(session, self._function, begin(session))
         return run_loop(session, self._function)
-
-    async def _run_named(self, session: Session) -> Any:
-        """A run whose id the caller chose: refused at once where the id is taken."""
-        try:
-            await session.flush()
-        except StaleWriter as error:
-            raise UsageError(f"run_id {session.run_id} is taken; choose another") from error
-        return await run_loop(session, self._function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
         """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
@@ -230,7 +222,7 @@ class Agent(Generic[T]):
         cut off starts once more under its number, with its state as `_triage_state`, and limits count
         what was used. A finished run gives its recorded result, or raises the error it ended with.
         kwargs, task: what could not be stored and must be given again. force: take it over although
-        three processes have died with it.
+        three processes have died with it; a run that waits asks its question anew, with a new token.
 
         Raises UnknownRun, DeadLetter, UsageError (arguments that are missing; a run that waits for
         an answer), ResultLost (a finished run whose result has no JSON form), and as `run` does.

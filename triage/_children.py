@@ -22,9 +22,7 @@ def child_id(
     return digest(parent, f"{_child(agent_name, task, kwargs)}:{occurrence}")
 
 
-def next_child(
-    run: Recorder, agent_name: str, task: Any, kwargs: Mapping[str, Any]
-) -> str | None:
+def next_child(run: Recorder, agent_name: str, task: Any, kwargs: Mapping[str, Any]) -> str | None:
     """The id of the child that this attempt starts now; counts it.
 
     None where an argument has no exact JSON form: such a child cannot be found again.
@@ -33,9 +31,7 @@ def next_child(
         name = f"run:{_child(agent_name, task, kwargs)}"
     except UsageError:
         return None
-    with run.session.lock:
-        known = run.occurrences is not None
-    counted = tally(run) if known else _made(run)
+    counted = tally(run)
     with run.session.lock:
         occurrence = counted.occurrence(name)
     return child_id(run.run_id, agent_name, task, kwargs, occurrence)

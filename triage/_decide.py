@@ -55,7 +55,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     breach = limits.allows(action, context)
     if breach is not None:
         return _stopped(breach)
-    refused = infeasible(session, action) or _unsafe(session, context, action)
+    refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
     return Decision(action, "policy")
@@ -89,7 +89,7 @@ def infeasible(session: Session, action: Action) -> str | None:
             return None
 
 
-def _unsafe(session: Session, context: FailureContext, action: Action) -> str | None:
+def unsafe(session: Session, context: FailureContext, action: Action) -> str | None:
     """Why an action would repeat what must not be repeated; None if it would not."""
     state = session.state
     match action:

@@ -8,12 +8,17 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._recorded import Begun, Reused, Undo, begin, fail, finish
+from ._barrier import durable, durable_sync
+from ._recorded import Begun, Reused, Undo, begin, fail, finish, pause
 from ._recorder import Recorder
 from ._tool import Tool, calling, tool_of
 from ._undo import undo
+from .taxonomy import UNSAFE
+
+if TYPE_CHECKING:
+    from ._env import Environment
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
 """The attempt the running code belongs to."""
@@ -40,28 +45,76 @@ async def _drive(
 ) -> Any:
     begun = begin(run, tool, args, kwargs)
     while isinstance(begun, Undo):
-        for entry in begun.entries:
-            error = await undo(run.session, run.number, entry)
-            if error is not None:
-                raise error
+        await _undone(run, begun)
         begun = begin(run, tool, args, kwargs)
     if isinstance(begun, Reused):
         return begun.result
+    session = run.session
     with _running(run, begun):
-        result = await _body(tool, args, kwargs)
-    return finish(run, begun, result)
+        if session.durable and tool.effect in UNSAFE:
+            await durable(session)
+        if tool.by_position:
+            await _let_others_begin()
+        result = await _tried(run, begun, args, kwargs)
+    result = finish(run, begun, result)
+    if session.durable and not run.over:
+        await durable(session)
+    return result
+
+
+async def _undone(run: Recorder, undoing: Undo) -> None:
+    """Undo what a call replaces. A compensator that is a tool itself is no call of the attempt."""
+    token = current.set(None)
+    try:
+        for entry in undoing.entries:
+            error = await undo(run.session, run.number, entry)
+            if error is not None:
+                raise error
+    finally:
+        current.reset(token)
+
+
+async def _let_others_begin() -> None:
+    """Calls that stand side by side shall be seen to do so, however fast their bodies are."""
+    from anyio.lowlevel import checkpoint
+
+    await checkpoint()
+
+
+async def _tried(
+    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """The body, called again where its tool says how often and the error allows it."""
+    while True:
+        begun.idle = False
+        try:
+            return await _body(begun.tool, args, kwargs)
+        except Exception as error:
+            seconds = pause(run, begun, error)
+            if seconds is None:
+                raise
+            failed = error
+        try:
+            await run.session.config.env.sleep(seconds)
+            if run.over or run.interrupt is not None:
+                raise failed
+        finally:
+            del failed  # its traceback holds this frame
 
 
 @contextmanager
 def _running(run: Recorder, begun: Begun) -> Generator[None, None, None]:
     """Around a call's body: `current_call()` inside, and what it raises is written down."""
     token = calling.set(begun.call)
+    # A task from outside of the attempt may call through its handle.
+    inside = current.set(run)
     try:
         yield
     except BaseException as error:
         fail(run, begun, error)
         raise
     finally:
+        current.reset(inside)
         calling.reset(token)
 
 
@@ -97,9 +150,60 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     if isinstance(begun, Reused):
         return begun.result
     assert isinstance(begun, Begun)
+    session = run.session
+    unsafe = tool.effect in UNSAFE
     with _running(run, begun):
-        result = _body_sync(tool, args, kwargs)
-    return finish(run, begun, result)
+        if session.durable and unsafe:
+            durable_sync(session)
+        result = _tried_sync(run, begun, args, kwargs)
+    result = finish(run, begun, result)
+    # In the event loop's own thread only what must not happen twice is worth holding everybody up.
+    if session.durable and not run.over and (unsafe or not _in_event_loop()):
+        durable_sync(session)
+    return result
+
+
+def _tried_sync(
+    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    while True:
+        begun.idle = False
+        try:
+            return _body_sync(begun.tool, args, kwargs)
+        except Exception as error:
+            # Nobody may sleep in the event loop's own thread.
+            seconds = None if _in_event_loop() else pause(run, begun, error)
+            if seconds is None:
+                raise
+            failed = error
+        try:
+            _sleep(run.session.config.env, seconds)
+            if run.over or run.interrupt is not None:
+                raise failed
+        finally:
+            del failed
+
+
+def _in_event_loop() -> bool:
+    import anyio
+
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _sleep(env: Environment, seconds: float) -> None:
+    """Wait in a thread: as its event loop waits where it has one, else in one of its own."""
+    import anyio
+
+    try:
+        anyio.from_thread.check_cancelled()
+    except RuntimeError:
+        anyio.run(env.sleep, seconds)
+    else:
+        anyio.from_thread.run(env.sleep, seconds)
 
 
 def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

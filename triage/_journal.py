@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
-from .events import Event, RunRecovered, RunResumed, StepRecorded
+from .events import Event, RunRecovered, RunSuspended, StepRecorded
 
 if TYPE_CHECKING:
     from .state import RunState
@@ -40,11 +40,13 @@ def active_seconds(events: Sequence[Event]) -> float:
 
     By the times of the events, which a clock that was set may have spoilt: none counts as negative.
     """
-    total, before = 0.0, events[0].time
+    total, before = 0.0, events[0]
     for event in events:
-        if not isinstance(event, RunResumed | RunRecovered):
-            total += max(0.0, event.time - before)
-        before = event.time
+        # An answer may say more than that the run goes on: what follows a question is a person's time.
+        waited = isinstance(event, RunRecovered) or isinstance(before, RunSuspended)
+        if not waited:
+            total += max(0.0, event.time - before.time)
+        before = event
     return total
 
 

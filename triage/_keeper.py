@@ -7,6 +7,7 @@ the one that records it its encoding alone, and a burst of steps one commit.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -30,8 +31,9 @@ BEATS = 3
 class Keeper:
     """The way of one run's events to its store, from whatever thread or event loop they come.
 
-    flushed: how many events the store has. error: what the store
-    failed with; from then on nothing is handed over. Once `detached`, the run goes on without it.
+    flushed: how many events the store has. error: what the store failed with; from then on nothing is
+    handed over. required: the run must end then; else it is `detached` and goes on without the store,
+    unless another process has taken it over.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Keeper:
         epoch: int,
         flushed: int,
         lease_s: float,
+        required: bool,
     ) -> None:
         self.store = store
         self.run_id = run_id
         self.epoch = epoch
         self.flushed = flushed
         self.lease_s = lease_s
+        self.required = required
         self.error: BaseException | None = None
         self.detached = False
         self.over = False
@@ -65,12 +69,14 @@ class Keeper:
         """Hand what is new to the store, unless a batch is on its way; that one's end does it then."""
         with self._lock:
             start, stop = self.flushed, len(self._records) // WIDTH
-            if self._on_its_way or self.error is not None or start >= stop:
+            if self._on_its_way or start >= stop:
+                return
+            batch = Journal(self.run_id, self._records, start, stop)
+            # A run that waits or has ended has no lease to be renewed.
+            self.over = batch.last_kind in (RunFinished, RunSuspended)
+            if self.error is not None:
                 return
             self._on_its_way = True
-        batch = Journal(self.run_id, self._records, start, stop)
-        # A run that waits or has ended has no lease to be renewed.
-        self.over = batch.last_kind in (RunFinished, RunSuspended)
         done = partial(self._done, stop)
         try:
             self.store.submit(
@@ -87,12 +93,18 @@ class Keeper:
                 self.flushed = stop
                 self.renewed = time.monotonic()
             else:
-                self.error = error
+                self._fail(error)
             ready = [entry for entry in self._waiting if error is not None or entry[0] <= stop]
             self._waiting = [entry for entry in self._waiting if entry not in ready]
         for _, wake in ready:
             wake()
         self.pump()
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = error
+        self.detached = not self.required and not isinstance(error, StaleWriter)
+        if self.detached:
+            logger.error("run %s goes on without its store", self.run_id, exc_info=error)
 
     def _wait(self, target: int, wake: Callable[[], None]) -> bool:
         """Have `wake` called when the store has so many events; False if it has them."""
@@ -130,10 +142,6 @@ class Keeper:
         if self.error is not None and not self.detached:
             raise self.error
 
-    def detach(self) -> None:
-        """Go on without the store."""
-        self.detached = True
-
     # --- the lease ---
 
     @property
@@ -144,9 +152,13 @@ class Keeper:
     async def renew(self) -> None:
         """Renew the lease; a run that was taken over learns it here at the latest."""
         try:
-            await self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+            # A run that nothing is stored of yet has no lease.
+            if self.flushed:
+                renewing = self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+                # A store that hangs must not keep the others' leases waiting.
+                await asyncio.wait_for(renewing, self.lease_s / BEATS)
         except StaleWriter as error:
-            self.error = error
+            self._fail(error)
         except Exception:  # noqa: BLE001 - the lease lasts for two more tries
             logger.warning("run %s: its lease was not renewed", self.run_id, exc_info=True)
         self.renewed = time.monotonic()
@@ -156,6 +168,10 @@ class _Heart:
     """Renews the leases of this process' runs, in one thread for all, made with the first of them."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: a forked child keeps none of its parent's runs."""
         self._keepers: WeakSet[Keeper] = WeakSet()
         self._lock = threading.Lock()
         self._new = threading.Event()
@@ -165,8 +181,7 @@ class _Heart:
         """From now on this run's lease is renewed, until it is over."""
         with self._lock:
             self._keepers.add(keeper)
-            # A forked child has its parent's object and not its thread.
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._beat, name="triage-heart", daemon=True)
                 self._thread.start()
         self._new.set()
@@ -193,7 +208,9 @@ class _Heart:
 
 
 def _lives(keeper: Keeper) -> bool:
-    return not keeper.over and keeper.error is None
+    return not keeper.over and (keeper.error is None or keeper.detached)
 
 
 _heart = _Heart()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_heart.reset)

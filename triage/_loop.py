@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,12 +15,13 @@ from ._run import Run
 from ._session import Session
 from .actions import Action
 from .diagnosis import Diagnosis
-from .errors import UsageError
+from .errors import StaleWriter, UsageError
 from .events import EXACT, RunFinished
 from .observers import logger
 
 if TYPE_CHECKING:
     from ._keeper import Keeper
+    from .stores.base import Store
 
 
 @cache
@@ -78,6 +79,29 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
     except BaseException as error:
         await _cancelled(session, run, error)
         raise
+
+
+async def go_on(session: Session, function: Function, start: Awaitable[Next | None]) -> Any:
+    """`run_loop` once `start` has done what comes first; a run that it leaves is given back too."""
+    try:
+        following = await start
+    except Exception:
+        raise
+    except BaseException as error:
+        await _cancelled(session, None, error)
+        raise
+    return await run_loop(session, function, following)
+
+
+async def begin(session: Session) -> None:
+    """Have the start of a run stored whose id the caller chose. Raises UsageError where it is taken."""
+    try:
+        await session.flush()
+    except StaleWriter as error:
+        raise UsageError(f"run_id {session.run_id} is taken; choose another") from error
+    except Exception as error:
+        if not session.does_without_store(error):
+            raise
 
 
 async def _checked(session: Session, run: Run, result: Any) -> Any:
@@ -165,28 +189,61 @@ async def _leave(session: Session, error: BaseException, status: str) -> None:
     await session.flush_beside(error)
 
 
-async def _cancelled(session: Session, run: Run, error: BaseException) -> None:
+async def _cancelled(session: Session, run: Run | None, error: BaseException) -> None:
     """Journal a cancellation from outside; the caller raises it on."""
     import anyio
 
-    run.close()
+    if run is not None:
+        run.close()
+    if session.keeper is not None:
+        await unbroken(_hand_back(session, session.keeper, error))
+        return
     with anyio.CancelScope(shield=True):
-        if session.keeper is None:
-            await _leave(session, error, "cancelled")
-        else:
-            await _hand_back(session, session.keeper, error)
+        await _leave(session, error, "cancelled")
+
+
+async def unbroken(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """Wait until it is done, whatever happens; a cancellation that came meanwhile, for the caller to raise.
+
+    No scope keeps a `task.cancel()` of asyncio off: there the wait is begun again.
+    """
+    import asyncio
+
+    import anyio
+
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            await work
+            return None
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        task.result()
+    return cancelled
 
 
 async def _hand_back(session: Session, keeper: Keeper, error: BaseException) -> None:
     """A process that goes away, and a caller that does not wait any more, lose no durable run: it is
     given back to the store, where `recover` finds it.
     """
-    await session.flush_beside(error)
     keeper.over = True
+    await session.flush_beside(error)
+    keeper.over = True  # whatever was stored last
+    await let_go(keeper.store, session.run_id, keeper.epoch)
+
+
+async def let_go(store: Store, run_id: str, epoch: int) -> None:
+    """Give a run back to its store. No error of that is raised: its lease ends by itself."""
     try:
-        await keeper.store.release(session.run_id, epoch=keeper.epoch)
-    except Exception as store_error:  # noqa: BLE001 - its lease ends by itself
-        logger.warning("run %s: not released: %s", session.run_id, store_error)
+        await store.release(run_id, epoch=epoch)
+    except Exception as error:  # noqa: BLE001 - as said
+        logger.warning("run %s: not released: %s", run_id, error)
 
 
 MAX_RUN_ID = 128

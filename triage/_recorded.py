@@ -6,54 +6,59 @@ it ended. The drivers, async and sync, share all three.
 
 from __future__ import annotations
 
-import inspect
-import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._plain import MARK, plain, plain_noting
+from ._plain import plain, plain_noting
+from ._questions import Question, ask, question_about, replaced, stop_in_doubt
 from ._recorder import Recorder
 from ._serde import digest
-from ._tool import CurrentCall, Tool
-from ._undo import available
-from .diagnosis import Diagnosis, Evidence
-from .errors import AttemptInterrupted, ResultLost
+from ._tally import LINE, Tally, reusable, tally
+from ._tool import CurrentCall, Tool, Undoing, name_of, named_by
+from ._tries import pause_before
+from .errors import ResultLost
 from .events import EXACT, CallFinished, CallStarted
-from .failures import ErrorInfo
 from .observers import logger
-from .redact import redact
 from .state import Call, Compensation
 from .steps import Step
-from .taxonomy import UNSAFE, Cause, FailureType, Severity
+from .taxonomy import UNSAFE
 
-MAX_SHOWN = 200
-"""Characters of a call's arguments that a question shows."""
+if TYPE_CHECKING:
+    from .failures import ErrorInfo
+
+__all__ = ["Begun", "Question", "Reused", "Undo", "begin", "fail", "finish", "pause"]
+
 REPLAYED = True
+KEYED = True
+MAX_ERROR = 300
+"""Characters of the error of a try that its step shows."""
 
 
-class Question(NamedTuple):
-    """What a person is asked before a run may go on: about which call, and in which words.
+class Begun:
+    """A call that is now to run its body.
 
-    doubt: the call was started and may have happened; else it was not, and asks to be allowed.
+    idle: no body is running, so that an error that comes now is none of the tool's. outcome: what is
+    known of the tries so far. tries: those that failed and were followed by another.
     """
 
-    key: str
-    tool: str
-    effect: str
-    arguments: Any
-    text: str
-    doubt: bool
+    __slots__ = (
+        "arguments", "bound", "call", "idle", "key", "line", "outcome", "started", "tool", "tries",
+    )  # fmt: skip
 
-
-class Begun(NamedTuple):
-    """A call that is now to run its body."""
-
-    tool: Tool
-    key: str
-    arguments: dict[str, Any]
-    bound: dict[str, Any]
-    call: CurrentCall
-    started: float
+    def __init__(
+        self, tool: Tool, key: str, bound: dict[str, Any], call: CurrentCall, started: float
+    ) -> None:
+        self.tool = tool
+        self.key = key
+        self.bound = bound
+        self.arguments = tool.shown(bound)
+        self.call = call
+        self.started = started
+        self.idle = True
+        self.outcome = "not_attempted"
+        self.line: int | None = None
+        self.tries: list[dict[str, Any]] = []
 
 
 class Undo(NamedTuple):
@@ -87,140 +92,73 @@ def begin(
     run.check_open()
     bound = tool.bind(args, kwargs)
     session = run.session
-    part = tool.digest(bound, session.run_id)
+    name = f"{tool.name}:{tool.digest(bound, session.run_id)}"
+    counted = tally(run)
     with session.lock:
-        if run.occurrences is None:
-            run.occurrences = {}
-        name = f"{tool.name}:{part}"
-        occurrence = run.occurrences[name] = run.occurrences.get(name, 0) + 1
-    key = f"{name}:{occurrence}"
+        key = f"{name}:{counted.occurrence(name)}"
     state = session.state
-    known = state.calls.get(key)
-    if known is not None and _reusable(known, tool, run):
-        return Reused(_reuse(run, tool, known))
-    unsafe = tool.effect in UNSAFE
-    if unsafe and key not in state.approved:
-        question = _question(key, tool, bound, run)
-        undo = _replaced(question, tool, run) if question is not None and may_undo else []
+    line = counted.line() if tool.by_position else None
+    known = _known(run, tool, key, counted, state.calls)
+    if known is not None:
+        try:
+            return Reused(_reuse(run, tool, known, bound, line))
+        except ResultLost:
+            if tool.effect in UNSAFE:
+                raise
+            logger.debug("%s: its result is gone; it is called again", tool.name)
+    if tool.effect in UNSAFE and key not in state.approved:
+        question = question_about(key, tool, bound, run)
+        undo = replaced(question, tool, run) if question is not None and may_undo else []
         if undo:
             with session.lock:
-                run.occurrences[name] -= 1  # it has not begun
+                counted[name] -= 1  # it has not begun
             return Undo(undo)
         if question is not None:
-            _ask(run, question)
+            ask(run, question)
     if run.replay is not None:
         run.replay.meet(tool.name, key)
-    arguments = tool.shown(bound)
+    counted.leave()
+    begun = _started(run, tool, key, bound)
+    begun.line = line
+    return begun
+
+
+def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begun:
+    session = run.session
     idempotency_key = digest(session.run_id, key)
-    session.has_calls = True
-    fields = (key, tool.name, tool.effect.value, arguments, idempotency_key)
-    session.add(CallStarted, run.number, *fields)
-    if unsafe:
-        run.unsafe_begun()
     call = CurrentCall(tool.name, idempotency_key)
-    return Begun(tool, key, arguments, bound, call, session.config.env.monotonic())
-
-
-def _reusable(call: Call, tool: Tool, run: Recorder) -> bool:
-    if call.outcome != "done" or call.undone:
-        return False
+    begun = Begun(tool, key, bound, call, session.config.env.monotonic())
+    fields = (run.number, key, tool.name, tool.effect.value, begun.arguments, idempotency_key)
+    session.has_calls = True
+    session.add(CallStarted, *fields)
     if tool.effect in UNSAFE:
-        return True
-    replay = run.replay
-    if replay is None:
-        return False
-    match replay.kind:
-        case "retry" | "resume":
-            border = replay.critical_step
-            before = border is None or (call.step is not None and call.step < border)
-            return before and call.attempt == run.number - 1
-        case "crash":
-            # The attempt goes on in another process; what it had come to is not asked for again.
-            return call.attempt == run.number
-        case "rollback":
-            return call.key in replay.kept
-        case _:
-            return False
+        run.unsafe_begun()
+        if session.durable:
+            # Whoever finds this call cut off must know that it may be repeated.
+            call.on_asked = partial(session.add, CallStarted, *fields, KEYED)
+    return begun
 
 
-def _question(key: str, tool: Tool, bound: Mapping[str, Any], run: Recorder) -> Question | None:
-    """What must be asked before this unsafe call runs; None if it may.
-
-    Only calls of earlier attempts matter that this attempt has not come to: this call may be one of
-    them in other words.
-    """
-    replay = run.replay
-    if replay is None:
+def _known(
+    run: Recorder, tool: Tool, key: str, counted: Tally, calls: Mapping[str, Call]
+) -> Call | None:
+    """The recorded call whose result this one is given; None where it must run."""
+    known = calls.get(key)
+    if tool.effect in UNSAFE:
+        return known if known is not None and known.outcome == "done" and not known.undone else None
+    if known is not None and reusable(known, run):
+        counted.meet(tool.name, key)
+        return known
+    if not tool.by_position:
         return None
-    calls = run.session.state.calls
-    may_rerun = run.session.config.durability.on_in_doubt == "rerun"
-    earlier = [calls[name] for name in replay.unmatched.get(tool.name, ())]
-    for call in earlier:
-        if call.outcome != "done" and not may_rerun and call.key not in run.session.state.approved:
-            return _doubt(call)
-    if replay.kind == "resume":  # it goes on with other work
-        return None
-    for call in earlier:
-        if call.outcome == "done" and not call.undone:
-            shown = tool.shown(bound)
-            text = (
-                f"{tool.name} has completed in this run with {_text(call.arguments)}; may it run "
-                f"again with {_text(shown)}?"
-            )
-            return Question(key, tool.name, tool.effect.value, shown, text, doubt=False)
-    return None
-
-
-def _replaced(question: Question, tool: Tool, run: Recorder) -> list[Compensation]:
-    """The compensators of the calls that a new plan replaces by this one; none if one has none."""
-    replay = run.replay
-    if replay is None or replay.kind != "replan" or question.doubt:
-        return []
-    calls = run.session.state.calls
-    done = [calls[key] for key in replay.unmatched.get(tool.name, ()) if not calls[key].undone]
-    entries = [available(run.session, call.key) for call in done if call.outcome == "done"]
-    if not all(entries):
-        return []
-    return sorted((entry for found in entries for entry in found), key=lambda e: -e.seq)
-
-
-def _doubt(call: Call) -> Question:
-    why = f" ({call.error})" if call.error is not None else ""
-    return Question(
-        call.key,
-        call.tool,
-        call.effect,
-        call.arguments,
-        f"did {call.tool} with {_text(call.arguments)} happen? It was started and its outcome is "
-        f"not known{why[:300]}",
-        doubt=True,
-    )
-
-
-def _text(arguments: Any) -> str:
-    text = redact(json.dumps(arguments))
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
-
-
-def _ask(run: Recorder, question: Question) -> NoReturn:
-    run.session.question = question
-    diagnosis = Diagnosis(
-        FailureType.UNKNOWN,
-        cause=Cause.IN_DOUBT,
-        severity=Severity.CRITICAL,
-        evidence=(Evidence("call:asked", question.text),),
-        technical_details=question.text,
-        user_message="A step may have taken effect already, and somebody must look.",
-        classifier="calls",
-    )
-    run.stop(diagnosis)
-    raise AttemptInterrupted(diagnosis)
+    before = counted.take(tool.name)
+    return None if before is None else calls[before]
 
 
 # Reusing ------------------------------------------------------------------------------------------
 
 
-def _reuse(run: Recorder, tool: Tool, call: Call) -> Any:
+def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: int | None) -> Any:
     session = run.session
     result = _restored(tool, call, session.live)
     step = call.step
@@ -234,31 +172,63 @@ def _reuse(run: Recorder, tool: Tool, call: Call) -> Any:
                 tool_input=call.arguments,
                 tool_output=call.result,
                 effect=tool.effect,
-                metadata={"call": call.key, "replayed": True},
+                metadata=_metadata(call.key, line) | {"replayed": True},
             )
         )
     session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
+    if tool.compensate is not None:
+        _undo_again(run, tool, call.key, bound, result)
     return result
 
 
-def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
-    if call.exact:
-        return plain(call.result)
-    if tool.returns is not None and tool.returns is not Any and MARK not in json.dumps(call.result):
-        from pydantic import PydanticUserError, TypeAdapter, ValidationError
+def _metadata(key: str, line: int | None) -> dict[str, Any]:
+    return {"call": key} if line is None else {"call": key, LINE: line}
 
-        try:
-            return TypeAdapter(tool.returns).validate_json(json.dumps(call.result))
-        except (ValidationError, PydanticUserError, NameError):
-            logger.debug("%s: its result is not the declared type; using the live one", tool.name)
+
+def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
     if live is not None and call.key in live:
         return live[call.key]
+    if call.exact and not call.answered:
+        return plain(call.result)
+    # What a person says is taken for what the tool declares, where it fits.
+    if call.typed or call.answered:
+        try:
+            return tool.returns.read(call.result)
+        except Exception as error:  # noqa: BLE001 - the user's types may raise anything
+            logger.debug("%s: its result is not the declared type: %s", tool.name, error)
+    if call.exact:
+        return plain(call.result)
     raise ResultLost(
-        f"{tool.name} completed, but its result has no JSON form and is gone; give the tool a return "
-        "annotation that pydantic can validate",
+        f"{tool.name} completed, but its result cannot be read back here; give the tool a return "
+        "annotation that pydantic can validate, or return a value of JSON types. What is known of it: "
+        f"{str(call.result)[:MAX_ERROR]}",
         tool=tool.name,
         key=call.key,
     )
+
+
+def _undo_again(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], result: Any) -> None:
+    """Have the compensator of a reused call at hand, where another process has made that call."""
+    session = run.session
+    entries = [entry for entry in session.state.compensations if entry.key == key]
+    if not entries:
+        register(run, tool, key, bound, result)
+        return
+    known = session.undo = {} if session.undo is None else session.undo
+    for entry in entries:
+        if not entry.ran and entry.seq not in known:
+            known[entry.seq] = _undoing(tool, bound, result)
+
+
+def _undoing(tool: Tool, bound: dict[str, Any], result: Any) -> Undoing:
+    undo = tool.compensate
+    assert undo is not None
+    return Undoing(undo, (result,), named_by(undo, bound, after=1))
+
+
+def register(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], result: Any) -> None:
+    """Register the compensator of a call that has completed."""
+    run.register_undo(name_of(tool.compensate), key, _undoing(tool, bound, result))
 
 
 # Ending -------------------------------------------------------------------------------------------
@@ -266,24 +236,17 @@ def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
 
 def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     """Write down a result; the result."""
-    session = run.session
+    session, tool = run.session, begun.tool
     data, exact = plain_noting(result)
-    if not exact:
+    typed = not exact and tool.returns.says_all(result, data)
+    if not (exact or typed):
         if session.live is None:
             session.live = {}
         session.live[begun.key] = result
-    _close(run, begun, "done", data, None, exact=exact)
-    undo = begun.tool.compensate
-    if undo is not None and not run.over:
-        name = getattr(undo, "__qualname__", type(undo).__name__)
-        run.register_undo(name, begun.key, lambda: undo(result, **_named(undo, begun.bound)))
+    _close(run, begun, "done", data, None, exact=exact, typed=typed)
+    if tool.compensate is not None and not run.over:
+        register(run, tool, begun.key, begun.bound, result)
     return result
-
-
-def _named(undo: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the call's arguments that the compensator names, after the result."""
-    names = list(inspect.signature(undo).parameters)[1:]
-    return {name: bound[name] for name in names if name in bound}
 
 
 def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
@@ -295,30 +258,45 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
     from ._capture import capture
 
     info = capture(error)
-    unsafe = begun.tool.effect in UNSAFE
-    if info.not_attempted:
-        outcome = "not_attempted"
-    elif unsafe and not begun.call.asked:
-        outcome = "in_doubt"
-    else:
-        outcome = "failed"
+    outcome = begun.outcome if begun.idle else _judged(begun, info)
     _close(run, begun, outcome, None, info)
     durability = run.session.config.durability
     first = run.interrupt is None and not run.over
     if outcome == "in_doubt" and durability.on_in_doubt != "rerun" and first:
-        question = _doubt(run.session.state.calls[begun.key])
-        run.session.question = question
-        run.stop(
-            Diagnosis(
-                FailureType.EXTERNAL_FAULT,
-                cause=Cause.IN_DOUBT,
-                severity=Severity.CRITICAL,
-                evidence=(Evidence("call:in_doubt", question.text),),
-                technical_details=str(info)[:1000],
-                user_message="A step may have taken effect although it failed.",
-                classifier="calls",
-            )
-        )
+        stop_in_doubt(run, run.session.state.calls[begun.key], info)
+
+
+def _judged(begun: Begun, info: ErrorInfo) -> str:
+    """What an error that the body raised says of the call."""
+    if info.not_attempted:
+        return "not_attempted"
+    return "in_doubt" if begun.tool.effect in UNSAFE and not begun.call.asked else "failed"
+
+
+def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
+    """Seconds until the call's next try after this error; None where there is none."""
+    tries = begun.tool.tries
+    if tries is None or run.over or run.interrupt is not None:
+        return None
+    from ._capture import capture
+
+    info = capture(error)
+    outcome = _judged(begun, info)
+    session = run.session
+    seconds = pause_before(
+        tries,
+        len(begun.tries) + 1,
+        error,
+        info,
+        draw=session.config.env.random(),
+        left=session.attempt_seconds_left(),
+    )
+    if seconds is None or outcome == "in_doubt":
+        return None
+    begun.idle, begun.outcome = True, outcome
+    told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
+    begun.tries.append(told)
+    return seconds
 
 
 def _close(
@@ -329,10 +307,13 @@ def _close(
     error: ErrorInfo | None,
     *,
     exact: bool = EXACT,
+    typed: bool = False,
 ) -> None:
     session = run.session
-    unsafe = begun.tool.effect in UNSAFE
     if not run.over:
+        metadata = _metadata(begun.key, begun.line)
+        if begun.tries:
+            metadata["tries"] = begun.tries
         index = run.record_call_step(
             Step(
                 action="call",
@@ -342,13 +323,13 @@ def _close(
                 error=None if error is None else error.message,
                 exception_type=None if error is None else error.type_name,
                 effect=begun.tool.effect,
-                metadata={"call": begun.key},
+                metadata=metadata,
                 duration_s=max(0.0, session.config.env.monotonic() - begun.started),
             )
         )
         session.add(
             CallFinished, run.number, begun.key, outcome, data, exact, error, not REPLAYED, index,
-            begun.call.asked,
+            begun.call.asked, typed,
         )  # fmt: skip
-    if unsafe:
+    if begun.tool.effect in UNSAFE:
         run.unsafe_ended()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import NoReturn, assert_never
+from typing import Any, NoReturn, assert_never
 
 from ._attempts import Failure, Next, count_in_parent
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
 from ._plain import plain
+from ._questions import Question
 from ._recorder import Guidance
 from ._run import Run
 from ._session import Session, Waiting, digest_of
@@ -26,6 +27,7 @@ from .errors import (
 from .events import (
     EXACT,
     ActionChosen,
+    ApprovalAsked,
     AttemptFailed,
     RunFinished,
     RunSuspended,
@@ -55,11 +57,25 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
     diagnosis = failure.diagnosis
     if diagnosis is None:
         diagnosis = await diagnose(session, trajectory)
+    if session.question is not None:
+        # Whoever goes on from here in another process must ask the same.
+        session.add(ApprovalAsked, *asked_of(session.question))
     session.add(AttemptFailed, run.number, info, diagnosis)
     context = context_of(session, run, failure.error, trajectory, diagnosis)
     decision = await decide(session, context)
     session.add(ActionChosen, run.number, kept(decision.action), decision.by, decision.reason)
     return await perform(session, context, decision)
+
+
+def asked_of(question: Question) -> tuple[str, str, str, dict[str, Any]]:
+    """A question as the fields of an `ApprovalAsked`."""
+    about = {
+        "tool": question.tool,
+        "effect": question.effect,
+        "arguments": question.arguments,
+        "doubt": question.doubt,
+    }
+    return "call", question.key, question.text, about
 
 
 def kept(action: Action) -> Action:

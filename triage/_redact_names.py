@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
-NAMES = frozenset(
-    "password passwd passphrase passcode pwd pass apikey xapikey authorization proxyauthorization "
-    "cookie cookies setcookie token secret secrets credential credentials privatekey session "
-    "sessionid sessionkey sid xauthkey otp totp mfacode cvv cvc cardcvc cardnumber creditcard "
-    "creditcardnumber iban".split()
-)
+HIDDEN = "[redacted]"
+"""What stands in place of a secret."""
+
+NAMES = frozenset({
+    "password", "passwd", "passphrase", "passcode", "pwd", "pass", "apikey", "xapikey", "authorization",
+    "proxyauthorization", "cookie", "cookies", "setcookie", "token", "secret", "secrets", "credential",
+    "credentials", "privatekey", "session", "sessionid", "sessionkey", "xauthkey", "otp", "totp",
+    "mfacode", "cvv", "cvc", "cardcvc", "cardnumber", "creditcard", "creditcardnumber", "iban",
+})  # fmt: skip
 """Names as they are, without case and separators."""
 
 _ENDINGS = (
@@ -27,19 +29,21 @@ _NO_SECRETS = (
 )  # fmt: skip
 """What ends in `token` and is none that lets anybody in."""
 
-_IN_ADDRESSES = frozenset(
-    "key sig signature auth code accesscode xamzsignature xamzcredential xgoogsignature xgoogcredential "
-    "sharedkey".split()
-)
+_IN_ADDRESSES = frozenset({
+    "key", "sig", "signature", "auth", "accesscode", "sharedkey", "xamzsignature", "xamzcredential",
+    "xgoogsignature", "xgoogcredential",
+})  # fmt: skip
 """Further names of secrets in the query of a URL."""
 
+COUNTS = frozenset({"pass", "token", "session"})
+"""Under these a number is a count or an id, and no secret."""
+
 _LONGEST = 128
-_SIGNS = re.compile(r"[^a-z0-9]+")
 
 
 def bare(name: str) -> str:
     """A name without case and separators: `X-Api-Key` and `xApiKey` are `xapikey`."""
-    return _SIGNS.sub("", name[:_LONGEST].lower())
+    return "".join(filter(str.isalnum, name[-_LONGEST:].lower()))
 
 
 @lru_cache(maxsize=1024)

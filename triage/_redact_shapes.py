@@ -7,6 +7,7 @@ without marks costs a few searches at the speed of C. All shapes are bounded: ti
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
@@ -74,38 +75,49 @@ _KEYS = (
     Shape("eyj", rf"{_ALONE}eyJ{_WORD}{{13,512}}+\.{_WORD}{{8,8192}}+\.{_WORD}{{0,2048}}"),
 )
 
-# "Basic authentication" is prose: a value has a digit, a capital or a sign in it, or is long.
-_TOKEN = r"(?:(?=[a-z]{0,64}[A-Z0-9._~+/=-])[A-Za-z0-9._~+/=-]{8,4096}|[a-z]{16,4096})"
+# "Basic authentication." is prose: a value has a digit, a capital or a sign within, or is long.
+_WITHIN = r"[A-Za-z]?[a-z]{0,64}(?:[A-Z0-9]|[._~+/=-][A-Za-z0-9=])"
+_TOKEN = rf"(?:(?={_WITHIN})[A-Za-z0-9._~+/=-]{{8,4096}}|[a-z]{{16,4096}})"
 _SCHEMES = (
     Shape("bearer", rf"(?i:{_ALONE}bearer)\s{{1,4}}{_TOKEN}"),
     Shape("basic", rf"(?i:{_ALONE}basic)\s{{1,4}}{_TOKEN}"),
     Shape(
         "-----begin",
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.{0,16384}?)(?:-----END [A-Z ]{0,40}-----|\Z|(?=[\"'{}]))",
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:(?!-----END)[^\"'{}]){0,16384}+"
+        r"(?:-----END [A-Z ]{0,40}-----)?",
     ),
 )
 
 # A name, and what is given under it: quoted, even by JSON within JSON, or up to the next separator.
-_IS = r"[\\\"']{0,4}\s{0,4}(?:=>|[=:])\s{0,4}"
-_GIVEN = r"(?:\\{0,3}\"[^\"\\]{1,512}|\\{0,3}'[^'\\]{1,512}|[\"']?[^\s\"',;&\\]{4,512})"
-_LINE = r"(?:\\{0,3}\"[^\"\\\r\n]{1,4096}|\\{0,3}'[^'\\\r\n]{1,4096}|[^\s\"'][^\"'\r\n\\]{3,4096})"
+_DONE = r"(?![\\\"']{0,4}\[redacted\](?:[\s\\\"',;&)}\]]|\Z))"
+_IS = rf"[\\\"']{{0,4}}\s{{0,4}}(?:=>|[=:])\s{{0,4}}{_DONE}"
+# In plain quotes a backslash escapes; within quotes that are escaped themselves it ends the value.
+_QUOTED = (
+    r"\"(?:[^\"\\]|\\.){1,4096}+|'(?:[^'\\]|\\.){1,4096}+|"
+    r"\\{1,3}\"[^\"\\]{1,4096}|\\{1,3}'[^'\\]{1,4096}"
+)
+_GIVEN = rf"(?:{_QUOTED}|[\"']?[^\s\"',;&\\]{{4,4096}})"
+_SCHEME = r"(?i:basic|bearer|digest|token|negotiate|ntlm|hmac|apikey|aws4[a-z0-9-]{0,24})"
+_HEADER = rf"(?:{_QUOTED}|{_SCHEME}\s[^\"'\r\n\\]{{3,4096}}|[^\s\"',;&\\]{{4,4096}})"
+_COOKIES = rf"(?:{_QUOTED}|[^\s\"'=;\\]{{1,128}}=[^\"'\r\n\\]{{1,4096}})"
 _NAMES = (
     Shape("key", rf"(?i:key){_IS}{_GIVEN}", r"(?i:api|access|account|private|signing)[_-]?\Z"),
     Shape("pass", rf"(?i:pass(?:word|wd|phrase|_?code)){_IS}{_GIVEN}"),
     Shape("pwd", rf"(?i:pwd){_IS}{_GIVEN}"),
-    Shape("secret", rf"(?i:secret(?:[_-]?key)?){_IS}{_GIVEN}", r"(?i:client[_-]?)?\Z"),
-    Shape("signature", rf"(?i:signature){_IS}{_GIVEN}", r"(?i:shared[_-]?access[_-]?)\Z"),
-    Shape("authorization", rf"(?i:authorization){_IS}{_LINE}"),
-    Shape("cookie", rf"(?i:cookie){_IS}{_LINE}", r"(?i:set-)?\Z"),
+    Shape("secr", rf"(?i:secret(?:[_-]?key)?){_IS}{_GIVEN}", r"(?i:client[_-]?)?\Z"),
+    Shape("sig", rf"(?i:signature){_IS}{_GIVEN}", r"(?i:shared[_-]?access[_-]?)\Z"),
+    Shape("authoriz", rf"(?i:authorization){_IS}{_HEADER}"),
+    Shape("cook", rf"(?i:cookie){_IS}{_COOKIES}", r"(?i:set-)?\Z"),
     # A token by name only where it looks like one: parsers complain of an "unexpected token: name".
-    Shape("token", rf"(?i:token){_IS}[\\\"']{{0,4}}[A-Za-z0-9._~+/-]{{16,4096}}"),
-    Shape("://", r"://[^\s:/@]{0,256}:[^\s/\"'<>]{1,256}(?=@)"),
-    Shape("://", r"://[^\s:/@\"'<>]{16,512}(?=@)"),
+    Shape("tok", rf"(?i:token){_IS}[\\\"']{{0,4}}[A-Za-z0-9._~+/-]{{16,4096}}"),
 )
-_KEPT = {"://": 3}
-"""So many letters of the mark stay: `https://[redacted]@host`."""
+"""Short marks that end in a rare letter are the quickest to miss."""
+
+# `user:password@`, or a token in its place; the host stays to be read.
+_USER = r"(?<=://)(?:[^\s:/@]{0,256}:[^\s/\"'<>]{1,256}|[^\s:/@\"'<>]{16,512})(?=@)"
 
 _QUERY = r"[?&;#]([^=&\s?#\"'<>]{1,64})=([^&\s#\"'<>]{1,4096})"
+_ASSIGNED = rf"(?<![\w.-])([\w.-]{{1,64}}){_IS}"
 _ENCODED = r"%[0-9A-Fa-f]{2}"
 _BACK = 24
 
@@ -118,29 +130,47 @@ _CLASSES = bytes(
 _LONG = b"a" * RUN
 
 
-def spans_in(text: str) -> list[Span]:
-    """Where credentials stand in a text as it is, in no order; they may overlap."""
+def spans_in(text: str, runs: list[Span]) -> list[Span]:
+    """Where credentials stand in a text as it is, in no order; they may overlap. runs: its `runs_in`."""
     low = text.lower()
     if len(low) != len(text):
         # The only letter whose small form is longer; positions must be those of the text.
         low = text.replace("\u0130", "I").lower()
     found: list[Span] = []
     for shape in _SCHEMES:
-        if shape.mark in low:
+        if shape[0] in low:
             _look(shape, text, low, found)
     if "=" in text or ":" in text:
         for shape in _NAMES:
-            if shape.mark in low:
+            if shape[0] in low:
                 _look(shape, text, low, found)
+        if "@" in text and "://" in text:
+            found.extend(match.span() for match in compiled(_USER).finditer(text))
         if "=" in text and ("?" in text or "&" in text):
-            _look_in_query(text, found)
-    runs = runs_in(text)
+            found.extend(
+                match.span(2)
+                for match in compiled(_QUERY).finditer(text)
+                if names_a_secret(match[1], in_address=True)
+            )
     if runs:
-        # Marks with a dot stand before the run.
+        # What comes before a dot or a colon stands before the run.
         near = "\n".join([low[max(0, start - _BACK) : end] for start, end in runs])
         for shape in _KEYS:
-            if shape.mark in near:
+            if shape[0] in near:
                 _look(shape, text, low, found)
+    return found
+
+
+def given_under(text: str, is_secret: Callable[[str], bool]) -> list[Span]:
+    """What a text gives under names, as `name=value` or `"name": "value"`, where the name is secret."""
+    if "=" not in text and ":" not in text:
+        return []
+    given = compiled(_GIVEN).match
+    found: list[Span] = []
+    for match in compiled(_ASSIGNED).finditer(text):
+        hit = given(text, match.end()) if is_secret(match[1]) else None
+        if hit:
+            found.append(hit.span())
     return found
 
 
@@ -159,28 +189,29 @@ def runs_in(text: str) -> list[Span]:
     return found
 
 
-def encoded_in(text: str) -> list[tuple[Span, str]]:
+def encoded_in(text: str, runs: list[Span]) -> list[tuple[Span, str]]:
     """The parts of a text that say something in base64 or with percent signs, and what they say."""
     found: list[tuple[Span, str]] = []
-    for start, end in runs_in(text):
+    for start, end in runs:
         found.extend(((start, end), said) for said in _from_base64(text[start:end]))
     if "%" in text and compiled(_ENCODED).search(text):
         from urllib.parse import unquote_plus
 
-        for match in compiled(r"[^\s\"'<>&?;]+").finditer(text):
-            if "%" in match[0]:
-                found.append((match.span(), unquote_plus(match[0])))
+        found.extend(
+            (match.span(), unquote_plus(match[0]))
+            for match in compiled(r"[^\s\"'<>&?;]+").finditer(text)
+            if "%" in match[0]
+        )
     return found
 
 
 def hide(text: str, spans: list[Span], hidden: str) -> str:
-    """The text with what stands at these places replaced; places that overlap are one."""
-    spans.sort()
+    """The text with what stands at these places replaced; places that touch are one."""
     parts: list[str] = []
-    at = upto = 0
-    for start, end in spans:
-        if start > upto or not parts:
-            parts += (text[at if not parts else upto : start], hidden)
+    upto = 0
+    for start, end in sorted(spans):
+        if not parts or start > upto:
+            parts += (text[upto:start], hidden)
         upto = max(upto, end)
     parts.append(text[upto:])
     return "".join(parts)
@@ -189,13 +220,12 @@ def hide(text: str, spans: list[Span], hidden: str) -> str:
 def _look(shape: Shape, text: str, low: str, found: list[Span]) -> None:
     mark, form, before = shape
     match = compiled(form).match
-    kept = _KEPT.get(mark, 0)
     at = low.find(mark)
     while at >= 0:
         hit = match(text, at)
         end = at + 1
         if hit:
-            start: int | None = at + kept
+            start: int | None = at
             if before is not None:
                 head = compiled(before).search(text, max(0, at - _BACK), at)
                 start = head.start() if head else None
@@ -205,16 +235,12 @@ def _look(shape: Shape, text: str, low: str, found: list[Span]) -> None:
         at = low.find(mark, end)
 
 
-def _look_in_query(text: str, found: list[Span]) -> None:
-    for match in compiled(_QUERY).finditer(text):
-        if names_a_secret(match[1], in_address=True):
-            found.append(match.span(2))
-
-
 def _from_base64(run: str) -> list[str]:
     """What a run of letters says in base64, wherever in it the base64 begins; texts only."""
     import binascii
 
+    if not run.strip(_HEX) or run.islower():
+        return []  # a digest, an id or a path: base64 of a text has capitals
     plain = run.rstrip("=").replace("-", "+").replace("_", "/").replace("=", "/")
     said: list[str] = []
     for skip in range(4):
@@ -223,9 +249,10 @@ def _from_base64(run: str) -> list[str]:
         tail = rest + "=" * (4 - len(rest)) if len(rest) > 1 else ""
         data = binascii.a2b_base64(plain[skip : skip + length] + tail)
         if _READABLE in data.translate(_PRINTABLE):
-            said.append(data.decode("latin-1"))
+            said.append(data.decode("utf-8", "replace"))
     return said
 
 
-_PRINTABLE = bytes(97 if 32 <= code < 127 else 0 for code in range(256))
+_PRINTABLE = bytes(97 if b" " <= bytes([code]) <= b"~" else 0 for code in range(256))
+_HEX = "0123456789abcdefABCDEF-"
 _READABLE = b"a" * 8

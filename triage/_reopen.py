@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import anyio
+
 from ._attempts import Next, is_milestone
 from ._call import Function
-from ._decide import Decision, decide
+from ._decide import Decision, decide, unsafe
 from ._diagnose import context_of
-from ._loop import run_loop
+from ._loop import go_on, let_go, unbroken
 from ._plain import plain
+from ._questions import Question
 from ._recorder import NO_GUIDANCE, Guidance
 from ._recover import kept, perform
 from ._run import Run
 from ._session import TASK, Config, Session
+from .actions import Escalate, Suspend
 from .checks import validate_result
+from .diagnosis import Diagnosis, Evidence
 from .errors import (
     ResultLost,
     RunBusy,
@@ -29,6 +34,7 @@ from .errors import (
 )
 from .events import (
     ActionChosen,
+    ApprovalAsked,
     AttemptFailed,
     AttemptStarted,
     Event,
@@ -40,9 +46,12 @@ from .events import (
 )
 from .failures import FailureContext
 from .observers import logger
-from .stores.base import Claim
+from .stores.base import MAX_CLAIMS, Claim
+from .taxonomy import Cause, FailureType, Severity
 
 UNSET: Any = object()
+SOON_S = 0.002
+"""Seconds a lease is cut down to."""
 
 
 class Recovered(NamedTuple):
@@ -73,38 +82,60 @@ async def reopen(
         raise UnknownRun(f"the store knows no run {run_id}")
     if isinstance(events[-1], RunFinished):
         return outcome(config, events)
-    if _waits(events):
-        raise UsageError(f"run {run_id} waits for an answer; give it with resume(token, answer)")
-    session = opened(config, function, events, kwargs, task)
+    check_waiting(events, force=force)
+    try:
+        session = opened(config, function, events, kwargs, task)
+    except UsageError:
+        if not at_once:  # one that lives is left alone, whatever it would need
+            claim = await _claim(config, run_id, at_once=False, force=False)
+            await let_go(config.store, run_id, claim.epoch)
+        raise
+    try:
+        cancelled = await unbroken(_own(session, events, at_once=at_once, force=force))
+    except RunOver:  # it has ended meanwhile
+        return outcome(config, await config.store.read(run_id))
+    return await go_on(session, function, _taken_over(session, cancelled))
+
+
+def check_waiting(events: Sequence[Event], *, force: bool) -> None:
+    """Raise UsageError for a run that waits for an answer, unless it is to ask anew."""
+    asked = next(filter(is_milestone, reversed(events)), None)
+    if isinstance(asked, RunSuspended) and not force:
+        raise UsageError(
+            f"run {asked.run_id} waits for an answer; give it with resume(token, answer), or have it ask "
+            "anew, with a new token, by recover(run_id, force=True)"
+        )
+
+
+async def _own(session: Session, events: list[Event], *, at_once: bool, force: bool) -> None:
+    """Become the run's owner, with all that the one before has written."""
+    config, run_id = session.config, session.run_id
     claim = await _claim(config, run_id, at_once=at_once, force=force)
     try:
-        # Its owner may have written until it was taken over.
         more = await config.store.read(run_id, after=len(events) - 1)
         if more:
-            events = [*events, *more]
-            if isinstance(events[-1], RunFinished):
-                return outcome(config, events)
-            session = opened(config, function, events, kwargs, task)
-        start = await _taken_over(session, events, claim)
+            check_waiting(more, force=force)
+            session.take_in([*events, *more])
     except BaseException:
-        if session.keeper is None:
-            await config.store.release(run_id, epoch=claim.epoch)
+        await let_go(config.store, run_id, claim.epoch)
         raise
-    return await run_loop(session, function, start)
-
-
-def _waits(events: Sequence[Event]) -> bool:
-    return isinstance(next(filter(is_milestone, reversed(events)), None), RunSuspended)
+    session.keep(claim.epoch)
 
 
 async def _claim(config: Config, run_id: str, *, at_once: bool, force: bool) -> Claim:
-    lease_s = config.durability.lease_s
+    store, lease_s = config.store, config.durability.lease_s
     try:
-        return await config.store.claim(run_id, lease_s=lease_s, force=force)
+        return await store.claim(run_id, lease_s=lease_s, force=force)
     except RunBusy:
         if not at_once:
             raise
-        return await config.store.claim(run_id, lease_s=lease_s, force=True)
+    info = await store.info(run_id)
+    if info is not None and info.claims >= MAX_CLAIMS:
+        # Its workers die of it so fast that their leases still live: it is put aside all the same.
+        await store.renew(run_id, epoch=info.epoch, lease_s=SOON_S)
+        await anyio.sleep(SOON_S)
+        return await store.claim(run_id, lease_s=lease_s)
+    return await store.claim(run_id, lease_s=lease_s, force=True)
 
 
 def opened(
@@ -132,11 +163,13 @@ def opened(
     return Session.restored(config, events, given, started.task if task is UNSET else task)
 
 
-async def _taken_over(session: Session, events: Sequence[Event], claim: Claim) -> Next:
+async def _taken_over(session: Session, cancelled: BaseException | None) -> Next:
     """Journal that the run has a new owner; how it goes on. Raises the error it ends with instead."""
+    if cancelled is not None:
+        raise cancelled
+    events = session.events
     started = events[0]
     assert isinstance(started, RunStarted)
-    session.keep(claim.epoch)
     changed = bool(started.code) and started.code != session.config.code
     if changed:
         logger.warning(
@@ -145,20 +178,74 @@ async def _taken_over(session: Session, events: Sequence[Event], claim: Claim) -
             session.config.name,
         )
     last = next(filter(is_milestone, reversed(events)), None)
-    session.add(RunRecovered, session.state.attempt, claim.epoch, changed)
+    session.question = question_at(events)
+    session.add(RunRecovered, session.state.attempt, session.epoch, changed)
     match last:
         case AttemptStarted():
-            return _again(session, last)
+            lost = _unrepeatable(session, last)
+            if lost is None:
+                return _again(session, last)
+            session.add(AttemptFailed, last.attempt, None, lost)
+            return await _decided(session)
         case AttemptFailed():
+            return await _decided(session)
+        case ActionChosen(action=action, by=by):
             context = context_at(session)
-            decision = await decide(session, context)
-            action = kept(decision.action)
-            session.add(ActionChosen, context.attempt, action, decision.by, decision.reason)
+            refused = unsafe(session, context, action)
+            if refused is None:
+                decision = Decision(action, "journal", fatal=by == "severity")
+            else:
+                reason = f"{refused}; the process that could undo it is gone"
+                decision = Decision(Escalate(reason), "gate", reason)
+                _choose(session, context, decision)
             return await perform(session, context, decision)
-        case ActionChosen(action=action) | RunResumed(action=action):
+        case RunResumed(action=action):
             return await perform(session, context_at(session), Decision(action, "journal"))
+        case RunSuspended():
+            asked = session.state.history[-1].action
+            assert isinstance(asked, Suspend)
+            return await perform(session, context_at(session), Decision(asked, "journal"))
         case _:
             return Next(1, NO_GUIDANCE, "retry")
+
+
+async def _decided(session: Session) -> Next:
+    context = context_at(session)
+    decision = await decide(session, context)
+    _choose(session, context, decision)
+    return await perform(session, context, decision)
+
+
+def _choose(session: Session, context: FailureContext, decision: Decision) -> None:
+    action = kept(decision.action)
+    session.add(ActionChosen, context.attempt, action, decision.by, decision.reason)
+
+
+def question_at(events: Sequence[Event]) -> Question | None:
+    """What the run has come to ask about a call in its last attempt; None if nothing."""
+    for event in reversed(events):
+        if isinstance(event, AttemptStarted | RunResumed):
+            return None
+        if isinstance(event, ApprovalAsked) and event.kind == "call":
+            return Question(key=event.subject, text=event.question, **event.payload)
+    return None
+
+
+def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:
+    """Why an attempt that was cut off cannot be begun again; None if it can."""
+    done = [effect for effect in session.state.effects if effect.seq > started.seq]
+    if not done:
+        return None
+    text = f"the step {done[0].action} was recorded by hand with the effect {done[0].effect}"
+    return Diagnosis(
+        FailureType.EXTERNAL_FAULT,
+        cause=Cause.IN_DOUBT,
+        severity=Severity.CRITICAL,
+        evidence=(Evidence("crash:effect", f"{text}, and the process died after it"),),
+        technical_details=f"the process of attempt {started.attempt} is gone; {text}",
+        user_message="The work was cut off after a step that must not be repeated.",
+        classifier="crash",
+    )
 
 
 def _again(session: Session, started: AttemptStarted) -> Next:
@@ -166,10 +253,12 @@ def _again(session: Session, started: AttemptStarted) -> Next:
     state = session.state
     past = state.history[-1] if state.history else None
     action = None if past is None else past.action
+    base = None if started.base is None else state.ledger_at(started.base)
+    left = state.state if base is None or started.base is None else base.cut(started.base).state
     guidance = Guidance(
         started.hint,
         started.subgoal,
-        plain(state.state) or None,
+        plain(left) or None,
         None if past is None else past.diagnosis,
         action,
         getattr(action, "inject", None) or None,
@@ -223,8 +312,6 @@ def outcome(config: Config, events: Sequence[Event]) -> Any:
 
 async def reopen_all(config: Config, function: Function, concurrency: int) -> list[Recovered]:
     """`reopen` for every run of this agent whose lease has ended."""
-    import anyio
-
     limiter = anyio.CapacityLimiter(concurrency)
     found: list[Recovered] = []
 

@@ -66,7 +66,7 @@ def _declared(function: Any) -> Any:
         function = function.func
     if not hasattr(function, "__code__"):
         # An object that is called, or a bound method.
-        function = getattr(function, "__func__", getattr(type(function), "__call__", function))
+        function = getattr(function, "__func__", type(function).__call__)
     try:
         found = inspect.get_annotations(function).get("return")
         if found is None:
@@ -74,7 +74,7 @@ def _declared(function: Any) -> Any:
         inner = inspect.unwrap(function)
         cells = getattr(inner, "__closure__", None) or ()
         names = inner.__code__.co_freevars if cells else ()
-        local = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}
+        local: dict[str, Any] = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}
         holder = type("holder", (), {"__annotations__": {"return": found}})
         return typing.get_type_hints(holder, getattr(inner, "__globals__", {}), local)["return"]
     except Exception:  # noqa: BLE001 - a name only a type checker knows, an empty cell: it stays JSON

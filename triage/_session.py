@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._env import Environment
@@ -159,7 +161,7 @@ class Session:
         self.kwargs = kwargs
         self.run_id = env.new_id() if run_id is None else run_id
         self.parent = parent
-        self.lock = threading.Lock()
+        self.lock = next(_locks)
         self.time = env.time
         self.busy = config.busy
         self.started = env.monotonic()
@@ -169,7 +171,10 @@ class Session:
             shown, exact = plain_noting(task)
             unstored = unstored if exact else (TASK, *unstored)
         above = None if parent is None else parent.run_id
-        fields = (config.name, shown, args, unstored, above, config.code)
+        # What most runs do not have is left to the defaults: a tuple of texts costs the collector nothing.
+        fields: tuple[Any, ...] = (config.name, shown)
+        if args or unstored or above or config.code:
+            fields = (config.name, shown, args, unstored, above, config.code)
         self.records: list[Any] = [*record_of(RunStarted, env.time(), fields)]
         if config.observers:
             self.tell(0)
@@ -187,14 +192,20 @@ class Session:
         session.kwargs = kwargs
         session.run_id = events[0].run_id
         session.parent = None
-        session.lock = threading.Lock()
+        session.lock = next(_locks)
         session.time = config.env.time
         session.busy = config.busy
-        session.records = [place for event in events for place in record_from(event)]
-        session.started = config.env.monotonic() - active_seconds(events)
-        session.has_calls = any(isinstance(event, CallStarted) for event in events)
-        session.flushed = len(events)
+        session.take_in(events)
         return session
+
+    def take_in(self, events: Sequence[Event]) -> None:
+        """Begin with the journal as its last owner has left it."""
+        self.records = [place for event in events for place in record_from(event)]
+        self.started = self.config.env.monotonic() - active_seconds(events)
+        self.has_calls = any(isinstance(event, CallStarted) for event in events)
+        self.flushed = len(events)
+        self._state = None
+        self._folded = 0
 
     def keep(self, epoch: int) -> None:
         """Hand over what is recorded to the store from now on, as its owner of this epoch."""
@@ -211,6 +222,7 @@ class Session:
             epoch=epoch,
             flushed=self.flushed,
             lease_s=durability.lease_s,
+            required=durability.on_store_error == "fail",
         )
 
     @property
@@ -325,8 +337,6 @@ class Session:
         if self.config.durability.on_store_error != "continue" or isinstance(error, StaleWriter):
             return False
         logger.error("run %s: the store failed", self.run_id, exc_info=error)
-        if self.keeper is not None:
-            self.keeper.detach()
         return True
 
     async def flush_beside(self, error: BaseException) -> None:
@@ -341,6 +351,20 @@ class Session:
 
 
 NOTHING: Mapping[str, Any] = {}
+
+# Runs share a few locks, held while an event is written down or the journal is read, and never while
+# code of others runs: one a run would be an object more that the collector must look at. A forked
+# child takes new ones, as another thread may have held these.
+_locks: Iterator[threading.Lock] = cycle([threading.Lock() for _ in range(16)])
+
+
+def _take_new_locks() -> None:
+    global _locks  # noqa: PLW0603 - what a fork leaves behind cannot be mended in place
+    _locks = cycle([threading.Lock() for _ in range(16)])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_take_new_locks)
 TASK = "task"
 """Among the names of what could not be stored: the task."""
 

@@ -1,14 +1,16 @@
-"""The calls of one attempt as they are counted, and those of the one before that are matched by position."""
+"""The calls of one attempt as they are counted, and those matched by position."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._recorder import Recorder
+    from ._recorder import Recorder, Replay
+    from .state import Call, RunState
     from .steps import Step
 
 LINE = "line"
@@ -42,19 +44,25 @@ class Tally(dict[str, int]):
         count = self[name] = self.get(name, 0) + 1
         return count
 
-    def next(self, tool: str) -> str | None:
+    def take(self, tool: str) -> str | None:
         """Key of the recorded call at this position of the tool's calls; None where none is sure.
 
         Calls that several tasks made have no order: which came first was luck.
         """
         prefix = self._waiting.get(tool)
-        return prefix.keys[0] if prefix is not None and prefix.keys and prefix.single else None
+        if prefix is None or not prefix.single:
+            return None
+        try:
+            return prefix.keys.popleft()
+        except IndexError:
+            return None
 
     def meet(self, tool: str, key: str) -> None:
         """The attempt has come to this recorded call."""
         prefix = self._waiting.get(tool)
-        if prefix is not None and key in prefix.keys:
-            prefix.keys.remove(key)
+        if prefix is not None:
+            with suppress(ValueError):
+                prefix.keys.remove(key)
 
     def leave(self) -> None:
         """A call runs: what comes now has not been recorded."""
@@ -94,9 +102,42 @@ def _caller() -> int:
 def tally(run: Recorder) -> Tally:
     """The tally of an attempt, made when it is first asked for."""
     found = run.occurrences
-    if not isinstance(found, Tally):
-        found = run.occurrences = Tally(run)
+    if isinstance(found, Tally):
+        return found
+    made = Tally(run)
+    with run.session.lock:
+        found = run.occurrences
+        if not isinstance(found, Tally):
+            found = run.occurrences = made
     return found
+
+
+def reusable(call: Call, run: Recorder) -> bool:
+    """Whether the attempt may be given the result that a call which is safe to repeat once had."""
+    replay = run.replay
+    if replay is None or call.outcome != "done" or call.undone:
+        return False
+    before = replay.critical_step is None or (
+        call.step is not None and call.step < replay.critical_step
+    )
+    match replay.kind:
+        case "retry" | "resume":
+            return before and call.attempt == run.number - 1
+        case "crash":
+            # The attempt goes on in another process; what it had come to is not asked for again.
+            known = call.attempt == run.number or call.key in replay.kept
+            return known or (_goes_on(run) and before and call.attempt == run.number - 1)
+        case "rollback":
+            return call.key in replay.kept
+        case _:
+            return False
+
+
+def _goes_on(run: Recorder) -> bool:
+    """Whether the attempt that was cut off was one that reuses what the one before it did."""
+    history = run.session.state.history
+    action = history[-1].action if history else None
+    return action is not None and action.kind in ("retry", "resume")
 
 
 def _recorded_before(run: Recorder) -> Iterator[tuple[str, str | None, int]]:
@@ -108,19 +149,27 @@ def _recorded_before(run: Recorder) -> Iterator[tuple[str, str | None, int]]:
     if replay is None or replay.kind == "replan" or not session.has_calls:
         return
     state = session.state
-    rollback = replay.kind == "rollback"
-    steps: list[Step] = state.steps if rollback else state.ledgers[-2].steps
-    border = replay.critical_step
     ended = False
-    for step in steps:
+    seen: set[str] = set()
+    for step in _steps_before(run, replay, state):
         metadata = step.metadata
-        if metadata is None or LINE not in metadata or step.tool_called is None:
+        if metadata is None or "call" not in metadata:
             continue
         key = metadata["call"]
-        if rollback:
-            ended = ended or key not in replay.kept
-        elif border is not None and step.index is not None and step.index >= border:
-            ended = True
         call = state.calls.get(key)
-        ended = ended or call is None or call.outcome != "done" or call.undone
+        # A tool that is called with other arguments each time has its own key each time.
+        if LINE not in metadata or step.tool_called is None or key in seen:
+            continue
+        seen.add(key)
+        ended = ended or call is None or not reusable(call, run)
         yield step.tool_called, None if ended else key, metadata[LINE]
+
+
+def _steps_before(run: Recorder, replay: Replay, state: RunState) -> Iterator[Step]:
+    """The steps that this attempt is expected to come to again, in order."""
+    if replay.kind in ("rollback", "crash") and replay.kept:
+        yield from state.ledgers[-1].steps
+    if replay.kind == "crash":
+        yield from state.ledgers[-2].steps
+    if (replay.kind in ("retry", "resume") or _goes_on(run)) and state.history:
+        yield from state.history[-1].trajectory.steps

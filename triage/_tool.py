@@ -4,24 +4,81 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ._options import check_number, check_word, misuse
 from ._plain import plain
+from ._results import Returns
 from ._serde import canonical, digest
+from ._tries import tries_of
 from .errors import UsageError
 from .steps import effect_of
-from .taxonomy import Effect
+from .taxonomy import UNSAFE, Effect
 
-_UNRESOLVED = object()
+if TYPE_CHECKING:
+    from .strategies.backoff import Preset
+
+
+class Compensator:
+    """A function that undoes a call, and how often it is tried: `tool(compensate=Compensator(…))`.
+
+    function: as for `compensate`. retries: a number, or a `Preset` of `triage.strategies`; None tries
+    once. To give retries says that the function may be repeated. Raises UsageError naming the field.
+    """
+
+    __slots__ = ("function", "tries")
+
+    def __init__(
+        self, function: Callable[..., Any], *, retries: int | Preset | None = None
+    ) -> None:
+        if not callable(function):
+            raise misuse("Compensator.function", function, "a function")
+        self.function = function
+        self.tries = tries_of("Compensator.retries", retries)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Compensator({name_of(self.function)}, retries={self.tries})"
+
+
+class Undoing:
+    """A compensator with what it is to be called with."""
+
+    __slots__ = ("_args", "_kwargs", "function", "tries")
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.tries: Preset | None = None
+        if isinstance(function, Compensator):
+            self.tries = function.tries
+            function = function.function
+        self.function = function
+        self._args = args
+        self._kwargs = kwargs
+
+    def __call__(self) -> Any:
+        return self.function(*self._args, **self._kwargs)
+
+
+def name_of(function: Any) -> str:
+    """A function's name for people."""
+    if isinstance(function, Compensator):
+        function = function.function
+    return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 class Tool:
     """What is known of a function whose calls are recorded. Made by `tool`, read by the engine."""
 
     __slots__ = (
-        "_returns",
+        "by_position",
         "compensate",
         "effect",
         "function",
@@ -29,8 +86,10 @@ class Tool:
         "is_async",
         "key",
         "name",
+        "returns",
         "signature",
         "timeout",
+        "tries",
     )  # fmt: skip
 
     def __init__(
@@ -41,68 +100,39 @@ class Tool:
         compensate: Callable[..., Any] | None = None,
         key: Callable[..., Any] | None = None,
         ignore: tuple[str, ...] = (),
+        match: str = "arguments",
         timeout: float | None = None,
+        retries: int | Preset | None = None,
         name: str | None = None,
     ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"tool(name=…) must be text or None, not {type(name).__name__}")
         self.function = function
         self.name = str(name or getattr(function, "__name__", type(function).__name__))
         try:
             self.effect = effect_of("tool(effect=…)", effect)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise UsageError(
-                f"tool {self.name} is a generator, whose result is never complete; return a list, "
-                "or record its steps by hand with record_step"
-            )
         for option, value in (("compensate", compensate), ("key", key)):
             if value is not None and not callable(value):
                 raise UsageError(f"tool({option}=…) must be a function, not {type(value).__name__}")
-        if name is not None and not isinstance(name, str):
-            raise UsageError(f"tool(name=…) must be text or None, not {type(name).__name__}")
-        if not isinstance(ignore, str | tuple | list | frozenset | set):
-            raise UsageError(f"tool(ignore=…) takes names in a tuple, not {type(ignore).__name__}")
-        if isinstance(ignore, str):  # type: ignore[unreachable] # what a caller may well give
-            raise UsageError(f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)')
-        if timeout is not None and (
-            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0
-        ):
+        if timeout is not None:
+            check_number("tool(timeout=…)", timeout, "seconds", above=True)
+        check_word("tool(match=…)", match, ("arguments", "position"))
+        if match == "position" and self.effect in UNSAFE:
             raise UsageError(
-                f"tool(timeout=…) must be a number of seconds above 0, not {timeout!r}"
+                f'tool(match="position") is for calls that may be made again: say effect="read" for '
+                f"{self.name}; what must not happen twice is known by its arguments"
             )
+        self.by_position = match == "position"
+        self.tries = tries_of("tool(retries=…)", retries)
         self.compensate = compensate
         self.key = key
-        self.ignore = frozenset(ignore)
         self.timeout = timeout
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
-        )
-        try:
-            self.signature = inspect.signature(function)
-        except ValueError:
-            raise UsageError(
-                f"tool {self.name} has no signature to read its arguments from; wrap it in a function"
-            ) from None
-        unknown = self.ignore - self.signature.parameters.keys()
-        if unknown:
-            raise UsageError(
-                f"tool(ignore=…) names {', '.join(sorted(unknown))}, but {self.name} takes "
-                f"{', '.join(self.signature.parameters) or 'nothing'}"
-            )
-        self._returns: Any = _UNRESOLVED
-
-    @property
-    def returns(self) -> Any:
-        """The declared result type, None where there is none or it cannot be resolved."""
-        if self._returns is _UNRESOLVED:
-            self._returns = None
-            try:
-                import typing
-
-                self._returns = typing.get_type_hints(self.function).get("return")
-            except Exception:  # noqa: BLE001, S110 - a name only a type checker knows; the result stays JSON
-                pass
-        return self._returns
+        self.is_async = _is_async(function)
+        self.signature = _signature(function, self.name)
+        self.ignore = _ignored(ignore, self.name, self.signature)
+        self.returns = Returns(function)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
@@ -121,16 +151,18 @@ class Tool:
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of the call's arguments, or of what `key` says of them."""
         if self.key is not None:
-            parameters = inspect.signature(self.key).parameters.values()
-            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-                named = dict(bound)
-            else:
-                wanted = {parameter.name for parameter in parameters}
-                named = {name: value for name, value in bound.items() if name in wanted}
+            named = named_by(self.key, bound)
             return digest(salt, canonical(self.key(**named), "the result of key"))
-        parts = [
-            f'"{name}":{canonical(value, name)}' for name, value in self.arguments(bound).items()
-        ]
+        try:
+            parts = [
+                f'"{name}":{canonical(value, name)}'
+                for name, value in self.arguments(bound).items()
+            ]
+        except UsageError:
+            if not self.by_position:
+                raise
+            # Known by its position, it needs no exact form.
+            return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
         return digest(salt, ",".join(sorted(parts)))
 
     def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,15 +170,69 @@ class Tool:
         return cast("dict[str, Any]", plain(self.arguments(bound)))
 
 
-class CurrentCall:
-    """The recorded call a tool runs in."""
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
+    )
 
-    __slots__ = ("_key", "asked", "tool")
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    called = getattr(function, "__call__", None)  # noqa: B004 - an object that is called
+    if any(map(inspect.isgeneratorfunction, (function, called))) or any(
+        map(inspect.isasyncgenfunction, (function, called))
+    ):
+        raise UsageError(
+            f"tool {name} is a generator, whose result is never complete; return a list, or record "
+            "its steps by hand with record_step"
+        )
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        raise UsageError(
+            f"tool {name} has no signature to read its arguments from; wrap it in a function"
+        ) from None
+
+
+def _ignored(ignore: object, name: str, signature: inspect.Signature) -> frozenset[str]:
+    if isinstance(ignore, str):
+        raise UsageError(f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)')
+    if not isinstance(ignore, tuple | list | frozenset | set):
+        raise UsageError(f"tool(ignore=…) takes names in a tuple, not {type(ignore).__name__}")
+    unknown = {str(entry) for entry in ignore} - signature.parameters.keys()
+    if unknown:
+        raise UsageError(
+            f"tool(ignore=…) names {', '.join(sorted(unknown))}, but {name} takes "
+            f"{', '.join(signature.parameters) or 'nothing'}"
+        )
+    return frozenset(ignore)
+
+
+def named_by(
+    function: Callable[..., Any], bound: Mapping[str, Any], *, after: int = 0
+) -> dict[str, Any]:
+    """Those of a call's arguments that a function names; all where it takes any.
+
+    after: so many of its first parameters are filled otherwise.
+    """
+    if isinstance(function, Compensator):
+        function = function.function
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) and not after:
+        return dict(bound)
+    wanted = {parameter.name for parameter in parameters[after:]}
+    return {name: value for name, value in bound.items() if name in wanted}
+
+
+class CurrentCall:
+    """The recorded call a tool runs in. on_asked: called when the tool first takes its key."""
+
+    __slots__ = ("_key", "asked", "on_asked", "tool")
 
     def __init__(self, tool: str, key: str) -> None:
         self.tool = tool
         self._key = key
         self.asked = False
+        self.on_asked: Callable[[], object] | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -155,7 +241,10 @@ class CurrentCall:
         Give it to a service that knows such keys: a tool that has taken it may be run again after a
         failure that leaves open whether it happened.
         """
-        self.asked = True
+        if not self.asked:
+            self.asked = True
+            if self.on_asked is not None:
+                self.on_asked()
         return self._key
 
 
@@ -174,6 +263,8 @@ def current_call() -> CurrentCall:
 
 
 TOOL_ATTRIBUTE = "__triage_tool__"
+AGENT_ATTRIBUTE = "__triage_agent__"
+"""Set on the class of agents: a run inside a run is known by the agent's name."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -181,14 +272,27 @@ def _undeclared(function: Callable[..., Any]) -> Tool:
     return Tool(function)
 
 
+@functools.lru_cache(maxsize=1024)
+def _of_agent(agent: Any) -> Tool:
+    # Idempotent, as a run inside a run has a journal of its own: started again, it is gone on with.
+    tool = Tool(agent.run, effect=Effect.IDEMPOTENT, name=agent.name)
+    tool.is_async = True
+    return tool
+
+
 def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
     """What is known of a function given to `run.call`, and the object it is bound to, if any.
 
-    A function that is no tool has the effect `unknown`.
+    A function that is no tool has the effect `unknown`; an agent, or its `run`, is a run inside this one.
     """
     owner: tuple[Any, ...] = ()
     bound_to = getattr(function, "__self__", None)
     unbound = getattr(function, "__func__", None)
+    agent = function if bound_to is None else bound_to
+    if getattr(type(agent), AGENT_ATTRIBUTE, False) and (
+        bound_to is None or getattr(function, "__name__", "") == "run"
+    ):
+        return _of_agent(agent), ()
     if bound_to is not None and unbound is not None:
         owner, function = (bound_to,), unbound
     known = getattr(function, TOOL_ATTRIBUTE, None)

@@ -58,11 +58,21 @@ def pause_before(
     """
     if tries is None or retry > tries.retries or not _may_pass(error, info):
         return None
-    asked = info.retry_after_s
+    asked = _asked(info)
     if asked is not None and asked > tries.backoff.cap:
         return None
     pause = tries.backoff.delay(retry, draw, asked)
     return None if left is not None and pause >= left else pause
+
+
+def _asked(info: ErrorInfo) -> float | None:
+    """Seconds that the other side asks to wait, as the error or what caused it says."""
+    for error in info.walk():
+        told = None if error.hint is None else error.hint.get("retry_after_s")
+        seconds: float | None = error.retry_after_s if told is None else told
+        if seconds is not None:
+            return seconds
+    return None
 
 
 def _may_pass(error: Exception, info: ErrorInfo) -> bool:

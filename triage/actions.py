@@ -148,24 +148,41 @@ class Suspend(RecoveryAction):
 
 @dataclass(frozen=True)
 class Escalate(RecoveryAction):
-    """Give up and hand over: raises `TriageEscalationError` from the original error."""
+    """Give up and hand over: raises `TriageEscalationError` from the original error.
+
+    compensate: first undo, newest first, everything the run has done that has a compensator; those
+    that fail are noted on the error.
+    """
 
     reason: str | None = None
+    compensate: bool = False
     kind: ClassVar[str] = "escalate"
 
     def __post_init__(self) -> None:
         _optional_text(self, "reason")
+        _check_flag("Escalate.compensate", self.compensate)
 
 
 @dataclass(frozen=True)
 class Abort(RecoveryAction):
-    """Stop for good: raises `TriageAbortError` from the original error."""
+    """Stop for good: raises `TriageAbortError` from the original error.
+
+    compensate: first undo, newest first, everything the run has done that has a compensator; those
+    that fail are noted on the error.
+    """
 
     reason: str | None = None
+    compensate: bool = False
     kind: ClassVar[str] = "abort"
 
     def __post_init__(self) -> None:
         _optional_text(self, "reason")
+        _check_flag("Abort.compensate", self.compensate)
+
+
+def _check_flag(field_name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise refuse(field_name, value, "True or False")
 
 
 def _check_delay(field_name: str, value: object) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from ._manifest import Schema
+    from .redact import Redactor
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
@@ -245,7 +246,8 @@ class Durability:
     done about a call that may or may not have happened: `"ask"` a person (default), `"rerun"` it,
     `"fail"` the run. on_store_error: `"fail"` the run (default), or `"continue"` without the store.
     lease_s: seconds, 30 by default, after which a run whose process is silent may be taken over.
-    redact: given a text, returns it without its secrets; None redacts with the built-in rules.
+    redact: what is hidden before the run is stored: True (default) what `Redactor()` finds, a
+    `Redactor` of your own, False nothing.
 
     Raises UsageError, which names the field, for any other value.
     """
@@ -254,12 +256,29 @@ class Durability:
     on_in_doubt: Literal["ask", "rerun", "fail"] = "ask"
     on_store_error: Literal["fail", "continue"] = "fail"
     lease_s: float = 30.0
-    redact: Callable[[str], str] | None = None
+    redact: bool | Redactor = True
 
     def __post_init__(self) -> None:
         check_word("Durability.mode", self.mode, ("step", "attempt", "exit"))
         check_word("Durability.on_in_doubt", self.on_in_doubt, ("ask", "rerun", "fail"))
         check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
         check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
-        if self.redact is not None and not callable(self.redact):
-            raise misuse("Durability.redact", self.redact, "a function of a text, or None")
+        if self.redact is not True:
+            _check_redact(self.redact)
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """`redact` as a `Redactor`, None for False."""
+        if not isinstance(self.redact, bool):
+            return self.redact
+        from ._redactor import standard
+
+        return standard() if self.redact else None
+
+
+def _check_redact(given: object) -> None:
+    from .redact import Redactor
+
+    if not isinstance(given, bool | Redactor):
+        wanted = "True, False or a Redactor"
+        raise misuse("Durability.redact", given, wanted, "write Redactor(patterns=(…,))")

@@ -9,6 +9,8 @@ TriageError
 ├── AlreadyResumed             the token was used before
 ├── TokenExpired               the answer came after its time
 ├── AttemptOver                a handle of an attempt was used after its end
+├── CircuitOpen                a call was not made: its service fails for everybody
+├── RetryBudgetSpent           a call was not repeated: too many are
 ├── ResultLost                    a call has happened, and its result is gone
 └── StoreError                 the store could not do it
     ├── StaleWriter            another process owns the run now
@@ -29,7 +31,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .taxonomy import Severity
+from .taxonomy import Cause, FailureType, Severity
 
 if TYPE_CHECKING:
     from .diagnosis import Diagnosis
@@ -45,6 +47,8 @@ class TriageError(Exception):
 
     context: FailureContext | None
     _severity: ClassVar[Severity] = Severity.CRITICAL
+    _triage_hint: dict[str, Any]
+    _triage_not_attempted: bool
 
     def __init__(self, message: str = "", context: FailureContext | None = None) -> None:
         super().__init__(message)
@@ -121,6 +125,64 @@ class AttemptOver(TriageError):
 
     Nothing reached the journal. The usual reason is a task or thread the agent left running.
     """
+
+
+class CircuitOpen(TriageError):
+    """A `CircuitBreaker` let no call through: the service has failed for everybody. Nothing was sent.
+
+    name: of the breaker, empty without one. retry_after_s: seconds until a probe is allowed.
+    """
+
+    name: str
+    retry_after_s: float
+
+    def __init__(
+        self,
+        message: str,
+        context: FailureContext | None = None,
+        *,
+        name: str = "",
+        retry_after_s: float,
+    ) -> None:
+        super().__init__(message, context)
+        self.name = name
+        self.retry_after_s = retry_after_s
+        _say(self, Cause.CIRCUIT_OPEN, Severity.RETRIABLE, retry_after_s)
+
+
+class RetryBudgetSpent(TriageError):
+    """A `RetryBudget` let a call not be made again. Nothing was sent.
+
+    key: of the bucket that is empty. retry_after_s: seconds until it has a token, `inf` if time alone
+    brings none.
+    """
+
+    key: str
+    retry_after_s: float
+
+    def __init__(
+        self,
+        message: str,
+        context: FailureContext | None = None,
+        *,
+        key: str = "",
+        retry_after_s: float,
+    ) -> None:
+        super().__init__(message, context)
+        self.key = key
+        self.retry_after_s = retry_after_s
+        _say(self, "retry_budget_spent", Severity.CRITICAL, None)
+
+
+def _say(error: TriageError, cause: str, severity: Severity, retry_after_s: float | None) -> None:
+    """Write onto an error of a gate what a classifier would have to find out."""
+    error._triage_hint = {  # noqa: SLF001 - one of ours
+        "failure_type": FailureType.EXTERNAL_FAULT.value,
+        "cause": str(cause),
+        "severity": severity.value,
+        "retry_after_s": retry_after_s,
+    }
+    error._triage_not_attempted = True  # noqa: SLF001 - one of ours
 
 
 class ResultLost(TriageError):

@@ -91,8 +91,8 @@ class UsageRecorded(NamedTuple):
 class CallStarted(NamedTuple):
     """A recorded call is about to run. key: tool, digest and occurrence. arguments: for people.
 
-    idempotency_key: given to the tool, the same in every attempt and process. keyed: the tool asked
-    for it, so a repeat is safe on the other side.
+    idempotency_key: given to the tool, the same in every attempt and process. keyed: the call runs
+    already, and its tool has taken that key: a repeat is safe on the other side.
     """
 
     run_id: str
@@ -104,13 +104,15 @@ class CallStarted(NamedTuple):
     effect: str
     arguments: Any = None
     idempotency_key: str = ""
+    keyed: bool = False
     v: int = 1
 
 
 class CallFinished(NamedTuple):
     """A recorded call ended. outcome: `done`, `not_attempted`, `failed` or `in_doubt`.
 
-    result: as JSON. exact: the JSON says all of it. replayed: reused, nothing ran. step: index of its
+    result: as JSON. exact: the JSON says all of it. typed: it does, read as what the tool's return
+    annotation says. replayed: reused, nothing ran. step: index of its
     step in the attempt. keyed: the tool took the idempotency key, so a repeat is safe.
     """
 
@@ -126,6 +128,7 @@ class CallFinished(NamedTuple):
     replayed: bool = False
     step: int | None = None
     keyed: bool = False
+    typed: bool = False
     v: int = 1
 
 
@@ -164,7 +167,9 @@ class CompensatorRegistered(NamedTuple):
 
 
 class CompensatorRan(NamedTuple):
-    """registered: position of its registration. error: None when it undid its call."""
+    """registered: position of its registration. error: None when it undid its call. begins: it is about
+    to run, and nothing is said of its end.
+    """
 
     run_id: str
     seq: int
@@ -174,6 +179,7 @@ class CompensatorRan(NamedTuple):
     name: str
     key: str
     error: ErrorInfo | None = None
+    begins: bool = False
     v: int = 1
 
 

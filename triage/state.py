@@ -49,6 +49,8 @@ class Call(NamedTuple):
     key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`.
     seq: position of its start. done_at: position of the step it left, which is a checkpoint. step:
     index of that step in `attempt`. undone: a compensator has undone it, so it counts as never made.
+    typed: as in `CallFinished`. keyed: its tool has taken the idempotency key. answered: a person said
+    that it happened, with this result.
     """
 
     key: str
@@ -64,6 +66,9 @@ class Call(NamedTuple):
     step: int | None = None
     done_at: int | None = None
     undone: bool = False
+    typed: bool = False
+    keyed: bool = False
+    answered: bool = False
 
 
 class HandWritten(NamedTuple):
@@ -78,7 +83,8 @@ class HandWritten(NamedTuple):
 class Compensation(NamedTuple):
     """A registered compensator. key: of what it undoes. at: position of that. ran: it has undone it.
 
-    seq: position of its registration, by which it is known.
+    seq: position of its registration, by which it is known. begun: it was started, and nothing is known
+    of its end.
     """
 
     name: str
@@ -86,6 +92,7 @@ class Compensation(NamedTuple):
     seq: int
     at: int
     ran: bool = False
+    begun: bool = False
 
 
 class Ledger:
@@ -270,6 +277,9 @@ class RunState:
             self.approved.add(event.subject)
 
     def _apply_call_started(self, event: CallStarted) -> None:
+        if event.keyed and event.key in self.calls:
+            self.calls[event.key] = self.calls[event.key]._replace(keyed=True)
+            return
         self.approved.discard(event.key)
         self.calls[event.key] = Call(
             event.key, event.tool, event.effect, event.arguments, event.attempt, event.seq
@@ -289,6 +299,8 @@ class RunState:
             step=event.step,
             done_at=event.seq if event.step is None else self.ledger.positions[event.step],
             undone=False,
+            typed=event.typed,
+            answered=event.step is None,
         )
 
     def _apply_subgoals(self, event: SubgoalsDeclared) -> None:
@@ -310,11 +322,12 @@ class RunState:
         self.compensations.append(Compensation(event.name, event.key, event.seq, at))
 
     def _apply_compensated(self, event: CompensatorRan) -> None:
-        if event.error is not None:
-            return
+        done = event.error is None and not event.begins
         for at, entry in enumerate(self.compensations):
             if entry.seq == event.registered:
-                self.compensations[at] = entry._replace(ran=True)
+                self.compensations[at] = entry._replace(ran=done, begun=event.begins)
+        if not done:
+            return
         self.effects = [effect for effect in self.effects if effect.key != event.key]
         if event.key in self.calls:
             self.calls[event.key] = self.calls[event.key]._replace(undone=True)

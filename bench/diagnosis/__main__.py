@@ -1,8 +1,11 @@
-"""Diagnoses labelled trajectories and prints how well, beside constant answers and triage-agent.
+"""Diagnoses labelled trajectories and live exceptions, and prints how well.
 
     python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
+        [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
 
-Every figure is given for all records and for each half of them; the halves share no record.
+Trajectories: beside constant answers and triage-agent. Every figure is given for all records and for
+each half of them; the halves share no record. Exceptions: those of the fault lab, beside what was
+published of triage-agent. Its libraries are many; they are installed by `--make-lab` alone.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from statistics import median
 
 from bench import envs
 
-from . import ours, peer, records, scores
+from . import lab, ours, peer, records, scores
 
 _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who&When, algorithm-generated", ("whowhen_ag",)),
@@ -29,33 +32,68 @@ _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _HEAD = (
     "", "records", "labelled", "answered", "hits", "precision", "macro-F1", "loop F1", "exact step",
 )  # fmt: skip
+_LAB_HEAD = ("", "cases", "ours", "promised", "", "triage-agent 1.0.1, published")
 _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
 
 
 def main() -> int:
-    """Print the tables; 1 where there are no trajectories."""
+    """Print the tables; with `--strict` 1 unless the fault lab shows every promise kept."""
     options = _options()
+    _trajectories(options)
+    kept = _faults(options)
+    return int(options.strict and not kept)
+
+
+def _trajectories(options: argparse.Namespace) -> None:
     if not (options.trajectories / records.FILE).is_file():
         print(f"there are no trajectories: {options.trajectories / records.FILE} is missing")
-        return 1
+        return
     taken = list(records.read(options.trajectories))
     told = ours.answers(taken)
     python = None if options.no_peer else envs.ready("triage-agent")
     theirs = None if python is None else peer.answers(python, taken)
     for title, half in (("all records", None), ("first half", 0), ("second half", 1)):
         print(f"\n{title}\n")
-        _table(
-            [
-                row
-                for name, sources in _SETS
-                for row in _rows(name, _part(told, sources, half), _part(theirs, sources, half))
-            ]
-        )
+        rows = [
+            row
+            for name, sources in _SETS
+            for row in _rows(name, _part(told, sources, half), _part(theirs, sources, half))
+        ]
+        _table(_HEAD, rows)
     if python is not None:
         ratios = [ours.seconds() / peer.seconds(python) for _ in range(options.rounds)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         print(f"\n10,000 steps, time to triage-agent's: {median(ratios):.2f} ({spread})")
-    return 0
+
+
+def _faults(options: argparse.Namespace) -> bool | None:
+    """Print the table of the fault lab; whether all promises are kept, None if it was not measured."""
+    folder = options.faultlab.resolve()
+    if not (folder / lab.SCRIPT).is_file():
+        print(f"\nthere is no fault lab: {folder / lab.SCRIPT} is missing")
+        return None
+    pythons = lab.pythons(folder, options.lab_python, make=options.make_lab)
+    if not any(pythons):
+        print(
+            "\nthe fault lab is not measured, as its client libraries are not installed: --make-lab "
+            "installs them into .venv-bench, --lab-python takes an interpreter that has them"
+        )
+        return None
+    found = lab.figures(lab.records(folder, pythons))
+    without = [name for name, python in zip(lab.VENVS, pythons, strict=True) if python is None]
+    left_out = f", without the libraries of its {without[0]} environment" if without else ""
+    print(f"\nfault lab{left_out}\n")
+    _table(_LAB_HEAD, [_figure(figure) for figure in found])
+    return all(figure.met for figure in found)
+
+
+def _figure(figure: lab.Figure) -> tuple[str, ...]:
+    promised = f"at {'most' if figure.at_most else 'least'} {figure.bound:g}"
+    counted = figure.title.startswith("near")
+    values = (figure.value, figure.theirs)
+    shown = [_NOTHING if v is None else f"{v:g}" if counted else f"{v:.3f}" for v in values]
+    verdict = "ok" if figure.met else "missed"
+    return (figure.title, str(figure.cases), shown[0], promised, verdict, shown[1])
 
 
 def _options() -> argparse.Namespace:
@@ -65,6 +103,24 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3, help="timings to take the median of")
     parser.add_argument("--no-peer", action="store_true", help="leave triage-agent out")
+    parser.add_argument("--faultlab", type=Path, default=envs.ROOT.parent / "shared" / "faultlab")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--make-lab", action="store_true", help="install the client libraries of the fault lab"
+    )
+    where.add_argument(
+        "--lab-python",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PYTHON",
+        help="interpreters that have them: the main one, and the second",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with 1 unless the fault lab shows every promise kept",
+    )
     return parser.parse_args()
 
 
@@ -121,9 +177,9 @@ def _share(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.3f}"
 
 
-def _table(rows: list[tuple[str, ...]]) -> None:
-    lines = [_HEAD, *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(_HEAD))]
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    lines = [head, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
     lines.insert(1, tuple("-" * width for width in widths))
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))

@@ -14,6 +14,7 @@ from ._answer_words import answer_text, codes_of, cut
 from ._fields import is_invalid_json
 from ._rule import Rule, normal, pattern_of, unquoted, words_of
 from ._text import STATUS_IN_TEXT
+from ._text_loose import LOOSE
 
 _SQLSTATE_LENGTH = 5
 _CLASS_LENGTH = 2
@@ -222,7 +223,8 @@ class Judge:
     def _text(self, info: ErrorInfo) -> Verdict | None:
         status = status_in(info.message)
         found = self._search(info, self._texts["text"])
-        if found is not None and (status is None or found.rule.cause != Cause.TIMEOUT):
+        general = found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
+        if status is None or not general:
             return found
         return self._status(info, status) or found
 
@@ -287,6 +289,8 @@ _OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget",
 
 def _may_refine(rule: Rule, kind: FailureType) -> bool:
     """Whether words may replace a verdict that a general name gave."""
+    if rule.confidence <= LOOSE:
+        return False
     if kind is FailureType.SCHEMA_MISMATCH:
         return rule.name in _OVER_FORM
     if kind in (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE):

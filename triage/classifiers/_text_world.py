@@ -272,10 +272,12 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         credentials were not found
         must specify a region
         missing api ?key
+        (?:api ?key|credentials?(?: file)?) (?:(?:was|is|were|are|could) )?not (?:be )?found
         """,
         on=r"""
         Missing credentials. Please pass an `api_key`
         Unable to locate credentials
+        API key not found in the environment
         """,
         not_on=r"""
         the key is missing from the piano
@@ -289,7 +291,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         (?:invalid|incorrect|wrong|expired|revoked) (?:api ?key|credentials|password|access token|
             auth token|bearer token|user ?name)
         (?:api ?key|access key|credentials?|password) (?:has |have |is |are )?(?:been )?(?:expired|revoked)
-        (?:password )?authentication failed
+        (?:password )?authentication failed(?! to )
         invalid grant
         bad credentials
         no pg hba\.conf entry

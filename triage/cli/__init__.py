@@ -1,4 +1,5 @@
-"""`triage` in a terminal: run an agent function, diagnose what was recorded, score a classifier.
+"""`triage` in a terminal: run an agent function, see to its runs, diagnose what was recorded, score a
+classifier.
 
 `Progress` shows a run as it happens and is of use in programs of one's own, too.
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from triage import UsageError, __version__
 
+from ._runs_options import add_runs
 from ._show import Progress, clean
 
 __all__ = ["Progress", "main"]
@@ -69,7 +71,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"triage {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    for add in (_add_run, _add_diagnose, _add_eval, _add_corrections):
+    for add in (_add_run, _add_diagnose, _add_eval, _add_corrections, add_runs):
         add(commands)
     return parser
 

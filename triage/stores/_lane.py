@@ -230,20 +230,26 @@ class Lane(Generic[D]):
         while True:
             try:
                 with self.busy:
-                    if self._driver is None:
-                        self._driver = self._connect()
-                    return work(self._driver)
+                    return self._used(work)
             except Lost as lost:
-                self.drop()
                 if time.monotonic() + pause > deadline:
                     raise lost.error from lost.__cause__
-            except StoreError:
-                raise
-            except Exception as error:
-                self.drop()
-                raise StoreError(f"{type(error).__name__}: {error}") from error
             time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
             pause = min(pause * 2, 1.0)
+
+    def _used(self, work: Callable[[D], Any]) -> Any:
+        try:
+            if self._driver is None:
+                self._driver = self._connect()
+            return work(self._driver)
+        except StoreError:
+            raise
+        except Lost:
+            self.drop()
+            raise
+        except Exception as error:
+            self.drop()
+            raise StoreError(f"{type(error).__name__}: {error}") from error
 
     def drop(self) -> None:
         """Let go of the connection, whatever state it is in."""

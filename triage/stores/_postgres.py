@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from itertools import starmap
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from ._blobs import packed
 from ._lane import Lost
 from ._owners import Owned
 from ._rows import Group, Row, events_of, info_of, refused, row_of
-from ._threaded import Change
+from ._threaded import Change, own_each
 from .base import RunInfo
 
 PRUNED = 200
@@ -149,15 +150,10 @@ class PostgresDriver:
 
     # Owners ---------------------------------------------------------------------------------------
 
-    def own(self, run_id: str, change: Change) -> Owned:
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
         """As in `Driver`."""
         with self._connection() as db, db.transaction():
-            found = db.execute(q.OWNED, (run_id,)).fetchone()
-            owned, now = (None, 0.0) if found is None else (Owned(*found[:6]), found[6])
-            row = change(owned, now)
-            values = (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id)
-            db.execute(q.OWN, values)
-        return row
+            return own_each(batch, partial(_own, db))
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -201,6 +197,15 @@ class PostgresDriver:
             count += len(found)
             if len(found) < PRUNED:
                 return count
+
+
+def _own(db: psycopg.Connection[Any], run_id: str, change: Change) -> Owned:
+    found = db.execute(q.OWNED, (run_id,)).fetchone()
+    owned, now = (None, 0.0) if found is None else (Owned(*found[:6]), found[6])
+    row = change(owned, now)
+    values = (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id)
+    db.execute(q.OWN, values)
+    return row
 
 
 def _append(db: psycopg.Connection[Any], batch: list[Group]) -> dict[str, int]:

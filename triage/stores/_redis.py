@@ -27,11 +27,13 @@ from ._blobs import packed, refs_text
 from ._lane import Lost
 from ._owners import Owned
 from ._rows import Group, Row, crc_of, events_of, info_of, refused
-from ._threaded import Change
+from ._threaded import Change, own_each
 from .base import RunInfo
 
 PRUNED = 200
 """Runs removed at once: meanwhile nobody else is served."""
+LATE = 1.0
+"""Seconds that the answer to WAIT may come late."""
 PAGE = 500
 """Runs that are looked at together for a listing."""
 VERSION = 1
@@ -79,12 +81,13 @@ class Options:
 
 
 class RedisDriver:
-    """A connection, used by one thread at a time."""
+    """A connection, used by one thread at a time. writes: it is not for reading alone."""
 
     close_at_fork: ClassVar[bool] = False
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, writes: bool) -> None:
         self._options = options
+        self._writes = writes
         self._prefix = options.prefix
         with _translated():
             self._db: Any = redis.Redis.from_url(
@@ -92,12 +95,13 @@ class RedisDriver:
                 # One connection, as WAIT speaks of what was written on it; what failed is repeated here.
                 single_connection_client=True,
                 retry=Retry(NoBackoff(), 0),
-                socket_timeout=options.timeout,
+                socket_timeout=options.timeout + LATE,
                 socket_connect_timeout=options.timeout,
                 decode_responses=False,
             )
             self._append = self._db.register_script(lua.APPEND)
             self._own = self._db.register_script(lua.OWN)
+            self._read = self._db.register_script(lua.READ)
             self._prune = self._db.register_script(lua.PRUNE)
             self._check()
 
@@ -118,8 +122,9 @@ class RedisDriver:
                 "Redis keeps nothing when it restarts or only what its last snapshot had: set "
                 'appendonly yes, or say persistence="any" where runs may be lost'
             )
-        self._db.setnx(self._key("version"), VERSION)
-        version = int(self._db.get(self._key("version")))
+        if self._writes:
+            self._db.setnx(self._key("version"), VERSION)
+        version = int(self._db.get(self._key("version")) or VERSION)
         if version > VERSION:
             raise StoreTooNew(
                 f"{self._prefix} has keys of version {version}, this release knows {VERSION}; use the "
@@ -145,8 +150,7 @@ class RedisDriver:
     def _wait(self) -> None:
         """Return once enough replicas have what was written."""
         wanted, timeout = self._options.replicas, self._options.timeout
-        # A little less than what the socket waits for an answer.
-        reached = self._db.wait(wanted, max(1, int(timeout * 900)))
+        reached = self._db.wait(wanted, max(1, int(timeout * 1000)))
         if reached < wanted:
             raise StoreUnavailable(
                 f"{reached} of {wanted} replicas of Redis have confirmed after {timeout:g} s; what was "
@@ -155,8 +159,15 @@ class RedisDriver:
 
     # Owners ---------------------------------------------------------------------------------------
 
-    def own(self, run_id: str, change: Change) -> Owned:
-        """As in `Driver`."""
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
+        """As in `Driver`, each in a commit of its own."""
+        rows = own_each(batch, self._own_one)
+        if self._options.replicas:
+            with _translated():
+                self._wait()
+        return rows
+
+    def _own_one(self, run_id: str, change: Change) -> Owned:
         place = _place(run_id)
         while True:
             with _translated():
@@ -172,8 +183,6 @@ class RedisDriver:
             with _translated():
                 # Only if nobody was faster.
                 if self._own(keys=[self._prefix], args=[place, *columns, *new]):
-                    if self._options.replicas:
-                        self._wait()
                     return row
 
     # Reading --------------------------------------------------------------------------------------
@@ -182,9 +191,8 @@ class RedisDriver:
         """As in `Driver`."""
         place, start = _place(run_id), max(0, after + 1)
         with _translated():
-            pipe = self._db.pipeline(transaction=True)
-            pipe.hget(self._key("r", place), "events").lrange(self._key("e", place), start, -1)
-            length, elements = pipe.execute()
+            # A script, as a full server refuses a transaction even if it only reads.
+            length, elements = self._read(keys=[self._prefix], args=[place, start])
         length = int(length or 0)
         if len(elements) != max(0, length - start):
             raise StoreCorrupt(f"run {run_id} lacks events before position {length}")

@@ -91,6 +91,11 @@ return outcomes
 """
 )
 
+READ = """
+local p, k = KEYS[1], ARGV[1]
+return {redis.call('HGET', p .. ':r:' .. k, 'events'), redis.call('LRANGE', p .. ':e:' .. k, ARGV[2], -1)}
+"""
+
 OWN = (
     _CLOCK
     + """

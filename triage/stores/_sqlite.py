@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 from triage.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
@@ -15,7 +16,7 @@ from ._blobs import packed
 from ._owners import Owned
 from ._rows import Group, Row, events_of, info_of, refused, row_of
 from ._sqlite_schema import connect
-from ._threaded import Change
+from ._threaded import Change, own_each
 from .base import RunInfo
 
 KNOWN = 20_000
@@ -223,15 +224,18 @@ class SQLiteDriver:
         ).fetchone()
         return None if row is None else Owned(*row)
 
-    def own(self, run_id: str, change: Change) -> Owned:
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
         """As in `Driver`."""
         with self._transaction() as db:
-            row = change(self._owned(db, run_id), time.time())
-            db.execute(
-                "UPDATE runs SET status = ?, epoch = ?, claims = ?, lease_until = ?, claimant = ? "
-                "WHERE run_id = ?",
-                (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id),
-            )
+            return own_each(batch, partial(self._own, db))
+
+    def _own(self, db: sqlite3.Connection, run_id: str, change: Change) -> Owned:
+        row = change(self._owned(db, run_id), time.time())
+        db.execute(
+            "UPDATE runs SET status = ?, epoch = ?, claims = ?, lease_until = ?, claimant = ? "
+            "WHERE run_id = ?",
+            (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id),
+        )
         return row
 
     # Reading --------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
 from triage._options import check_count, check_number
-from triage.errors import StaleWriter
+from triage.errors import DeadLetter, RunBusy, RunOver, StaleWriter, StoreError, UnknownRun
 from triage.events import Event
 
 from ._lane import Lane, Outcome, Stop, Waiter, waiter, wake_all
@@ -41,8 +42,8 @@ class Driver(Protocol):
         """Write groups of different runs in one commit: for each, why it was refused."""
         ...
 
-    def own(self, run_id: str, change: Change) -> Owned:
-        """Change a run's row in one commit; nothing is changed if `change` raises."""
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
+        """Change the rows of runs, in one commit: for each, its row now, or what `change` raised."""
         ...
 
     def read(self, run_id: str, after: int) -> list[Event]:
@@ -66,8 +67,19 @@ class Driver(Protocol):
         ...
 
 
+class _Own:
+    """A job that changes a run's row."""
+
+    __slots__ = ("change", "run_id", "waiter")
+
+    def __init__(self, run_id: str, change: Change, waiter: Waiter) -> None:
+        self.run_id = as_column(run_id)
+        self.change = change
+        self.waiter = waiter
+
+
 class _Call:
-    """A job that is no append."""
+    """Any other job."""
 
     __slots__ = ("waiter", "work")
 
@@ -161,7 +173,7 @@ class ThreadedStore:
         def change(row: Owned | None, now: float) -> Owned:
             return claimed(run_id, row, now, lease_s, force=force, claimant=claimant)
 
-        return checked(run_id, await self._written(lambda d: d.own(as_column(run_id), change)))
+        return checked(run_id, await self._own(run_id, change))
 
     async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
         """As in `Store`."""
@@ -170,7 +182,7 @@ class ThreadedStore:
         def change(row: Owned | None, now: float) -> Owned:
             return renewed(run_id, row, epoch, now, lease_s)
 
-        await self._written(lambda driver: driver.own(as_column(run_id), change))
+        await self._own(run_id, change)
 
     async def release(self, run_id: str, *, epoch: int) -> None:
         """As in `Store`."""
@@ -178,7 +190,7 @@ class ThreadedStore:
         def change(row: Owned | None, _now: float) -> Owned:
             return released(run_id, row, epoch)
 
-        await self._written(lambda driver: driver.own(as_column(run_id), change))
+        await self._own(run_id, change)
 
     async def find(self, token_digest: str) -> str | None:
         """As in `Store`."""
@@ -201,6 +213,12 @@ class ThreadedStore:
             done = waiter()
             lane.put(Stop(partial(wake_all, [(done, (None, None))])))
             await done
+
+    async def _own(self, run_id: str, change: Change) -> Owned:
+        done = waiter()
+        self._writer.put(_Own(run_id, change, done))
+        row: Owned = await done
+        return row
 
     async def _written(self, work: Callable[[Driver], Any]) -> Any:
         done = waiter()
@@ -229,25 +247,15 @@ class Worker:
 
     def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
         """Do them all and tell who waits."""
-        batch: list[Append] = []
-        size = 0
-        for job in jobs:
-            if isinstance(job, Append):
-                batch.append(job)
-                size += job.size
-                if len(batch) < BATCH and size < BATCH_BYTES:
-                    continue
-            if batch:
-                self._commit(lane, batch)
-                batch, size = [], 0
-            if isinstance(job, _Call):
-                try:
-                    outcome: Outcome = (lane.use(job.work), None)
-                except Exception as error:  # noqa: BLE001 - handed to whoever waits
-                    outcome = (None, error)
-                wake_all([(job.waiter, outcome)])
-        if batch:
-            self._commit(lane, batch)
+        for kind, some in groupby(jobs, key=type):
+            if kind is Append:
+                for batch in _batches(some):
+                    self._commit(lane, batch)
+            elif kind is _Own:
+                _own(lane, list(some))
+            else:
+                for job in some:
+                    wake_all([(job.waiter, _outcome(lane, job.work))])
 
     def _commit(self, lane: Lane[Driver], batch: list[Append]) -> None:
         waiters: list[tuple[Waiter, Outcome]] = []
@@ -292,6 +300,51 @@ class Worker:
             del self._failed[group.run_id]
             return None
         return error
+
+
+def _batches(items: Iterable[Append]) -> Iterator[list[Append]]:
+    """Appends in commits that are not too large."""
+    batch: list[Append] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += item.size
+        if len(batch) >= BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _outcome(lane: Lane[Driver], work: Callable[[Driver], Any]) -> Outcome:
+    try:
+        return lane.use(work), None
+    except Exception as error:  # noqa: BLE001 - handed to whoever waits
+        return None, error
+
+
+def _own(lane: Lane[Driver], jobs: list[_Own]) -> None:
+    """Change the rows of runs, in one commit."""
+    rows, failed = _outcome(lane, lambda d: d.own([(job.run_id, job.change) for job in jobs]))
+    told: list[tuple[Waiter, Outcome]] = []
+    for at, job in enumerate(jobs):
+        found = fresh(failed) if failed is not None else rows[at]
+        outcome = (None, found) if isinstance(found, BaseException) else (found, None)
+        told.append((job.waiter, outcome))
+    wake_all(told)
+
+
+def own_each(
+    batch: list[tuple[str, Change]], own: Callable[[str, Change], Owned]
+) -> list[Owned | StoreError]:
+    """Change one row after the other; what `change` raised stands for a row that was not changed."""
+    rows: list[Owned | StoreError] = []
+    for run_id, change in batch:
+        try:
+            rows.append(own(run_id, change))
+        except (RunBusy, RunOver, DeadLetter, UnknownRun, StaleWriter) as refusal:
+            rows.append(refusal)
+    return rows
 
 
 def _tell(done: Callable[[BaseException | None], None], error: BaseException | None) -> None:

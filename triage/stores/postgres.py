@@ -33,13 +33,14 @@ class PostgresStore(ThreadedStore):
             raise misuse("PostgresStore.schema", schema, wanted)
         try:
             import psycopg
-            from psycopg.conninfo import conninfo_to_dict
-
-            from ._postgres import PostgresDriver
         except ImportError as error:
             raise UsageError(
                 f"a store in Postgres needs psycopg ({error}): pip install triage-recovery[postgres]"
             ) from error
+        from psycopg.conninfo import conninfo_to_dict
+
+        from ._postgres import PostgresDriver
+
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error as error:

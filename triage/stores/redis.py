@@ -46,12 +46,12 @@ class RedisStore(ThreadedStore):
         check_number("RedisStore.timeout", timeout, "seconds", above=True)
         try:
             from redis.connection import parse_url
-
-            from ._redis import Options, RedisDriver
         except ImportError as error:
             raise UsageError(
                 f"a store in Redis needs redis ({error}): pip install triage-recovery[redis]"
             ) from error
+        from ._redis import Options, RedisDriver
+
         try:
             given: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call] # redis has no types for it
         except ValueError as error:
@@ -62,7 +62,9 @@ class RedisStore(ThreadedStore):
         )
         safe = persistence == "aof"
         connect = partial(RedisDriver, Options(url, prefix, timeout, wait_replicas, safe=safe))
-        super().__init__(connect, connect, timeout=timeout)
+        super().__init__(
+            partial(connect, writes=True), partial(connect, writes=False), timeout=timeout
+        )
 
     def __repr__(self) -> str:
         return f"RedisStore({self._shown})"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .backoff import Backoff, Preset
     from .breaker import CircuitBreaker, circuit_breaker
     from .combining import by_severity, chain, sequence
+    from .gated import behind_gate, within_budget
     from .replanning import (
         compensating_rollback,
         replan,
@@ -27,6 +28,7 @@ _HOMES = {
     "backoff": ("Backoff", "Preset"),
     "breaker": ("CircuitBreaker", "circuit_breaker"),
     "combining": ("by_severity", "chain", "sequence"),
+    "gated": ("behind_gate", "within_budget"),
     "replanning": (
         "compensating_rollback", "replan", "resume_from_subgoal", "rollback_to_checkpoint",
     ),
@@ -41,6 +43,7 @@ __all__ = [
     "Strategy",
     "always",
     "backoff_and_retry",
+    "behind_gate",
     "by_severity",
     "chain",
     "circuit_breaker",
@@ -50,6 +53,7 @@ __all__ = [
     "retry_with_tool_manifest",
     "rollback_to_checkpoint",
     "sequence",
+    "within_budget",
 ]
 
 

@@ -9,11 +9,13 @@ from typing import Any, cast
 from triage._options import misuse, nearest
 from triage.actions import ACTIONS, Abort, Escalate, Suspend
 from triage.errors import UsageError
+from triage.gates import CircuitBreaker, RetryBudget
 
 from ._base import Strategy, as_strategy
 from .backoff import Backoff, Preset
-from .breaker import CircuitBreaker, circuit_breaker
+from .breaker import circuit_breaker
 from .combining import by_severity, chain, sequence
+from .gated import behind_gate, within_budget
 from .replanning import (
     compensating_rollback,
     replan,
@@ -32,12 +34,16 @@ _NAMED: dict[str, type[Any]] = {
         compensating_rollback,
         resume_from_subgoal,
         circuit_breaker,
+        within_budget,
+        behind_gate,
         chain,
         by_severity,
     )
 } | {"escalate": Escalate, "abort": Abort, "suspend": Suspend}
 
 _PRESETS = ("CAPABILITY", "INFRA", "EXTRACT", "CLASSIFY", "LLM", "WRITE")
+_OF_A_BREAKER = ("failures", "cooldown_s")
+_OF_A_BUDGET = ("retries", "per_success", "per_second")
 _NESTED = ("inner", "primary", "fallback", "otherwise", "retriable", "replanning",
            "reclassification", "critical")  # fmt: skip
 
@@ -70,7 +76,11 @@ def _made(name: str, arguments: dict[str, Any], where: str) -> Strategy:
         raise UsageError(f"{where}: there is no strategy {name!r}; {guess}")
     kind = _NAMED[name]
     if kind is circuit_breaker:
-        arguments = _with_breaker(arguments, where)
+        arguments = _with_own(arguments, where, "breaker", CircuitBreaker, _OF_A_BREAKER)
+    if kind is within_budget:
+        arguments = _with_own(arguments, where, "budget", RetryBudget, _OF_A_BUDGET)
+    if kind is behind_gate:
+        arguments.setdefault("inner", "backoff_and_retry")
     arguments = {
         key: strategy_from(value, f"{where}.{key}") if key in _NESTED else value
         for key, value in arguments.items()
@@ -108,13 +118,19 @@ def _backoff(value: object, where: str) -> Backoff:
     raise misuse(where, value, "the name of a preset or a table with base, factor, cap, jitter")
 
 
-def _with_breaker(arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A breaker of its own for this entry, from `failures` and `cooldown_s`."""
+def _with_own(
+    arguments: Mapping[str, Any],
+    where: str,
+    field: str,
+    make: Callable[..., Any],
+    of: tuple[str, ...],
+) -> dict[str, Any]:
+    """The arguments with a breaker or a budget of this entry's own, unless there is one."""
     rest = dict(arguments)
-    if "breaker" not in rest:
-        own = {key: rest.pop(key) for key in ("failures", "cooldown_s") if key in rest}
+    if field not in rest:
+        own = {key: rest.pop(key) for key in of if key in rest}
         try:
-            rest["breaker"] = CircuitBreaker(**own)
+            rest[field] = make(**own)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error
     rest.setdefault("inner", "backoff_and_retry")

@@ -1,7 +1,97 @@
-"""For those who write their own stores: what a store must do, as checks to run."""
+"""For tests: scripted agents, faults on purpose, time that takes no time, and the contract of stores.
+
+    plan = FaultPlan({("charge", 1): faults.rate_limit(retry_after=2)})
+    monkeypatch.setattr(shop, "charge", plan.wrap_tool(shop.charge))
+    await assert_recovers(agent, "order 17", plan, result="paid", effects={"charge": 1})
+
+Names are imported when they are first used.
+"""
 
 from __future__ import annotations
 
-from .store_contract import store_checks, store_contract
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["store_checks", "store_contract"]
+if TYPE_CHECKING:
+    from . import faults
+    from ._account import Account
+    from ._asserts import (
+        ANYTHING,
+        assert_escalates,
+        assert_escalates_sync,
+        assert_recovers,
+        assert_recovers_sync,
+    )
+    from ._crash import Crash
+    from ._plan import FaultPlan, Injected, at
+    from ._scripted import (
+        LAST,
+        ScriptedAgent,
+        calls,
+        completes,
+        fails,
+        gives,
+        sets,
+        subgoals,
+        waits,
+        when_told,
+    )
+    from ._time import VirtualTime
+    from .store_contract import store_checks, store_contract
+
+_HOMES = {
+    "_account": ("Account",),
+    "_asserts": (
+        "ANYTHING", "assert_escalates", "assert_escalates_sync", "assert_recovers",
+        "assert_recovers_sync",
+    ),
+    "_crash": ("Crash",),
+    "_plan": ("FaultPlan", "Injected", "at"),
+    "_scripted": (
+        "LAST", "ScriptedAgent", "calls", "completes", "fails", "gives", "sets", "subgoals", "waits",
+        "when_told",
+    ),
+    "_time": ("VirtualTime",),
+    "store_contract": ("store_checks", "store_contract"),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ANYTHING",
+    "LAST",
+    "Account",
+    "Crash",
+    "FaultPlan",
+    "Injected",
+    "ScriptedAgent",
+    "VirtualTime",
+    "assert_escalates",
+    "assert_escalates_sync",
+    "assert_recovers",
+    "assert_recovers_sync",
+    "at",
+    "calls",
+    "completes",
+    "fails",
+    "faults",
+    "gives",
+    "sets",
+    "store_checks",
+    "store_contract",
+    "subgoals",
+    "waits",
+    "when_told",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "faults":
+        return import_module(".faults", __name__)
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'triage.testing' has no attribute {name!r}")
+    return getattr(import_module(f".{module}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,166 @@
+"""Durable appends a second, beside a bare loop that only commits in groups: `python -m bench.stores`.
+
+The bare loop is what one would write by hand: each agent puts its JSON and a future on a queue, one thread
+inserts all that waits and commits, and wakes the loop once. It knows no owners, checks no position and
+keeps no status. Both run on asyncio, in one process, in turn; the ratio is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from triage import Step, StoreError
+from triage.events import RunStarted, StepRecorded
+from triage.stores import Store, open_store
+
+POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+REDIS = os.environ.get("TRIAGE_TEST_REDIS", "redis://127.0.0.1:6379/0")
+CROWDS = ((1, 1_500), (10, 400), (100, 100))
+"""Agents at once, and steps of each."""
+STEP = Step(
+    action="search",
+    tool_called="search",
+    tool_input={"query": "flights to Rome", "limit": 3},
+    tool_output="found it; " * 60,
+)
+
+
+async def bare(folder: Path, agents: int, steps: int) -> float:
+    """Rows a second of a loop that only inserts and commits."""
+    queue: SimpleQueue[tuple[tuple[Any, ...], asyncio.Future[None]] | None] = SimpleQueue()
+    loop = asyncio.get_running_loop()
+    thread = threading.Thread(target=_commit_all, args=(folder / "bare.db", queue, loop))
+    thread.start()
+
+    async def agent(number: int) -> None:
+        for seq in range(steps):
+            event = {"run": number, "seq": seq, "time": time.time(), "step": STEP._asdict()}
+            future = loop.create_future()
+            queue.put(((number, seq, json.dumps(event)), future))
+            await future
+
+    rate = await _rate([partial(agent, number) for number in range(agents)], steps)
+    queue.put(None)
+    thread.join()
+    return rate
+
+
+def _commit_all(path: Path, queue: SimpleQueue[Any], loop: asyncio.AbstractEventLoop) -> None:
+    path.unlink(missing_ok=True)
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("CREATE TABLE events (run INTEGER, seq INTEGER, body TEXT, PRIMARY KEY (run, seq))")
+    going = True
+    while going:
+        batch = [queue.get()]
+        try:
+            while True:
+                batch.append(queue.get_nowait())
+        except Empty:
+            pass
+        going = batch[-1] is not None
+        items = [item for item in batch if item is not None]
+        db.execute("BEGIN IMMEDIATE")
+        for row, _ in items:
+            db.execute("INSERT INTO events VALUES (?, ?, ?)", row)
+        db.execute("COMMIT")
+        loop.call_soon_threadsafe(_wake, [future for _, future in items])
+    db.close()
+
+
+def _wake(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        future.set_result(None)
+
+
+async def appends(store: Store, agents: int, steps: int) -> float:
+    """Appends of one step a second, each awaited, with a lease."""
+    runs = [uuid.uuid4().hex for _ in range(agents)]
+    for run_id in runs:
+        await store.append(run_id, [RunStarted(run_id, 0, 1.0, "agent", "t")], at=0, epoch=0)
+
+    async def agent(run_id: str) -> None:
+        for seq in range(1, steps + 1):
+            event = StepRecorded(run_id, seq, time.time(), 1, seq - 1, STEP)
+            await store.append(run_id, (event,), at=seq, epoch=0, lease_s=30.0)
+
+    return await _rate([partial(agent, run_id) for run_id in runs], steps)
+
+
+async def _rate(agents: list[Callable[[], Awaitable[None]]], steps: int) -> float:
+    start = time.perf_counter()
+    await asyncio.gather(*(agent() for agent in agents))
+    return len(agents) * steps / (time.perf_counter() - start)
+
+
+async def sqlite(rounds: int) -> None:
+    """The ratio to the bare loop."""
+    for agents, steps in CROWDS:
+        pairs: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                without = await bare(Path(folder), agents, steps)
+                store = open_store(f"sqlite:///{folder}/runs.db")
+                pairs.append((await appends(store, agents, steps), without))
+                await store.close()
+        ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = statistics.median(mine / other for mine, other in pairs)
+        print(
+            f"sqlite, full {agents:5} agents {ours:8.0f}/s   bare {theirs:8.0f}/s   {ratio:5.2f}x"
+        )
+
+
+async def services() -> None:
+    """Postgres and Redis, where they answer; what is written stays in a schema and keys of its own."""
+    for name, text in (
+        ("postgres", f"{POSTGRES}?schema=bench"),
+        ("redis", f"{REDIS}?prefix=bench&persistence=any"),
+    ):
+        try:
+            store = open_store(text)
+            for agents, steps in CROWDS:
+                rate = await appends(store, agents, steps)
+                print(f"{name:12} {agents:5} agents {rate:8.0f}/s")
+            await store.close()
+        except StoreError as error:
+            print(f"{name:12} {error}")
+
+
+async def sizes() -> None:
+    """Bytes of a file for each step of a run."""
+    for steps in (100, 1_000, 10_000):
+        with tempfile.TemporaryDirectory() as folder:
+            store = open_store(f"sqlite:///{folder}/runs.db")
+            await appends(store, 1, steps)
+            await store.close()
+            size = (Path(folder) / "runs.db").stat().st_size
+            print(f"sqlite       {steps:6} steps {size / steps:7.0f} bytes a step")
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stores", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="pairs to take the median of")
+    options = parser.parse_args()
+    asyncio.run(sqlite(options.rounds))
+    asyncio.run(services())
+    asyncio.run(sizes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A directory with agents and a store, and `triage runs` in it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+
+from triage import Agent, TriageSuspendedError
+from triage.cli import main
+from triage.events import AttemptStarted, Event, RunStarted
+from triage.stores import RunInfo, Store, open_store
+
+T = TypeVar("T")
+
+
+class Office:
+    """text: names the store, as in `--store`. folder: the current directory."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        self.text = text
+        self.folder = folder
+
+    def __call__(self, *arguments: str) -> int:
+        """`triage runs` with these arguments; its exit code."""
+        code = main(["runs", *arguments])
+        sys.modules.pop("agents", None)
+        return code
+
+    def do(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        """Something with the store, which is closed again."""
+
+        async def done() -> T:
+            store = open_store(self.text)
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return anyio.run(done)
+
+    def read(self, run_id: str) -> list[Event]:
+        return self.do(lambda store: store.read(run_id))
+
+    def info(self, run_id: str) -> RunInfo:
+        found = self.do(lambda store: store.info(run_id))
+        assert found is not None
+        return found
+
+    def write(self, run_id: str, events: Sequence[Event], lease_s: float | None = None) -> None:
+        """Begin a run with these events."""
+        self.do(lambda store: store.append(run_id, events, at=0, epoch=0, lease_s=lease_s))
+
+    def leave(
+        self,
+        run_id: str,
+        agent: str,
+        task: Any = "fly",
+        *,
+        lease_s: float | None = None,
+        unstored: tuple[str, ...] = (),
+        **args: Any,
+    ) -> None:
+        """A run that its process has left in its first attempt."""
+        now = time.time()
+        first = RunStarted(run_id, 0, now, agent, task, args, unstored)
+        self.write(run_id, [first, AttemptStarted(run_id, 1, now, 1)], lease_s)
+
+    def run(self, function: Any, task: str, run_id: str, **options: Any) -> Any:
+        """Run an agent function to its end: its result; the token where it waits."""
+
+        async def work(store: Store) -> Any:
+            try:
+                return await Agent(function, store=store, **options).run(task, run_id=run_id)
+            except TriageSuspendedError as error:
+                return error.token
+
+        return self.do(work)

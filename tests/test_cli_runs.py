@@ -1,0 +1,380 @@
+"""`triage runs list`, `show` and `prune`: what they say, and that it is data and holds no secret."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_runs import Office
+from runs_agents import asking, ask, look, pay
+from store_runs import run_of
+
+from triage import Step
+from triage.events import (
+    AttemptStarted,
+    Event,
+    RunFinished,
+    RunStarted,
+    RunSuspended,
+    StateUpdated,
+    StepRecorded,
+)
+from triage.stores import loads
+
+KEY = "sk-" + "a1" * 20
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
+    monkeypatch.chdir(tmp_path)
+    office = Office(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    monkeypatch.setenv("TRIAGE_STORE", office.text)
+    return office
+
+
+@pytest.fixture
+def three(runs: Office) -> Office:
+    """One run that is done, one that waits, one that its process has left."""
+    runs.run(look, "fly", "done-1")
+    runs.run(pay, "order 17", "waits-1")
+    runs.leave("left-1", "look")
+    return runs
+
+
+class TestList:
+    def test_runs_stand_in_a_table_the_newest_first(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("list") == 0
+        out, err = capsys.readouterr()
+        lines = out.splitlines()
+        assert lines[0].split() == "run agent status started age events claims lease".split()
+        assert [line.split()[:3] for line in lines[1:]] == [
+            ["left-1", "look", "running"],
+            ["waits-1", "pay", "suspended"],
+            ["done-1", "look", "done"],
+        ]
+        assert all(
+            re.search(r" 20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ  \d+ s ", line) for line in lines[1:]
+        )
+        assert err == ""
+
+    def test_a_status_an_agent_and_a_limit_choose(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def listed(*arguments: str) -> list[str]:
+            capsys.readouterr()
+            assert three("list", *arguments) == 0
+            return [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+
+        assert listed("--status", "suspended") == ["waits-1"]
+        assert listed("--agent", "look") == ["left-1", "done-1"]
+        assert listed("--agent", "look", "--status", "done") == ["done-1"]
+        assert three("list", "--limit", "2") == 0
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 3
+        assert err == "triage: these are the newest 2; --limit shows more\n"
+        assert three("list", "--limit", "3") == 0
+        assert capsys.readouterr().err == ""
+
+    def test_json_is_a_line_for_each(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("list", "--json") == 0
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [entry["run_id"] for entry in found] == ["left-1", "waits-1", "done-1"]
+        for entry in found:
+            assert 0 <= entry.pop("age_s") < 60
+            assert entry == three.info(entry["run_id"])._asdict()
+
+    def test_a_lease_is_told_as_what_is_left_of_it(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.leave("a", "look", lease_s=1000.0)
+        assert runs("list") == 0
+        assert re.search(r"16 min left$", capsys.readouterr().out, re.MULTILINE)
+
+    def test_a_store_without_runs_is_no_error(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.do(lambda store: store.runs())
+        assert runs("list") == 0
+        assert capsys.readouterr() == ("", "triage: no run\n")
+
+    def test_without_rich_the_table_is_the_same(
+        self, three: Office, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+        capsys.readouterr()
+        assert three("list") == 0
+        assert capsys.readouterr().out.startswith("run      agent  status ")
+
+
+MISUSES: dict[str, tuple[list[str], str]] = {
+    "no store": (["list"], "--store sqlite:///runs.db, or TRIAGE_STORE"),
+    "memory": (["list", "--store", "memory:"], "ends with its process"),
+    "no such kind": (["list", "--store", "sqlit:///x"], 'did you mean "sqlite"?'),
+    "no such file": (["list", "--store", "sqlite:///none.db"], "there is no file"),
+    "a status": (["list", "--status", "dead"], "dead_letter"),
+    "a limit": (["list", "--limit", "0"], "--limit must be a whole number from 1, not 0"),
+    "nothing to do": ([], "the following arguments are required: what"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "told"), MISUSES.values(), ids=MISUSES.keys())
+def test_what_is_misused_is_said_with_the_remedy_and_exits_with_2(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRIAGE_STORE", raising=False)
+    assert Office("", tmp_path)(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["list", "show", "cancel", "resolve", "prune"])
+def test_a_store_that_cannot_be_read_is_said_and_exits_with_1(
+    what: str, runs: Office, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs.folder / "runs.db").write_bytes(b"no database" * 100)
+    given = {"show": ["x"], "cancel": ["x"], "resolve": ["x", "rerun"], "prune": ["--keep", "1"]}
+    assert runs(what, *given.get(what, [])) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"triage: StoreCorrupt: \S+runs\.db is damaged, or no store; .*\n", err)
+    assert (runs.folder / "runs.db").read_bytes() == b"no database" * 100
+
+
+class TestShow:
+    def test_a_run_that_waits_says_what_for_and_how_to_answer(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("show", "waits-1") == 0
+        out = capsys.readouterr().out
+        for line in (
+            "run waits-1 of pay: suspended",
+            ' +task  "order 17"',
+            r" +step 0  charge\(.*order 17.*\) failed: the bank did not answer",
+            " +failed  attempt 1: TimeoutError: the bank did not answer",
+            r" +diagnosis  external_fault \(in_doubt\), critical, confidence 1.00",
+            " +action  suspend: did charge .* happen.*",
+            r" +call  charge\(.*order 17.*\) \[once\] in doubt: it may have happened: Timeout.*",
+            " +waits  did charge with .* happen.*",
+            r" +about  the call charge:\w+:1, in doubt",
+            r" +answer  triage runs resolve waits-1 happened\|rerun\|abort",
+            " +used  1 step",
+            r" +at work  \d\.\d\d s",
+        ):
+            assert re.search(rf"^{line}$", out, re.MULTILINE), line
+
+    def test_a_run_that_is_left_says_how_to_go_on_and_one_that_is_done_its_result(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("show", "left-1") == 0
+        out = capsys.readouterr().out
+        assert "left  no process has it; triage runs recover left-1 module:agent" in out
+        assert three("show", "done-1") == 0
+        out = capsys.readouterr().out
+        assert 'result  {"task": "fly", "client": null, "days": 1}' in out
+        assert "recover" not in out
+
+    def test_a_question_about_no_call_is_answered_by_its_token(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.run(ask, "fly", "asks-1", policy=asking)
+        assert runs("show", "asks-1") == 0
+        out = capsys.readouterr().out
+        assert re.search(r"waits  how many days\?$", out, re.MULTILINE)
+        assert "answer  triage runs resume TOKEN module:agent approve" in out
+
+    def test_a_question_that_came_too_late_says_so(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.write(
+            "late",
+            [
+                RunStarted("late", 0, 1.0, "ask", "fly"),
+                AttemptStarted("late", 1, 1.0, 1),
+                RunSuspended("late", 2, 2.0, 1, "digest", "may I?", expires=3.0),
+            ],
+        )
+        assert runs("show", "late") == 0
+        out = capsys.readouterr().out
+        assert "expires  1970-01-01 00:00:03Z, over: its token is refused" in out
+
+    def test_the_beginning_of_an_id_is_enough_where_one_run_begins_so(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("show", "waits") == 0
+        assert capsys.readouterr().out.startswith("run waits-1 of pay")
+        three.leave("waits-2", "look")
+        assert three("show", "waits") == 2
+        told = "triage: 2 runs begin with 'waits': waits-2, waits-1; give more of it\n"
+        assert capsys.readouterr().err == told
+        for given in ("wai", "nothing", "", "\x00"):
+            assert three("show", given) == 2
+            assert "the store knows no run" in capsys.readouterr().err
+
+    def test_json_has_all_there_is_to_know(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("show", "waits-1", "--json") == 0
+        out = capsys.readouterr().out
+        assert out.count("\n") == 1
+        found = json.loads(out)
+        assert (found["status"], found["task"], found["steps"]) == ("suspended", "order 17", 1)
+        assert found["waits"]["doubt"] is True
+        assert found["waits"]["call"] == found["calls"][0]["key"]
+        assert found["calls"][0]["outcome"] == "in_doubt"
+        assert found["attempts"][0]["diagnosis"]["cause"] == "in_doubt"
+        assert set(found["usage"]) == {"input_tokens", "output_tokens", "cost_usd", "calls"}
+        assert three("show", "left-1", "--json") == 0
+        left = json.loads(capsys.readouterr().out)
+        assert set(left) == set(found)
+        assert left["waits"] is None
+
+    def test_events_are_the_journal(
+        self, three: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert three("show", "waits-1", "--events") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [loads(line) for line in lines] == three.read("waits-1")
+
+    def test_of_many_steps_the_newest_are_shown(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.write("long", run_of("long", 100))
+        capsys.readouterr()
+        assert runs("show", "long", "--events") == 0
+        assert len(capsys.readouterr().out.splitlines()) == 102
+
+
+class TestHostile:
+    @pytest.fixture
+    def hostile(self, runs: Office) -> Office:
+        """A run whose every text would steer a terminal, and holds a key, as other hands may store it."""
+        now, rid = time.time(), "bad"
+        text = f"\x1b[2J\x1b]0;title\x07[red]x[/red]\r\n {KEY}"
+        step = Step(
+            action=text,
+            tool_called="t\x07ool",
+            tool_input={"password": "hunter22", text: 1},
+            tool_output=text,
+        )
+        events: list[Event] = [
+            RunStarted(rid, 0, now, "\x1b[31mred", text, {"api_key": "abcdefgh1"}, (text,)),
+            AttemptStarted(rid, 1, now, 1, hint=text),
+            StepRecorded(rid, 2, now, 1, 0, step),
+            StateUpdated(rid, 3, now, 1, {"token": "hunter22hunter22"}),
+            RunSuspended(rid, 4, now, 1, "digest", text, {"password": "hunter22"}),
+        ]
+        runs.write(rid, events)
+        return runs
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [("list",), ("list", "--json"), ("show",), ("show", "--json"), ("show", "--events")],
+    )
+    def test_nothing_steers_the_terminal_and_nothing_secret_is_shown(
+        self, arguments: tuple[str, ...], hostile: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        run = ("bad",) if arguments[0] == "show" else ()
+        assert hostile(arguments[0], *run, *arguments[1:]) == 0
+        out, err = capsys.readouterr()
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out + err)
+        for secret in (KEY, "hunter22", "abcdefgh1"):
+            assert secret not in out + err
+
+    def test_control_characters_without_a_secret_are_shown_as_escapes(
+        self, hostile: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        capsys.readouterr()
+        assert hostile("show", "bad") == 0
+        out = capsys.readouterr().out
+        assert r"of \x1b[31mred: suspended" in out
+        assert r"t\x07ool(" in out
+        assert "[red]x[/red]" in out
+
+
+class TestPrune:
+    @pytest.fixture
+    def old(self, three: Office) -> Office:
+        """Beside the three, a run of long ago that is over; by the store's clock it ended now."""
+        events: list[Event] = [
+            RunStarted("old-1", 0, 1.0, "look", "fly"),
+            RunFinished("old-1", 1, 2.0, "done"),
+        ]
+        three.write("old-1", events)
+        return three
+
+    @pytest.mark.parametrize(
+        ("arguments", "count"),
+        [
+            (("--keep", "0"), 2),
+            (("--keep", "1"), 1),
+            (("--keep", "5"), 0),
+            (("--older-than", "1h"), 0),
+        ],
+    )
+    def test_what_has_ended_goes_and_what_is_open_stays(
+        self,
+        arguments: tuple[str, ...],
+        count: int,
+        old: Office,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        capsys.readouterr()
+        assert old("prune", *arguments) == 0
+        assert capsys.readouterr().out == f"{count} run{'' if count == 1 else 's'} removed\n"
+        left = {info.run_id for info in old.do(lambda store: store.runs())}
+        assert len(left) == 4 - count
+        assert {"waits-1", "left-1"} <= left
+
+    def test_a_dry_run_counts_and_removes_nothing(
+        self, old: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for arguments, count in (
+            (("--keep", "0"), "2 runs"),
+            (("--keep", "1"), "1 run"),
+            (("--older-than", "4w"), "1 run"),
+            (("--older-than", "4w", "--keep", "2"), "0 runs"),
+        ):
+            capsys.readouterr()
+            assert old("prune", *arguments, "--dry-run") == 0
+            told = f"{count} would be removed, by the times of their last events\n"
+            assert capsys.readouterr().out == told
+        assert len(old.do(lambda store: store.runs())) == 4
+
+    @pytest.mark.parametrize("text", ["30", "d", "-1d", "1y", "1e3s", "٣d", "", "1d 2h"])
+    def test_a_length_of_time_is_a_number_and_a_unit(
+        self, text: str, old: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert old("prune", f"--older-than={text}") == 2
+        assert "must be a number and a unit: 90s, 30m, 12h, 30d, 4w" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--keep", "-1")])
+    def test_what_may_go_must_be_said(
+        self, arguments: tuple[str, ...], old: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert old("prune", *arguments) == 2
+        assert "--keep" in capsys.readouterr().err
+        assert len(old.do(lambda store: store.runs())) == 4

@@ -1,0 +1,167 @@
+"""A fault that equals one judged before is answered where the run stands; all else goes to a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triage import Diagnosis, FailureType, RulesClassifier, Severity, Step, Trajectory
+from triage.classifiers import RULES, Override, Rule
+from triage.classifiers._consult import consult
+from triage.failures import ErrorInfo
+
+pytestmark = pytest.mark.anyio
+DOWN = ErrorInfo("APIError", mro=("lib.APIError",), message="503", status_code=503)
+STEP = Step(tool_called="search", tool_input={"q": 1}, tool_output="nothing")
+
+
+class Told(RulesClassifier):
+    """Notes the threads it was asked in."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.threads: list[threading.Thread] = []
+
+    def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
+        self.threads.append(threading.current_thread())
+        return super().classify(trajectory, task)
+
+
+async def asked(classifier: Told, trajectory: Trajectory) -> Diagnosis:
+    return await consult(classifier, trajectory, trajectory.task)
+
+
+def knowing(**options: Any) -> Told:
+    """One that has judged DOWN already."""
+    classifier = Told(**options)
+    classifier.classify(Trajectory(error=DOWN))
+    classifier.threads.clear()
+    return classifier
+
+
+async def test_an_equal_fault_is_answered_without_a_thread() -> None:
+    classifier = Told()
+    first = await asked(classifier, Trajectory([STEP], error=DOWN, task="a"))
+    again = await asked(classifier, Trajectory([STEP, STEP], error=DOWN._replace(), task="b"))
+    assert first == again
+    [thread] = classifier.threads
+    assert thread is not threading.current_thread()
+
+
+def same(steps: int) -> list[Step]:
+    return [STEP] * steps
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "options"),
+    [
+        (Trajectory([STEP], error=DOWN._replace(message="another")), {}),
+        (Trajectory([STEP], error=DOWN._replace(body={"error": "x"})), {}),
+        (Trajectory([STEP]), {}),
+        (Trajectory(same(3), error=DOWN), {}),
+        (Trajectory(same(2) * 20, error=DOWN), {}),
+        (Trajectory([STEP], error=DOWN, tools={"open": None}), {}),
+        (Trajectory([STEP], error=DOWN), {"tools": ["open"]}),
+        (Trajectory([STEP], error=DOWN, constraints=("nothing",)), {}),
+        (Trajectory([STEP], error=DOWN), {"constraints": ["nothing"]}),
+        (Trajectory([STEP], error=DOWN), {"overrides": [Override(Severity.FATAL, tool="search")]}),
+    ],
+    ids=[
+        "message",
+        "body",
+        "none",
+        "loop",
+        "long",
+        "unknown",
+        "own-manifest",
+        "constraint",
+        "own-constraint",
+        "override",
+    ],
+)
+async def test_anything_else_goes_to_classify(
+    trajectory: Trajectory, options: dict[str, Any]
+) -> None:
+    classifier = knowing(**options)
+    found = await asked(classifier, trajectory)
+    assert len(classifier.threads) == 1
+    assert found == RulesClassifier(**options).classify(trajectory)
+
+
+async def test_no_function_of_the_users_runs_in_the_event_loop() -> None:
+    threads: list[threading.Thread] = []
+
+    def here(_: object) -> bool:
+        threads.append(threading.current_thread())
+        return True
+
+    for options in ({"constraints": [here]}, {"overrides": [Override(Severity.FATAL, when=here)]}):
+        classifier = knowing(**options)
+        threads.clear()
+        await asked(classifier, Trajectory([STEP], error=DOWN))
+        await asked(classifier, Trajectory([STEP], error=DOWN, constraints=(here,)))
+        assert threads
+        assert threading.current_thread() not in threads
+
+
+def test_what_is_remembered_is_of_one_classifier() -> None:
+    gone = FailureType.EXTERNAL_FAULT
+    mine = Rule("mine", gone, "gone", "status", ("503",), Severity.FATAL)
+    trajectory = Trajectory(error=DOWN)
+    default, own = RulesClassifier(), RulesClassifier((mine, *RULES))
+    assert default.classify(trajectory).severity == "retriable"
+    assert own.remembered(trajectory) is None
+    assert own.classify(trajectory).severity == "fatal"
+    assert own.remembered(trajectory) == own.classify(trajectory)
+
+
+FAULTS: tuple[Callable[[], ErrorInfo], ...] = (
+    lambda: DOWN,
+    lambda: DOWN._replace(status_code=401),
+    lambda: ErrorInfo("KeyError", mro=("builtins.KeyError",), message="'x'"),
+    lambda: DOWN._replace(hint={"failure_type": "goal_drift"}),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(FAULTS), st.integers(0, 20), st.sampled_from(["", "open"])),
+        max_size=12,
+    )
+)
+def test_what_is_remembered_is_what_would_be_said(
+    cases: list[tuple[Callable[[], ErrorInfo], int, str]],
+) -> None:
+    classifier = RulesClassifier()
+    for make, length, tool in cases:
+        steps = [
+            Step(tool_called=tool or "search", tool_output=str(at // 3)) for at in range(length)
+        ]
+        trajectory = Trajectory(steps, error=make(), tools={"search": None} if tool else None)
+        remembered = classifier.remembered(trajectory)
+        assert remembered in (None, RulesClassifier().classify(trajectory))
+        classifier.classify(trajectory)
+
+
+def test_many_threads_may_ask_one_classifier() -> None:
+    classifier = RulesClassifier()
+    wrong: list[object] = []
+
+    def ask(status: Iterator[int]) -> None:
+        for code in status:
+            error = DOWN._replace(message=f"n {code}")
+            found = classifier.classify(Trajectory(error=error))
+            if found.failure_type != "external_fault":
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask, args=(iter(range(600)),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

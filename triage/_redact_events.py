@@ -1,0 +1,101 @@
+"""Events as they may leave the process: `redacted`."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ._plain import plain
+from .actions import RecoveryAction
+from .diagnosis import Diagnosis, Evidence
+from .events import CallFinished, Event, RunFinished, StepRecorded
+from .failures import ErrorInfo
+from .steps import Step
+
+if TYPE_CHECKING:
+    from ._redactor import Redactor
+
+T = TypeVar("T")
+
+_AS_THEY_ARE = frozenset({
+    "run_id", "seq", "time", "attempt", "v", "parent", "key", "idempotency_key", "token_digest", "subject",
+    "tool", "effect", "outcome", "status", "decision", "unstored", "type_name", "module", "mro", "phase",
+    "relation", "failure_type", "severity", "level", "usage", "rule", "candidates",
+})  # fmt: skip
+"""What the journal is read by: ids, digests, words of ours and names in code. Nobody's data is in them."""
+
+_ROWS = (Evidence, ErrorInfo)
+
+
+def redacted(event: Event, redactor: Redactor) -> Event:
+    """The event without secrets in anything that was given; the very same object where there are none.
+
+    Results that were changed are no longer `exact`: a reader must not take them for what was answered.
+    """
+    if isinstance(event, StepRecorded):
+        step = event.step
+        clean = _step(step, redactor)
+        return event if clean is step else event._replace(step=clean)
+    changed = _changed(event, redactor)
+    if not changed:
+        return event
+    if "result" in changed and isinstance(event, CallFinished | RunFinished):
+        changed["exact"] = False
+    return cast("Event", cast("Any", event)._replace(**changed))
+
+
+def _step(step: Step, redactor: Redactor) -> Step:
+    # Positions 1 to 7 are the texts and the tool's data: steps come often, names cost time.
+    metadata = step[10]
+    looked_at = step[1:8] if metadata is None else (*step[1:8], metadata)
+    if redactor.clears(looked_at):
+        return step
+    changed = _changed(step, redactor)
+    return step._replace(**changed) if changed else step
+
+
+def _changed(record: Any, redactor: Redactor) -> dict[str, Any]:
+    """The fields of an event, or of a value in one, that held secrets, as they may be shown."""
+    changed: dict[str, Any] = {}
+    for name in _shown(record.__class__):
+        given = getattr(record, name)
+        clean = _clean(given, redactor)
+        if clean is not given:
+            changed[name] = clean
+    return changed
+
+
+@cache
+def _shown(cls: Any) -> tuple[str, ...]:
+    names = (
+        tuple(entry.name for entry in dataclasses.fields(cls))
+        if dataclasses.is_dataclass(cls)
+        else cls._fields
+    )
+    return tuple(name for name in names if name not in _AS_THEY_ARE)
+
+
+def _clean(given: Any, redactor: Redactor) -> Any:
+    kind = given.__class__
+    if kind is str:
+        return redactor.text(given)
+    if kind in _ROWS:
+        changed = _changed(given, redactor)
+        return given._replace(**changed) if changed else given
+    if isinstance(given, Diagnosis | RecoveryAction):
+        changed = _changed(given, redactor)
+        return dataclasses.replace(cast("Any", given), **changed) if changed else given
+    if kind is tuple:
+        clean = tuple(_clean(item, redactor) for item in given)
+        return given if all(map(_same, clean, given)) else clean
+    if given is None or isinstance(given, Enum) or redactor.clears((given,)):
+        return given
+    # What has no JSON form has one when it is stored, and what it says then may be a secret.
+    value, changed_ = redactor.value(plain(given))
+    return value if changed_ else given
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other

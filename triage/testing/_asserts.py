@@ -1,0 +1,281 @@
+"""`assert_recovers` and `assert_escalates`: what a policy makes of faults, as a test says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from triage import Agent
+from triage._options import check_count, check_number, misuse
+from triage.errors import (
+    TriageAbortError,
+    TriageError,
+    TriageEscalationError,
+    TriageFatalError,
+    TriageSuspendedError,
+    UsageError,
+)
+from triage.redact import redact
+
+from ._account import Account, account, failed
+from ._agents import has_faults_of, observed, wrap
+from ._crash import Crash
+from ._plan import FaultPlan
+from ._time import VirtualTime
+
+if TYPE_CHECKING:
+    from triage import Environment
+    from triage.events import Event
+
+ANYTHING: Any = type("Anything", (), {"__repr__": lambda _self: "ANYTHING"})()
+"""For `result`: whatever it is."""
+_MOST_RESTARTS = 10
+_ENDINGS = (TriageEscalationError, TriageSuspendedError, TriageAbortError, TriageFatalError)
+
+
+async def assert_recovers(  # noqa: PLR0913 - what may be expected of a run, each with a default
+    agent: Any,
+    task: Any,
+    plan: FaultPlan | None = None,
+    *,
+    result: Any = ANYTHING,
+    at_most_attempts: int | None = None,
+    within_s: float | None = None,
+    effects: Mapping[str, int] | None = None,
+    allow_unreached: bool = False,
+    environment: Environment | None = None,
+    real_seconds: float = 10.0,
+    **arguments: Any,
+) -> Account:
+    """Run an agent among a plan's faults and expect a result; what the run did.
+
+    agent: an `Agent`, or an agent function, which then gets the recommended policy. plan: put to the
+    tools and clients with `wrap_tool` and `wrap_client`; the agent itself is wrapped here if the plan
+    names it. After a `crash()` the run is recovered from its store, which must be a durable one.
+    arguments: for the agent function.
+
+    result: what must come back, or a function that says whether it is right. at_most_attempts: the most
+    it may need. within_s: seconds on the run's clock. effects: how often each of these tools must have
+    taken effect. allow_unreached: a fault that was named and never came is no failure. environment:
+    None is a new `VirtualTime()`. real_seconds: after so many seconds of real time the run hangs.
+
+    Raises AssertionError, with attempts, diagnoses, actions and faults, where the run ends otherwise; and
+    always where a call with the effect `once` or `unknown` took effect twice.
+    """
+    __tracebackhide__ = True
+    _check_bounds(at_most_attempts, within_s, effects, real_seconds)
+    done = await _tried(agent, task, plan, environment, real_seconds, arguments)
+    if done.error is not None:
+        raise failed(done, ["the run did not recover", *_unsuspended(done)], done.error)
+    problems = _result_problems(result, done.result)
+    problems += _problems(done, at_most_attempts, within_s, effects, allow_unreached=allow_unreached)
+    if problems:
+        raise failed(done, problems, None)
+    return done
+
+
+async def assert_escalates(  # noqa: PLR0913 - what may be expected of a run, each with a default
+    agent: Any,
+    task: Any,
+    plan: FaultPlan | None = None,
+    *,
+    because: str | None = None,
+    ends_in: type[TriageError] = TriageEscalationError,
+    at_most_attempts: int | None = None,
+    within_s: float | None = None,
+    effects: Mapping[str, int] | None = None,
+    allow_unreached: bool = False,
+    environment: Environment | None = None,
+    real_seconds: float = 10.0,
+    **arguments: Any,
+) -> Account:
+    """As `assert_recovers`, for a run that must stop and hand over; what the run did.
+
+    because: the failure type or the cause of the last diagnosis, as a member or its value; None: any.
+    ends_in: `TriageEscalationError`; or `TriageSuspendedError`, `TriageAbortError`, `TriageFatalError`.
+    """
+    __tracebackhide__ = True
+    _check_bounds(at_most_attempts, within_s, effects, real_seconds)
+    if not isinstance(ends_in, type) or not issubclass(ends_in, _ENDINGS):
+        names = ", ".join(kind.__name__ for kind in _ENDINGS)
+        raise misuse("assert_escalates(ends_in=…)", ends_in, f"one of {names}")
+    done = await _tried(agent, task, plan, environment, real_seconds, arguments)
+    if done.error is None:
+        raise failed(done, ["the run came to a result, and was to stop"], None)
+    problems: list[str] = []
+    if not isinstance(done.error, ends_in):
+        problems.append(f"it ended in {type(done.error).__name__}, not in {ends_in.__name__}")
+    diagnosis = getattr(done.error, "diagnosis", None)
+    if because is not None and (
+        diagnosis is None or because not in (diagnosis.failure_type, diagnosis.cause)
+    ):
+        problems.append(f"it ended because of {diagnosis}, not of {because}")
+    problems += _problems(done, at_most_attempts, within_s, effects, allow_unreached=allow_unreached)
+    if problems:
+        raise failed(done, problems, done.error)
+    return done
+
+
+def assert_recovers_sync(
+    agent: Any, task: Any, plan: FaultPlan | None = None, *, backend: str = "asyncio", **expected: Any
+) -> Account:
+    """`assert_recovers` for a plain test function. backend: `asyncio` or `trio`."""
+    __tracebackhide__ = True
+    return _in_loop(partial(assert_recovers, agent, task, plan, **expected), backend)
+
+
+def assert_escalates_sync(
+    agent: Any, task: Any, plan: FaultPlan | None = None, *, backend: str = "asyncio", **expected: Any
+) -> Account:
+    """`assert_escalates` for a plain test function. backend: `asyncio` or `trio`."""
+    __tracebackhide__ = True
+    return _in_loop(partial(assert_escalates, agent, task, plan, **expected), backend)
+
+
+def _in_loop(call: Callable[[], Any], backend: str) -> Account:
+    import anyio
+
+    __tracebackhide__ = True
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:  # no event loop: that is where this belongs
+        return cast("Account", anyio.run(call, backend=backend))
+    raise UsageError("the sync form cannot be used in async code; await the one without _sync")
+
+
+# Running it ---------------------------------------------------------------------------------------
+
+
+async def _tried(
+    agent: Any,
+    task: Any,
+    plan: FaultPlan | None,
+    environment: Environment | None,
+    real_seconds: float,
+    arguments: dict[str, Any],
+) -> Account:
+    import anyio
+
+    if plan is not None and not isinstance(plan, FaultPlan):
+        raise misuse("assert_recovers(plan)", plan, "a FaultPlan or None", "write FaultPlan({…})")
+    if not isinstance(agent, Agent):
+        agent = Agent(agent)
+    if plan is not None and plan.names(agent.name) and not has_faults_of(agent, plan):
+        agent = wrap(plan, agent)
+    env = VirtualTime() if environment is None else environment
+    events: list[Event] = []
+    watched = observed(agent, env, events.append)
+    began = env.monotonic()
+    told = partial(account, events, plan=plan)
+    with anyio.move_on_after(real_seconds) as scope:
+        result, error, restarts = await _lived(watched, task, arguments, events)
+    if scope.cancelled_caught:
+        raise failed(told(seconds=env.monotonic() - began), [_hung(real_seconds)], None)
+    if restarts:
+        events[:] = await watched.store.read(events[0].run_id)
+    return told(result=result, error=error, seconds=env.monotonic() - began, restarts=restarts)
+
+
+async def _lived(
+    agent: Agent[Any], task: Any, arguments: dict[str, Any], events: list[Event]
+) -> tuple[Any, TriageError | None, int]:
+    """Run to the end, over any number of crashes: the result, or the error, and how often it was restarted."""
+    restarts = 0
+    following: Callable[[], Any] = partial(agent.run, task, **arguments)
+    while True:
+        try:
+            return await following(), None, restarts
+        except UsageError:
+            raise
+        except TriageError as error:
+            return None, error, restarts
+        except Crash as crash:
+            if not getattr(agent.store, "durable", True) or not events:
+                raise UsageError(
+                    f"{crash}, and what was recorded died with it: a run that is to survive needs a "
+                    'durable store, such as Agent(…, store="sqlite:///test.db")'
+                ) from crash
+            restarts += 1
+            if restarts > _MOST_RESTARTS:
+                raise
+            following = partial(_recovered, agent, events[0].run_id, task, arguments)
+
+
+async def _recovered(agent: Agent[Any], run_id: str, task: Any, arguments: dict[str, Any]) -> Any:
+    """Take the run over; one that nothing was stored of starts anew, as its caller would start it."""
+    if await agent.store.info(run_id) is None:
+        return await agent.run(task, run_id=run_id, **arguments)
+    return await agent.recover(run_id)
+
+
+def _hung(seconds: float) -> str:
+    return (
+        f"the run hangs: {seconds:g} s of real time have passed. Something never comes back and nothing "
+        "ends it: give the tool a timeout=…, or the agent Limits(attempt_seconds=…)"
+    )
+
+
+# What was expected --------------------------------------------------------------------------------
+
+
+def _check_bounds(
+    attempts: object, within_s: object, effects: object, real_seconds: object
+) -> None:
+    if attempts is not None:
+        check_count("at_most_attempts", attempts, 1, "None for any number")
+    if within_s is not None:
+        check_number("within_s", within_s, "seconds", remedy="None for any time")
+    check_number("real_seconds", real_seconds, "seconds", above=True)
+    if effects is None:
+        return
+    if not isinstance(effects, Mapping):
+        raise misuse("effects", effects, "a mapping of tools to counts", 'write effects={"charge": 1}')
+    for tool, times in cast("Mapping[Any, Any]", effects).items():
+        check_count(f"effects[{tool!r}]", times, 0, "it counts how often the tool took effect")
+
+
+def _result_problems(wanted: Any, found: Any) -> list[str]:
+    if wanted is ANYTHING:
+        return []
+    # A class or a function says whether the result is right; any other value must be equal to it.
+    if callable(wanted):
+        right = isinstance(found, wanted) if isinstance(wanted, type) else bool(wanted(found))
+        name = getattr(wanted, "__name__", repr(wanted))
+        return [] if right else [redact(f"the result is wrong: {name} refused {found!r}"[:500])]
+    return [] if found == wanted else [redact(f"the result is {found!r}, not {wanted!r}"[:500])]
+
+
+def _problems(
+    done: Account,
+    attempts: int | None,
+    within_s: float | None,
+    effects: Mapping[str, int] | None,
+    *,
+    allow_unreached: bool,
+) -> list[str]:
+    problems = list(done.repeated)
+    if attempts is not None and done.attempts > attempts:
+        problems.append(f"it took {done.attempts} attempts, and {attempts} were allowed")
+    if within_s is not None and done.seconds > within_s:
+        problems.append(f"it took {done.seconds:g} s, and {within_s:g} s were allowed")
+    happened = done.effects
+    for tool, times in (effects or {}).items():
+        if happened[tool] != times:
+            problems.append(f"{tool} took effect {happened[tool]} times, not {times}")
+    if done.plan is not None and not allow_unreached:
+        problems += [
+            f"a fault never came, so the test proves nothing about it: {done.plan.missed(place)}"
+            for place in done.plan.unreached
+        ]
+    return problems
+
+
+def _unsuspended(done: Account) -> list[str]:
+    """What helps where a run waits for a person."""
+    if not isinstance(done.error, TriageSuspendedError):
+        return []
+    return [
+        "it waits for a person, as it cannot know whether a call took effect. If that is right, expect "
+        "it: assert_escalates(…, ends_in=TriageSuspendedError)"
+    ]
