@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help demo test lint check bench clean
+.PHONY: help demo test lint check bench crash clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -35,6 +35,11 @@ check: lint test ## all of it: the same as continuous integration
 bench: $(READY) ## figures side by side with other packages and how good diagnoses are
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.diagnosis
+
+crash: $(READY) ## thousands of runs killed at every point and recovered: RUNS=2000 SECONDS=600 STORES="sqlite postgres"
+	@for store in $(or $(STORES),sqlite postgres); do \
+		$(BIN)/python tests/crash_matrix.py --store $$store --runs $(or $(RUNS),2000) --seconds $(or $(SECONDS),600) || exit 1; \
+	done
 
 clean: ## forget the virtual environments and caches
 	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

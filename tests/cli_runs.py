@@ -34,8 +34,9 @@ class Office:
     def do(self, work: Callable[[Store], Awaitable[T]]) -> T:
         """Something with the store, which is closed again."""
 
+        store = open_store(self.text)
+
         async def done() -> T:
-            store = open_store(self.text)
             try:
                 return await work(store)
             finally:
@@ -73,10 +74,15 @@ class Office:
     def run(self, function: Any, task: str, run_id: str, **options: Any) -> Any:
         """Run an agent function to its end: its result; the token where it waits."""
 
-        async def work(store: Store) -> Any:
+        store = open_store(self.text)
+        agent = Agent(function, store=store, **options)
+
+        async def work() -> Any:
             try:
-                return await Agent(function, store=store, **options).run(task, run_id=run_id)
+                return await agent.run(task, run_id=run_id)
             except TriageSuspendedError as error:
                 return error.token
+            finally:
+                await store.close()
 
-        return self.do(work)
+        return anyio.run(work)

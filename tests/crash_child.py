@@ -19,7 +19,7 @@ from triage.errors import AlreadyResumed, TriageSuspendedError
 from triage.events import Event, RunFinished, StepRecorded
 from triage.stores import Store
 
-LEASE_S = 0.3
+LEASE_S = 0.1
 """Seconds: whoever finds a run whose owner died while it answered waits so long."""
 EXPECTED = ["task", 10, 20, "paid 5", "paid 7"]
 

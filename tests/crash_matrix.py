@@ -21,6 +21,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +79,7 @@ class Matrix:
             failed = "the last process came to no end"
         self.points = max([0, *map(int, place.noted("points"))])
         for name in place.noted("modules"):
-            if name.startswith("triage"):
+            with suppress(ImportError):
                 importlib.import_module(name)  # so that the next child need not
         if not failed:
             shutil.rmtree(folder)
@@ -142,7 +143,9 @@ def main() -> int:
     options = parser.parse_args()
     ends = time.monotonic() + options.seconds
     total: Counter[str] = Counter()
-    folder = Path(tempfile.mkdtemp(prefix="triage-crash-"))
+    # A kill loses nothing that was written, so a disk in memory shows the same in less time.
+    fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="triage-crash-", dir=fast))
     with Opened(options.store, folder) as opened:
         opened.new()  # names the schema
         matrix = Matrix(opened, folder, options.seed)

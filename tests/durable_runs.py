@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig  # noqa: F401 - what a first failure imports looks at the disk, which no event loop may
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,8 +12,8 @@ from triage import Abort, Agent, FailurePolicy, Limits, Step, Suspend, tool
 
 @tool(effect="once")
 async def charge(order: str) -> str:
-    with Path("charged.txt").open("a", encoding="utf-8") as file:  # noqa: ASYNC230 - a few bytes
-        file.write(f"{order}\n")
+    async with await anyio.open_file("charged.txt", "a", encoding="utf-8") as file:
+        await file.write(f"{order}\n")
     raise TimeoutError("the bank did not answer")
 
 
@@ -50,7 +49,7 @@ async def interrupted(_task: str) -> None:
 
 async def waits(task: str, *, record_step: Any) -> str:
     record_step(Step(action="wait"))
-    if Path("go").exists():  # noqa: ASYNC240 - a look at one name
+    if await anyio.Path("go").exists():
         return f"{task} is done"
     print("ready", flush=True)  # noqa: T201 - its parent waits for it
     await anyio.sleep_forever()

@@ -65,8 +65,10 @@ class Bank:
             if run.attempt == 1:
                 raise ConnectionError("late")
 
-        options = {"environment": self.environment, "observers": [self.events.append]}
-        await Agent(works, **recovers(Rollback(2)), **options).run("t")
+        options = recovers(
+            Rollback(2), environment=self.environment, observers=[self.events.append]
+        )
+        await Agent(works, **options).run("t")
 
 
 async def test_it_is_tried_again_as_often_as_it_says_and_each_try_is_journalled() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from triage import (
     Retry,
     Run,
     StoreError,
+    TriageEscalationError,
     TriageSuspendedError,
 )
 from triage.events import CallFinished, CallStarted
+from triage.stores import SQLiteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -207,11 +211,19 @@ async def test_what_has_completed_is_reused_by_the_next_process(tmp_path: Path) 
     assert did == ["a", "b", "cut"]
 
 
-class Bank:
-    """Dies in the middle of its first payment; has paid or not, takes its key or not."""
+def left(database: Path, copy: Path) -> None:
+    """Keep what a crash would leave now."""
+    copy.parent.mkdir()
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
 
-    def __init__(self, *, keyed: bool) -> None:
+
+class Bank:
+    """Is left in the middle of its first payment: what the store holds then is what a crash leaves."""
+
+    def __init__(self, folder: Path, *, keyed: bool) -> None:
         self.paid: list[str] = []
+        self.folder = folder
         self.keyed = keyed
         self.pay: Any = triage.tool(effect="once", name="pay")(self._pay)
 
@@ -219,36 +231,55 @@ class Bank:
         first = not self.paid
         self.paid.append(triage.current_call().idempotency_key if self.keyed else "paid")
         if first:
-            await anyio.lowlevel.checkpoint()
-            raise Killed
+            await triage.current_run().flush()
+            left(self.folder / "first" / "runs.db", self.folder / "left" / "runs.db")
         return "receipt"
 
     async def works(self, task: str) -> str:
         result: str = await self.pay(100)
         return result
 
+    async def recovered(self, **options: Any) -> Any:
+        """The run in the process that finds what was left."""
+        for folder in ("first", "left"):
+            (self.folder / folder).mkdir(exist_ok=True)
+            store = SQLiteStore(self.folder / folder / "runs.db")
+            agent = Agent(self.works, store=store, **options)
+            try:
+                if folder == "left":
+                    return await agent.recover("run")
+                await agent.run("t", run_id="run")
+            finally:
+                await store.close()
+        raise AssertionError
+
 
 async def test_a_call_that_was_cut_off_is_asked_about(tmp_path: Path) -> None:
-    bank = Bank(keyed=False)
+    bank = Bank(tmp_path, keyed=False)
     with pytest.raises(TriageSuspendedError, match=r'did pay with \{"cents": 100\} happen'):
-        await in_two_processes(bank.works, tmp_path)
+        await bank.recovered()
     assert bank.paid == ["paid"]
 
 
 async def test_a_call_that_was_cut_off_may_be_repeated_where_its_tool_had_taken_the_key(
     tmp_path: Path,
 ) -> None:
-    bank = Bank(keyed=True)
-    assert await in_two_processes(bank.works, tmp_path) == "receipt"
+    bank = Bank(tmp_path, keyed=True)
+    assert await bank.recovered() == "receipt"
     assert len(bank.paid) == 2
     assert len(set(bank.paid)) == 1
 
 
 async def test_a_call_that_was_cut_off_follows_the_choice_made(tmp_path: Path) -> None:
-    bank = Bank(keyed=False)
-    options: dict[str, Any] = {"durability": Durability(on_in_doubt="rerun")}
-    assert await in_two_processes(bank.works, tmp_path, **options) == "receipt"
+    bank = Bank(tmp_path, keyed=False)
+    assert await bank.recovered(durability=Durability(on_in_doubt="rerun")) == "receipt"
     assert bank.paid == ["paid", "paid"]
+
+    bank = Bank(tmp_path / "other", keyed=False)
+    bank.folder.mkdir()
+    with pytest.raises(TriageEscalationError, match="did pay with"):
+        await bank.recovered(durability=Durability(on_in_doubt="fail"))
+    assert bank.paid == ["paid"]
 
 
 async def test_a_sync_read_in_the_event_loop_holds_nobody_up(tmp_path: Path) -> None:

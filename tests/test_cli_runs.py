@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_runs import Office
-from runs_agents import asking, ask, look, pay
+from runs_agents import ask, asking, look, pay
 from store_runs import run_of
 
 from triage import Step
@@ -53,7 +53,16 @@ class TestList:
         assert three("list") == 0
         out, err = capsys.readouterr()
         lines = out.splitlines()
-        assert lines[0].split() == "run agent status started age events claims lease".split()
+        assert lines[0].split() == [
+            "run",
+            "agent",
+            "status",
+            "started",
+            "age",
+            "events",
+            "claims",
+            "lease",
+        ]
         assert [line.split()[:3] for line in lines[1:]] == [
             ["left-1", "look", "running"],
             ["waits-1", "pay", "suspended"],
@@ -119,7 +128,7 @@ class TestList:
 MISUSES: dict[str, tuple[list[str], str]] = {
     "no store": (["list"], "--store sqlite:///runs.db, or TRIAGE_STORE"),
     "memory": (["list", "--store", "memory:"], "ends with its process"),
-    "no such kind": (["list", "--store", "sqlit:///x"], 'did you mean "sqlite"?'),
+    "no such kind": (["list", "--store", "sqlit:///x"], "did you mean 'sqlite'?"),
     "no such file": (["list", "--store", "sqlite:///none.db"], "there is no file"),
     "a status": (["list", "--status", "dead"], "dead_letter"),
     "a limit": (["list", "--limit", "0"], "--limit must be a whole number from 1, not 0"),
@@ -283,8 +292,9 @@ class TestHostile:
             RunStarted(rid, 0, now, "\x1b[31mred", text, {"api_key": "abcdefgh1"}, (text,)),
             AttemptStarted(rid, 1, now, 1, hint=text),
             StepRecorded(rid, 2, now, 1, 0, step),
-            StateUpdated(rid, 3, now, 1, {"token": "hunter22hunter22"}),
-            RunSuspended(rid, 4, now, 1, "digest", text, {"password": "hunter22"}),
+            StepRecorded(rid, 3, now, 1, 1, Step(tool_called="t\x07ool", tool_input=[1])),
+            StateUpdated(rid, 4, now, 1, {"token": "hunter22hunter22"}),
+            RunSuspended(rid, 5, now, 1, "digest", text, {"password": "hunter22"}),
         ]
         runs.write(rid, events)
         return runs
@@ -311,7 +321,7 @@ class TestHostile:
         assert hostile("show", "bad") == 0
         out = capsys.readouterr().out
         assert r"of \x1b[31mred: suspended" in out
-        assert r"t\x07ool(" in out
+        assert r"step 1  t\x07ool([1])" in out
         assert "[red]x[/red]" in out
 
 

@@ -221,15 +221,26 @@ def test_any_json_value_is_taken_and_a_clean_one_given_back(value: Any) -> None:
 
 
 def test_a_result_that_was_changed_is_not_exact() -> None:
-    done = events.CallFinished("r", 0, 0.0, 1, "k", "done", {"token": f"t-{CANARY}"})
+    done = events.CallFinished("r", 0, 0.0, 1, "k", "done", {"token": f"t-{CANARY}"}, typed=True)
     clean = redacted(done, REDACTOR)
     assert isinstance(clean, events.CallFinished)
     assert clean.result == {"token": HIDDEN}
     assert not clean.exact
+    assert not clean.typed
     failed = done._replace(result="fine", error=ErrorInfo("E", message=f"password={CANARY}"))
     kept = redacted(failed, REDACTOR)
     assert isinstance(kept, events.CallFinished)
     assert kept.exact
+
+
+def test_arguments_that_held_secrets_must_be_given_again() -> None:
+    started = events.RunStarted(
+        "r", 0, 0.0, "a", f"log in with sk-{CANARY}", {"city": "Rome", "password": CANARY}, ("db",)
+    )
+    clean = redacted(started, REDACTOR)
+    assert clean == started._replace(
+        task=f"log in with {HIDDEN}", args={"city": "Rome"}, unstored=("task", "db", "password")
+    )
 
 
 def test_an_object_is_judged_by_the_json_it_is_stored_as() -> None:

@@ -11,12 +11,14 @@ from triage.actions import Abort, Action, Escalate, Replan, Retry, Suspend
 from triage.diagnosis import Diagnosis
 from triage.errors import UsageError
 from triage.failures import FailureContext
+from triage.gates import RateGate, RetryBudget
 from triage.strategies import (
     Backoff,
     CircuitBreaker,
     Strategy,
     always,
     backoff_and_retry,
+    behind_gate,
     by_severity,
     chain,
     circuit_breaker,
@@ -26,6 +28,7 @@ from triage.strategies import (
     retry_with_tool_manifest,
     rollback_to_checkpoint,
     sequence,
+    within_budget,
 )
 from triage.taxonomy import FailureType, Severity
 
@@ -128,14 +131,14 @@ VALUES: list[tuple[Strategy, str]] = [
         backoff_and_retry(2, Backoff(base=0)),
         f"backoff_and_retry(max_attempts=2, backoff={Backoff(base=0)!r})",
     ),
-    (sequence(replan(), Abort()), "sequence(replan(hint=None, max_replans=3), Abort(reason=None))"),
+    (sequence(replan(), Abort()), f"sequence(replan(hint=None, max_replans=3), {Abort()!r})"),
     (
         chain(replan(), Abort(), (Abort,)),
-        "chain(replan(hint=None, max_replans=3), Abort(reason=None), after=(Abort,))",
+        f"chain(replan(hint=None, max_replans=3), {Abort()!r}, after=(Abort,))",
     ),
     (
         by_severity(Abort(), replanning=replan()),
-        "by_severity(Abort(reason=None), replanning=replan(hint=None, max_replans=3))",
+        f"by_severity({Abort()!r}, replanning=replan(hint=None, max_replans=3))",
     ),
 ]
 
@@ -184,7 +187,19 @@ def test_a_breaker_is_printed_with_its_numbers() -> None:
         (circuit_breaker, {"breaker": CircuitBreaker(), "inner": 5}, "circuit_breaker.inner"),
         (CircuitBreaker, {"failures": 0}, "CircuitBreaker.failures"),
         (CircuitBreaker, {"cooldown_s": 0}, "CircuitBreaker.cooldown_s"),
-        (CircuitBreaker, {"clock": 5}, "CircuitBreaker.clock"),
+        (CircuitBreaker, {"environment": 5}, "CircuitBreaker.environment"),
+        (CircuitBreaker, {"counts": 5}, "CircuitBreaker.counts"),
+        (CircuitBreaker, {"name": 5}, "CircuitBreaker.name"),
+        (within_budget, {"inner": own, "budget": 5}, "within_budget.budget must be a RetryBudget"),
+        (within_budget, {"inner": 5, "budget": RetryBudget()}, "within_budget.inner"),
+        (within_budget, {"inner": own, "budget": RetryBudget(), "key": 5}, "within_budget.key"),
+        (
+            within_budget,
+            {"inner": own, "budget": RetryBudget(), "otherwise": 5},
+            "within_budget.otherwise",
+        ),
+        (behind_gate, {"inner": own, "gate": 5}, "behind_gate.gate must be a RateGate"),
+        (behind_gate, {"inner": own, "gate": RateGate(), "key": None}, "behind_gate.key"),
         (chain, {"primary": replan, "fallback": own}, "chain.primary .* make one: replan"),
         (chain, {"primary": own, "fallback": own, "after": (replan,)}, "chain.after item"),
         (chain, {"primary": own, "fallback": own, "after": 5}, "chain.after item"),

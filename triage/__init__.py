@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._env import Environment
     from ._loop import Restarted
     from ._recorder import Guidance
+    from ._redactor import Redactor
     from ._reopen import Recovered
     from ._retry_layers import RetryLayer, retry_layers, single_retry_layer
     from ._run import Run, current_run
@@ -94,6 +95,7 @@ _HOMES = {
     "_loop": ("Restarted",),
     "_reopen": ("Recovered",),
     "_recorder": ("Guidance",),
+    "_redactor": ("Redactor",),
     "_retry_layers": ("RetryLayer", "retry_layers", "single_retry_layer"),
     "_run": ("Run", "current_run"),
     "actions": (
@@ -112,9 +114,9 @@ _HOMES = {
     "errors": (
         "AlreadyResumed", "AttemptInterrupted", "AttemptOver", "CircuitOpen", "DeadLetter",
         "ResultLost", "RetryBudgetSpent", "RunBusy", "RunOver", "StaleWriter", "StoreCorrupt",
-        "StoreError", "StoreFull", "StoreReadOnly", "StoreTooNew", "StoreUnavailable", "TokenExpired", "TriageAbortError",
-        "TriageError", "TriageEscalationError", "TriageFatalError", "TriageSuspendedError",
-        "UnknownRun", "UsageError",
+        "StoreError", "StoreFull", "StoreReadOnly", "StoreTooNew", "StoreUnavailable", "TokenExpired",
+        "TriageAbortError", "TriageError", "TriageEscalationError", "TriageFatalError",
+        "TriageSuspendedError", "UnknownRun", "UsageError",
     ),
     "events": ("Event",),
     "failures": ("Attempt", "ErrorInfo", "FailureContext", "Partial"),
@@ -173,6 +175,7 @@ __all__ = [
     "RateGate",
     "Recovered",
     "RecoveryAction",
+    "Redactor",
     "Replan",
     "Restarted",
     "ResultLost",

@@ -10,18 +10,20 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ._journal import WIDTH, Journal
-from .errors import StaleWriter
-from .events import RunFinished, RunSuspended
+from ._redact_events import redacted
+from .errors import StaleWriter, UsageError
+from .events import Event, RunFinished, RunSuspended
 from .observers import logger
 from .stores._lane import waiter, wake_all
 
 if TYPE_CHECKING:
+    from ._redactor import Redactor
     from .stores.base import Store
 
 BEATS = 3
@@ -33,7 +35,7 @@ class Keeper:
 
     flushed: how many events the store has. error: what the store failed with; from then on nothing is
     handed over. required: the run must end then; else it is `detached` and goes on without the store,
-    unless another process has taken it over.
+    unless another process has taken it over. redactor: hides what no store keeps; None hides nothing.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Keeper:
         flushed: int,
         lease_s: float,
         required: bool,
+        redactor: Redactor | None = None,
     ) -> None:
         self.store = store
         self.run_id = run_id
@@ -53,6 +56,7 @@ class Keeper:
         self.flushed = flushed
         self.lease_s = lease_s
         self.required = required
+        self.redactor = redactor
         self.error: BaseException | None = None
         self.detached = False
         self.over = False
@@ -60,6 +64,7 @@ class Keeper:
         self._records = records
         self._lock = threading.Lock()
         self._on_its_way = False
+        self._wanted = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         _heart.add(self)
 
@@ -69,6 +74,7 @@ class Keeper:
         """Hand what is new to the store, unless a batch is on its way; that one's end does it then."""
         with self._lock:
             start, stop = self.flushed, len(self._records) // WIDTH
+            self._wanted = stop
             if self._on_its_way or start >= stop:
                 return
             batch = Journal(self.run_id, self._records, start, stop)
@@ -79,8 +85,11 @@ class Keeper:
             self._on_its_way = True
         done = partial(self._done, stop)
         try:
+            events: Sequence[Event] = batch
+            if self.redactor is not None:
+                events = [redacted(event, self.redactor) for event in batch]
             self.store.submit(
-                self.run_id, batch, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
+                self.run_id, events, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
             )
         except Exception as error:  # noqa: BLE001 - a store that refuses is one that fails
             done(error)
@@ -96,9 +105,11 @@ class Keeper:
                 self._fail(error)
             ready = [entry for entry in self._waiting if error is not None or entry[0] <= stop]
             self._waiting = [entry for entry in self._waiting if entry not in ready]
+            more = self._wanted > stop
         for _, wake in ready:
             wake()
-        self.pump()
+        if more:
+            self.pump()
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
@@ -142,6 +153,18 @@ class Keeper:
         if self.error is not None and not self.detached:
             raise self.error
 
+    def refuse_secrets(self, values: Mapping[str, Any], allowed: frozenset[str]) -> None:
+        """Raise UsageError for state that holds a secret: the store would keep something else."""
+        if self.redactor is None:
+            return
+        looked_at = {key: value for key, value in values.items() if key not in allowed}
+        places = self.redactor.fields_of(looked_at, "state")
+        if places:
+            raise UsageError(
+                f"{places[0]} holds what looks like a secret, which no store keeps; leave it out, or "
+                "name its key in secret_ok=(…) to keep it in this process"
+            )
+
     # --- the lease ---
 
     @property
@@ -159,8 +182,8 @@ class Keeper:
                 await asyncio.wait_for(renewing, self.lease_s / BEATS)
         except StaleWriter as error:
             self._fail(error)
-        except Exception:  # noqa: BLE001 - the lease lasts for two more tries
-            logger.warning("run %s: its lease was not renewed", self.run_id, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the lease lasts for two more tries
+            logger.warning("run %s: its lease was not renewed: %r", self.run_id, error)
         self.renewed = time.monotonic()
 
 

@@ -20,11 +20,13 @@ from ._tries import pause_before
 from .errors import ResultLost
 from .events import EXACT, CallFinished, CallStarted
 from .observers import logger
+from .redact import HIDDEN
 from .state import Call, Compensation
 from .steps import Step
 from .taxonomy import UNSAFE
 
 if TYPE_CHECKING:
+    from ._session import Session
     from .failures import ErrorInfo
 
 __all__ = ["Begun", "Question", "Reused", "Undo", "begin", "fail", "finish", "pause"]
@@ -134,9 +136,15 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begu
     if tool.effect in UNSAFE:
         run.unsafe_begun()
         if session.durable:
-            # Whoever finds this call cut off must know that it may be repeated.
-            call.on_asked = partial(session.add, CallStarted, *fields, KEYED)
+            call.on_asked = partial(_note_key, session, fields)
     return begun
+
+
+def _note_key(session: Session, fields: tuple[Any, ...]) -> None:
+    """Whoever finds this call cut off must know that it may be repeated."""
+    session.add(CallStarted, *fields, KEYED)
+    if session.keeper is not None:
+        session.keeper.pump()
 
 
 def _known(
@@ -198,10 +206,16 @@ def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
             logger.debug("%s: its result is not the declared type: %s", tool.name, error)
     if call.exact:
         return plain(call.result)
+    known = str(call.result)[:MAX_ERROR]
+    why = (
+        "it held a secret, which no store keeps"
+        if HIDDEN in known
+        else "give the tool a return annotation that pydantic can validate, or return a value of JSON "
+        "types"
+    )
     raise ResultLost(
-        f"{tool.name} completed, but its result cannot be read back here; give the tool a return "
-        "annotation that pydantic can validate, or return a value of JSON types. What is known of it: "
-        f"{str(call.result)[:MAX_ERROR]}",
+        f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
+        f"{known}",
         tool=tool.name,
         key=call.key,
     )
@@ -239,7 +253,7 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     session, tool = run.session, begun.tool
     data, exact = plain_noting(result)
     typed = not exact and tool.returns.says_all(result, data)
-    if not (exact or typed):
+    if not (exact or typed) or _hidden(session, data):
         if session.live is None:
             session.live = {}
         session.live[begun.key] = result
@@ -247,6 +261,12 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     if tool.compensate is not None and not run.over:
         register(run, tool, begun.key, begun.bound, result)
     return result
+
+
+def _hidden(session: Session, data: Any) -> bool:
+    """Whether the store will keep less of a result than there is, since it holds a secret."""
+    redactor = session.config.durability.redactor if session.config.durable else None
+    return redactor is not None and not redactor.clears((data,))
 
 
 def fail(run: Recorder, begun: Begun, error: BaseException) -> None:

@@ -189,18 +189,22 @@ class Recorder:
             self._attend(seq)
         return seq
 
-    def update_state(self, values: Mapping[str, Any]) -> int:
+    def update_state(self, values: Mapping[str, Any], *, secret_ok: Iterable[str] = ()) -> int:
         """Merge top-level keys into the state; the id of the checkpoint made by it.
 
-        Values must be restorable from JSON: UsageError names the first that is not, its type and the
-        remedy, and nothing is recorded.
+        Values must be restorable from JSON, and hold no secret where a store keeps the run: UsageError
+        names the first that is not, its type and the remedy, and nothing is recorded. secret_ok: keys
+        that may hold one, which stays in this process.
         """
         self.check_open()
         if not isinstance(values, Mapping):
             raise UsageError(
                 str(refuse("update_state()", values, "a mapping", 'write update_state({"key": …})'))
             )
-        return self._record(StateUpdated, exact(dict(values), "state"))
+        kept = exact(dict(values), "state")
+        if self.session.keeper is not None:
+            self.session.keeper.refuse_secrets(kept, frozenset(secret_ok))
+        return self._record(StateUpdated, kept)
 
     def record_usage(self, usage: Usage) -> None:
         """Count what model calls consumed. Raises UsageError for anything but a `Usage`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ._plain import plain
 from .actions import RecoveryAction
 from .diagnosis import Diagnosis, Evidence
-from .events import CallFinished, Event, RunFinished, StepRecorded
+from .events import CallFinished, Event, RunFinished, RunStarted, StepRecorded
 from .failures import ErrorInfo
 from .steps import Step
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AS_THEY_ARE = frozenset({
-    "run_id", "seq", "time", "attempt", "v", "parent", "key", "idempotency_key", "token_digest", "subject",
-    "tool", "effect", "outcome", "status", "decision", "unstored", "type_name", "module", "mro", "phase",
-    "relation", "failure_type", "severity", "level", "usage", "rule", "candidates",
+    "run_id", "seq", "time", "attempt", "v", "parent", "agent", "key", "idempotency_key", "token_digest",
+    "subject", "call", "kind", "tool", "effect", "outcome", "status", "decision", "unstored",
+    "type_name", "module", "mro", "phase", "relation", "failure_type", "severity", "level", "usage",
+    "rule", "candidates",
 })  # fmt: skip
 """What the journal is read by: ids, digests, words of ours and names in code. Nobody's data is in them."""
 
@@ -32,7 +33,8 @@ _ROWS = (Evidence, ErrorInfo)
 def redacted(event: Event, redactor: Redactor) -> Event:
     """The event without secrets in anything that was given; the very same object where there are none.
 
-    Results that were changed are no longer `exact`: a reader must not take them for what was answered.
+    No reader may take what is left for what was given: a changed result is not `exact`, and a changed
+    argument or task is named in `unstored`.
     """
     if isinstance(event, StepRecorded):
         step = event.step
@@ -43,7 +45,24 @@ def redacted(event: Event, redactor: Redactor) -> Event:
         return event
     if "result" in changed and isinstance(event, CallFinished | RunFinished):
         changed["exact"] = False
+        if isinstance(event, CallFinished):
+            changed["typed"] = False
+    if isinstance(event, RunStarted):
+        changed = _unstored(event, changed)
     return cast("Event", cast("Any", event)._replace(**changed))
+
+
+def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
+    """What changes where arguments held secrets: whoever goes on with the run must give them again."""
+    names = list(event.unstored)
+    if "task" in changed:
+        names.insert(0, "task")
+    clean = changed.get("args")
+    if clean is not None:
+        given = event.args
+        changed["args"] = {name: item for name, item in clean.items() if given.get(name) == item}
+        names += [name for name in given if name not in changed["args"]]
+    return {**changed, "unstored": tuple(dict.fromkeys(names))}
 
 
 def _step(step: Step, redactor: Redactor) -> Step:
@@ -74,7 +93,9 @@ def _shown(cls: Any) -> tuple[str, ...]:
         if dataclasses.is_dataclass(cls)
         else cls._fields
     )
-    return tuple(name for name in names if name not in _AS_THEY_ARE)
+    # `code` is the fingerprint of an agent there, and what a provider answered in an error.
+    kept = {*_AS_THEY_ARE, "code"} if cls is RunStarted else _AS_THEY_ARE
+    return tuple(name for name in names if name not in kept)
 
 
 def _clean(given: Any, redactor: Redactor) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +73,9 @@ def _declared(function: Any) -> Any:
         inner = inspect.unwrap(function)
         cells = getattr(inner, "__closure__", None) or ()
         names = inner.__code__.co_freevars if cells else ()
-        local: dict[str, Any] = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}
+        local: dict[str, Any] = {
+            name: cell.cell_contents for name, cell in zip(names, cells, strict=False)
+        }
         holder = type("holder", (), {"__annotations__": {"return": found}})
         return typing.get_type_hints(holder, getattr(inner, "__globals__", {}), local)["return"]
     except Exception:  # noqa: BLE001 - a name only a type checker knows, an empty cell: it stays JSON
@@ -89,6 +90,8 @@ def _unmarked(data: Any) -> Any:
         return data
     kind = data.get(MARK)
     if kind == "bytes":
+        import base64
+
         return base64.b64decode(data["text"], validate=True)
     if kind == "map":
         return {_unmarked(key): _unmarked(value) for key, value in data["items"]}

@@ -172,6 +172,8 @@ def _botocore(value: object, where: str) -> Iterator[RetryLayer]:
     if config is None or _attribute(_attribute(value, "meta"), "service_model") is None:
         return
     given = _attribute(config, "retries")
+    if given is not None and not isinstance(given, dict):
+        return
     retries = cast("dict[str, object]", given) if isinstance(given, dict) else {}
     total = _count(retries.get("total_max_attempts"))
     more = _count(retries.get("max_attempts"))

@@ -222,6 +222,7 @@ class Session:
             epoch=epoch,
             flushed=self.flushed,
             lease_s=durability.lease_s,
+            redactor=durability.redactor,
             required=durability.on_store_error == "fail",
         )
 

@@ -146,6 +146,12 @@ class Suspend(RecoveryAction):
             raise refuse("Suspend.metadata", self.metadata, "a mapping")
 
 
+def _written(action: Escalate | Abort) -> str:
+    """An action as it is written: `compensate` only where it is asked for."""
+    more = ", compensate=True" if action.compensate else ""
+    return f"{type(action).__name__}(reason={action.reason!r}{more})"
+
+
 @dataclass(frozen=True)
 class Escalate(RecoveryAction):
     """Give up and hand over: raises `TriageEscalationError` from the original error.
@@ -161,6 +167,9 @@ class Escalate(RecoveryAction):
     def __post_init__(self) -> None:
         _optional_text(self, "reason")
         _check_flag("Escalate.compensate", self.compensate)
+
+    def __repr__(self) -> str:
+        return _written(self)
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,9 @@ class Abort(RecoveryAction):
     def __post_init__(self) -> None:
         _optional_text(self, "reason")
         _check_flag("Abort.compensate", self.compensate)
+
+    def __repr__(self) -> str:
+        return _written(self)
 
 
 def _check_flag(field_name: str, value: object) -> None:

@@ -83,8 +83,7 @@ class HandWritten(NamedTuple):
 class Compensation(NamedTuple):
     """A registered compensator. key: of what it undoes. at: position of that. ran: it has undone it.
 
-    seq: position of its registration, by which it is known. begun: it was started, and nothing is known
-    of its end.
+    seq: position of its registration, which names it. begun: it was started, its end is not known.
     """
 
     name: str

@@ -12,9 +12,9 @@ from triage.taxonomy import Cause, FailureType, Severity
 
 from ._answer_words import answer_text, codes_of, cut
 from ._fields import is_invalid_json
+from ._loose import LOOSE
 from ._rule import Rule, normal, pattern_of, unquoted, words_of
 from ._text import STATUS_IN_TEXT
-from ._text_loose import LOOSE
 
 _SQLSTATE_LENGTH = 5
 _CLASS_LENGTH = 2
@@ -223,7 +223,9 @@ class Judge:
     def _text(self, info: ErrorInfo) -> Verdict | None:
         status = status_in(info.message)
         found = self._search(info, self._texts["text"])
-        general = found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
+        general = (
+            found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
+        )
         if status is None or not general:
             return found
         return self._status(info, status) or found

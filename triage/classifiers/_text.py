@@ -9,9 +9,11 @@ from __future__ import annotations
 from triage.taxonomy import Cause, FailureType, Severity
 
 from . import _phrases
+from ._loose_agent import LOOSE_AGENT
+from ._loose_reach import LOOSE_REACH
+from ._loose_world import LOOSE_WORLD
 from ._rule import Rule
 from ._rule import word_rule as _rule
-from ._text_loose import LOOSE_TEXTS
 from ._text_missing import MISSING_TEXTS
 from ._text_world import WORLD_TEXTS
 
@@ -26,8 +28,8 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         FailureType.WRONG_TOOL_CALLED,
         Cause.UNKNOWN_TOOL,
         r"""
-        (?:unknown|no such|unregistered|invalid) tool(?! (?:call|use|input|output|result|argument|choice))(?: type|
-            \ name)?:? ['\"`]?[\w.:]{1,80}
+        (?:unknown|no such|unregistered|invalid) tool(?! (?:call|use|input|output|result|
+            argument|choice))(?: type| name)?:? ['\"`]?[\w.:]{1,80}
         tool ['\"`][\w.: ]{1,80}['\"`] (?:is |was |does )?not (?:found|available|exist|registered|
             defined|valid|known)
         (?:tool|function) [\w.:]{1,80} (?:is |was |does )?not (?:found|available|exist|
@@ -343,7 +345,14 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
     ),
 )
 
-TEXT_RULES = (*_AGENT_TEXTS, *WORLD_TEXTS, *MISSING_TEXTS, *LOOSE_TEXTS)
+TEXT_RULES = (
+    *_AGENT_TEXTS,
+    *WORLD_TEXTS,
+    *MISSING_TEXTS,
+    *LOOSE_AGENT,
+    *LOOSE_WORLD,
+    *LOOSE_REACH,
+)
 """All of them, in the order in which they are tried."""
 
 _ITS_NUMBER = r"([45]\d\d)(?= ?(?:$|[.,;:)\]'\"<>]| |error))"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from triage import UsageError
 from triage.errors import DeadLetter, RunBusy, StoreError, TriageError, UnknownRun
@@ -18,6 +18,8 @@ from triage.stores import RunInfo, Store, open_store
 
 from ._run import _note
 from ._show import _ESCAPES, _MOST_READ, _UNPRINTABLE, LONGEST, clean
+
+T = TypeVar("T")
 
 FAILED = 1
 VARIABLE = "TRIAGE_STORE"
@@ -56,11 +58,16 @@ def durable(store: Store) -> bool:
     return bool(getattr(store, "durable", True))
 
 
-def carry_out(store: Store, work: Callable[[Store], Awaitable[int]]) -> int:
-    """Do what a command does with its store, and close it; the exit code. Says what went wrong."""
+def carry_out(
+    store: Store, work: Callable[[Store], Awaitable[T]], say: Callable[[T], int | None]
+) -> int:
+    """Do what a command does with its store, close it, and say what was found; the exit code.
+
+    say: gives the exit code, None for 0. What goes wrong with the store or the run is said here.
+    """
     import anyio
 
-    async def done() -> int:
+    async def done() -> T:
         try:
             return await work(store)
         finally:
@@ -68,7 +75,7 @@ def carry_out(store: Store, work: Callable[[Store], Awaitable[int]]) -> int:
                 await store.close()
 
     try:
-        return anyio.run(done)
+        found = anyio.run(done)
     except UnknownRun as error:
         raise UsageError(str(error)) from error
     except UsageError:
@@ -76,6 +83,7 @@ def carry_out(store: Store, work: Callable[[Store], Awaitable[int]]) -> int:
     except TriageError as error:
         _note(told(error))
         return FAILED
+    return say(found) or 0
 
 
 def told(error: TriageError) -> str:

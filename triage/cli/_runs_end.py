@@ -19,15 +19,17 @@ def run(options: argparse.Namespace) -> int:
     store = store_of(options.store)
     assert store is not None
 
-    async def work(store: Store) -> int:
+    async def work(store: Store) -> list[str]:
         info = await run_of(store, options.run)
         if answer is None:
-            await _cancel(store, info)
-        else:
-            await _resolve(store, info, answer)
-        return 0
+            return await _cancel(store, info)
+        return await _resolve(store, info, answer)
 
-    return carry_out(store, work)
+    def say(lines: list[str]) -> None:
+        for line in lines:
+            _write(line)
+
+    return carry_out(store, work, say)
 
 
 def _answer(options: argparse.Namespace) -> Any:
@@ -46,7 +48,7 @@ def _answer(options: argparse.Namespace) -> Any:
             return Abort("an operator ended it")
 
 
-async def _resolve(store: Store, info: RunInfo, answer: Any) -> None:
+async def _resolve(store: Store, info: RunInfo, answer: Any) -> list[str]:
     run_id = shown(info.run_id)
     try:
         action = await resolve(store, info.run_id, answer, now=now())
@@ -55,16 +57,13 @@ async def _resolve(store: Store, info: RunInfo, answer: Any) -> None:
             f"{error}; see triage runs show {run_id}; triage runs resume answers by token"
         ) from error
     then = "ends as aborted" if isinstance(action, Abort) else "goes on"
-    _write(f"run {run_id} is answered: it {then} once it is recovered")
+    how = f"by recover_all() of any worker, or: triage runs recover {run_id} module:agent"
     if info.parent is not None:
-        _write(f"that is when the run it was started in is, {shown(info.parent)}")
-    else:
-        _write(f"by recover_all() of any worker, or: triage runs recover {run_id} module:agent")
+        how = f"that is when the run it was started in is, {shown(info.parent)}"
+    return [f"run {run_id} is answered: it {then} once it is recovered", how]
 
 
-async def _cancel(store: Store, info: RunInfo) -> None:
+async def _cancel(store: Store, info: RunInfo) -> list[str]:
     await cancel(store, info.run_id, now=now())
-    stops = (
-        "; its process, if it lives, stops with its next event" if info.status == "running" else ""
-    )
-    _write(f"run {shown(info.run_id)} is cancelled{stops}")
+    stops = "; its process, if it lives, stops with its next event"
+    return [f"run {shown(info.run_id)} is cancelled{stops if info.status == 'running' else ''}"]

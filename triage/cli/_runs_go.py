@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from triage import (
     Abort,
@@ -41,6 +41,23 @@ _TAKEN = ("run_id", "task", "force", "token", "action")
 """Names of parameters of `recover` and `resume`, which no argument of a function can have."""
 
 
+class Ended(NamedTuple):
+    """A run that has gone on: its journal, and its result or the error it ended with."""
+
+    events: list[Event]
+    result: Any
+    error: Exception | None
+
+
+class _Stands(Exception):
+    """The run does not go on: the exit code for that, and what is said of it."""
+
+    def __init__(self, code: int, *lines: str) -> None:
+        super().__init__(*lines)
+        self.code = code
+        self.lines = lines
+
+
 class Watcher:
     """Notes that a run has gone on, and shows it. progress: None shows nothing."""
 
@@ -69,21 +86,24 @@ def run(options: argparse.Namespace) -> int:
         store = _store(options, named)
     agent = watched(named, store, watcher)
 
-    async def work(store: Store) -> int:
+    async def work(store: Store) -> Ended:
         info = await _meant(store, options, token)
         _check_name(info, agent, options.function)
         if answer is not None:
             goes_on = partial(agent.resume, token, answer, **given)
         else:
-            code = await _standing(store, info, force=options.force)
-            if code is not None:
-                return code
+            await _check_standing(store, info, force=options.force)
             task = {} if options.task is None else {"task": options.task}
             goes_on = partial(agent.recover, info.run_id, force=options.force, **task, **given)
         result, error = await _outcome(goes_on, watcher)
-        return _end(options, await store.read(info.run_id), result, error)
+        return Ended(await store.read(info.run_id), result, error)
 
-    return carry_out(store, work)
+    try:
+        return carry_out(store, work, lambda ended: _end(options, ended))
+    except _Stands as stands:
+        for line in stands.lines:
+            _note(line)
+        return stands.code
 
 
 def _token(options: argparse.Namespace) -> str:
@@ -149,22 +169,24 @@ def _check_name(info: RunInfo, agent: Agent[Any], place: str) -> None:
         )
 
 
-async def _standing(store: Store, info: RunInfo, *, force: bool) -> int | None:
-    """The exit code for a run that is not to be taken over, None for one that is. Says why not."""
+async def _check_standing(store: Store, info: RunInfo, *, force: bool) -> None:
+    """Raise `_Stands` for a run that is not to be taken over."""
     run_id = shown(info.run_id)
     if info.status == "suspended":
         asked = waits_for(await store.read(info.run_id))
-        _note(f"run {run_id} waits for an answer: {'' if asked is None else asked.question}")
-        _note(f"answer with triage runs resume and its token, or triage runs resolve {run_id}")
-        return SUSPENDED
+        question = "" if asked is None else asked.question
+        raise _Stands(
+            SUSPENDED,
+            f"run {run_id} waits for an answer: {question}",
+            f"answer with triage runs resume and its token, or triage runs resolve {run_id}",
+        )
     # By this clock, which is good enough to ask: the store's own decides who owns the run.
     if info.status == "running" and not force and (info.lease_until or 0.0) > now():
         left = lease(info, now())
-        _note(
-            f"run {run_id} has an owner that seems to live: lease {left}; wait, or take it: --force"
+        raise _Stands(
+            FAILED,
+            f"run {run_id} has an owner that seems to live, {left}; wait, or take it: --force",
         )
-        return FAILED
-    return None
 
 
 def _answer(options: argparse.Namespace) -> Any:
@@ -197,10 +219,9 @@ def _answer(options: argparse.Namespace) -> Any:
 # How it ended -------------------------------------------------------------------------------------
 
 
-def _end(
-    options: argparse.Namespace, events: list[Event], result: Any, error: Exception | None
-) -> int:
+def _end(options: argparse.Namespace, ended: Ended) -> int:
     """Say how it ended, as `triage run` does; the exit code."""
+    events, result, error = ended
     if options.json:
         _write(json.dumps(_report(events, fold(events), error), allow_nan=False))
     elif error is None and result is not None:
@@ -209,9 +230,7 @@ def _end(
         return DONE
     if isinstance(error, TriageSuspendedError):
         _note(f"the run waits for an answer: {error.question}")
-        _note(
-            f"token {error.token}: triage runs resume TOKEN {options.function} goes on with it, once"
-        )
+        _note(f"token {error.token}: triage runs resume TOKEN {options.function} goes on, once")
         return SUSPENDED
     _note(told(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}")
     return FAILED

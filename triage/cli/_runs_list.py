@@ -31,7 +31,12 @@ def run(options: argparse.Namespace) -> int:
         return _prune(options)
     if options.limit < 1:
         raise UsageError(f"--limit must be a whole number from 1, not {options.limit}")
-    return carry_out(_store(options), lambda store: _list(store, options))
+    status, agent, limit = options.status, options.agent, options.limit
+    return carry_out(
+        _store(options),
+        lambda store: store.runs(status, agent=agent, limit=limit + 1),
+        lambda found: _list(found, options),
+    )
 
 
 def _store(options: argparse.Namespace) -> Store:
@@ -43,8 +48,7 @@ def _store(options: argparse.Namespace) -> Store:
 # List ---------------------------------------------------------------------------------------------
 
 
-async def _list(store: Store, options: argparse.Namespace) -> int:
-    found = await store.runs(options.status, agent=options.agent, limit=options.limit + 1)
+def _list(found: Sequence[RunInfo], options: argparse.Namespace) -> None:
     runs, time = found[: options.limit], now()
     if options.json:
         for info in runs:
@@ -55,7 +59,6 @@ async def _list(store: Store, options: argparse.Namespace) -> int:
         _note("no run")
     elif len(found) > len(runs):
         _note(f"these are the newest {len(runs)}; --limit shows more")
-    return 0
 
 
 def as_json(info: RunInfo, time: float) -> dict[str, Any]:
@@ -116,14 +119,14 @@ def _prune(options: argparse.Namespace) -> int:
 
     async def work(store: Store) -> int:
         if options.dry_run:
-            count = _prunable(await store.runs(), older_than, keep or 0)
-            _write(f"{_counted(count)} would be removed, by the times of their last events")
-        else:
-            count = await store.prune(older_than=older_than, keep=keep)
-            _write(f"{_counted(count)} removed")
-        return 0
+            return _prunable(await store.runs(), older_than, keep or 0)
+        return await store.prune(older_than=older_than, keep=keep)
 
-    return carry_out(_store(options), work)
+    def say(count: int) -> None:
+        would = "would be removed, by the times of their last events"
+        _write(f"{_counted(count)} {would if options.dry_run else 'removed'}")
+
+    return carry_out(_store(options), work, say)
 
 
 def length_of(text: str) -> float:

@@ -36,9 +36,12 @@ def run(options: argparse.Namespace) -> int:
     store = store_of(options.store)
     assert store is not None
 
-    async def work(store: Store) -> int:
+    async def work(store: Store) -> tuple[RunInfo, list[Event]]:
         info = await run_of(store, options.run)
-        events = await store.read(info.run_id)
+        return info, await store.read(info.run_id)
+
+    def say(found: tuple[RunInfo, list[Event]]) -> None:
+        info, events = found
         if options.events:
             for event in events:
                 _write(_line(dump(event)))
@@ -46,9 +49,8 @@ def run(options: argparse.Namespace) -> int:
             _write(_line(report(info, events)))
         else:
             _print(list(page(info, events)))
-        return 0
 
-    return carry_out(store, work)
+    return carry_out(store, work, say)
 
 
 # As JSON ------------------------------------------------------------------------------------------
@@ -147,7 +149,10 @@ def _unstored(events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _owner(info: RunInfo, events: Sequence[Event], time: float) -> str:
-    parts = [f"epoch {info.epoch}", f"lease {lease(info, time)}" if lease(info, time) else "no lease"]
+    parts = [
+        f"epoch {info.epoch}",
+        f"lease {lease(info, time)}" if lease(info, time) else "no lease",
+    ]
     if info.claims:
         parts.append(f"taken over {_counted(info.claims, 'time')} since it last came to a stop")
     if any(isinstance(event, RunRecovered) and event.changed for event in events):

@@ -53,7 +53,7 @@ class Passage:
         self._begin()
         try:
             while (wait := self._ask(in_loop)) is not None:
-                if isinstance(wait, float):
+                if isinstance(wait, int | float):
                     await self._env.sleep(wait)
                 else:
                     await wait.wait()
@@ -76,7 +76,7 @@ class Passage:
         try:
             while (wait := self._ask(InThread)) is not None:
                 _refuse_in_loop()
-                if isinstance(wait, float):
+                if isinstance(wait, int | float):
                     _sleep(self._env, wait)
                 else:
                     wait.wait_here()

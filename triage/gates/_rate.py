@@ -22,7 +22,11 @@ _MANY_KEYS = 1_024
 _NOW = 1e-6
 """Seconds too short to wait for; less than that may be lost in rounding."""
 _RAMP_S = 10.0
-"""Seconds after a hold for which calls start at a growing pace; a thousand have started by then."""
+"""Seconds after a hold for which calls start at a growing pace."""
+_SLOWLY_S = 10.0
+"""Seconds in which the pace doubles where it was known before."""
+_KNOWN = 8
+"""Starts in a second that say something of the pace the service takes."""
 _REFUSED_S = 1.0
 """Seconds of the hold after a refusal that names none."""
 
@@ -31,19 +35,21 @@ class _Line:
     """What is known of one key.
 
     active: calls inside. queue: who waits, oldest first. until: when the hold ends. next_at: when the
-    pace allows the next call. opened: when the first call after the last hold started, None before;
-    started: how many have since, None without a hold or long after it.
+    pace allows the next call. ramp: how calls start after a hold, None long after it.
     """
 
-    __slots__ = ("active", "next_at", "opened", "queue", "started", "until")
+    __slots__ = ("_before", "_count", "_second", "active", "next_at", "queue", "ramp", "until")
 
     def __init__(self) -> None:
         self.active = 0
         self.queue: deque[_Call] = deque()
         self.until = -math.inf
         self.next_at = -math.inf
-        self.opened: float | None = None
-        self.started: int | None = None
+        self.ramp: _Ramp | None = None
+        # Starts in the second that is running, and in the one before.
+        self._second = 0
+        self._count = 0
+        self._before = 0
 
     def wake(self) -> None:
         """Have the first in the queue ask again."""
@@ -53,33 +59,67 @@ class _Line:
                 return
             self.queue.popleft().queued = False  # its event loop is gone
 
-    def hold(self, until: float) -> None:
-        self.until = max(self.until, until)
-        self.opened, self.started = None, 0
+    def hold(self, now: float, seconds: float) -> None:
+        """No start for so many seconds."""
+        self.until = max(self.until, now + seconds)
+        if self.ramp is None or self.ramp.opened is not None:
+            self._roll(now)
+            self.ramp = _Ramp(max(self._count, self._before))
 
     def start(self, now: float, gap: float) -> None:
         """A call starts; the next may after `gap` seconds, or later where a hold has just ended."""
         self.active += 1
+        self._roll(now)
+        self._count += 1
         self.next_at = max(self.next_at, now) + gap if gap else now
-        if self.started is None:
-            return
+        if self.ramp is not None:
+            self.next_at = max(self.next_at, self.ramp.next_at(now))
+            if self.ramp.over:
+                self.ramp = None
+
+    def _roll(self, now: float) -> None:
+        second = math.floor(now)
+        if second != self._second:
+            self._before = self._count if second == self._second + 1 else 0
+            self._second, self._count = second, 0
+
+
+class _Ramp:
+    """The pace after a hold, which grows until the old one is found again.
+
+    pace: starts a second before the hold. Where that was known, it begins at half of it and doubles in
+    ten seconds; else with one start in the first second, two in the second, four in the third.
+    """
+
+    __slots__ = ("_doubles_s", "_first", "_started", "opened", "over")
+
+    def __init__(self, pace: int) -> None:
+        known = pace >= _KNOWN
+        self._doubles_s = _SLOWLY_S if known else 1.0
+        self._first = pace / 2 * _SLOWLY_S / math.log(2) if known else 1.0
+        self._started = 0
+        self.opened: float | None = None
+        self.over = False
+
+    def next_at(self, now: float) -> float:
+        """A call starts now: when the next may."""
         if self.opened is None:
             self.opened = now
-        self.started += 1
-        # n calls in the first log2(n + 1) seconds: 1 in the first, 2 in the second, 4 in the third.
-        self.next_at = max(self.next_at, self.opened + math.log2(self.started + 1))
-        if now - self.opened >= _RAMP_S:
-            self.started = None
+        self._started += 1
+        doublings = math.log2(1 + self._started / self._first)
+        self.over = now - self.opened >= _RAMP_S
+        return self.opened + self._doubles_s * doublings
 
 
 class RateGate:
     """Lets calls of one service start when it can take them, over all runs of this process.
 
     A call that is refused with a delay (`Retry-After` and its like) holds back all others of its key
-    for as long, one refused with 429 or 529 and no delay for a second. After a hold one call starts
-    in the first second, two in the second, four in the third, so that those who waited do not all
-    come back at once. Who waits is served in the order of coming; one that is cancelled leaves no
-    gap. Works under asyncio, trio and in threads, with one gate for all of them.
+    for as long, one refused with 429 or 529 and no delay for a second. After a hold calls start at
+    half the pace they had, or one by one where few had, and faster from second to second, so that
+    those who waited do not all come back at once. Who waits is served in the order of coming; one
+    that is cancelled leaves no gap. Works under asyncio, trio and in threads, with one gate for all
+    of them.
 
     concurrency: calls of one key at a time, None for any number. per_second: calls of one key that
     may start in a second, evenly spaced; None for any number. longest_s: seconds that a hold may
@@ -123,8 +163,7 @@ class RateGate:
         key_of("RateGate.hold key", key)
         check_number("RateGate.hold seconds", seconds, "seconds")
         with self._lock:
-            until = self._env.monotonic() + min(seconds, self.longest_s)
-            self._line(key).hold(until)
+            self._line(key).hold(self._env.monotonic(), min(seconds, self.longest_s))
 
     def wait_s(self, key: str = "") -> float:
         """Seconds for which calls of this key are held back, 0 for none; turns are not counted."""
@@ -182,7 +221,7 @@ class RateGate:
             line.active -= 1
             if delay is not None or refused:
                 seconds = _REFUSED_S if delay is None else max(0.0, delay)
-                line.hold(self._env.monotonic() + min(seconds, self.longest_s))
+                line.hold(self._env.monotonic(), min(seconds, self.longest_s))
             line.wake()
             self._forget_idle(call.key, line)
 
@@ -204,7 +243,7 @@ class RateGate:
         return line
 
     def _forget_idle(self, key: str, line: _Line) -> None:
-        if line.started is None and self._idle(line):
+        if line.ramp is None and self._idle(line):
             self._lines.pop(key, None)
 
     def _forget_old(self) -> None:

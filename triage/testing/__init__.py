@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         waits,
         when_told,
     )
+    from ._store_contract import store_checks, store_contract
     from ._time import VirtualTime
-    from .store_contract import store_checks, store_contract
 
 _HOMES = {
     "_account": ("Account",),
@@ -52,7 +52,7 @@ _HOMES = {
         "when_told",
     ),
     "_time": ("VirtualTime",),
-    "store_contract": ("store_checks", "store_contract"),
+    "_store_contract": ("store_checks", "store_contract"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -79,35 +79,43 @@ class Account:
     @property
     def repeated(self) -> tuple[str, ...]:
         """Calls with the effect `once` or `unknown` that took effect more than once; each as text."""
-        unsafe = {
-            event.key for event in self.events
-            if isinstance(event, CallStarted) and event.effect in UNSAFE
-        } | {
-            done.key for done in self._performed() if done.key is not None and done.effect in UNSAFE
-        }  # fmt: skip
-        shown = {e.key: e.arguments for e in self.events if isinstance(e, CallStarted)}
+        unsafe = {e.key for e in self._starts.values() if e.effect in UNSAFE}
+        unsafe |= {self._key(done) for done in self._performed if done.effect in UNSAFE}
+        shown = {event.key: event.arguments for event in self._starts.values()}
         return tuple(
             f"{_tool_of(key)} took effect {times} times for one call, with {shown.get(key)}"
             for key, times in self._by_call().items()
             if times > 1 and key in unsafe
         )
 
+    @cached_property
+    def _starts(self) -> dict[str, CallStarted]:
+        """The starts of calls by what a wrapped tool knows of its call."""
+        starts = (event for event in self.events if isinstance(event, CallStarted))
+        return {event.idempotency_key: event for event in starts}
+
+    @cached_property
     def _performed(self) -> list[Performed]:
+        """The bodies of wrapped tools that have run in this run."""
         if self.plan is None:
             return []
         return [done for done in self.plan.performed if done.run_id == self.run_id]
 
+    def _key(self, done: Performed) -> str:
+        """The call's key in the journal; one of the same form for a call of a run inside this one."""
+        started = self._starts.get(done.call or "")
+        return f"{done.tool}:{done.call}:1" if started is None else started.key
+
     def _by_call(self) -> Counter[str]:
         """How often each call took effect, less how often it was undone, by its key in the journal."""
-        performed = Counter(done.key for done in self._performed() if done.key is not None)
-        wrapped = {_tool_of(key) for key in performed}
-        found: Counter[str] = Counter(performed)
+        found = Counter(self._key(done) for done in self._performed)
+        wrapped = {done.tool for done in self._performed}
         for event in self.events:
             match event:
                 case CallFinished(outcome="done", replayed=False, key=key):
                     if _tool_of(key) not in wrapped:
                         found[key] += 1
-                case CompensatorRan(error=None, key=key):
+                case CompensatorRan(error=None, begins=False, key=key):
                     found[key] -= 1
                 case _:
                     pass
@@ -178,7 +186,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def failed(account: Account | None, problems: Sequence[str], cause: BaseException | None) -> AssertionError:
+def failed(
+    account: Account | None, problems: Sequence[str], cause: BaseException | None
+) -> AssertionError:
     """The error of a test that failed: what is wrong first, then all that is known."""
     text = "\n".join(problems)
     if account is not None:
@@ -186,5 +196,3 @@ def failed(account: Account | None, problems: Sequence[str], cause: BaseExceptio
     error = AssertionError(redact(text))
     error.__cause__ = cause
     return error
-
-

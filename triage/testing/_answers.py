@@ -49,7 +49,7 @@ def _parts(answer: Any) -> Iterator[Any]:
 
 def _inside(part: Any) -> dict[Any, Any]:
     if isinstance(part, dict):
-        return cast("dict[Any, Any]", part)
+        return part
     if isinstance(part, list | tuple):
         return dict(enumerate(cast("list[Any]", part)))
     return cast("dict[Any, Any]", getattr(part, "__dict__", {}))

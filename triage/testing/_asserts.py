@@ -34,7 +34,7 @@ _MOST_RESTARTS = 10
 _ENDINGS = (TriageEscalationError, TriageSuspendedError, TriageAbortError, TriageFatalError)
 
 
-async def assert_recovers(  # noqa: PLR0913 - what may be expected of a run, each with a default
+async def assert_recovers(
     agent: Any,
     task: Any,
     plan: FaultPlan | None = None,
@@ -69,7 +69,9 @@ async def assert_recovers(  # noqa: PLR0913 - what may be expected of a run, eac
     if done.error is not None:
         raise failed(done, ["the run did not recover", *_unsuspended(done)], done.error)
     problems = _result_problems(result, done.result)
-    problems += _problems(done, at_most_attempts, within_s, effects, allow_unreached=allow_unreached)
+    problems += _problems(
+        done, at_most_attempts, within_s, effects, allow_unreached=allow_unreached
+    )
     if problems:
         raise failed(done, problems, None)
     return done
@@ -111,14 +113,21 @@ async def assert_escalates(  # noqa: PLR0913 - what may be expected of a run, ea
         diagnosis is None or because not in (diagnosis.failure_type, diagnosis.cause)
     ):
         problems.append(f"it ended because of {diagnosis}, not of {because}")
-    problems += _problems(done, at_most_attempts, within_s, effects, allow_unreached=allow_unreached)
+    problems += _problems(
+        done, at_most_attempts, within_s, effects, allow_unreached=allow_unreached
+    )
     if problems:
         raise failed(done, problems, done.error)
     return done
 
 
 def assert_recovers_sync(
-    agent: Any, task: Any, plan: FaultPlan | None = None, *, backend: str = "asyncio", **expected: Any
+    agent: Any,
+    task: Any,
+    plan: FaultPlan | None = None,
+    *,
+    backend: str = "asyncio",
+    **expected: Any,
 ) -> Account:
     """`assert_recovers` for a plain test function. backend: `asyncio` or `trio`."""
     __tracebackhide__ = True
@@ -126,7 +135,12 @@ def assert_recovers_sync(
 
 
 def assert_escalates_sync(
-    agent: Any, task: Any, plan: FaultPlan | None = None, *, backend: str = "asyncio", **expected: Any
+    agent: Any,
+    task: Any,
+    plan: FaultPlan | None = None,
+    *,
+    backend: str = "asyncio",
+    **expected: Any,
 ) -> Account:
     """`assert_escalates` for a plain test function. backend: `asyncio` or `trio`."""
     __tracebackhide__ = True
@@ -168,10 +182,12 @@ async def _tried(
     watched = observed(agent, env, events.append)
     began = env.monotonic()
     told = partial(account, events, plan=plan)
-    with anyio.move_on_after(real_seconds) as scope:
-        result, error, restarts = await _lived(watched, task, arguments, events)
-    if scope.cancelled_caught:
+    lived: tuple[Any, TriageError | None, int] | None = None
+    with anyio.move_on_after(real_seconds):
+        lived = await _lived(watched, task, arguments, events)
+    if lived is None:
         raise failed(told(seconds=env.monotonic() - began), [_hung(real_seconds)], None)
+    result, error, restarts = lived
     if restarts:
         events[:] = await watched.store.read(events[0].run_id)
     return told(result=result, error=error, seconds=env.monotonic() - began, restarts=restarts)
@@ -180,7 +196,7 @@ async def _tried(
 async def _lived(
     agent: Agent[Any], task: Any, arguments: dict[str, Any], events: list[Event]
 ) -> tuple[Any, TriageError | None, int]:
-    """Run to the end, over any number of crashes: the result, or the error, and how often it was restarted."""
+    """Run to the end, over any number of crashes: the result or the error, and how many crashes."""
     restarts = 0
     following: Callable[[], Any] = partial(agent.run, task, **arguments)
     while True:
@@ -230,8 +246,10 @@ def _check_bounds(
     if effects is None:
         return
     if not isinstance(effects, Mapping):
-        raise misuse("effects", effects, "a mapping of tools to counts", 'write effects={"charge": 1}')
-    for tool, times in cast("Mapping[Any, Any]", effects).items():
+        raise misuse(
+            "effects", effects, "a mapping of tools to counts", 'write effects={"charge": 1}'
+        )
+    for tool, times in effects.items():
         check_count(f"effects[{tool!r}]", times, 0, "it counts how often the tool took effect")
 
 
@@ -275,7 +293,8 @@ def _unsuspended(done: Account) -> list[str]:
     """What helps where a run waits for a person."""
     if not isinstance(done.error, TriageSuspendedError):
         return []
-    return [
+    hint = (
         "it waits for a person, as it cannot know whether a call took effect. If that is right, expect "
         "it: assert_escalates(…, ends_in=TriageSuspendedError)"
-    ]
+    )
+    return [hint]

@@ -21,11 +21,13 @@ _NEVER = frozenset({"close", "aclose"})
 def wrap_client(plan: FaultPlan, client: Any, is_async: bool | None) -> Any:  # noqa: FBT001 - as its caller was given it
     """The client, with the plan's faults around the calls of its methods."""
     if isinstance(client, _DATA):
-        raise misuse("wrap_client(client)", client, "an object whose methods are called", "make one first")
+        raise misuse(
+            "wrap_client(client)", client, "an object whose methods are called", "make one first"
+        )
     if is_async is not None and not isinstance(is_async, bool):
         raise misuse("wrap_client(is_async=…)", is_async, "True, False or None")
-    package = type(client).__module__.partition(".")[0]
-    flavour = package if package in CLIENTS else None
+    packages = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
+    flavour = next((package for package in packages if package in CLIENTS), None)
     if is_async is None and hasattr(type(client), "__aenter__"):
         is_async = True
     return _Client(client, plan, "", flavour, is_async)
@@ -34,10 +36,21 @@ def wrap_client(plan: FaultPlan, client: Any, is_async: bool | None) -> Any:  # 
 class _Client:
     """Stands for an object of the client. Its own names are few, as all others are the client's."""
 
-    __slots__ = ("_triage_async", "_triage_flavour", "_triage_path", "_triage_plan", "_triage_target")
+    __slots__ = (
+        "_triage_async",
+        "_triage_flavour",
+        "_triage_path",
+        "_triage_plan",
+        "_triage_target",
+    )
 
     def __init__(
-        self, target: Any, plan: FaultPlan, path: str, flavour: str | None, is_async: bool | None
+        self,
+        target: Any,
+        plan: FaultPlan,
+        path: str,
+        flavour: str | None,
+        is_async: bool | None,  # noqa: FBT001 - as it was said
     ) -> None:
         for name, value in (
             ("target", target), ("plan", plan), ("path", path), ("flavour", flavour),
@@ -120,8 +133,7 @@ def _has_parts(value: Any) -> bool:
 def _is_async(method: Any, said: bool | None) -> bool:  # noqa: FBT001 - what was said, if anything
     """Whether the method's answer is awaited: by its code, else by what is said of its client."""
     inner = inspect.unwrap(method)
-    inner = getattr(inner, "__func__", inner)
-    inner = inspect.unwrap(inner)
-    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004 - also objects that are called
+    inner = inspect.unwrap(getattr(inner, "__func__", inner))
+    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__):
         return True
     return bool(said)

@@ -26,7 +26,9 @@ class APIError(Exception):
 class APIStatusError(APIError):
     """The service answered with an error. status_code, headers, body: of its answer."""
 
-    def __init__(self, message: str, status_code: int, headers: Mapping[str, str], body: Any) -> None:
+    def __init__(
+        self, message: str, status_code: int, headers: Mapping[str, str], body: Any
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status_code = status_code

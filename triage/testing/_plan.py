@@ -69,12 +69,15 @@ class Injected(NamedTuple):
 
 
 class Performed(NamedTuple):
-    """A wrapped tool whose body has run to its end. key: the same for the same call of a run."""
+    """A wrapped tool whose body has run to its end.
+
+    run_id: of the outermost run. call: its idempotency key; None outside of a run.
+    """
 
     run_id: str | None
     tool: str
     effect: str
-    key: str | None
+    call: str | None
 
 
 class Repeat(NamedTuple):
@@ -103,7 +106,7 @@ class FaultPlan:
 
     def __init__(
         self,
-        plan: int | str | Mapping[str | tuple[str, int] | At, Fault | BaseException],
+        plan: int | str | Mapping[Any, Fault | BaseException],
         *,
         faults: Iterable[Fault | BaseException] | None = None,
         rate: float | None = None,
@@ -134,7 +137,9 @@ class FaultPlan:
 
     def _draws(self, seed: object, faults: object) -> None:
         if not isinstance(seed, int | str) or isinstance(seed, bool):
-            raise misuse("FaultPlan", seed, "a mapping of calls to faults, or a seed (a number or text)")
+            raise misuse(
+                "FaultPlan", seed, "a mapping of calls to faults, or a seed (a number or text)"
+            )
         if faults is None or isinstance(faults, str | Mapping | Fault):
             raise misuse("FaultPlan(faults=…)", faults, "a list of faults", "those to draw from")
         found = tuple(cast("Iterable[Any]", faults))
@@ -280,10 +285,10 @@ class FaultPlan:
 
         return repeat
 
-    def done(self, run: Recorder | None, tool: str, effect: str, key: str | None) -> None:
+    def done(self, run: Recorder | None, tool: str, effect: str, call: str | None) -> None:
         """A wrapped tool's body has run to its end."""
         with self._lock:
-            self._performed.append(Performed(root_of(run), tool, effect, key))
+            self._performed.append(Performed(root_of(run), tool, effect, call))
 
 
 def _key(key: object) -> At:
@@ -291,7 +296,7 @@ def _key(key: object) -> At:
         return at(key.name, call=key.call, attempt=key.attempt)
     if isinstance(key, str) and key:
         return At(key)
-    parts = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else ()
+    parts: tuple[Any, ...] = key if isinstance(key, tuple) else ()
     if len(parts) == 2 and isinstance(parts[0], str) and parts[0]:
         check_count(f"FaultPlan key {parts!r}", parts[1], 1, "calls are counted from 1")
         return At(parts[0], parts[1])
@@ -302,7 +307,7 @@ def _key(key: object) -> At:
 def _names(only: object) -> frozenset[str]:
     if isinstance(only, str) or not isinstance(only, Iterable):
         raise misuse("FaultPlan(only=…)", only, "a list of names", 'write only=["charge"]')
-    found = frozenset(cast("Iterable[Any]", only))
+    found = frozenset(only)
     if not all(isinstance(name, str) for name in found):
         raise misuse("FaultPlan(only=…)", only, "a list of names that are text")
     return found

@@ -56,7 +56,9 @@ Move: TypeAlias = (
 )
 """What a script is made of."""
 _MOVES = (Step, Usage, _Calls, _Gives, _Fails, _Sets, _Subgoals, _Completes, _Waits, _Told)
-_WANTED = "a Step, a Usage, or what calls, gives, fails, sets, waits, subgoals, … or when_told makes"
+_WANTED = (
+    "a Step, a Usage, or what calls, gives, fails, sets, waits, subgoals, … or when_told makes"
+)
 
 
 class _Last:
@@ -71,7 +73,9 @@ LAST: Any = _Last()
 def calls(tool: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Move:
     """A move: call a tool or function, recorded, as `run.call` does."""
     if not callable(tool):
-        raise misuse("calls(tool)", tool, "a tool or function", "a Step records a call by name alone")
+        raise misuse(
+            "calls(tool)", tool, "a tool or function", "a Step records a call by name alone"
+        )
     return _Calls(tool, args, kwargs)
 
 
@@ -117,7 +121,9 @@ def when_told(
     """
     if not isinstance(text, str) or not text:
         raise misuse("when_told(text)", text, "a text that is not empty")
-    return _Told(text, _moves("when_told(then=…)", then), _moves("when_told(otherwise=…)", otherwise))
+    return _Told(
+        text, _moves("when_told(then=…)", then), _moves("when_told(otherwise=…)", otherwise)
+    )
 
 
 class ScriptedAgent:
@@ -131,14 +137,20 @@ class ScriptedAgent:
     >>> agent = ScriptedAgent([fails(TimeoutError("slow")), ])
     """
 
-    def __init__(self, script: Sequence[Move] | Sequence[Sequence[Move]], *, name: str = "scripted") -> None:
+    def __init__(
+        self, script: Sequence[Move] | Sequence[Sequence[Move]], *, name: str = "scripted"
+    ) -> None:
         if isinstance(script, tuple) and isinstance(script, _MOVES):
             script = [cast("Move", script)]
         if not isinstance(cast("object", script), list | tuple):
-            raise misuse("ScriptedAgent(script)", script, "a list of moves, or one for each attempt")
+            raise misuse(
+                "ScriptedAgent(script)", script, "a list of moves, or one for each attempt"
+            )
         parts = [isinstance(part, list) for part in script]
         if not parts:
-            raise UsageError("ScriptedAgent(script) is empty; give at least one move: [gives('done')]")
+            raise UsageError(
+                "ScriptedAgent(script) is empty; give at least one move: [gives('done')]"
+            )
         if any(parts) and not all(parts):
             raise UsageError(
                 "ScriptedAgent(script) mixes moves and lists of moves; give one list, or one for each "
@@ -152,7 +164,7 @@ class ScriptedAgent:
         self.told: list[str | None] = []
         self.__name__ = self.__qualname__ = name
 
-    async def __call__(self, task: Any, *, run: Run) -> Any:
+    async def __call__(self, task: Any, *, run: Run) -> Any:  # noqa: ARG002 - as every agent is called
         """One attempt. task: any value; it is not looked at."""
         self.told.append(run.guidance.hint)
         moves = self.script[min(run.attempt, len(self.script)) - 1]
@@ -176,7 +188,7 @@ def _moves(field: str, given: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-async def _play(run: Run, moves: Sequence[Move], last: list[Any]) -> _Gives | None:  # noqa: C901, PLR0912 - one case for each kind of move
+async def _play(run: Run, moves: Sequence[Move], last: list[Any]) -> _Gives | None:  # noqa: C901 - one case for each kind of move
     """Do the moves one after the other; how the attempt ends, None if they do not say. last: the result of
     the last call.
     """

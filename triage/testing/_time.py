@@ -134,6 +134,7 @@ class _Lane:
     def __init__(self, time: VirtualTime) -> None:
         self._time = time
         self._places: list[_Place] = []
+        self._turn = 0  # how many have left
         self._order = itertools.count()
 
     async def until(self, due: float) -> None:
@@ -144,13 +145,15 @@ class _Lane:
         heapq.heappush(self._places, place)
         try:
             while True:
-                if self._places[0] is place:
-                    await _all_wait()
-                # Meanwhile somebody with an earlier time may have come: then wait to be called.
-                if self._places[0] is place:
+                if self._places[0] is not place:
+                    place = self._again(place)
+                    await place.event.wait()
+                    continue
+                # Meanwhile an earlier one may come, or have woken and not have begun its work.
+                turn = self._turn
+                await _all_wait()
+                if self._places[0] is place and self._turn == turn:
                     break
-                place = self._again(place)
-                await place.event.wait()
             self._time._reach(due)  # noqa: SLF001 - the clock's own part
         finally:
             self._leave(place)
@@ -164,6 +167,7 @@ class _Lane:
         return fresh
 
     def _leave(self, place: _Place) -> None:
+        self._turn += 1
         if self._places[0] is place:
             heapq.heappop(self._places)
         else:

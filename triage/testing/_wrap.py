@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -9,10 +10,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from triage._drivers import call_async, call_sync
 from triage._options import misuse
 from triage._tool import TOOL_ATTRIBUTE, Tool, calling
 from triage.errors import UsageError
-from triage.tools import tool as as_tool
 
 from ._plan import Repeat
 from ._site import Site, here
@@ -114,7 +115,9 @@ class Wrapping:
 def wrap_tool(plan: FaultPlan, tool: Any) -> Any:
     """A tool or plain function with the plan's faults."""
     if isinstance(tool, staticmethod | classmethod) or not callable(tool):
-        raise misuse("wrap_tool(tool)", tool, "a function or a @triage.tool", "give the function itself")
+        raise misuse(
+            "wrap_tool(tool)", tool, "a function or a @triage.tool", "give the function itself"
+        )
     bound_to, plain = getattr(tool, "__self__", None), getattr(tool, "__func__", tool)
     known = getattr(plain, TOOL_ATTRIBUTE, None)
     if not isinstance(known, Tool):
@@ -127,15 +130,25 @@ def wrap_tool(plan: FaultPlan, tool: Any) -> Any:
         plan.done(here(), known.name, known.effect.value, key)
 
     faulty = _around(plan, known.function, known.name, timeout=known.timeout, ended=ended)
-    made = as_tool(
-        effect=known.effect,
-        compensate=known.compensate,
-        key=known.key,
-        ignore=tuple(known.ignore),
-        timeout=known.timeout,
-        name=known.name,
-    )(faulty)
+    # A copy, so that every option of the tool is kept, whichever there are.
+    copied = copy.copy(known)
+    copied.function = faulty
+    made = _recorded(copied)
     return made if bound_to is None else made.__get__(bound_to)
+
+
+def _recorded(known: Tool) -> Any:
+    """What `@triage.tool` makes of a function, from what is known of the tool."""
+
+    async def recorded(*args: Any, **kwargs: Any) -> Any:
+        return await call_async(known, args, kwargs)
+
+    def recorded_sync(*args: Any, **kwargs: Any) -> Any:
+        return call_sync(known, args, kwargs)
+
+    made = functools.wraps(known.function)(recorded if known.is_async else recorded_sync)
+    setattr(made, TOOL_ATTRIBUTE, known)
+    return made
 
 
 def _around(

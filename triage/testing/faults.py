@@ -110,7 +110,9 @@ class rate_limit(_Raising):  # noqa: N801 - faults are written like functions
         super().__post_init__()
         if self.retry_after is not None:
             remedy = "None for no Retry-After"
-            check_number("faults.rate_limit(retry_after=…)", self.retry_after, "seconds", remedy=remedy)
+            check_number(
+                "faults.rate_limit(retry_after=…)", self.retry_after, "seconds", remedy=remedy
+            )
 
     def error(self, client: str | None) -> BaseException:
         said = "" if self.retry_after is None else f" Try again in {self.retry_after:g} s."
@@ -138,9 +140,11 @@ class server_error(_Raising):  # noqa: N801 - faults are written like functions
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("faults.server_error(status)", status, 500, "errors of a service are 500 to 599")
-        if status > 599:
-            raise misuse("faults.server_error(status)", status, "a status from 500 to 599")
+        check_count(
+            "faults.server_error(status)", self.status, 500, "errors of a service are 500 to 599"
+        )
+        if self.status > 599:
+            raise misuse("faults.server_error(status)", self.status, "a status from 500 to 599")
 
     def error(self, client: str | None) -> BaseException:
         text = {503: "Service unavailable.", 529: "Overloaded."}.get(self.status, "Internal error.")
@@ -275,7 +279,9 @@ class wrong_tool(Fault):  # noqa: N801 - faults are written like functions
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise misuse("faults.wrong_tool(name)", self.name, "the name of a tool that is not there")
+            raise misuse(
+                "faults.wrong_tool(name)", self.name, "the name of a tool that is not there"
+            )
 
     def lets_run(self, site: Site) -> bool:
         return site.kind == "client"

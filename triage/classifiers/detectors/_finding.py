@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 def _rule(
     name: str,
     kind: FailureType,
-    cause: Cause | str,
+    cause: Cause | str | None,
     confidence: float,
     source: str,
     severity: Severity | None = None,

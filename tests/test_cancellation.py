@@ -1,0 +1,203 @@
+"""Cancelled at any point, a run stops, writes down what it did, is given back, and can be gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from durable_runs import PAYMENTS, RUN, Kept, brought_to_its_end, check_journal, payments, policy_of
+from support import Says
+
+import triage
+from triage import Agent, MemoryStore
+from triage.errors import TriageSuspendedError
+from triage.events import Event, RunFinished
+from triage.stores import SQLiteStore, Store
+
+pytestmark = pytest.mark.anyio
+EXPECTED = ["paid 5", "paid 7"]
+HOW = ("scope", "native", "scope twice", "native twice")
+
+
+class Stopwatch:
+    """Awaits a coroutine and calls `at_one` when it is suspended for the so-manieth time."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: range, cancel: Callable[[], Any]) -> None:
+        self._work = work
+        self._at = at
+        self._cancel = cancel
+        self.count = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._work.__await__()
+        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731
+        while True:
+            try:
+                waited = step()
+            except StopIteration as ended:
+                return ended.value
+            self.count += 1
+            if self.count in self._at:
+                self._cancel()
+            try:
+                value = yield waited
+            except BaseException as error:  # noqa: BLE001 - handed on to the coroutine
+                step = lambda error=error: inner.throw(error)  # noqa: E731
+            else:
+                step = lambda value=value: inner.send(value)  # noqa: E731
+
+
+async def cancelled(work: Coroutine[Any, Any, Any], at: int, how: str) -> bool | None:
+    """Whether a coroutine ended as cancelled at this suspension; None if it has no so many."""
+    times = range(at, at + (2 if how.endswith("twice") else 1))
+    if how.startswith("scope"):
+        with anyio.CancelScope() as scope:
+            watch = Stopwatch(work, times, scope.cancel)
+            await watch
+        return scope.cancelled_caught if watch.count >= at else None
+    found: list[Stopwatch] = []
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        found.append(Stopwatch(work, times, task.cancel))
+        await found[0]
+
+    task = asyncio.create_task(main())
+    await asyncio.wait((task,))
+    if found[0].count < at:
+        task.result()
+        return None
+    return task.cancelled()
+
+
+def paying(store: Store, world: Kept, told: list[Event]) -> Agent[Any]:
+    """An agent that suspends wherever one can: in tools, between steps, while it retries."""
+
+    @triage.tool(effect="once")
+    async def pay(cents: int) -> str:
+        await anyio.sleep(0)
+        world.do(f"pay {cents}")
+        await anyio.sleep(0)
+        return f"paid {cents}"
+
+    async def works(task: str, *, run: triage.Run, record_step: Any) -> list[str]:
+        paid = [await pay(5)]
+        record_step(triage.Step(action="think"))
+        await run.flush()
+        if run.attempt == 1:
+            await anyio.sleep(0)
+            raise ConnectionError("gone")
+        paid.append(await pay(7))
+        return paid
+
+    return Agent(
+        works,
+        policy_of("suspend"),
+        classifier=Says(),
+        store=store,
+        observers=[lambda event: told.append(event)],
+    )
+
+
+async def prepared(what: str, store: Store, world: Kept) -> tuple[Agent[Any], list[Event], Any]:
+    """An agent, what it tells its observers, and the coroutine to cancel."""
+    told: list[Event] = []
+    agent = paying(store, world, told)
+    if what == "run":
+        return agent, told, agent.run("task", run_id=RUN)
+    with pytest.raises(TriageSuspendedError) as raised:
+        await agent.run("task", run_id=RUN)
+    if what == "resume":
+        return agent, told, agent.resume(raised.value.token, triage.approve())
+    # As if its process had died in the attempt after the answer.
+    events = await store.read(RUN)
+    await store.claim(RUN, lease_s=30)
+    event = triage.events.RunResumed(RUN, len(events), events[-1].time, 1, triage.Retry())
+    await store.append(RUN, [event], at=len(events), epoch=1)
+    await store.release(RUN, epoch=1)
+    return agent, [*told, event], agent.recover(RUN)
+
+
+async def goes_on(agent: Agent[Any], world: Kept, store: Store) -> None:
+    """Whatever was cancelled, the run comes to its end."""
+    info = await store.info(RUN)
+    if info is None:
+        assert not payments(world)
+        first: Any = lambda: agent.run("task", run_id=RUN)  # noqa: E731
+    else:
+        assert info.lease_until is None, "it was not given back"
+        waits = info.status == "suspended"
+        first = lambda: agent.recover(RUN, force=waits)  # noqa: E731
+    result, _ = await brought_to_its_end(agent, world, first)
+    assert result == EXPECTED
+    assert payments(world) == PAYMENTS
+    check_journal(await store.read(RUN))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("what", ["run", "resume", "recover"])
+async def test_cancelled_anywhere_a_durable_run_can_be_gone_on_with(
+    what: str, how: str, tmp_path: Path, anyio_backend_name: str
+) -> None:
+    if how.startswith("native") and anyio_backend_name == "trio":
+        pytest.skip("trio has scopes alone")
+    before = set(threading.enumerate())
+    for at in range(1, 200):
+        store, world = SQLiteStore(str(tmp_path / f"{at}.db")), Kept()
+        agent, told, work = await prepared(what, store, world)
+        try:
+            stopped = await cancelled(work, at, how)
+        except TriageSuspendedError:
+            stopped = None
+        if anyio_backend_name == "asyncio":
+            assert len(asyncio.all_tasks()) <= 2, asyncio.all_tasks()
+        if stopped is None:
+            await store.close()
+            break
+        assert stopped, f"cancelled at {at}, and it went on"
+        events = await store.read(RUN)
+        # The observers hear of an event as it is recorded: that is what is in memory.
+        known = {event.seq: event for event in told}
+        assert {event.seq for event in events} >= known.keys() or not events, at
+        assert all(known.get(event.seq, event) == event for event in events)
+        await goes_on(agent, world, store)
+        await store.close()
+    else:
+        pytest.fail("no end")
+    assert at > 5
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("SQLite"):
+            thread.join(5)  # it may be on its way out
+            assert not thread.is_alive(), thread.name
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_cancelled_anywhere_a_run_in_memory_says_so(
+    how: str, anyio_backend_name: str
+) -> None:
+    if how.startswith("native") and anyio_backend_name == "trio":
+        pytest.skip("trio has scopes alone")
+    for at in range(1, 200):
+        store, world = MemoryStore(), Kept()
+        agent, told, work = await prepared("run", store, world)
+        try:
+            stopped = await cancelled(work, at, how)
+        except TriageSuspendedError:
+            stopped = None
+        if stopped is None:
+            break
+        assert stopped
+        events = await store.read(RUN)
+        check_journal(events)
+        assert events == told
+        assert isinstance(events[-1], RunFinished)
+        assert events[-1].status == "cancelled"
+    else:
+        pytest.fail("no end")
+    assert at > 3

@@ -1,0 +1,349 @@
+"""Durable runs whose store fails, whose owner is a zombie, whose answers come twice; and what modes promise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from durable_runs import RUN, Kept, agent_of, check_journal, payments
+from store_kinds import Opened
+from support import RETRY, Says, always
+
+import triage
+from triage import Agent, Durability, Retry, Step, Suspend
+from triage.errors import (
+    AlreadyResumed,
+    StaleWriter,
+    StoreError,
+    StoreUnavailable,
+    TokenExpired,
+    TriageAbortError,
+    TriageSuspendedError,
+    UsageError,
+)
+from triage.events import Event, RunSuspended, StepRecorded
+from triage.stores import SQLiteStore, Store
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    with Opened(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def store(opened: Opened) -> Any:
+    made = opened.new()
+    yield made
+    await made.close()
+
+
+class Failing:
+    """A store whose k-th write fails, and every one after it if it stays so."""
+
+    def __init__(self, store: Store, at: int, *, stays: bool) -> None:
+        self._store = store
+        self._at = at
+        self._stays = stays
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def submit(self, run_id: str, events: Sequence[Event], **options: Any) -> None:
+        self.count += 1
+        if self.count == self._at or (self._stays and self.count > self._at):
+            options["done"](StoreUnavailable(f"write {self.count} failed"))
+        else:
+            self._store.submit(run_id, events, **options)
+
+
+async def ends(agent: Agent[Any]) -> Any:
+    """The result of a run, or the error that ends it."""
+    try:
+        return await agent.run("task", run_id=RUN)
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("choice", ["fail", "continue"])
+async def test_whichever_write_fails_nothing_of_the_agents_own_is_lost(
+    choice: Any, stays: bool, tmp_path: Path
+) -> None:
+    expected = ["task", 10, 20, "paid 5", "paid 7"]
+    failed = 0
+    for at in range(1, 100):
+        store = SQLiteStore(str(tmp_path / f"{at}.db"))
+        failing: Any = Failing(store, at, stays=stays)
+        world = Kept()
+        durability = Durability(on_store_error=choice)
+        ended = await ends(agent_of("retry", failing, world, durability=durability))
+        events = await store.read(RUN)
+        if events:
+            check_journal(events)
+        await store.close()
+        if choice == "continue" or failing.count < at:
+            assert ended == expected, at
+            assert sum(payments(world).values()) == 2
+        else:
+            failed += 1
+            assert isinstance(ended, StoreUnavailable), at
+            # The agent had finished, or it had failed, or it was on its way: the error says so.
+            assert getattr(ended, "result", expected) == expected
+        if failing.count < at:
+            break
+    else:
+        pytest.fail("every write failed")
+    assert failed or choice == "continue"
+
+
+@pytest.mark.parametrize("choice", ["fail", "continue"])
+async def test_an_error_of_the_agent_is_raised_although_the_store_fails(
+    choice: Any, tmp_path: Path
+) -> None:
+    for at in range(1, 6):
+        store = SQLiteStore(str(tmp_path / f"{at}.db"))
+        failing: Any = Failing(store, at, stays=True)
+
+        async def works(task: str) -> str:
+            raise ValueError("the agent's own")
+
+        agent = Agent(
+            works,
+            always(lambda _context: triage.Abort("no")),
+            classifier=Says(),
+            store=failing,
+            durability=Durability(on_store_error=choice),
+        )
+        with pytest.raises((TriageAbortError, StoreError)) as raised:
+            await agent.run("task")
+        chain = [raised.value, raised.value.__cause__]
+        assert any(isinstance(error, ValueError) for error in chain), at
+        await store.close()
+
+
+# Owners -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["record_step", "flush"])
+async def test_a_zombie_learns_that_it_lost_the_run_and_writes_nothing(
+    by: str, store: Store
+) -> None:
+    taken = anyio.Event()
+
+    async def works(
+        task: str, *, run: triage.Run, record_step: Callable[[Step], int]
+    ) -> str:
+        if taken.is_set():
+            record_step(Step(action="new owner"))
+            return "new"
+        record_step(Step(action="first"))
+        await run.flush()
+        await store.claim(RUN, lease_s=60, force=True)
+        taken.set()
+        record_step(Step(action="of a zombie"))
+        for _ in range(500):
+            if by == "flush":
+                await run.flush()
+            else:
+                record_step(Step(action="of a zombie"))
+                await anyio.sleep(0.001)
+        return "old"
+
+    agent = Agent(works, RETRY, classifier=Says(), store=store)
+    with pytest.raises(StaleWriter):
+        await agent.run("task", run_id=RUN)
+    assert await agent.recover(RUN) == "new"
+    events = await store.read(RUN)
+    check_journal(events)
+    steps = [event.step.action for event in events if isinstance(event, StepRecorded)]
+    assert steps == ["first", "new owner"]
+
+
+async def test_a_silent_call_keeps_its_lease(store: Store) -> None:
+    held: list[bool] = []
+
+    async def works(task: str) -> str:
+        for _ in range(8):
+            await anyio.sleep(0.1)  # longer, all in all, than the lease lasts
+        with pytest.raises(triage.errors.RunBusy):
+            await store.claim(RUN, lease_s=1)
+        held.append(True)
+        return "kept"
+
+    agent = Agent(works, RETRY, store=store, durability=Durability(lease_s=0.3))
+    assert await agent.run("task", run_id=RUN) == "kept"
+    assert held == [True]
+
+
+async def test_a_cancelled_run_is_given_back_and_gone_on_with(store: Store) -> None:
+    async def works(task: str, *, _triage_state: Any, update_state: Any) -> Any:
+        if _triage_state is None:
+            update_state({"done": 1})
+            await anyio.sleep_forever()
+        return _triage_state
+
+    agent = Agent(works, RETRY, store=store)
+    with anyio.move_on_after(0.3):
+        await agent.run("task", run_id=RUN)
+    info = await store.info(RUN)
+    assert info is not None
+    assert (info.status, info.lease_until, info.claims) == ("running", None, 0)
+    (ended,) = await agent.recover_all()
+    assert ended.result == {"done": 1}
+
+
+# Answers ------------------------------------------------------------------------------------------
+
+
+def asking(store: Store, questions: int = 1, **options: Any) -> Agent[Any]:
+    """An agent that fails so many times and asks each time."""
+
+    async def works(task: str, *, run: triage.Run, extra: int = 0) -> Any:
+        if run.attempt <= questions:
+            raise ConnectionError("gone")
+        return [task, extra]
+
+    suspend = Suspend("go on?", **options)
+    return Agent(works, always(lambda _context: suspend), classifier=Says(), store=store)
+
+
+async def token_of(agent: Agent[Any]) -> str:
+    with pytest.raises(TriageSuspendedError) as raised:
+        await agent.run("task", run_id=RUN)
+    return raised.value.token
+
+
+async def test_of_two_answers_one_wins(opened: Opened, store: Store) -> None:
+    token = await token_of(asking(store))
+    other = opened.another()
+    outcomes: list[Any] = []
+
+    async def answer(agent: Agent[Any], reply: Any) -> None:
+        try:
+            outcomes.append(await agent.resume(token, reply))
+        except AlreadyResumed as error:
+            outcomes.append(type(error))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(answer, asking(store), triage.approve())
+        group.start_soon(answer, asking(other), triage.approve())
+    await other.close()
+    assert sorted(outcomes, key=str) == [AlreadyResumed, ["task", 0]]
+    with pytest.raises(AlreadyResumed):
+        await asking(store).resume(token, triage.approve())
+
+
+async def test_an_old_answer_never_meets_a_new_question(store: Store) -> None:
+    agent = asking(store, questions=2)
+    first = await token_of(agent)
+    with pytest.raises(TriageSuspendedError) as raised:
+        await agent.resume(first, triage.approve())
+    for someone in (agent, asking(store, questions=2)):
+        with pytest.raises(AlreadyResumed):
+            await someone.resume(first, triage.approve())
+    assert await asking(store, questions=2).resume(raised.value.token, Retry()) == ["task", 0]
+
+
+async def test_an_answer_may_end_the_run_or_change_its_input(store: Store) -> None:
+    token = await token_of(asking(store))
+    with pytest.raises(UsageError, match="no_such"):
+        await asking(store).resume(token, triage.edit({"no_such": 1}))
+    assert await asking(store).resume(token, triage.edit({"extra": 3})) == ["task", 3]
+
+
+async def test_a_refusal_ends_the_run_with_its_reason(store: Store) -> None:
+    token = await token_of(asking(store))
+    with pytest.raises(TriageAbortError, match="too dear"):
+        await asking(store).resume(token, triage.reject("too dear"))
+
+
+async def test_a_question_that_came_too_late_is_asked_anew(store: Store) -> None:
+    agent = asking(store, expires_s=0)
+    token = await token_of(agent)
+    with pytest.raises(TokenExpired):
+        await agent.resume(token, triage.approve())
+    assert (await store.runs())[0].status == "suspended"
+    with pytest.raises(UsageError, match="force=True"):
+        await agent.recover(RUN)
+    with pytest.raises(TriageSuspendedError) as raised:
+        await asking(store).recover(RUN, force=True)
+    with pytest.raises(AlreadyResumed):
+        await agent.resume(token, triage.approve())
+    questions = [event for event in await store.read(RUN) if isinstance(event, RunSuspended)]
+    assert len(questions) == 2
+    assert raised.value.token != token
+
+
+async def test_who_dies_while_answering_has_not_used_the_token_up(store: Store) -> None:
+    token = await token_of(asking(store))
+    await store.claim(RUN, lease_s=0.3)  # and no more is heard of that process
+    assert await asking(store).resume(token, triage.approve()) == ["task", 0]
+
+
+async def test_an_answer_counts_none_of_the_time_it_took(store: Store) -> None:
+    token = await token_of(asking(store))
+    await store.claim(RUN, lease_s=0.01)
+    agent = asking(store)
+    await agent.resume(token, triage.approve())
+    events = await store.read(RUN)
+    assert events[-1].time - events[0].time < 60  # nothing waited for a lease of half a minute
+
+
+# Modes --------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+import anyio
+import triage
+from triage import Agent, Durability, Step
+
+async def works(task, *, run, record_step):
+    record_step(Step(action="one"))
+    await anyio.sleep(0.2)
+    if sys.argv[3] == "flush":
+        await run.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+agent = Agent(works, store=sys.argv[1], durability=Durability(mode=sys.argv[2]), name="works")
+anyio.run(lambda: agent.run("task"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "flush", "stored"),
+    [
+        ("step", "", ["RunStarted", "AttemptStarted", "StepRecorded"]),
+        ("attempt", "", ["RunStarted", "AttemptStarted"]),
+        ("attempt", "flush", ["RunStarted", "AttemptStarted", "StepRecorded"]),
+        ("exit", "", []),
+        ("exit", "flush", ["RunStarted", "AttemptStarted", "StepRecorded"]),
+    ],
+)
+def test_what_a_mode_keeps_of_a_run_that_is_killed(
+    mode: str, flush: str, stored: list[str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    command = [sys.executable, "-c", KILLED, url, mode, flush]
+    done = subprocess.run(command, check=False, cwd=Path(triage.__file__).parents[1], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+
+    async def read() -> list[str]:
+        store = SQLiteStore(str(tmp_path / "runs.db"))
+        runs = await store.runs()
+        events = await store.read(runs[0].run_id) if runs else []
+        await store.close()
+        return [type(event).__name__ for event in events]
+
+    if stored or os.path.exists(tmp_path / "runs.db"):
+        assert anyio.run(read) == stored
