@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".venv-bench"
 PACKAGES = {
     "ours": ("anyio", "pydantic"),
-    "triage-agent": ("triage-agent==1.0.1",),
+    "triage-agent": ("triage-agent==1.0.1", "aiosqlite"),
     "retry": ("tenacity", "stamina", "anyio"),
 }
 """Environment by name, and what it holds; `ours` holds this checkout as well."""

@@ -220,12 +220,12 @@ async def test_a_failure_heard_at_the_call_is_not_counted_again_by_the_policy() 
     breaker = CircuitBreaker(3, 30.0, environment=time)
 
     @breaker.through()
-    async def connect() -> None:
+    async def connect() -> str:
         raise ConnectionError("down")
 
     async def agent(task: str) -> str:
         try:
-            await connect()
+            return await connect()
         except ConnectionError as error:
             raise RuntimeError("the tool failed") from error
 

@@ -21,7 +21,9 @@ def test_a_breaker_opens_after_so_many_failures_of_any_run() -> None:
     assert kinds == ["retry", "retry", "escalate", "escalate"]
     clock.now += 10
     reason = reason_of(answer(strategy, context()))
-    assert reason == "the circuit is open; a probe is allowed in 20 s"
+    assert reason == (
+        "the circuit is open, opened by 3 failures in a row; a probe is allowed in 20 s"
+    )
 
 
 def test_after_the_cooldown_one_run_probes() -> None:

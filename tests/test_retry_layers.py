@@ -148,7 +148,19 @@ def test_odd_objects_are_no_layers_and_break_nothing() -> None:
     for _ in range(1_000):
         current.client = SimpleNamespace()
         current = current.client
-    odd = (None, 5, "x", [1], {}, object(), loop, endless, Hostile(), MagicMock(), openai.OpenAI)
+    odd: tuple[Any, ...] = (
+        None,
+        5,
+        "x",
+        [1],
+        {},
+        object(),
+        loop,
+        endless,
+        Hostile(),
+        MagicMock(),
+        openai.OpenAI,
+    )
     assert retry_layers(*odd) == ()
 
 

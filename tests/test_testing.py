@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,6 +264,30 @@ async def test_a_crash_leaves_the_store_as_a_killed_process_does(
     with pytest.raises(TriageSuspendedError, match="did charge with"):
         await agent.recover("r1")
     await agent.store.close()
+
+
+def test_a_crash_with_an_exit_code_ends_the_process(tmp_path: Path) -> None:
+    program = """
+from triage.testing import FaultPlan, faults
+plan = FaultPlan({("go", 2): faults.crash(exit_code=137)})
+def go():
+    print("went", flush=True)
+go = plan.wrap_tool(go)
+go()
+go()
+print("never")
+"""
+    root = str(Path(triage.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": root},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (137, "went\n"), done.stderr
 
 
 async def test_a_run_is_recovered_after_a_crash_of_a_read(tmp_path: Path) -> None:

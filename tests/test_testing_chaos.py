@@ -40,7 +40,7 @@ NAMES = ["look", "pay", "clerk"]
 PLANS = st.one_of(
     st.dictionaries(
         st.tuples(st.sampled_from(NAMES), st.integers(1, 4)), st.sampled_from(KINDS), max_size=6
-    ).map(lambda named: FaultPlan(named)),
+    ).map(FaultPlan),
     st.builds(
         lambda seed, rate: FaultPlan(seed, faults=KINDS, rate=rate),
         st.integers(0, 10**6),

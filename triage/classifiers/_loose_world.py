@@ -44,9 +44,11 @@ LOOSE_WORLD: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.TLS,
         r"""
-        (?:ssl|tls|https) (?:(?:handshake|certificate|cert|negotiation|verification|connection) ){0,2}(?:error|
-            fail(?:ed|s|ure)|problem|alert|expired|rejected|invalid|mismatch)(?!\w)
-        (?:invalid|expired|untrusted|bad|unverified|unknown) (?:ssl|tls|https|x509) (?:cert|certificate)(?!\w)
+        (?:ssl|tls|https) (?:(?:handshake|certificate|cert|negotiation|verification|
+            connection) ){0,2}(?:error|fail(?:ed|s|ure)|problem|alert|expired|rejected|invalid|
+            mismatch)(?!\w)
+        (?:invalid|expired|untrusted|bad|unverified|unknown) (?:ssl|tls|https|x509) (?:cert|
+            certificate)(?!\w)
         certificate(?: \w{1,12}){0,4} (?:could not be verified|cannot be verified|
             can'?t be verified|is not trusted|untrusted|self signed|does not match|doesn'?t match|
             mismatch|verification|chain|is invalid|invalid)
@@ -226,7 +228,8 @@ LOOSE_WORLD: tuple[Rule, ...] = (
         (?:does|do|did)(?: not|n'?t) (?:have|grant|permit|allow|
             include) (?:\w{1,20} ){0,3}(?:access|rights?|permissions?|privileges?|editing|deleting|
             writing|reading|deletion|scope|role)(?!\w)
-        only (?:\w{1,20} )?(?:admin(?:istrator)?s?|owners?|superusers?|moderators?|editors?) (?:can|may|are)(?!\w)
+        only (?:\w{1,20} )?(?:admin(?:istrator)?s?|owners?|superusers?|moderators?|editors?) (?:can|
+            may|are)(?!\w)
         (?:requires?|reserved for|restricted to|limited to) (?:\w{1,20} )?(?:admin(?:istrator)?s?|owners?|
             superusers?|moderators?|editors?)(?!\w)
         (?:scope|permission|role|privilege)s? (?:'?[\w.:/]{1,60}'? )?(?:is |are |was |

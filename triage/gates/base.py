@@ -41,6 +41,16 @@ class Gate(Protocol):
 class Breaker(Protocol):
     """Whether a service is asked at all. `CircuitBreaker` is the one in memory."""
 
+    @property
+    def failures(self) -> int:
+        """Failures in a row that open it."""
+        ...
+
+    @property
+    def cooldown_s(self) -> float:
+        """Seconds until a probe."""
+        ...
+
     def ask(self, by: str) -> float | None:
         """None: `by`, a run's id, may try. Else seconds until a probe is allowed."""
         ...

@@ -46,7 +46,8 @@ class circuit_breaker(Written):  # noqa: N801 - strategies are written like func
         wait = ask(context.run_id)
         if wait is not None:
             when = f"a probe is allowed in {wait:.3g} s"
-            return Escalate(f"the circuit is open; {when}")
+            often = f"opened by {self.breaker.failures} failures in a row"
+            return Escalate(f"the circuit is open, {often}; {when}")
 
         def release(action: Action) -> Action:
             if not isinstance(action, Retry | Replan | Rollback | Resume):
