@@ -38,7 +38,8 @@ FIGURES = (
     Figure("run with 10 small steps, overhead over a bare await", "ten_steps", "us", 1.0),
     Figure("record_step, every step a checkpoint, 1 KB, 1,000 steps", "steps_1000", "us", 0.35),
     Figure("record_step, every step a checkpoint, 1 KB, 10,000 steps", "steps_10000", "us", 0.05),
-    Figure("raise to re-entry, classified in a thread", "reentry", "us", 0.8),
+    Figure("raise to re-entry, a new error, classified in a thread", "reentry_new", "us", 0.8),
+    Figure("raise to re-entry, an error seen before", "reentry", "us", 0.8),
     Figure("the same after 5 steps", "reentry_steps", "us"),
     Figure(
         "10,000 runs at once, a fifth failing: throughput",

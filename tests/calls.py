@@ -10,7 +10,11 @@ from support import Says, always
 
 import triage
 from triage import Agent, Diagnosis, FailureType, Run
+from triage._capture import capture
 from triage.stores import SQLiteStore
+
+# The first exception that is read looks where packages are installed, which no test's loop may do.
+capture(triage.UsageError())
 
 LOST = ConnectionResetError("reset by peer")
 

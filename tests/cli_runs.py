@@ -86,3 +86,24 @@ class Office:
                 await store.close()
 
         return anyio.run(work)
+
+
+@pytest.fixture(params=["sqlite", "postgres"], name="runs")
+def runs_of_stores(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Office]:
+    """A directory with agents, which is the current one, and a store with its name in the environment."""
+    shutil.copy(Path(__file__).with_name("runs_agents.py"), tmp_path / "agents.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "agents", raising=False)
+    with Opened(str(request.param), tmp_path) as opened:
+        opened.new()
+        text = f"sqlite:///{opened.name}"
+        if request.param == "postgres":
+            text = f"{POSTGRES}?schema={opened.name}"
+        monkeypatch.setenv("TRIAGE_STORE", text)
+        office = Office(text, tmp_path)
+        office.do(lambda store: store.runs())
+        yield office

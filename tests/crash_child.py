@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from durable_runs import PAYMENTS, agent_of, check_journal, payments, truth
+from durable_runs import PAYMENTS, agent_of, check_journal, in_doubt, payments, truth
 
 import triage
-from triage import Agent, Cause, Durability
+from triage import Agent, Durability
 from triage.errors import AlreadyResumed, TriageSuspendedError
 from triage.events import Event, RunFinished, StepRecorded
 from triage.stores import Store
@@ -119,14 +119,15 @@ async def drive(agent: Agent[Any], run_id: str, world: Outside) -> Any:
             reply = triage.approve() if answer == "approve" else truth(world, answer)
             return await agent.resume(token, reply)
         except TriageSuspendedError as asked:
-            assert asked.context is not None
-            doubt = asked.context.diagnosis.cause == Cause.IN_DOUBT
+            doubt = in_doubt(asked)
             token, answer = asked.token, asked.question if doubt else "approve"
             place.note("tokens", f"{token} {answer}")
             if doubt:
                 place.note("doubts", asked.question)
         except AlreadyResumed:
-            token = None  # of a question before the last: the process died before it told the new one
+            token = (
+                None  # of a question before the last: the process died before it told the new one
+            )
 
 
 def works(store: Store, run_id: str, place: Place, fuse: Fuse, *, last: bool) -> None:
@@ -155,7 +156,8 @@ def check(events: Sequence[Event], place: Place, world: Outside) -> None:
     assert isinstance(events[-1], RunFinished)
     assert events[-1].status == "done"
     calls = triage.fold(events).calls.values()
-    finished = {f"pay {call.arguments['cents']}" for call in calls if call.tool == "pay" and call.outcome == "done"}  # fmt: skip
+    done = [call for call in calls if call.tool == "pay" and call.outcome == "done"]
+    finished = {f"pay {call.arguments['cents']}" for call in done}
     steps = sum(
         isinstance(event, StepRecorded) and event.step.action == "think" for event in events
     )

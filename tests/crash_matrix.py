@@ -97,7 +97,7 @@ class Matrix:
                 crash_child.works(made, run_id, place, fuse, last=not at)
                 for name in sys.modules if self._count <= WARM else ():
                     place.note("modules", name)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
                 place.note("failed", traceback.format_exc())
                 os._exit(1)
             os._exit(0)
@@ -154,10 +154,10 @@ def main() -> int:
             total.update(runs=1, kills=outcome.kills, doubts=outcome.doubts)
             if outcome.failed:
                 total["losses"] += 1
-                print(schedule, outcome.failed, sep="\n", file=sys.stderr)
+                print(schedule, outcome.failed, sep="\n", file=sys.stderr)  # noqa: T201 - a program
             if total["runs"] >= options.runs or time.monotonic() > ends:
                 break
-    print(
+    print(  # noqa: T201 - a program
         f"{options.store}, seed {options.seed}: {total['runs']} runs, {total['kills']} kills, "
         f"{total['doubts']} in doubt, {total['losses']} lost or done twice"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig  # noqa: F401 - what a first failure imports looks at the disk, which no event loop may
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from support import Says
@@ -137,11 +138,9 @@ def agent_of(
         run.complete("second")
         return [task, *found, *paid]
 
-    severity = Severity.FATAL if scenario == "fatal" else None
+    severity = Severity.FATAL if scenario == "fatal" else Severity.RETRIABLE
     says = Says(Diagnosis(FailureType.EXTERNAL_FAULT, severity=severity))
-    return Agent(
-        works, policy_of(scenario), classifier=says, store=store, name=scenario, **options
-    )
+    return Agent(works, policy_of(scenario), classifier=says, store=store, name=scenario, **options)
 
 
 PAYMENTS = Counter({"pay 5": 1, "pay 7": 1})
@@ -150,10 +149,6 @@ PAYMENTS = Counter({"pay 5": 1, "pay 7": 1})
 def payments(world: World) -> Counter[str]:
     """The effects that must happen once."""
     return Counter({name: count for name, count in world.done().items() if name.startswith("pay")})
-
-
-class Ended(Exception):
-    """How a run ended that did not end well: the type of its error."""
 
 
 async def brought_to_its_end(
@@ -170,14 +165,19 @@ async def brought_to_its_end(
             return await step(), doubts
         except TriageSuspendedError as question:
             token = question.token
-            assert question.context is not None
             answer: Any = triage.approve()
-            if question.context.diagnosis.cause == Cause.IN_DOUBT:
+            if in_doubt(question):
                 doubts += 1
                 answer = truth(world, question.question)
-            step = lambda token=token, answer=answer: agent.resume(token, answer)  # noqa: E731
+            step = partial(agent.resume, token, answer)
         except TriageError as error:
             return type(error).__name__, doubts
+
+
+def in_doubt(question: TriageSuspendedError) -> bool:
+    """Whether it is a call that is asked about."""
+    assert question.context is not None
+    return question.context.diagnosis.cause == Cause.IN_DOUBT
 
 
 def truth(world: World, question: str) -> Any:
@@ -203,7 +203,8 @@ def check_journal(events: Sequence[Event], epoch: int | None = None) -> None:
 def left_open(events: Sequence[Event]) -> list[str]:
     """The payments of a journal that were begun and of whose end it says nothing."""
     calls = triage.fold(events).calls.values()
-    return [f"pay {call.arguments['cents']}" for call in calls if call.tool == "pay" and call.outcome is None]  # fmt: skip
+    lost = [call for call in calls if call.tool == "pay" and call.outcome is None]
+    return [f"pay {call.arguments['cents']}" for call in lost]
 
 
 def begun(events: Sequence[Event]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from triage import Abort, Agent, FailurePolicy, Limits, Step, Suspend, tool
+from triage import Abort, Agent, FailurePolicy, Limits, Run, Step, Suspend, tool
 
 
 @tool(effect="once")
@@ -47,8 +47,9 @@ async def interrupted(_task: str) -> None:
     raise KeyboardInterrupt
 
 
-async def waits(task: str, *, record_step: Any) -> str:
-    record_step(Step(action="wait"))
+async def waits(task: str, *, run: Run) -> str:
+    run.record_step(Step(action="wait"))
+    await run.flush()
     if await anyio.Path("go").exists():
         return f"{task} is done"
     print("ready", flush=True)  # noqa: T201 - its parent waits for it

@@ -300,3 +300,22 @@ async def test_the_idempotency_key_is_the_same_in_every_attempt_and_different_fo
     await Agent(works, **recovers(Replan())).run("t")
     assert keys[:3] == keys[3:]
     assert len(set(keys)) == 3
+
+
+async def test_another_payment_after_a_rollback_is_asked_about() -> None:
+    paid: list[int] = []
+
+    @triage.tool(effect="once")
+    async def pay(cents: int) -> str:
+        paid.append(cents)
+        return "paid"
+
+    async def works(task: str, *, run: triage.Run) -> str:
+        await pay(run.attempt)
+        if run.attempt == 1:
+            raise ValueError("odd")
+        return task
+
+    with pytest.raises(triage.TriageSuspendedError, match="may it run again"):
+        await Agent(works, **recovers(Rollback())).run("t")
+    assert paid == [1]

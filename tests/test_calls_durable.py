@@ -150,22 +150,46 @@ async def test_a_run_that_may_go_on_without_its_store_does() -> None:
 
 
 class Slow(Kept):
-    """Answers when it is told to."""
+    """Keeps the first events of a kind when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Any]) -> None:
         super().__init__()
+        self.kind = kind
         self.held: list[Callable[[], None]] = []
 
     def submit(self, run_id: str, events: Sequence[Event], **options: Any) -> None:
         new = list(events)
-        if not any(isinstance(event, CallStarted) for event in new) or self.held:
+        if not any(isinstance(event, self.kind) for event in new) or self.held:
             super().submit(run_id, new, **options)
             return
         self.held.append(lambda: super(Slow, self).submit(run_id, new, **options))
 
 
+@pytest.mark.parametrize("effect", ["once", "read"])
+async def test_no_call_returns_before_its_result_is_durable(effect: str) -> None:
+    store = Slow(CallFinished)
+    returned: list[str] = []
+
+    @triage.tool(effect=effect)
+    async def act() -> str:
+        return "done"
+
+    async def works(task: str) -> None:
+        returned.append(await act())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(Agent(works, store=store).run, "t")
+        while not store.held:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(50):
+            await anyio.lowlevel.checkpoint()
+        assert returned == []
+        store.held[0]()
+    assert returned == ["done"]
+
+
 async def test_a_call_that_is_cancelled_before_it_runs_is_in_no_doubt() -> None:
-    store = Slow()
+    store = Slow(CallStarted)
     did: list[str] = []
 
     @triage.tool(effect="once")
@@ -232,7 +256,8 @@ class Bank:
         self.paid.append(triage.current_call().idempotency_key if self.keyed else "paid")
         if first:
             await triage.current_run().flush()
-            left(self.folder / "first" / "runs.db", self.folder / "left" / "runs.db")
+            first, copy = (self.folder / folder / "runs.db" for folder in ("first", "left"))
+            await anyio.to_thread.run_sync(left, first, copy)
         return "receipt"
 
     async def works(self, task: str) -> str:
@@ -248,7 +273,7 @@ class Bank:
             try:
                 if folder == "left":
                     return await agent.recover("run")
-                await agent.run("t", run_id="run")
+                assert await agent.run("t", run_id="run") == "receipt"
             finally:
                 await store.close()
         raise AssertionError

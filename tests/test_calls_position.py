@@ -174,6 +174,27 @@ async def test_calls_side_by_side_are_never_matched_by_who_came_first(waits: boo
     assert len(asked) == 6
 
 
+async def test_a_call_that_stood_beside_one_that_never_began_is_in_no_order() -> None:
+    @triage.tool(effect="read", match="position")
+    async def ask(prompt: str) -> str:
+        return prompt.partition(" ")[0]
+
+    async def works(task: str, *, run: Run) -> dict[str, str]:
+        answers: dict[str, str] = {}
+
+        async def one(name: str) -> None:
+            answers[name] = await ask(f"{name} in attempt {run.attempt}")
+            if run.attempt == 1:
+                raise ConnectionError("cancels its neighbour")
+
+        async with anyio.create_task_group() as group:
+            for name in ["a", "b"] if run.attempt == 1 else ["b", "a"]:
+                group.start_soon(one, name)
+        return answers
+
+    assert await Agent(works, **recovers(Retry())).run("t") == {"a": "a", "b": "b"}
+
+
 async def test_a_client_or_any_other_object_needs_no_exact_form() -> None:
     model: list[object] = []
 

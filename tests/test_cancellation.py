@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from durable_runs import PAYMENTS, RUN, Kept, brought_to_its_end, check_journal, payments, policy_of
 from support import Says
@@ -27,7 +29,9 @@ HOW = ("scope", "native", "scope twice", "native twice")
 class Stopwatch:
     """Awaits a coroutine and calls `at_one` when it is suspended for the so-manieth time."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], at: range, cancel: Callable[[], Any]) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, Any], at: range, cancel: Callable[[], Any]
+    ) -> None:
         self._work = work
         self._at = at
         self._cancel = cancel
@@ -35,7 +39,7 @@ class Stopwatch:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         inner = self._work.__await__()
-        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731
+        step: Callable[[], Any] = partial(next, inner)
         while True:
             try:
                 waited = step()
@@ -47,9 +51,9 @@ class Stopwatch:
             try:
                 value = yield waited
             except BaseException as error:  # noqa: BLE001 - handed on to the coroutine
-                step = lambda error=error: inner.throw(error)  # noqa: E731
+                step = partial(inner.throw, error)
             else:
-                step = lambda value=value: inner.send(value)  # noqa: E731
+                step = partial(inner.send, value)
 
 
 async def cancelled(work: Coroutine[Any, Any, Any], at: int, how: str) -> bool | None:
@@ -81,9 +85,9 @@ def paying(store: Store, world: Kept, told: list[Event]) -> Agent[Any]:
 
     @triage.tool(effect="once")
     async def pay(cents: int) -> str:
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         world.do(f"pay {cents}")
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return f"paid {cents}"
 
     async def works(task: str, *, run: triage.Run, record_step: Any) -> list[str]:
@@ -91,7 +95,7 @@ def paying(store: Store, world: Kept, told: list[Event]) -> Agent[Any]:
         record_step(triage.Step(action="think"))
         await run.flush()
         if run.attempt == 1:
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             raise ConnectionError("gone")
         paid.append(await pay(7))
         return paid
@@ -101,7 +105,7 @@ def paying(store: Store, world: Kept, told: list[Event]) -> Agent[Any]:
         policy_of("suspend"),
         classifier=Says(),
         store=store,
-        observers=[lambda event: told.append(event)],
+        observers=[told.append],
     )
 
 
@@ -185,7 +189,7 @@ async def test_cancelled_anywhere_a_run_in_memory_says_so(
         pytest.skip("trio has scopes alone")
     for at in range(1, 200):
         store, world = MemoryStore(), Kept()
-        agent, told, work = await prepared("run", store, world)
+        _, told, work = await prepared("run", store, world)
         try:
             stopped = await cancelled(work, at, how)
         except TriageSuspendedError:

@@ -124,6 +124,21 @@ class TestList:
         assert three("list") == 0
         assert capsys.readouterr().out.startswith("run      agent  status ")
 
+    def test_a_terminal_gets_the_same_in_colour(
+        self, three: Office, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "200")
+        three.leave("[red]x[/red]", "look")
+        capsys.readouterr()
+        assert three("list") == 0
+        assert three("show", "waits-1") == 0
+        out = capsys.readouterr().out
+        assert "\x1b[33msuspended" in out
+        plain = re.sub(r"\x1b\[[\d;]*m", "", out)
+        assert re.search(r"^\[red\]x\[/red\] +look +running ", plain, re.MULTILINE)
+        assert re.search(r"^ +waits  did charge with .* happen", plain, re.MULTILINE)
+
 
 MISUSES: dict[str, tuple[list[str], str]] = {
     "no store": (["list"], "--store sqlite:///runs.db, or TRIAGE_STORE"),
@@ -253,7 +268,7 @@ class TestShow:
         assert found["waits"]["call"] == found["calls"][0]["key"]
         assert found["calls"][0]["outcome"] == "in_doubt"
         assert found["attempts"][0]["diagnosis"]["cause"] == "in_doubt"
-        assert set(found["usage"]) == {"input_tokens", "output_tokens", "cost_usd", "calls"}
+        assert set(found["usage"]) >= {"input_tokens", "output_tokens", "cost_usd", "calls"}
         assert three("show", "left-1", "--json") == 0
         left = json.loads(capsys.readouterr().out)
         assert set(left) == set(found)
@@ -323,68 +338,3 @@ class TestHostile:
         assert r"of \x1b[31mred: suspended" in out
         assert r"step 1  t\x07ool([1])" in out
         assert "[red]x[/red]" in out
-
-
-class TestPrune:
-    @pytest.fixture
-    def old(self, three: Office) -> Office:
-        """Beside the three, a run of long ago that is over; by the store's clock it ended now."""
-        events: list[Event] = [
-            RunStarted("old-1", 0, 1.0, "look", "fly"),
-            RunFinished("old-1", 1, 2.0, "done"),
-        ]
-        three.write("old-1", events)
-        return three
-
-    @pytest.mark.parametrize(
-        ("arguments", "count"),
-        [
-            (("--keep", "0"), 2),
-            (("--keep", "1"), 1),
-            (("--keep", "5"), 0),
-            (("--older-than", "1h"), 0),
-        ],
-    )
-    def test_what_has_ended_goes_and_what_is_open_stays(
-        self,
-        arguments: tuple[str, ...],
-        count: int,
-        old: Office,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        capsys.readouterr()
-        assert old("prune", *arguments) == 0
-        assert capsys.readouterr().out == f"{count} run{'' if count == 1 else 's'} removed\n"
-        left = {info.run_id for info in old.do(lambda store: store.runs())}
-        assert len(left) == 4 - count
-        assert {"waits-1", "left-1"} <= left
-
-    def test_a_dry_run_counts_and_removes_nothing(
-        self, old: Office, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        for arguments, count in (
-            (("--keep", "0"), "2 runs"),
-            (("--keep", "1"), "1 run"),
-            (("--older-than", "4w"), "1 run"),
-            (("--older-than", "4w", "--keep", "2"), "0 runs"),
-        ):
-            capsys.readouterr()
-            assert old("prune", *arguments, "--dry-run") == 0
-            told = f"{count} would be removed, by the times of their last events\n"
-            assert capsys.readouterr().out == told
-        assert len(old.do(lambda store: store.runs())) == 4
-
-    @pytest.mark.parametrize("text", ["30", "d", "-1d", "1y", "1e3s", "٣d", "", "1d 2h"])
-    def test_a_length_of_time_is_a_number_and_a_unit(
-        self, text: str, old: Office, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert old("prune", f"--older-than={text}") == 2
-        assert "must be a number and a unit: 90s, 30m, 12h, 30d, 4w" in capsys.readouterr().err
-
-    @pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--keep", "-1")])
-    def test_what_may_go_must_be_said(
-        self, arguments: tuple[str, ...], old: Office, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert old("prune", *arguments) == 2
-        assert "--keep" in capsys.readouterr().err
-        assert len(old.do(lambda store: store.runs())) == 4

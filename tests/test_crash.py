@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at any point and recovered, a run loses nothing and pays once; `make crash` does more."""
+"""Killed at any point and recovered, a run loses nothing and pays once; `make crash` does more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Durable runs whose store fails, whose owner is a zombie, whose answers come twice; and what modes promise."""
+"""Durable runs whose store fails, whose owner is a zombie, whose answers come twice; modes."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -71,14 +70,14 @@ async def ends(agent: Agent[Any]) -> Any:
     """The result of a run, or the error that ends it."""
     try:
         return await agent.run("task", run_id=RUN)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - what it is, is the test's question
         return error
 
 
 @pytest.mark.parametrize("stays", [False, True])
 @pytest.mark.parametrize("choice", ["fail", "continue"])
 async def test_whichever_write_fails_nothing_of_the_agents_own_is_lost(
-    choice: Any, stays: bool, tmp_path: Path
+    choice: Any, stays: Any, tmp_path: Path
 ) -> None:
     expected = ["task", 10, 20, "paid 5", "paid 7"]
     failed = 0
@@ -141,9 +140,7 @@ async def test_a_zombie_learns_that_it_lost_the_run_and_writes_nothing(
 ) -> None:
     taken = anyio.Event()
 
-    async def works(
-        task: str, *, run: triage.Run, record_step: Callable[[Step], int]
-    ) -> str:
+    async def works(task: str, *, run: triage.Run, record_step: Callable[[Step], int]) -> str:
         if taken.is_set():
             record_step(Step(action="new owner"))
             return "new"
@@ -345,5 +342,5 @@ def test_what_a_mode_keeps_of_a_run_that_is_killed(
         await store.close()
         return [type(event).__name__ for event in events]
 
-    if stored or os.path.exists(tmp_path / "runs.db"):
+    if stored or (tmp_path / "runs.db").exists():
         assert anyio.run(read) == stored

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import logging
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
-from durable_runs import RUN, Kept, agent_of, check_journal
+from durable_runs import RUN, Kept, agent_of
 from store_kinds import Opened
-from support import RETRY, Says, always
+from support import RETRY, Says
 
 import triage
-from triage import Agent, Durability, Limits, MemoryStore, Retry, Step, Suspend, Usage
+from triage import Agent, Limits, MemoryStore, Step, Usage
 from triage.errors import (
-    AlreadyResumed,
     DeadLetter,
     ResultLost,
-    StaleWriter,
-    StoreError,
-    StoreUnavailable,
-    TokenExpired,
     TriageAbortError,
     TriageEscalationError,
-    TriageSuspendedError,
     UnknownRun,
     UsageError,
 )
-from triage.events import AttemptStarted, Event, RunRecovered, RunSuspended, StepRecorded
+from triage.events import AttemptStarted, RunRecovered
 from triage.stores import Store
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +98,8 @@ async def test_what_could_not_be_stored_is_asked_for_by_name(store: Store) -> No
     with anyio.CancelScope() as scope:
         scope.cancel()
         await agent.run(session_lost, run_id=RUN, client=object(), size=3)
-    with pytest.raises(UsageError, match=r"task, client could not be stored.*recover\(run_id, task=…, client=…\)"):  # fmt: skip
+    asked = r"task, client could not be stored.*recover\(run_id, task=…, client=…\)"
+    with pytest.raises(UsageError, match=asked):
         await agent.recover(RUN)
     assert await agent.recover(RUN, task="t", client="c") == "t c 3"
 
@@ -162,7 +153,8 @@ async def test_recover_all_leaves_living_runs_alone_and_tells_of_the_others(stor
         return f"done {task}"
 
     agent = agent_on(store, works)
-    for name, arguments in (("a", {}), ("b", {"client": object()}), ("c", {}), ("d", {"client": object()})):  # fmt: skip
+    for name in "abcd":
+        arguments = {"client": object()} if name in "bd" else {}
         with anyio.CancelScope() as scope:
             scope.cancel()
             await agent.run(name, run_id=name, **arguments)
@@ -181,9 +173,7 @@ async def test_recover_all_leaves_living_runs_alone_and_tells_of_the_others(stor
 async def test_a_hand_written_effect_is_not_repeated_after_a_death(store: Store) -> None:
     paid: list[str] = []
 
-    async def works(
-        task: str, *, run: triage.Run, record_step: Callable[[Step], int]
-    ) -> str:
+    async def works(task: str, *, run: triage.Run, record_step: Callable[[Step], int]) -> str:
         paid.append(task)
         record_step(Step(action="pay", effect="once"))
         await run.flush()

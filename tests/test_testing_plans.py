@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import triage
+import triage.testing
 from triage import Agent, FailurePolicy, UsageError
 from triage.strategies import backoff_and_retry
 from triage.testing import (
@@ -156,3 +159,13 @@ def any_(value: Any) -> Any:
 def test_a_mistake_is_told_with_its_remedy(mistake: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         mistake()
+
+
+def test_every_public_name_is_there_and_described() -> None:
+    page = Path(__file__).parents[1] / "docs" / "testing.md"
+    stores = page.with_name("stores.md")
+    words = set(re.findall(r"\w+", page.read_text("utf-8") + stores.read_text("utf-8")))
+    for name in triage.testing.__all__:
+        assert getattr(triage.testing, name) is not None
+    assert set(faults.__all__) | set(triage.testing.__all__) <= words
+    assert callable(triage.testing.store_contract)

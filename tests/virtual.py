@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import tracemalloc
+from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
@@ -40,3 +42,17 @@ class VirtualEnvironment(FakeEnvironment):
             await settle()
         self.now = end
         await settle()
+
+
+def grown(use: Callable[[int], None]) -> int:
+    """Bytes by which the memory grows when the numbers from 2,000 to 10,000 are used."""
+    for number in range(2_000):
+        use(number)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(2_000, 10_000):
+            use(number)
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()

@@ -100,7 +100,7 @@ def _known_calls(state: RunState) -> tuple[frozenset[str], dict[str, set[str]]]:
     unmatched: dict[str, set[str]] = {}
     for call in state.calls.values():
         unsettled = call.outcome in (None, "in_doubt", "done") and not call.undone
-        if call.effect in UNSAFE and unsettled and call.key not in kept:
+        if call.effect in UNSAFE and unsettled:
             unmatched.setdefault(call.tool, set()).add(call.key)
     return kept, unmatched
 

@@ -149,9 +149,14 @@ def _checkpoints(count: int, repeats: int) -> Callable[[Peer], Values | None]:
 
 
 class _Probe:
-    """Fails every second attempt; the seconds from each failure to the attempt after it."""
+    """Fails every second attempt; the seconds from each failure to the attempt after it.
 
-    def __init__(self) -> None:
+    new: each error says something else, so that nothing about it can be known from before.
+    """
+
+    def __init__(self, *, new: bool) -> None:
+        self.new = new
+        self.failures = 0
         self.raised: float | None = None
         self.again = False
         self.waits: list[float] = []
@@ -166,8 +171,10 @@ class _Probe:
         if self.again:
             self.again = False
             return
+        self.failures += 1
+        text = f"connection refused for {task} {self.failures if self.new else 0}"
         self.raised = time.perf_counter()
-        raise ConnectionError(f"connection refused for {task}")
+        raise ConnectionError(text)
 
 
 class _Crowd:
@@ -186,13 +193,13 @@ class _Crowd:
             raise ConnectionError(f"connection refused for {task}")
 
 
-def _reentry(steps: int) -> Callable[[Peer], Values | None]:
+def _reentry(steps: int, *, new: bool = False) -> Callable[[Peer], Values | None]:
     """Microseconds from the raise to the first line of the next attempt."""
 
     async def measured(peer: Peer) -> Values | None:
         if steps and peer.stepping([], checkpoints=False) is None:
             return None
-        probe = _Probe()
+        probe = _Probe(new=new)
         run = peer.recovering(probe, steps)
         await _block(run, 100)
         probe.waits.clear()
@@ -249,6 +256,7 @@ _MEASUREMENTS: dict[str, Callable[[Peer], Values | None]] = {
     "ten_steps": _ten_steps,
     "steps_1000": _checkpoints(1_000, 15),
     "steps_10000": _checkpoints(10_000, 1),
+    "reentry_new": _reentry(0, new=True),
     "reentry": _reentry(0),
     "reentry_steps": _reentry(STEPS),
     "crowd": _crowd,

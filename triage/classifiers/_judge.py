@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from triage.failures import ErrorInfo
-from triage.taxonomy import Cause, FailureType, Severity
+from triage.taxonomy import Cause, FailureType, Severity, severity_of
 
 from ._answer_words import answer_text, codes_of, cut
 from ._fields import is_invalid_json
@@ -73,23 +73,54 @@ NOT_JSON = Rule(
 )
 
 
+class _Words:
+    """A rule on words, with its expression, which is compiled when it is first needed."""
+
+    __slots__ = ("loose", "rule", "search", "unquoted")
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.unquoted = rule.unquoted
+        self.loose = rule.confidence <= LOOSE
+        self.search: Callable[[str], re.Match[str] | None] = self._first
+
+    def _first(self, text: str) -> re.Match[str] | None:
+        self.search = pattern_of(self.rule.keys).search
+        return self.search(text)
+
+
+_SENTENCES = 1_000
+"""Of a longer text, what is said in anybody's words is looked for in its first and its last half of this."""
+
+
+def _ends(text: str) -> str:
+    return f"{text[: _SENTENCES // 2]} \u2026 {text[-_SENTENCES // 2 :]}"
+
+
+_MARKS = frozenset("'\"`\u201c")
+
+
 class Judge:
     """The rules, indexed once; `judge` is pure."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by: dict[str, dict[str, Rule]] = {"status": {}, "code": {}, "name": {}}
-        self._texts: dict[str, list[Rule]] = {"answer": [], "text": []}
-        self._over: dict[FailureType, list[Rule]] = {}
+        self._texts: dict[str, list[_Words]] = {"answer": [], "text": []}
+        self._saying: dict[Cause | str | None, list[_Words]] = {}
+        self._over: dict[FailureType, list[_Words]] = {}
         for rule in rules:
             if rule.looks_at in self._texts:
-                self._texts[rule.looks_at].append(rule)
+                self._texts[rule.looks_at].append(_Words(rule))
             else:
                 table = self._by[rule.looks_at]
                 for key in rule.keys:
                     table.setdefault(key, rule)
         self._by_words = lru_cache(maxsize=1024)(self._named)
         for kind in FailureType:
-            self._over[kind] = [rule for rule in self._texts["text"] if _may_refine(rule, kind)]
+            self._over[kind] = [one for one in self._texts["text"] if _may_refine(one.rule, kind)]
+        for one in (*self._texts["answer"], *self._texts["text"]):
+            self._saying.setdefault(one.rule.cause, []).append(one)
+        self._full = [one for one in self._texts["text"] if one.rule.name == "text.context"]
 
     def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
         """What an exception comes to, those it was raised from included; None if nothing speaks."""
@@ -118,8 +149,7 @@ class Judge:
 
     def words(self, info: ErrorInfo, cause: Cause | str | None) -> str | None:
         """The words of an error and its answer that speak for this cause, None without any."""
-        rules = [rule for texts in self._texts.values() for rule in texts if rule.cause == cause]
-        found = self._search(info, rules, answer_text(info))
+        found = self._search(info, self._saying.get(cause, ()), answer_text(info))
         return None if found is None else found.text
 
     # --- what the exception itself says ---
@@ -154,10 +184,7 @@ class Judge:
     def _spoken(self, info: ErrorInfo, named: Verdict) -> Verdict:
         """A built-in class of a defect, unless an exit was given words of a full context window."""
         if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
-            found = self._search(
-                info, [rule for rule in self._texts["text"] if rule.name == "text.context"]
-            )
-            return found or named
+            return self._search(info, self._full) or named
         return named
 
     def _codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
@@ -231,18 +258,16 @@ class Judge:
         return self._status(info, status) or found
 
     def _search(
-        self, info: ErrorInfo, rules: Iterable[Rule], text: str | None = None
+        self, info: ErrorInfo, rules: Iterable[_Words], text: str | None = None
     ) -> Verdict | None:
         whole = normal(cut(info.message if text is None else text))
-        bare: str | None = None
-        for rule in rules:
-            if rule.unquoted and bare is None:
-                bare = unquoted(whole)
-            hit = pattern_of(rule.keys).search(
-                bare if rule.unquoted and bare is not None else whole
-            )
+        # Without a quotation mark there is nothing to take out.
+        bare = unquoted(whole) if _MARKS.intersection(whole) else whole
+        for one in rules:
+            text = bare if one.unquoted else whole
+            hit = one.search(_ends(text) if one.loose and len(text) > _SENTENCES else text)
             if hit is not None:
-                return Verdict(rule, f"the words {hit.group()[:80]!r}", (info,))
+                return Verdict(one.rule, f"the words {hit.group()[:80]!r}", (info,))
         return None
 
     # --- what it wraps ---
@@ -359,8 +384,6 @@ def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict | None:
 
 def severity_of_rule(rule: Rule) -> Severity:
     """The severity a rule's diagnosis has."""
-    from triage.taxonomy import severity_of
-
     return rule.severity or severity_of(rule.failure_type, rule.cause)
 
 
@@ -380,9 +403,16 @@ def _status_patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT)
 
 
+@cache
+def _three_digits() -> re.Pattern[str]:
+    return re.compile(r"[45]\d\d(?!\d)")
+
+
 def status_in(message: str) -> int | None:
     """The HTTP status a message writes out, where its words leave no doubt that it is one."""
     text = normal(cut(message))
+    if _three_digits().search(text) is None:
+        return None
     for pattern in _status_patterns():
         hit = pattern.search(text)
         if hit is not None:

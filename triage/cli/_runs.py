@@ -92,7 +92,7 @@ def told(error: TriageError) -> str:
     if isinstance(error, RunBusy):
         return f"{text}; wait for that, or see who has it: triage runs show"
     if isinstance(error, DeadLetter):
-        return f"{text}: --force"
+        return f"{text}: triage runs recover … --force"
     if isinstance(error, StoreError):
         return f"{type(error).__name__}: {text}"
     return text

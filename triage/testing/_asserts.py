@@ -206,10 +206,13 @@ async def _lived(
             raise
         except TriageError as error:
             return None, error, restarts
-        except Crash as crash:
+        except (Crash, BaseExceptionGroup) as crash:
+            # From a task group of the agent it comes in a group.
+            if isinstance(crash, BaseExceptionGroup) and crash.subgroup(Crash) is None:
+                raise
             if not getattr(agent.store, "durable", True) or not events:
                 raise UsageError(
-                    f"{crash}, and what was recorded died with it: a run that is to survive needs a "
+                    "the process died, and its records with it: a run that is to survive needs a "
                     'durable store, such as Agent(…, store="sqlite:///test.db")'
                 ) from crash
             restarts += 1
