@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import pytest
+from runs_agents import look, pay
+from store_kinds import POSTGRES, Opened
 
 from triage import Agent, TriageSuspendedError
 from triage.cli import main
@@ -33,7 +37,6 @@ class Office:
 
     def do(self, work: Callable[[Store], Awaitable[T]]) -> T:
         """Something with the store, which is closed again."""
-
         store = open_store(self.text)
 
         async def done() -> T:
@@ -107,3 +110,20 @@ def runs_of_stores(
         office = Office(text, tmp_path)
         office.do(lambda store: store.runs())
         yield office
+
+
+@pytest.fixture(name="runs")
+def runs_of_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
+    monkeypatch.chdir(tmp_path)
+    office = Office(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    monkeypatch.setenv("TRIAGE_STORE", office.text)
+    return office
+
+
+@pytest.fixture(name="three")
+def three_runs(runs: Office) -> Office:
+    """One run that is done, one that waits, one that its process has left."""
+    runs.run(look, "fly", "done-1")
+    runs.run(pay, "order 17", "waits-1")
+    runs.leave("left-1", "look")
+    return runs

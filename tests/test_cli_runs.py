@@ -9,15 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_runs import Office
-from runs_agents import ask, asking, look, pay
+from cli_runs import Office, runs_of_file, three_runs
+from runs_agents import ask, asking
 from store_runs import run_of
 
 from triage import Step
 from triage.events import (
     AttemptStarted,
     Event,
-    RunFinished,
     RunStarted,
     RunSuspended,
     StateUpdated,
@@ -25,24 +24,9 @@ from triage.events import (
 )
 from triage.stores import loads
 
+__all__ = ["runs_of_file", "three_runs"]
+
 KEY = "sk-" + "a1" * 20
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
-    monkeypatch.chdir(tmp_path)
-    office = Office(f"sqlite:///{tmp_path}/runs.db", tmp_path)
-    monkeypatch.setenv("TRIAGE_STORE", office.text)
-    return office
-
-
-@pytest.fixture
-def three(runs: Office) -> Office:
-    """One run that is done, one that waits, one that its process has left."""
-    runs.run(look, "fly", "done-1")
-    runs.run(pay, "order 17", "waits-1")
-    runs.leave("left-1", "look")
-    return runs
 
 
 class TestList:

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from cli_runs import Office
+from cli_runs import Office, runs_of_stores
 from runs_agents import ask, asking, look, pay
-from store_kinds import POSTGRES, Opened
 
-import triage
-from triage import Agent, happened, rerun
+from triage import Agent, TriageSuspendedError, happened, rerun
 from triage.errors import StaleWriter
 from triage.events import Event, RunFinished
 from triage.stores import open_store
 
-ROOT = Path(triage.__file__).parents[1]
 KEY = "sk-" + "a1" * 20
 
 
-
-from cli_runs import runs_of_stores
-
 __all__ = ["runs_of_stores"]
+
 
 def told_by(events: list[Event], *, after: int) -> list[tuple[str, Any]]:
     """The events behind a position, without what differs from run to run."""
@@ -68,7 +54,7 @@ class TestResolve:
         async def resume() -> None:
             try:
                 await agent.resume(token, answer)
-            except triage.TriageSuspendedError:  # rerun: it times out again
+            except TriageSuspendedError:  # rerun: it times out again
                 pass
             finally:
                 await agent.store.close()
@@ -186,7 +172,7 @@ class TestCancel:
         with pytest.raises(StaleWriter):
             runs.do(lambda store: store.append("r1", [late], at=2, epoch=0))
 
-    def test_a_run_that_waits_and_a_dead_letter_may_be_cancelled(self, runs: Office) -> None:
+    def test_a_run_that_waits_is_cancelled_and_its_token_with_it(self, runs: Office) -> None:
         token = runs.run(ask, "fly", "r1", policy=asking)
         assert runs("cancel", "r1") == 0
         assert runs.info("r1").status == "cancelled"
@@ -201,5 +187,3 @@ class TestCancel:
         assert "RunOver: run r1 has ended as done" in capsys.readouterr().err
         assert runs.read("r1") == before
         assert runs("cancel", "r2") == 2
-
-

@@ -6,35 +6,24 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from cli_runs import Office
-from runs_agents import ask, asking, look, pay
-from store_kinds import POSTGRES, Opened
+from cli_runs import Office, runs_of_stores
+from runs_agents import ask, asking, pay
 
 import triage
-from triage import Agent, happened, rerun
-from triage.errors import StaleWriter
-from triage.events import Event, RunFinished
-from triage.stores import open_store
 
 ROOT = Path(triage.__file__).parents[1]
-KEY = "sk-" + "a1" * 20
 
-
-
-from cli_runs import runs_of_stores
 
 __all__ = ["runs_of_stores"]
+
 
 class TestRecover:
     def test_a_run_that_was_left_goes_on_and_gives_its_result(

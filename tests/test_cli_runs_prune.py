@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-import time
-from pathlib import Path
-
 import pytest
-from cli_runs import Office
-from runs_agents import ask, asking, look, pay
-from store_runs import run_of
+from cli_runs import Office, runs_of_file, three_runs
 
-from triage import Step
 from triage.events import (
-    AttemptStarted,
     Event,
     RunFinished,
     RunStarted,
-    RunSuspended,
-    StateUpdated,
-    StepRecorded,
 )
-from triage.stores import loads
 
-KEY = "sk-" + "a1" * 20
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
-    monkeypatch.chdir(tmp_path)
-    office = Office(f"sqlite:///{tmp_path}/runs.db", tmp_path)
-    monkeypatch.setenv("TRIAGE_STORE", office.text)
-    return office
-
-
-@pytest.fixture
-def three(runs: Office) -> Office:
-    """One run that is done, one that waits, one that its process has left."""
-    runs.run(look, "fly", "done-1")
-    runs.run(pay, "order 17", "waits-1")
-    runs.leave("left-1", "look")
-    return runs
+__all__ = ["runs_of_file", "three_runs"]
 
 
 class TestPrune:

@@ -344,3 +344,46 @@ def test_what_a_mode_keeps_of_a_run_that_is_killed(
 
     if stored or (tmp_path / "runs.db").exists():
         assert anyio.run(read) == stored
+
+
+FORKED = """
+import os, sys, time
+import anyio
+from triage import Agent, Durability
+
+async def works(task):
+    await anyio.sleep(0.1)
+    if os.fork():
+        os._exit(0)  # the owner is gone; its child works on runs of its own
+    async def own(task):
+        await anyio.sleep(1.5)
+    child = Agent(own, store=sys.argv[1], durability=Durability(lease_s=0.3))
+    import threading
+    thread = threading.Thread(target=lambda: child.run_sync("child", run_id="child"))
+    thread.start()
+    thread.join()
+    os._exit(0)
+
+agent = Agent(works, store=sys.argv[1], durability=Durability(lease_s=0.3), name="works")
+anyio.run(lambda: agent.run("task", run_id="run-1"))
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lease_of_its_parents_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    root = Path(triage.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", FORKED, url], check=True, cwd=root, timeout=60)
+
+    async def claim() -> int:
+        store = SQLiteStore(str(tmp_path / "runs.db"))
+        try:
+            with anyio.fail_after(1):
+                while True:
+                    try:
+                        return (await store.claim(RUN, lease_s=1)).epoch
+                    except triage.errors.RunBusy:
+                        await anyio.sleep(0.05)
+        finally:
+            await store.close()
+
+    assert anyio.run(claim) == 1

@@ -6,8 +6,9 @@ from triage.failures import ErrorInfo
 from triage.taxonomy import FailureType
 
 from ._fields import fields_of, not_json
-from ._judge import Judge, Verdict, severity_of_rule, status_in
+from ._judge import Judge, Verdict, severity_of_rule
 from ._rule import Rule
+from ._search import status_in
 from ._shown import quote, said_by
 
 AGREED = 0.95

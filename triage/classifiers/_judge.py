@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from triage.failures import ErrorInfo
 from triage.taxonomy import Cause, FailureType, Severity, severity_of
 
-from ._answer_words import answer_text, codes_of, cut
+from ._answer_words import answer_text, codes_of
 from ._fields import is_invalid_json
 from ._loose import LOOSE
-from ._rule import Rule, normal, pattern_of, unquoted, words_of
-from ._text import STATUS_IN_TEXT
+from ._rule import Rule, words_of
+from ._search import Words, first, status_in
 
 _SQLSTATE_LENGTH = 5
 _CLASS_LENGTH = 2
@@ -73,44 +72,17 @@ NOT_JSON = Rule(
 )
 
 
-class _Words:
-    """A rule on words, with its expression, which is compiled when it is first needed."""
-
-    __slots__ = ("loose", "rule", "search", "unquoted")
-
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-        self.unquoted = rule.unquoted
-        self.loose = rule.confidence <= LOOSE
-        self.search: Callable[[str], re.Match[str] | None] = self._first
-
-    def _first(self, text: str) -> re.Match[str] | None:
-        self.search = pattern_of(self.rule.keys).search
-        return self.search(text)
-
-
-_SENTENCES = 1_000
-"""Of a longer text, what is said in anybody's words is looked for in its first and its last half of this."""
-
-
-def _ends(text: str) -> str:
-    return f"{text[: _SENTENCES // 2]} \u2026 {text[-_SENTENCES // 2 :]}"
-
-
-_MARKS = frozenset("'\"`\u201c")
-
-
 class Judge:
     """The rules, indexed once; `judge` is pure."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by: dict[str, dict[str, Rule]] = {"status": {}, "code": {}, "name": {}}
-        self._texts: dict[str, list[_Words]] = {"answer": [], "text": []}
-        self._saying: dict[Cause | str | None, list[_Words]] = {}
-        self._over: dict[FailureType, list[_Words]] = {}
+        self._texts: dict[str, list[Words]] = {"answer": [], "text": []}
+        self._saying: dict[Cause | str | None, list[Words]] = {}
+        self._over: dict[FailureType, list[Words]] = {}
         for rule in rules:
             if rule.looks_at in self._texts:
-                self._texts[rule.looks_at].append(_Words(rule))
+                self._texts[rule.looks_at].append(Words(rule))
             else:
                 table = self._by[rule.looks_at]
                 for key in rule.keys:
@@ -258,17 +230,13 @@ class Judge:
         return self._status(info, status) or found
 
     def _search(
-        self, info: ErrorInfo, rules: Iterable[_Words], text: str | None = None
+        self, info: ErrorInfo, rules: Iterable[Words], text: str | None = None
     ) -> Verdict | None:
-        whole = normal(cut(info.message if text is None else text))
-        # Without a quotation mark there is nothing to take out.
-        bare = unquoted(whole) if _MARKS.intersection(whole) else whole
-        for one in rules:
-            text = bare if one.unquoted else whole
-            hit = one.search(_ends(text) if one.loose and len(text) > _SENTENCES else text)
-            if hit is not None:
-                return Verdict(one.rule, f"the words {hit.group()[:80]!r}", (info,))
-        return None
+        found = first(rules, info.message if text is None else text)
+        if found is None:
+            return None
+        rule, said = found
+        return Verdict(rule, f"the words {said[:80]!r}", (info,))
 
     # --- what it wraps ---
 
@@ -396,28 +364,6 @@ def _only_repeats(info: ErrorInfo, inner: ErrorInfo) -> bool:
     message = inner.message.strip()
     own = info.message.strip()
     return own == info.type_name or (len(message) > 4 and message[:200] in own)  # noqa: PLR2004 - shorter is chance
-
-
-@cache
-def _status_patterns() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT)
-
-
-@cache
-def _three_digits() -> re.Pattern[str]:
-    return re.compile(r"[45]\d\d(?!\d)")
-
-
-def status_in(message: str) -> int | None:
-    """The HTTP status a message writes out, where its words leave no doubt that it is one."""
-    text = normal(cut(message))
-    if _three_digits().search(text) is None:
-        return None
-    for pattern in _status_patterns():
-        hit = pattern.search(text)
-        if hit is not None:
-            return int(hit.group(1))
-    return None
 
 
 def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
