@@ -174,7 +174,7 @@ async def test_calls_side_by_side_are_never_matched_by_who_came_first(waits: boo
     assert len(asked) == 6
 
 
-async def test_a_call_that_stood_beside_one_that_never_began_is_in_no_order() -> None:
+async def test_calls_of_a_group_that_broke_off_are_in_no_order() -> None:
     @triage.tool(effect="read", match="position")
     async def ask(prompt: str) -> str:
         return prompt.partition(" ")[0]

@@ -22,10 +22,10 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
     "update_state": lambda run: run.update_state,
     "record_usage": lambda run: run.record_usage,
     "run": lambda run: run,
-    "_triage_hint": lambda run: run.guidance.hint,
-    "_triage_subgoal": lambda run: run.guidance.subgoal,
-    "_triage_state": lambda run: run.guidance.state,
-    "_triage_context": lambda run: run.guidance if run.number > 1 else None,
+    "_triage_hint": lambda run: run.told.hint,
+    "_triage_subgoal": lambda run: run.told.subgoal,
+    "_triage_state": lambda run: run.told.state,
+    "_triage_context": lambda run: run.told if run.number > 1 else None,
 }
 
 # Signals with which frameworks steer their own control flow although they are Exceptions: catching
@@ -163,7 +163,7 @@ def arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[s
     filled = {**kwargs}
     for name, read in function.injected:
         filled[name] = read(run)
-    inject = run.guidance.inject
+    inject = run.told.inject
     if inject:
         filled.update(inject)
     return filled

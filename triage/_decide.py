@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._recorded import Question
 from ._session import Session
-from ._undo import available
+from ._undo import available, calls_kept
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .diagnosis import Diagnosis
 from .failures import FailureContext
@@ -130,8 +130,9 @@ def _undoable(session: Session, state: RunState, position: int) -> str | None:
         if call.outcome == "done" and not call.undone and call.effect in UNSAFE
         if call.done_at is not None
     ]
+    kept = calls_kept(state.ledger_at(position), position)
     for key, name, effect, seq in done:
-        if seq > position and not available(session, key):
+        if seq > position and key not in kept and not available(session, key):
             return (
                 f"{name} had the effect {effect} after the checkpoint and has no compensator; give its "
                 "tool compensate=…, or register one"

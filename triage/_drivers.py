@@ -53,8 +53,6 @@ async def _drive(
     with _running(run, begun):
         if session.durable and tool.effect in UNSAFE:
             await durable(session)
-        if tool.by_position:
-            await _let_others_begin()
         result = await _tried(run, begun, args, kwargs)
     result = finish(run, begun, result)
     if session.durable and not run.over:
@@ -72,13 +70,6 @@ async def _undone(run: Recorder, undoing: Undo) -> None:
                 raise error
     finally:
         current.reset(token)
-
-
-async def _let_others_begin() -> None:
-    """Calls that stand side by side shall be seen to do so, however fast their bodies are."""
-    from anyio.lowlevel import checkpoint
-
-    await checkpoint()
 
 
 async def _tried(

@@ -143,7 +143,7 @@ async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any
 
 
 def _restarted(run: Run) -> Restarted:
-    guidance = run.guidance
+    guidance = run.told
     assert guidance.diagnosis is not None
     assert guidance.action is not None
     return Restarted(run.number, guidance.diagnosis, guidance.action)

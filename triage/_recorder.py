@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ._journal import STEP, WIDTH
 from ._plain import plain
 from ._serde import exact
-from .diagnosis import Diagnosis, Evidence
+from ._tally import tally
+from ._tool import Undoing, name_of
+from .diagnosis import Diagnosis
 from .errors import AttemptInterrupted, AttemptOver, UsageError
 from .events import (
     CompensatorRegistered,
@@ -20,7 +22,6 @@ from .events import (
     UsageRecorded,
 )
 from .steps import Step, Trajectory, Usage, refuse
-from .taxonomy import Cause, FailureType, Severity
 
 if TYPE_CHECKING:
     import anyio
@@ -92,10 +93,17 @@ class Recorder:
         # Set as soon as a recording may have to be refused: one look on the way in.
         self.alert = False
         self.number = number
-        self.guidance = guidance
+        self.told = guidance
         self.replay = replay
         self._count = count
         self._watch = session.config.watch
+
+    @property
+    def guidance(self) -> Guidance:
+        """What this attempt is told; empty while calls are given again by their position."""
+        if self.replay is not None and self.session.has_calls and tally(self).replaying:
+            return NO_GUIDANCE
+        return self.told
 
     # What is known ----------------------------------------------------------------------------
 
@@ -256,7 +264,7 @@ class Recorder:
         if not positions:
             raise UsageError("compensator() undoes the last step, and none is recorded yet")
         key = f"step@{positions[-1]}"
-        self.register_undo(name or _name(function), key, lambda: function(*args))
+        self.register_undo(name or name_of(function), key, Undoing(function, args, {}))
 
     async def flush(self) -> None:
         """Wait until all that was recorded so far is durable. Raises what the store raises."""
@@ -378,23 +386,4 @@ class Recorder:
 def out_of_time(session: Session) -> Diagnosis:
     """Why an attempt whose scope ran out of time has failed."""
     left = session.seconds_left()
-    whole = left is not None and left <= 0
-    limits = session.config.limits
-    field, seconds = (
-        ("seconds", limits.seconds) if whole else ("attempt_seconds", limits.attempt_seconds)
-    )
-    return Diagnosis(
-        FailureType.EXTERNAL_FAULT,
-        cause=Cause.LIMIT if whole else Cause.TIMEOUT,
-        severity=Severity.CRITICAL if whole else Severity.RETRIABLE,
-        evidence=(Evidence(f"limit:{field}", f"Limits({field}={seconds}) has passed"),),
-        technical_details=f"limit {field}: allowed {seconds} s, all of them used",
-        user_message="This took longer than allowed.",
-        hint="The attempt before took too long. Take fewer or smaller steps.",
-        suggestions=(f"Raise Limits({field}=…) if the run was making progress.",),
-        classifier="limits",
-    )
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", None) or type(function).__name__
+    return session.config.limits.time_is_up(whole=left is not None and left <= 0)

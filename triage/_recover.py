@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn, assert_never
@@ -15,7 +15,7 @@ from ._questions import Question
 from ._recorder import Guidance
 from ._run import Run
 from ._session import Session, Waiting, digest_of
-from ._undo import undo
+from ._undo import NotUndone, behind, undo_all, undone
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .errors import (
     TriageAbortError,
@@ -96,12 +96,14 @@ async def perform(session: Session, context: FailureContext, decision: Decision)
     match action:
         case Suspend():
             await suspend(session, context, action)
-        case Escalate(reason=reason):
-            await stop(session, context, "escalated", TriageEscalationError, reason)
+        case Escalate(reason=reason, compensate=compensate):
+            await stop(
+                session, context, "escalated", TriageEscalationError, reason, compensate=compensate
+            )
         case Abort(reason=reason) if decision.fatal:
             await stop(session, context, "fatal", TriageFatalError, reason)
-        case Abort(reason=reason):
-            await stop(session, context, "aborted", TriageAbortError, reason)
+        case Abort(reason=reason, compensate=compensate):
+            await stop(session, context, "aborted", TriageAbortError, reason, compensate=compensate)
         case Retry() | Replan() | Rollback() | Resume():
             following = await proceed(session, context, action)
         case _:
@@ -116,7 +118,7 @@ async def proceed(
     await flush(session, context)
     following = plan_next(session, context, action)
     if session.undo is not None:
-        await _compensate(session, context, action, session.undo, following)
+        await _compensate(session, context, action, following)
     delay = action.delay if isinstance(action, Retry | Replan) else 0.0
     if delay > 0:
         await session.config.env.sleep(delay)
@@ -171,27 +173,25 @@ async def _compensate(
     session: Session,
     context: FailureContext,
     action: Retry | Replan | Rollback | Resume,
-    known: Mapping[int, object],
     following: Next,
 ) -> None:
-    """Undo what the next attempt would otherwise repeat, newest first. known: positions of those that
-    this process can run.
-    """
+    """Undo what the next attempt would otherwise repeat, newest first."""
     if isinstance(action, Resume):
         return
-    after = -1 if following.base is None else following.base
-    for entry in reversed(session.state.compensations):
+    for entry in behind(session.state, following.base):
         # Recorded calls are reused by a retry, and met again by a new plan; only hand-written
         # steps have to be undone for those.
-        wanted = isinstance(action, Rollback) or entry.key.startswith("step@")
-        if not wanted or entry.ran or entry.at <= after or entry.seq not in known:
+        if not isinstance(action, Rollback) and not entry.key.startswith("step@"):
             continue
-        error = await undo(session, context.attempt, entry)
+        error = await undone(session, context.attempt, entry)
         if error is not None:
+            failed = NotUndone(entry, error)
             reason = f"the compensator {entry.name} failed with {type(error).__name__}"
             if context.exception is not None:
-                context.exception.add_note(f"{reason}: {error}")
-            await stop(session, context, "escalated", TriageEscalationError, reason)
+                context.exception.add_note(str(failed))
+            await stop(
+                session, context, "escalated", TriageEscalationError, reason, notes=[str(failed)]
+            )
 
 
 # Stopping -----------------------------------------------------------------------------------------
@@ -216,11 +216,20 @@ async def stop(
     status: str,
     kind: type[TriageError],
     reason: str | None,
+    *,
+    compensate: bool = False,
+    notes: Sequence[str] = (),
 ) -> NoReturn:
-    """End the run: journal it, store it, and raise `kind` from the original error."""
+    """End the run: journal it, store it, and raise `kind` from the original error.
+
+    compensate: undo first what can be undone. notes: added to the error, with what was not undone.
+    """
+    failed = await undo_all(session, context.attempt) if compensate else []
     session.add(RunFinished, status, None, EXACT, context.error)
     count_in_parent(session)
     error = kind(_message(context, status, reason), context)
+    for note in (*notes, *map(str, failed)):
+        error.add_note(note)
     await session.flush_beside(error)
     raise error from context.exception
 

@@ -13,7 +13,7 @@ from ._env import Environment
 from ._journal import WIDTH, Journal, active_seconds, advance, event_at, record_from, record_of
 from ._plain import plain_noting
 from .errors import AlreadyResumed, StaleWriter, UsageError
-from .events import CallStarted, Event, RunStarted
+from .events import CallStarted, CompensatorRegistered, Event, RunStarted
 from .observers import Observer, logger, notify
 from .state import RunState
 
@@ -203,6 +203,8 @@ class Session:
         self.records = [place for event in events for place in record_from(event)]
         self.started = self.config.env.monotonic() - active_seconds(events)
         self.has_calls = any(isinstance(event, CallStarted) for event in events)
+        if any(isinstance(event, CompensatorRegistered) for event in events):
+            self.undo = {}  # what they undo must not be passed over, although nothing is at hand yet
         self.flushed = len(events)
         self._state = None
         self._folded = 0

@@ -14,7 +14,7 @@ from ._tool import CurrentCall, Undoing, calling
 from ._tries import pause_before
 from .events import CompensatorRan
 from .observers import logger
-from .state import Compensation
+from .state import Compensation, Ledger, RunState, is_call
 
 BEGINS, ENDED = True, False
 """What a `CompensatorRan` says."""
@@ -118,6 +118,27 @@ def may_run(session: Session, entry: Compensation) -> bool:
     if compensator is None or entry.ran:
         return False
     return not entry.begun or (isinstance(compensator, Undoing) and compensator.tries is not None)
+
+
+def behind(state: RunState, position: int | None) -> list[Compensation]:
+    """The compensators, newest first, of what a rollback to a position does not keep. None: of all."""
+    ledger = None if position is None else state.ledger_at(position)
+    kept = calls_kept(ledger, position)
+    found: list[Compensation] = []
+    for entry in reversed(state.compensations):
+        call = state.calls.get(entry.key)
+        at = entry.at if call is None or call.done_at is None else call.done_at
+        if not entry.ran and entry.key not in kept and (position is None or at > position):
+            found.append(entry)
+    return found
+
+
+def calls_kept(ledger: Ledger | None, position: int | None) -> frozenset[str]:
+    """Keys of the recorded calls among the steps up to a position."""
+    if ledger is None or position is None:
+        return frozenset()
+    steps = ledger.cut(position).steps
+    return frozenset(step.metadata["call"] for step in steps if step.metadata and is_call(step))
 
 
 def available(session: Session, key: str) -> list[Compensation]:

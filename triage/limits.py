@@ -150,6 +150,23 @@ class Limits:
         delay = action.delay if isinstance(action, Retry | Replan) else 0.0
         return self._late(context, delay) if delay > 0 else None
 
+    def time_is_up(self, *, whole: bool) -> Diagnosis:
+        """Why an attempt that ran out of time has failed. whole: the run's time, not the attempt's."""
+        field, seconds = (
+            ("seconds", self.seconds) if whole else ("attempt_seconds", self.attempt_seconds)
+        )
+        return Diagnosis(
+            FailureType.EXTERNAL_FAULT,
+            cause=Cause.LIMIT if whole else Cause.TIMEOUT,
+            severity=Severity.CRITICAL if whole else Severity.RETRIABLE,
+            evidence=(Evidence(f"limit:{field}", f"Limits({field}={seconds}) has passed"),),
+            technical_details=f"limit {field}: allowed {seconds} s, all of them used",
+            user_message="This took longer than allowed.",
+            hint="The attempt before took too long. Take fewer or smaller steps.",
+            suggestions=(f"Raise Limits({field}=…) if the run was making progress.",),
+            classifier="limits",
+        )
+
     def _spending(
         self, steps: int, tool_calls: int, usage: Usage
     ) -> Iterator[tuple[str, float, float]]:

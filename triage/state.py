@@ -287,7 +287,10 @@ class RunState:
     def _apply_call_finished(self, event: CallFinished) -> None:
         call = self.calls[event.key]
         if event.replayed:
-            self.calls[event.key] = call._replace(attempt=event.attempt, step=event.step)
+            call = call._replace(attempt=event.attempt, step=event.step)
+            if event.step is not None and event.step < len(self.ledger.positions):
+                call = call._replace(done_at=self.ledger.positions[event.step])
+            self.calls[event.key] = call
             return
         self.calls[event.key] = call._replace(
             outcome=event.outcome,
