@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# The first failure of a process imports this, which looks at files: it is done before the guard stands.
-import sysconfig  # noqa: F401
 from collections.abc import Iterator
 
 import pytest

@@ -8,7 +8,8 @@ is not; `capture` then reads in a thread, see `_guard`.
 from __future__ import annotations
 
 import abc
-import sysconfig
+import os
+import sys
 from collections.abc import Hashable, Iterable
 from functools import cache, lru_cache
 from types import (
@@ -179,9 +180,15 @@ def _installed_class(kind: Hashable) -> bool:
 
 @cache
 def _places() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return (*(f"{path}/" for path in found), "<frozen ")
+    """Where the interpreter and installed packages keep their code, without a look at the disk: this
+    is asked for in an event loop.
+    """
+    found = {os.__file__.rpartition("os.py")[0]}
+    found |= {f"{path}/" for path in sys.path if path.endswith(_OF_PACKAGES)}
+    return (*(path.replace("\\", "/") for path in found), "<frozen ")
+
+
+_OF_PACKAGES = ("site-packages", "dist-packages")
 
 
 @lru_cache(maxsize=4096)
