@@ -317,11 +317,11 @@ def tool_of(**options: Any) -> Any:
     (lambda: tool_of(ignore="client"), "tool(ignore=…)", 'ignore=("client",)'),
     (lambda: tool_of(ignore=("klient",)), "tool(ignore=…)", "klient", "client, cents"),
     (lambda: tool_of(ignore=3), "tool(ignore=…)", "int", "tuple"),
-    (lambda: tool_of(timeout=0), "tool(timeout=…)", "above 0", "not 0"),
+    (lambda: tool_of(timeout=0), "tool(timeout=…)", "above 0", "int (0)"),
     (lambda: tool_of(timeout="1"), "tool(timeout=…)", "number of seconds", "'1'"),
     (lambda: tool_of(timeout=NAN), "tool(timeout=…)", "number of seconds", "nan"),
     (lambda: tool_of(name=3), "tool(name=…)", "int"),
-    (lambda: tool_of(retries=3), "'retries'", "unexpected"),
+    (lambda: tool_of(retries="3"), "tool(retries=…)", "str"),
 )
 def test_a_tool_that_cannot_work_is_refused_when_it_is_decorated(do: Any, words: list[str]) -> None:
     refused(do, words)

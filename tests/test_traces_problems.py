@@ -195,8 +195,8 @@ class TestFields:
 
     def test_an_event_that_does_not_fit_is_told_and_the_others_are_read(self) -> None:
         lines = GOLDEN.read_text(encoding="utf-8").splitlines()
-        reading = read("\n".join([*lines[:5], '{"event": "Odd"}', *lines[6:]]))
-        assert [problem.line for problem in reading.problems] == [6, 7]
+        reading = read("\n".join([*lines[:7], '{"event": "Odd"}', *lines[8:]]))
+        assert [problem.line for problem in reading.problems] == [8, 9]
         assert "unknown event" in reading.problems[0].text
         assert "comes after" in reading.problems[1].text
         assert len(reading.traces) == 2

@@ -313,16 +313,10 @@ def configure(
         from .policy import FailurePolicy
 
         _expect("policy", policy, FailurePolicy)
-    if isinstance(classifier, type):
-        raise UsageError(
-            f"Agent(classifier=…) must be an object, not the class {classifier.__name__}; "
-            f"write classifier={classifier.__name__}()"
-        )
-    if classifier is not None and not callable(getattr(classifier, "classify", None)):
-        raise UsageError(
-            "Agent(classifier=…) must have a method classify(trajectory, task), and "
-            f"{type(classifier).__name__} has none"
-        )
+    if classifier is not None:
+        from .classifiers._consult import check_classifier
+
+        check_classifier("Agent(classifier=…)", classifier)
     _expect("limits", limits, Limits)
     _expect("durability", durability, Durability)
     _expect("name", name, str)

@@ -16,34 +16,25 @@ from .steps import Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextvars import ContextVar
 
     from .classifiers.base import Classifier
 
 
 async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
     """Ask the classifier, and count what it consumed; UNKNOWN if it does not answer."""
-    consult, run_id = _consulting()
-    asked_before = run_id.set(session.run_id)
-    try:
-        classifier = session.config.classifier or _rules()
-        diagnosis = await consult(classifier, trajectory, session.task)
-    finally:
-        run_id.reset(asked_before)
+    classifier = session.config.classifier or _rules()
+    diagnosis = await _consult()(classifier, trajectory, session.task)
     if diagnosis.usage is not None:
         session.add(UsageRecorded, trajectory.attempt, diagnosis.usage)
     return diagnosis
 
 
 @cache
-def _consulting() -> tuple[
-    Callable[[Classifier, Trajectory, Any], Awaitable[Diagnosis]], ContextVar[str | None]
-]:
+def _consult() -> Callable[[Classifier, Trajectory, Any], Awaitable[Diagnosis]]:
     """Imported with the first failure, which most processes never see."""
     from .classifiers._consult import consult
-    from .classifiers.base import classified_run
 
-    return consult, classified_run
+    return consult
 
 
 @cache

@@ -137,6 +137,7 @@ class Recorder:
             task=self.session.task,
             tools=None if checks is None else checks.manifest,
             constraints=() if checks is None else tuple(checks.constraints),
+            run_id=self.session.run_id,
         )
 
     @property

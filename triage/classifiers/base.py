@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from triage.diagnosis import Diagnosis
@@ -34,13 +33,3 @@ class Classifier(Protocol):
     def classify(self, trajectory: Trajectory, task: Any) -> Answer | Awaitable[Answer]:
         """Why the attempt failed."""
         ...
-
-
-def run_of(trajectory: Trajectory) -> str | None:
-    """Id of the run whose attempt is being classified; None outside of a run."""
-    return trajectory.run_id or classified_run.get()
-
-
-classified_run: ContextVar[str | None] = ContextVar("triage_classified_run", default=None)
-"""Id of the run whose failed attempt is being classified, also in the classifier's thread; None
-where a classifier is called by anything but a run. What is counted per run is counted by it."""

@@ -15,7 +15,7 @@ from triage.taxonomy import FailureType, Severity
 
 from ._consult import check_classifier, consult, deadline_of
 from ._llm_budget import ByRun
-from .base import Classifier, run_of
+from .base import Classifier
 from .chain import SPARE_SECONDS, check_confidence, total_usage
 from .rules import RulesClassifier
 
@@ -80,7 +80,7 @@ class HybridClassifier:
         ruled = await consult(self._rules, trajectory, task)
         if not self._doubtful(ruled):
             return ruled
-        if not self._may_ask(run_of(trajectory)):
+        if not self._may_ask(trajectory.run_id):
             note = Evidence("hybrid:cap", f"asked {self._cap} times in this run, which is the cap")
             return replace(ruled, evidence=(*ruled.evidence, note))
         return self._merged(ruled, await consult(self._llm, trajectory, task))

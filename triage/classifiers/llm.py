@@ -17,7 +17,6 @@ from ._llm_answer import CLASSIFIER
 from ._llm_budget import Budget, Meter
 from ._llm_clients import Endpoint, Provider, provider_of
 from ._llm_talk import Settings, Stopped, Talk, abstained, with_usage
-from .base import run_of
 
 LEAST_CHARS = 2_000
 _SPARE_SECONDS = 3.0
@@ -104,7 +103,7 @@ class LLMClassifier:
         """Why the attempt failed, as far as the model can show it; UNKNOWN otherwise."""
         import anyio
 
-        talk = Talk(self._settings, run_of(trajectory), anyio.current_time() + self._seconds)
+        talk = Talk(self._settings, trajectory.run_id, anyio.current_time() + self._seconds)
         found: Diagnosis | None = None
         try:
             with anyio.move_on_after(self._seconds):
