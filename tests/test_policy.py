@@ -111,7 +111,7 @@ def test_a_policy_is_a_frozen_value_printed_as_it_is_written() -> None:
         "FailurePolicy(WRONG_TOOL_CALLED=Retry(hint=None, delay=0.0, inject={}), "
         "LOOP_DETECTED=replan(hint='Try another source.', max_replans=3), "
         "default=Abort(reason='no strategy of the policy is for this failure'), "
-        "causes={'auth': Suspend(question='Which key?', metadata={})})"
+        "causes={'auth': Suspend(question='Which key?', metadata={}, expires_s=None)})"
     )
     copy = pickle.loads(pickle.dumps(policy))
     assert copy == policy

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from ._call import Function, fingerprint, read_function
-from ._drivers import current
 from ._env import SYSTEM, Environment
 from ._loop import begin, check_run_id, go_on, run_loop, stream_loop
+from ._recorder import current
 from ._session import Config, Session, Suspensions
 from .checks import Checks, Durability
 from .errors import UsageError

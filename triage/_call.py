@@ -11,8 +11,7 @@ from contextvars import Context, copy_context
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
-from ._drivers import current
-from ._recorder import out_of_time
+from ._recorder import current, out_of_time
 from ._run import Run
 from .diagnosis import Diagnosis
 from .errors import AttemptInterrupted, TriageSuspendedError, UsageError

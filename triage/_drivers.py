@@ -7,21 +7,18 @@ import inspect
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from ._barrier import durable, durable_sync
 from ._recorded import Begun, Reused, Undo, begin, fail, finish, pause
-from ._recorder import Recorder
+from ._recorder import Recorder, current
 from ._tool import Tool, calling, tool_of
 from ._undo import undo
 from .taxonomy import UNSAFE
 
 if TYPE_CHECKING:
     from ._env import Environment
-
-current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
-"""The attempt the running code belongs to."""
 
 
 async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

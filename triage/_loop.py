@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._attempts import Failure, Next, count_in_parent, first_attempt, next_attempt
 from ._call import Failed, Function, Refused, end, invoke, passes, sort, stream_attempt
-from ._drivers import current
 from ._plain import plain_noting
+from ._recorder import current
 from ._run import Run
 from ._session import Session
 from .actions import Action

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ._journal import STEP, WIDTH
 from ._plain import plain
 from ._serde import exact
-from ._tally import tally
-from ._tool import Undoing, name_of
 from .diagnosis import Diagnosis
 from .errors import AttemptInterrupted, AttemptOver, UsageError
 from .events import (
@@ -101,9 +100,11 @@ class Recorder:
     @property
     def guidance(self) -> Guidance:
         """What this attempt is told; empty while calls are given again by their position."""
-        if self.replay is not None and self.session.has_calls and tally(self).replaying:
-            return NO_GUIDANCE
-        return self.told
+        if self.replay is None or not self.session.has_calls:
+            return self.told
+        from ._tally import tally
+
+        return NO_GUIDANCE if tally(self).replaying else self.told
 
     # What is known ----------------------------------------------------------------------------
 
@@ -265,6 +266,8 @@ class Recorder:
         if not positions:
             raise UsageError("compensator() undoes the last step, and none is recorded yet")
         key = f"step@{positions[-1]}"
+        from ._tool import Undoing, name_of
+
         self.register_undo(name or name_of(function), key, Undoing(function, args, {}))
 
     async def flush(self) -> None:
@@ -388,3 +391,7 @@ def out_of_time(session: Session) -> Diagnosis:
     """Why an attempt whose scope ran out of time has failed."""
     left = session.seconds_left()
     return session.config.limits.time_is_up(whole=left is not None and left <= 0)
+
+
+current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
+"""The attempt the running code belongs to."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._drivers import call_any, current
-from ._recorder import Recorder
+from ._recorder import Recorder, current
 from .errors import UsageError
 
 
@@ -22,6 +21,8 @@ class Run(Recorder):
         A sync function runs in a thread. One that is no tool has the effect `unknown`: it is not
         repeated by any recovery. Raises what the function raises.
         """
+        from ._drivers import call_any
+
         return await call_any(self, function, args, kwargs)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from triage._drivers import current
-from triage._recorder import Recorder
+from triage._recorder import Recorder, current
 from triage.steps import Step
 
 
