@@ -135,14 +135,11 @@ def _without_source(
     return grounding.unsupported(plain(result))
 
 
-_SAID = {"sum": "does not come out", "claim": "is shown by no step"}
-
-
 def _ungrounded(facts: tuple[Fact, ...], checks: Checks) -> Diagnosis:
     named = facts[:_MAX_NAMED]
     shown = [json.dumps(redact(fact.text), ensure_ascii=False) for fact in named]
     evidence = tuple(
-        Evidence("check:grounding", f"{fact.kind} {text} in the result {_said(fact)}")
+        Evidence("check:grounding", f"{fact.kind} {text} in the result {fact.fault}")
         for fact, text in zip(named, shown, strict=True)
     )
     more = "" if len(facts) == len(named) else f" and {len(facts) - len(named)} more"
@@ -157,15 +154,11 @@ def _ungrounded(facts: tuple[Fact, ...], checks: Checks) -> Diagnosis:
     )
 
 
-def _said(fact: Fact) -> str:
-    return _SAID.get(fact.kind, "has no source")
-
-
 def _look_up(named: tuple[Fact, ...], shown: list[str], more: str, checks: Checks) -> str:
     """What the next attempt is told: which facts, and what to do about each kind."""
     by_said: dict[str, list[str]] = {}
     for fact, text in zip(named, shown, strict=True):
-        by_said.setdefault(_said(fact), []).append(text)
+        by_said.setdefault(fact.fault, []).append(text)
     tools = ", ".join(list(checks.manifest)[:_MAX_TOOLS])
     with_tools = f" with the tools that exist ({tools})" if tools else ""
     sentences = {

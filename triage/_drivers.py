@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from ._barrier import durable, durable_sync
 from ._recorded import Begun, Reused, Undo, begin, fail, finish, pause
 from ._recorder import Recorder, current
 from ._tool import Tool, calling, tool_of
@@ -49,11 +48,11 @@ async def _drive(
     session = run.session
     with _running(run, begun):
         if session.durable and tool.effect in UNSAFE:
-            await durable(session)
+            await session.barrier()
         result = await _tried(run, begun, args, kwargs)
     result = finish(run, begun, result)
     if session.durable and not run.over:
-        await durable(session)
+        await session.barrier()
     return result
 
 
@@ -142,12 +141,12 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     unsafe = tool.effect in UNSAFE
     with _running(run, begun):
         if session.durable and unsafe:
-            durable_sync(session)
+            session.barrier_sync()
         result = _tried_sync(run, begun, args, kwargs)
     result = finish(run, begun, result)
     # In the event loop's own thread only what must not happen twice is worth holding everybody up.
     if session.durable and not run.over and (unsafe or not _in_event_loop()):
-        durable_sync(session)
+        session.barrier_sync()
     return result
 
 

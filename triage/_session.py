@@ -316,7 +316,10 @@ class Session:
             await self.flush()
 
     async def barrier(self) -> None:
-        """Wait until all that is recorded is durable, where each call must be; see `durable`."""
+        """Wait until all that is recorded is durable, where each call must be; see `durable`.
+
+        Raises what the store failed with, unless the run goes on without it.
+        """
         if self.keeper is not None and self.durable:
             await self.keeper.barrier()
 

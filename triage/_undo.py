@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._barrier import durable
 from ._serde import digest
 from ._session import Session
 from ._tool import CurrentCall, Undoing, calling
@@ -55,7 +54,7 @@ async def _tried(
     for retry in itertools.count(1):
         session.add(CompensatorRan, *facts, None, BEGINS)
         try:
-            await durable(session)
+            await session.barrier()
         except Exception as error:  # noqa: BLE001 - the caller decides; nothing has run
             return error
         try:

@@ -24,6 +24,14 @@ class Fact(NamedTuple):
     kind: str
     text: str
 
+    @property
+    def fault(self) -> str:
+        """What is wrong with it where it is not grounded."""
+        return _FAULTS.get(self.kind, "has no source")
+
+
+_FAULTS = {"sum": "does not come out", "claim": "is shown by no step"}
+
 
 class Found(NamedTuple):
     """A fact with what it means. around: the words before and after it, in small letters.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from triage.checks import Grounds
 
 _MAX_NAMED = 5
-_SAID = {"sum": "does not come out", "claim": "is shown by no step"}
 
 
 def ungrounded(
@@ -45,7 +44,7 @@ def ungrounded(
     found: list[Finding] = []
     for fact in facts[:_MAX_NAMED]:
         shown = json.dumps(redact(fact.text), ensure_ascii=False)
-        said = f"the answer's {fact.kind} {shown} {_SAID.get(fact.kind, 'has no source')}"
+        said = f"the answer's {fact.kind} {shown} {fact.fault}"
         found.append(Finding(UNGROUNDED, said, _first(steps, fact.text, last)))
     return found
 
