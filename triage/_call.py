@@ -11,7 +11,8 @@ from contextvars import Context, copy_context
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
-from ._recorder import current, out_of_time
+from ._interrupt import out_of_time
+from ._recorder import current
 from ._run import Run
 from .diagnosis import Diagnosis
 from .errors import AttemptInterrupted, TriageSuspendedError, UsageError
@@ -183,11 +184,28 @@ class Refused(Exception):
 def invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Awaitable[Any]:
     """One attempt at the function, to be awaited: its result, or what it raises."""
     if run.session.config.plain:
+        run.owner = _current_task()
+    if run.owner is not None:
         filled = arguments(function, run, kwargs)
         return function.function(run.session.task, **filled)  # type: ignore[no-any-return] # an async function's
     if function.kind == "generator":
         return _items(function, run, kwargs)
     return _surrounded(function, run, kwargs)
+
+
+def _current_task() -> Any:
+    """The task that runs now, by which a plain attempt is interrupted; None outside of asyncio."""
+    try:
+        return _of_asyncio()()
+    except RuntimeError:
+        return None
+
+
+@cache
+def _of_asyncio() -> Callable[[], Any]:
+    from asyncio import current_task
+
+    return current_task
 
 
 async def _items(function: Function, run: Run, kwargs: Mapping[str, Any]) -> list[Any]:
@@ -235,13 +253,25 @@ async def _surrounded(function: Function, run: Run, kwargs: Mapping[str, Any]) -
             run.enter_scope(scope)
         for manager in run.session.entered:
             stack.enter_context(manager)
-        return await _invoke(function, run, kwargs)
+        return await _unstalled(run, _invoke(function, run, kwargs))
     return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `end` sees it
+
+
+async def _unstalled(run: Run, work: Awaitable[Any]) -> Any:
+    """What `work` gives, while another task interrupts an attempt that records nothing any more."""
+    seconds = run.session.limits.stall_seconds
+    if seconds is None:
+        return await work
+    from ._stall import guarded
+
+    return await guarded(run, seconds, work)
 
 
 def _scope(run: Run) -> Any:
     seconds = run.session.attempt_seconds_left()
-    if seconds is None and not run.session.config.limits.watches:
+    config = run.session.config
+    watches = config.watching is not None or config.limits.watches
+    if seconds is None and config.limits.stall_seconds is None and not watches:
         return None
     import anyio
 
@@ -302,7 +332,7 @@ async def _next(generator: Any, run: Run) -> Any:
         return await generator.__anext__()
     with scope:
         run.enter_scope(scope)
-        return await generator.__anext__()
+        return await _unstalled(run, generator.__anext__())
     raise StopAsyncIteration  # the scope swallowed its own cancellation: `end` sees that it was cancelled
 
 
@@ -313,6 +343,8 @@ async def end(run: Run) -> None:
     if run.calls_open:
         await run.settle(UNSTOPPABLE_GRACE)
     run.close()
+    if run.cancelled and run.owner is not None and run.owner.uncancel():
+        run.cancelled = False  # somebody else has cancelled it too: theirs is the last word
 
 
 def sort(run: Run, error: BaseException) -> None:
@@ -328,8 +360,17 @@ def sort(run: Run, error: BaseException) -> None:
         if run.interrupt is None and isinstance(error, AttemptInterrupted):
             run.interrupt = error.diagnosis
         raise Failed from error
-    if run.interrupt is not None and isinstance(error, Exception):
+    if run.interrupt is not None and (isinstance(error, Exception) or _ours(run, error)):
         raise Failed from error
+
+
+def _ours(run: Run, error: BaseException) -> bool:
+    """Whether it is the cancellation by which this attempt was interrupted."""
+    if not run.cancelled:
+        return False
+    from asyncio import CancelledError
+
+    return isinstance(error, CancelledError)
 
 
 def passes(error: Exception) -> bool:

@@ -12,8 +12,9 @@ from ._undo import available, calls_kept
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .diagnosis import Diagnosis
 from .failures import FailureContext
-from .state import RunState
-from .taxonomy import UNSAFE, Severity
+from .limits import limit_of
+from .state import AT_LIMIT, RunState
+from .taxonomy import UNSAFE, Cause, Severity
 
 if TYPE_CHECKING:
     from .policy import FailurePolicy
@@ -39,35 +40,62 @@ def _recommended() -> FailurePolicy:
 async def decide(session: Session, context: FailureContext) -> Decision:
     """What will be done. No I/O of ours: limits and gates are pure, a strategy may be async."""
     diagnosis = context.diagnosis
-    limits = session.config.limits
+    limits = session.limits
     if diagnosis.severity is Severity.FATAL:
         return Decision(
             Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
         )
+    if context.error is not None and context.error.refused:
+        # Whatever a classifier makes of it: a refusal is not gone around.
+        reason = "the error says that it must never be tried again"
+        return Decision(Abort(f"{diagnosis}; {reason}"), "severity", reason, fatal=True)
     if session.question is not None:
         return _ask(session, session.question)
     state = session.state
-    breach = limits.exceeded(context, steps=state.all_steps, tool_calls=state.tool_calls)
+    breach: Diagnosis | None = diagnosis
+    if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
+        breach = limits.exceeded(
+            context,
+            steps=state.all_steps,
+            tool_calls=state.tool_calls,
+            per_tool=state.calls_per_tool,
+        )
     if breach is not None:
-        return _stopped(breach)
+        return await _at_limit(session, context, breach)
     policy = session.config.policy or _recommended()
     action = await policy.dispatch(context)
     breach = limits.allows(action, context)
     if breach is not None:
-        return _stopped(breach)
+        return await _at_limit(session, context, breach)
+    return _gated(session, context, action, "policy")
+
+
+def _gated(session: Session, context: FailureContext, action: Action, by: str) -> Decision:
     refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
-    return Decision(action, "policy")
+    return Decision(action, by)
 
 
-def _stopped(breach: Diagnosis) -> Decision:
+async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis) -> Decision:
+    """What is done when a limit is reached: as `Limits.on_limit` says, by default the run ends."""
     reason = f"limit reached: {breach.evidence[0].text}"
-    return Decision(Escalate(reason), "limits", reason)
+    wanted = session.limits.on_limit
+    name = limit_of(breach)
+    by = f"{AT_LIMIT}{name}"
+    if wanted == "suspend":
+        question = f"{reason}. May the run use as much once more?"
+        return Decision(Suspend(question, {"limit": name}), by, reason)
+    if wanted == "escalate" or session.state.grants.get(name):
+        return Decision(Escalate(reason), "limits", reason)
+    from .policy import FailurePolicy
+
+    action = await FailurePolicy(default=wanted).dispatch(context._replace(diagnosis=breach))
+    return _gated(session, context, action, by)
 
 
 def _ask(session: Session, question: Question) -> Decision:
-    if session.config.durability.on_in_doubt == "fail":
+    if session.config.durability.on_in_doubt == "fail" and not question.inner:
         return Decision(Escalate(question.text), "calls", question.text)
     return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
 

@@ -1,18 +1,20 @@
-"""What one attempt records, what it is told, and how it is interrupted."""
+"""What one attempt records, and what it is told."""
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ._guidance import NO_GUIDANCE, Guidance, Replay
+from ._interrupt import Interruptible
 from ._journal import STEP, WIDTH
 from ._plain import plain
 from ._serde import exact
+from ._session import LOOK_EVERY
 from .diagnosis import Diagnosis
-from .errors import AttemptInterrupted, AttemptOver, UsageError
+from .errors import AttemptInterrupted, UsageError
 from .events import (
     CompensatorRegistered,
     StateUpdated,
@@ -23,88 +25,55 @@ from .events import (
 from .steps import Step, Trajectory, Usage, refuse
 
 if TYPE_CHECKING:
-    import anyio
-
     from ._session import Session
-    from .actions import Action
+    from ._watching import Watcher
     from .failures import Attempt, ErrorInfo
 
 
-class Guidance(NamedTuple):
-    """What an attempt is told, built from the last action alone; all None in the first attempt.
-
-    hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
-    the attempt before. inject: keyword arguments for this attempt.
-    """
-
-    hint: str | None = None
-    subgoal: str | None = None
-    state: Mapping[str, Any] | None = None
-    diagnosis: Diagnosis | None = None
-    action: Action | None = None
-    inject: Mapping[str, Any] | None = None
-
-
-class Replay(NamedTuple):
-    """Which recorded calls an attempt may reuse, by the action before it.
-
-    kind: the action's. critical_step: reads from this step index on run again; None: none has to.
-    kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of the unsafe calls
-    of earlier attempts that this one has not come to yet.
-    """
-
-    kind: str
-    critical_step: int | None
-    kept: frozenset[str]
-    unmatched: dict[str, set[str]]
-
-    def meet(self, tool: str, key: str) -> None:
-        """The attempt has come to this call."""
-        self.unmatched.get(tool, set()).discard(key)
-
-
-NO_GUIDANCE = Guidance()
-
-
-class Recorder:
+class Recorder(Interruptible):
     """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
 
     After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
     """
 
     # Most attempts never set these: as class attributes they cost an attempt nothing.
-    over = False
-    interrupt: Diagnosis | None = None
-    scope: anyio.CancelScope | None = None
     # Occurrences of equal calls in this attempt, made when the first call is made.
     occurrences: dict[str, int] | None = None
-    # Unsafe calls now running, and who waits for the last of them.
-    calls_open = 0
     has_subgoals = False
-    _settled: threading.Event | None = None
-    _held_deadline = 0.0
-    _thread = 0
+    # What watching found and the agent is to know while it goes on.
+    live: Diagnosis | None = None
+    _watcher: Watcher | None = None
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
     ) -> None:
         self.session = session
-        # Set as soon as a recording may have to be refused: one look on the way in.
-        self.alert = False
         self.number = number
         self.told = guidance
         self.replay = replay
-        self._count = count
-        self._watch = session.config.watch
+        self.first = self._count = count
+        self._watch = session.watch
+        # The index of the next step at which more is to be done than to record it.
+        self._due: float = 0 if session.busy else count + session.config.first_look
+        self._look_at = count + session.config.first_look
 
     @property
     def guidance(self) -> Guidance:
-        """What this attempt is told; empty while calls are given again by their position."""
-        if self.replay is None or not self.session.has_calls:
-            return self.told
-        from ._tally import tally
+        """What this attempt is told; empty while calls are given again by their position.
 
-        return NO_GUIDANCE if tally(self).replaying else self.told
+        While the attempt is seen to go round in a loop, `hint` says so first, and `diagnosis` what it is.
+        """
+        told = self.told
+        if self.replay is not None and self.session.has_calls:
+            from ._tally import tally
+
+            if tally(self).replaying:
+                return NO_GUIDANCE
+        live = self.live
+        if live is None:
+            return told
+        hints = [hint for hint in (live.hint, told.hint) if hint]
+        return told._replace(hint="\n".join(hints) or None, diagnosis=live)
 
     # What is known ----------------------------------------------------------------------------
 
@@ -158,21 +127,6 @@ class Recorder:
 
     # Recording --------------------------------------------------------------------------------
 
-    def check_open(self) -> None:
-        """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
-        if not self.alert:
-            return
-        if self.over:
-            raise AttemptOver(
-                f"attempt {self.number} of run {self.run_id} is over: a task or thread it left "
-                "behind tried to record; await it before the agent function returns"
-            )
-        if self.interrupt is None:
-            if self.scope is None or not self.scope.cancel_called:
-                return
-            self.interrupt = out_of_time(self.session)
-        raise AttemptInterrupted(self.interrupt)
-
     def record_step(self, step: Step) -> int:
         """Record what the agent did; the id of the checkpoint made by it.
 
@@ -195,8 +149,8 @@ class Recorder:
             records += (STEP, session.time(), self.number, index, step)
         finally:
             lock.release()
-        if session.busy:
-            self._attend(seq)
+        if index >= self._due:
+            self._attend(seq, index)
         return seq
 
     def update_state(self, values: Mapping[str, Any], *, secret_ok: Iterable[str] = ()) -> int:
@@ -223,9 +177,9 @@ class Recorder:
             raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
         self._record(UsageRecorded, usage)
 
-    def count(self, usage: Usage) -> None:
-        """As `record_usage` for a run inside this one, which has ended and must not be disturbed."""
-        self._record(UsageRecorded, usage, raising=False)
+    def count(self, usage: Usage, run_id: str) -> None:
+        """As `record_usage` for a run inside this one, which must not be disturbed."""
+        self._record(UsageRecorded, usage, run_id, raising=False)
 
     def subgoals(self, names: Iterable[str]) -> None:
         """Declare what is to be done, in order. Names already declared are left where they are."""
@@ -277,6 +231,16 @@ class Recorder:
 
     # Machinery for recorded calls and interrupts ------------------------------------------------
 
+    def check_call(self, tool: str) -> None:
+        """Before a call runs: raise `AttemptInterrupted` where it would go over a limit."""
+        if self._watch is None:
+            return
+        state = self.session.state
+        breach = self._watch.before_call(tool, state.tool_calls, state.calls_per_tool)
+        if breach is not None:
+            self.stop(breach)
+            raise AttemptInterrupted(breach)
+
     def register_undo(self, name: str, key: str, undo: Callable[[], Any]) -> None:
         """Register a compensator under a key: a call's, or that of a hand-written step."""
         session = self.session
@@ -292,12 +256,18 @@ class Recorder:
             index = self._count
             self._count = index + 1
             session.records += (STEP, session.time(), self.number, index, step)
-        if session.busy:
-            self._attend(seq, raising=False)
+        if index >= self._due:
+            self._attend(seq, index, raising=False)
         return index
 
-    def _attend(self, seq: int, *, raising: bool = True) -> None:
-        """Tell the observers of an event, and hold it against the limits."""
+    def notice(self, kind: Callable[..., Any], *fields: Any) -> None:
+        """Record what watching has found, whatever becomes of the attempt."""
+        seq = self.session.put(kind, (self.number, *fields))
+        if self.session.busy:
+            self._attend(seq, raising=False)
+
+    def _attend(self, seq: int, index: int = -1, *, raising: bool = True) -> None:
+        """Tell the observers of an event, hold it against the limits, and look at a step."""
         session = self.session
         if session.config.observers:
             session.tell(seq)
@@ -307,68 +277,28 @@ class Recorder:
                 session.keeper.check()
         if self._watch is not None:
             self._enforce(raising=raising)
+        if index >= self._look_at and not self.over:
+            self._look(index)
+            if raising and self.interrupt is not None:
+                raise AttemptInterrupted(self.interrupt)
 
-    def stop(self, diagnosis: Diagnosis) -> None:
-        """Interrupt the attempt: it has failed, whatever it does from now on.
+    def _look(self, index: int) -> None:
+        """Look whether the steps go round in a loop; at every step once there is a reason to."""
+        if self._watcher is None:
+            from ._watching import begin
 
-        Unsafe calls that are running are waited for before anything is cancelled.
-        """
-        if self.interrupt is None:
-            self.interrupt = diagnosis
-            self.alert = True
-            if not self.calls_open:
-                self._cancel()
+            self._watcher = begin(self, index)
+            self._look_at = 0 if self._watcher is not None else index + LOOK_EVERY
+            if not self.session.busy:
+                self._due = self._look_at
+        if self._watcher is not None:
+            self._watcher.look()
 
-    def enter_scope(self, scope: anyio.CancelScope) -> None:
-        """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
-        self.scope = scope
-        self.alert = True
-        self._thread = threading.get_ident()
-
-    def _cancel(self) -> None:
-        # A scope may only be touched in its own thread. Elsewhere the flag has to do: the next
-        # recording raises.
-        if self.scope is not None and threading.get_ident() == self._thread:
-            self.scope.cancel()
-
-    def unsafe_begun(self) -> None:
-        """An unsafe call begins: the attempt's deadline waits until it has ended."""
-        with self.session.lock:
-            self.calls_open += 1
-            first = self.calls_open == 1
-        if first and self.scope is not None and threading.get_ident() == self._thread:
-            self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
-
-    def unsafe_ended(self) -> None:
-        """An unsafe call has ended and is recorded: what waited for it goes on."""
-        with self.session.lock:
-            self.calls_open -= 1
-            last = not self.calls_open
-        if not last:
-            return
-        if self._held_deadline and self.scope is not None:
-            self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
-            # Asked for, because trio looks at a deadline that has passed only when it is asked.
-            if self.interrupt is None and self.scope.cancel_called:
-                self.interrupt = out_of_time(self.session)
-        if self.interrupt is not None:
-            self._cancel()
-        if self._settled is not None:
-            self._settled.set()
-
-    def close(self) -> None:
-        """The attempt is over: nothing is recorded from now on."""
-        self.over = self.alert = True
-
-    async def settle(self, grace: float) -> None:
-        """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
-        if not self.calls_open:
-            return
-        import anyio
-
-        self._settled = threading.Event()
-        if self.calls_open:
-            await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
+    def unwatched(self) -> None:
+        """Look at no further step of this attempt."""
+        self._look_at = math.inf
+        if not self.session.busy:
+            self._due = math.inf
 
     def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> int:
         seq = self.session.put(kind, (self.number, *fields))
@@ -380,17 +310,13 @@ class Recorder:
         session = self.session
         assert self._watch is not None
         state = session.state
-        breach = self._watch.watch(state.all_steps, state.tool_calls, state.usage)
+        breach = self._watch.watch(
+            state.all_steps, state.tool_calls, state.usage, state.calls_per_tool
+        )
         if breach is not None:
             self.stop(breach)
             if raising:
                 raise AttemptInterrupted(breach)
-
-
-def out_of_time(session: Session) -> Diagnosis:
-    """Why an attempt whose scope ran out of time has failed."""
-    left = session.seconds_left()
-    return session.config.limits.time_is_up(whole=left is not None and left <= 0)
 
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -256,3 +257,22 @@ async def _in_trio(job: _Job, seconds: float) -> Any:
         raise
     _pool.abandon(job)
     raise TimeoutError
+
+
+def scheduler() -> Callable[[Callable[[], object]], None]:
+    """What any thread calls to have a function called in the event loop that runs here."""
+    import asyncio
+
+    schedule: Callable[[Callable[[], object]], object]
+    try:
+        schedule = asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        import trio
+
+        schedule = trio.lowlevel.current_trio_token().run_sync_soon
+
+    def call(function: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop has ended: there is nothing left to be done in it
+            schedule(function)
+
+    return call

@@ -1,4 +1,4 @@
-"""What a result must be, and how safely a run is kept: `Checks`, `Grounds` and `Durability`."""
+"""What a result and the way to it must be, and how safely a run is kept: `Checks` and `Durability`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,28 @@ class Grounds:
 
 
 @dataclass(frozen=True)
+class Watching:
+    """What is done about a loop while the attempt goes on.
+
+    A loop is noted as soon as it is one (three rounds). hint_after: steps of it, its first round left
+    out, after which the agent is told (`run.guidance`), 3 by default. interrupt_after: steps of it
+    after which the attempt is interrupted, diagnosed and recovered like any failure, 9 by default,
+    and never before its fourth round. None: never. What else the detectors see (a tool that does
+    not exist, arguments that do not fit, an output that breaks a constraint) is noted and told.
+
+    Raises UsageError, which names the field, for anything but a count from 1.
+    """
+
+    hint_after: int | None = 3
+    interrupt_after: int | None = 9
+
+    def __post_init__(self) -> None:
+        for name in ("hint_after", "interrupt_after"):
+            if getattr(self, name) is not None:
+                check_count(f"Watching.{name}", getattr(self, name), 1, "None for never")
+
+
+@dataclass(frozen=True)
 class Checks:
     """What a result and the steps before it must satisfy; a failed check fails the attempt.
 
@@ -70,7 +92,8 @@ class Checks:
     (good), False or a reason (bad). constraints: what no output may be: texts, whatever their case,
     compiled patterns, and functions of the output's text that answer like `verify`. subgoals: True
     fails a result while declared subgoals are open. grounding: True, or a `Grounds`, fails a result
-    with facts in it that neither the task nor any step holds; False by default.
+    with facts in it that neither the task nor any step holds; False by default. watch: whether the
+    steps are looked at as they are recorded: True (default), a `Watching`, or False.
 
     Raises UsageError, which names the field, for a value of another kind.
     """
@@ -81,6 +104,7 @@ class Checks:
     constraints: tuple[Constraint, ...] = ()
     subgoals: bool = True
     grounding: bool | Grounds = False
+    watch: bool | Watching = True
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -100,6 +124,9 @@ class Checks:
         if not isinstance(cast("object", self.grounding), bool | Grounds):
             wanted = "True, False or a Grounds"
             raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
+        if not isinstance(cast("object", self.watch), bool | Watching):
+            wanted = "True, False or a Watching"
+            raise misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
         for verifier in self.verifiers:
             if not callable(verifier):
                 raise misuse("Checks.verify item", verifier, "a function of the result")
@@ -131,6 +158,14 @@ class Checks:
         if isinstance(grounding, Grounds):
             return grounding
         return Grounds() if grounding else None
+
+    @property
+    def watching(self) -> Watching | None:
+        """`watch` as a `Watching`, None for False."""
+        watch = self.watch
+        if isinstance(watch, Watching):
+            return watch
+        return Watching() if watch else None
 
 
 def _constraints(given: Any) -> tuple[Constraint, ...]:

@@ -6,10 +6,11 @@ that stops the run, or None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
-from ._options import check_count, check_number
+from ._options import check_count, check_number, check_word, misuse
 from .actions import Action, Replan, Resume, Retry, Rollback
 from .diagnosis import Diagnosis, Evidence
 from .failures import FailureContext
@@ -20,8 +21,11 @@ _FROM_1 = (
     "attempts", "attempts_per_type", "steps", "tool_calls", "input_tokens", "output_tokens",
     "tokens",
 )  # fmt: skip
-_FROM_0 = ("retries", "replans", "rollbacks", "resumes")
+_FROM_0 = ("retries", "replans", "reclassifications", "rollbacks", "resumes")
+_AMOUNTS = ("seconds", "attempt_seconds", "stall_seconds", "slept_seconds", "cost_usd")
 _OPEN = "None for no limit"
+_WORK = ("steps", "tool_calls", "calls_per_tool")
+NO_CALLS: Mapping[str, int] = {}
 
 _UNITS = {
     "attempts_per_type": "attempts ended by this failure type",
@@ -29,7 +33,12 @@ _UNITS = {
     "input_tokens": "input tokens",
     "output_tokens": "output tokens",
     "cost_usd": "US dollars",
+    "seconds": "seconds",
+    "slept_seconds": "seconds of waiting between attempts",
 }
+
+OnLimit: TypeAlias = "Literal['escalate', 'suspend'] | Callable[[FailureContext], Any]"
+"""What is done when a limit is reached: a word, or a strategy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,44 +47,57 @@ class Limits:
 
     attempts: calls of the function, 10 by default. attempts_per_type: attempts that one failure
     type may end. retries, replans, rollbacks, resumes: actions of that kind, for all failure types
-    together; 0 forbids the kind. seconds: from the start of the run, waiting included; its
-    deadline. attempt_seconds: for each attempt. steps, tool_calls: of all attempts, those that were
-    reused left out. input_tokens, output_tokens, tokens (both together), cost_usd (US dollars): of
-    all attempts; a cost that is not known does not count.
+    together; 0 forbids the kind. reclassifications: new plans after failures whose severity is
+    RECLASSIFICATION. seconds: from the start of the run, waiting included; its deadline.
+    attempt_seconds: for each attempt. stall_seconds: of an attempt in which nothing is recorded.
+    slept_seconds: of waiting between attempts, all together. steps, tool_calls: of all attempts,
+    those that were reused left out. calls_per_tool: the same by the tool's name. input_tokens,
+    output_tokens, tokens (both together), cost_usd (US dollars): of all attempts; a cost that is not
+    known does not count.
+    on_limit: what is done when one is reached: `"escalate"` (default); `"suspend"`, which asks a
+    person, whose `approve()` allows the same amount once more; or a strategy, whose answer is taken
+    once for each limit.
 
-    Every field has a count from 1 (from 0 for the four kinds of actions) or a finite number above
+    Every field has a count from 1 (from 0 for the five kinds of actions) or a finite number above
     0. Raises UsageError, which names the field, for anything else.
 
     >>> Limits(attempts=3, seconds=60)  # doctest: +ELLIPSIS
-    Limits(attempts=3, attempts_per_type=None, ..., seconds=60, ..., cost_usd=None)
+    Limits(attempts=3, attempts_per_type=None, ..., seconds=60, ...)
     """
 
     attempts: int | None = 10
     attempts_per_type: int | None = None
     retries: int | None = None
     replans: int | None = None
+    reclassifications: int | None = None
     rollbacks: int | None = None
     resumes: int | None = None
     seconds: float | None = None
     attempt_seconds: float | None = None
+    stall_seconds: float | None = None
+    slept_seconds: float | None = None
     steps: int | None = None
     tool_calls: int | None = None
+    calls_per_tool: Mapping[str, int] | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     tokens: int | None = None
     cost_usd: float | None = None
+    on_limit: OnLimit = "escalate"
 
     def __post_init__(self) -> None:
         for least, names in ((1, _FROM_1), (0, _FROM_0)):
             for name in names:
                 if getattr(self, name) is not None:
                     check_count(f"Limits.{name}", getattr(self, name), least, _OPEN)
-        for name, unit in (
-            ("seconds", "seconds"), ("attempt_seconds", "seconds"), ("cost_usd", "US dollars"),
-        ):  # fmt: skip
+        for name in _AMOUNTS:
             if getattr(self, name) is not None:
-                field = f"Limits.{name}"
+                field, unit = f"Limits.{name}", _UNITS.get(name, "seconds")
                 check_number(field, getattr(self, name), unit, above=True, remedy=_OPEN)
+        if self.calls_per_tool is not None:
+            object.__setattr__(self, "calls_per_tool", _by_tool(self.calls_per_tool))
+        if not callable(self.on_limit):
+            check_word("Limits.on_limit", self.on_limit, ("escalate", "suspend"))
 
     @property
     def watches(self) -> bool:
@@ -83,26 +105,60 @@ class Limits:
         return not (
             self.steps is None
             and self.tool_calls is None
+            and self.calls_per_tool is None
             and self.input_tokens is None
             and self.output_tokens is None
             and self.tokens is None
             and self.cost_usd is None
         )
 
-    def watch(self, steps: int, tool_calls: int, usage: Usage) -> Diagnosis | None:
+    def raised(self, grants: Mapping[str, int]) -> Limits:
+        """These limits, with the amount of each named one allowed so many times more."""
+        more: dict[str, Any] = {}
+        for limit, times in grants.items():
+            name, _, tool = limit.partition(":")
+            if tool and self.calls_per_tool is not None:
+                by_tool = dict(more.get(name, self.calls_per_tool))
+                by_tool[tool] = self.calls_per_tool[tool] * (1 + times)
+                more[name] = by_tool
+            elif not tool:
+                more[name] = getattr(self, name) * (1 + times) or times
+        return replace(self, **more)
+
+    def before_call(
+        self, tool: str, tool_calls: int, per_tool: Mapping[str, int]
+    ) -> Diagnosis | None:
+        """Before a tool's call runs: the limit it would go over, or None."""
+        by_tool = self.calls_per_tool or {}
+        for name, used, allowed in (
+            ("tool_calls", tool_calls, self.tool_calls),
+            (f"calls_per_tool:{tool}", per_tool.get(tool, 0), by_tool.get(tool)),
+        ):
+            if allowed is not None and used >= allowed:
+                return _reached(Diagnosis(FailureType.PLAN_INCOMPLETE), name, used, allowed)
+        return None
+
+    def watch(
+        self, steps: int, tool_calls: int, usage: Usage, per_tool: Mapping[str, int] = NO_CALLS
+    ) -> Diagnosis | None:
         """While recording: the limit these totals of the run have gone over, or None.
 
         What is allowed may be used up: `Limits(steps=3)` is broken by the fourth step. The failure
         type is PLAN_INCOMPLETE: a count says that the work was cut off before its end, and nothing
         about why (a loop is found by looking at the steps, not by counting them); cause: LIMIT.
         """
-        for name, used, allowed in self._spending(steps, tool_calls, usage):
+        for name, used, allowed in self._spending(steps, tool_calls, usage, per_tool):
             if used > allowed:
                 return _reached(Diagnosis(FailureType.PLAN_INCOMPLETE), name, used, allowed)
         return None
 
     def exceeded(
-        self, context: FailureContext, *, steps: int = 0, tool_calls: int = 0
+        self,
+        context: FailureContext,
+        *,
+        steps: int = 0,
+        tool_calls: int = 0,
+        per_tool: Mapping[str, int] = NO_CALLS,
     ) -> Diagnosis | None:
         """After a failure, before deciding: the limit that allows no further attempt, or None.
 
@@ -116,8 +172,8 @@ class Limits:
         late = self._late(context, 0.0)
         if late is not None or not self.watches:
             return late
-        for name, used, allowed in self._spending(steps, tool_calls, context.usage):
-            spent = used >= allowed if name not in {"steps", "tool_calls"} else used > allowed
+        for name, used, allowed in self._spending(steps, tool_calls, context.usage, per_tool):
+            spent = used > allowed if name.startswith(_WORK) else used >= allowed
             if spent:
                 return _reached(context.diagnosis, name, used, allowed)
         return None
@@ -128,6 +184,14 @@ class Limits:
         Counted are the actions taken so far in the run. A delay that would pass the deadline is
         refused now rather than slept through. Suspend, Escalate and Abort are always allowed.
         """
+        if isinstance(action, Replan) and self.reclassifications is not None:
+            diagnoses = [past.diagnosis for past in context.attempt_history]
+            used = sum(one.severity is Severity.RECLASSIFICATION for one in diagnoses)
+            again = context.diagnosis.severity is Severity.RECLASSIFICATION
+            if again and used >= self.reclassifications:
+                return _reached(
+                    context.diagnosis, "reclassifications", used, self.reclassifications
+                )
         match action:
             case Retry():
                 name, allowed = "retries", self.retries
@@ -147,14 +211,18 @@ class Limits:
         per_type = self.attempts_per_type
         if per_type is not None and context.failures() >= per_type:
             return _reached(context.diagnosis, "attempts_per_type", context.failures(), per_type)
-        delay = action.delay if isinstance(action, Retry | Replan) else 0.0
+        delay = delay_of(action)
+        if self.slept_seconds is not None and delay > 0:
+            slept = delay + sum(delay_of(past.action) for past in context.attempt_history)
+            if slept > self.slept_seconds:
+                return _reached(context.diagnosis, "slept_seconds", slept, self.slept_seconds)
         return self._late(context, delay) if delay > 0 else None
 
-    def time_is_up(self, *, whole: bool) -> Diagnosis:
-        """Why an attempt that ran out of time has failed. whole: the run's time, not the attempt's."""
-        field, seconds = (
-            ("seconds", self.seconds) if whole else ("attempt_seconds", self.attempt_seconds)
-        )
+    def time_is_up(
+        self, field: Literal["seconds", "attempt_seconds", "stall_seconds"]
+    ) -> Diagnosis:
+        """Why an attempt that ran out of this time has failed."""
+        seconds, whole = getattr(self, field), field == "seconds"
         return Diagnosis(
             FailureType.EXTERNAL_FAULT,
             cause=Cause.LIMIT if whole else Cause.TIMEOUT,
@@ -168,12 +236,14 @@ class Limits:
         )
 
     def _spending(
-        self, steps: int, tool_calls: int, usage: Usage
+        self, steps: int, tool_calls: int, usage: Usage, per_tool: Mapping[str, int]
     ) -> Iterator[tuple[str, float, float]]:
         if self.steps is not None:
             yield "steps", steps, self.steps
         if self.tool_calls is not None:
             yield "tool_calls", tool_calls, self.tool_calls
+        for tool, allowed in (self.calls_per_tool or {}).items():
+            yield f"calls_per_tool:{tool}", per_tool.get(tool, 0), allowed
         if self.input_tokens is not None:
             yield "input_tokens", usage.input_tokens, self.input_tokens
         if self.output_tokens is not None:
@@ -197,6 +267,26 @@ class Limits:
         return _reached(context.diagnosis, "seconds", elapsed, allowed, waiting)
 
 
+def delay_of(action: Action) -> float:
+    """Seconds an action waits before the next attempt."""
+    return action.delay if isinstance(action, Retry | Replan) else 0.0
+
+
+def limit_of(breach: Diagnosis) -> str:
+    """The name of the limit that a diagnosis says was reached."""
+    return breach.evidence[0].rule.removeprefix("limit:")
+
+
+def _by_tool(given: object) -> dict[str, int]:
+    if not isinstance(given, Mapping):
+        raise misuse("Limits.calls_per_tool", given, "a mapping of tool names to counts", _OPEN)
+    for tool, count in given.items():
+        if not isinstance(tool, str) or not tool:
+            raise misuse("Limits.calls_per_tool key", tool, "the name of a tool")
+        check_count(f"Limits.calls_per_tool[{tool!r}]", count, 1, "leave it out for no limit")
+    return dict(given)
+
+
 def _reached(
     diagnosis: Diagnosis, name: str, used: float, allowed: float, tail: str = ""
 ) -> Diagnosis:
@@ -204,14 +294,15 @@ def _reached(
     rule = f"limit:{name}"
     if diagnosis.cause is Cause.LIMIT and any(rule == item.rule for item in diagnosis.evidence):
         return diagnosis
-    unit = _UNITS.get(name, name)
+    field, _, tool = name.partition(":")
+    unit = f"calls of {tool}" if tool else _UNITS.get(name, name)
     details = f"limit {name}: used {_amount(used)}, allowed {_amount(allowed)}{tail}"
     if diagnosis.evidence or diagnosis.technical_details:
         details += f"; the failure itself: {diagnosis}"
     if diagnosis.technical_details:
         details += f"; {diagnosis.technical_details}"
     text = f"{_amount(used)} of {_amount(allowed)} {unit} used{tail}"
-    advice = f"Raise Limits({name}=…) if the run was making progress."
+    advice = f"Raise Limits({field}=…) if the run was making progress."
     return replace(
         diagnosis,
         cause=Cause.LIMIT,

@@ -23,7 +23,7 @@ from ._text import TEXT_RULES
 from ._types import BUILT_IN_RULES, FAULT_NAMES
 from ._types_agent import AGENT_NAMES
 from ._wording import CLASSIFIER, Outcome, diagnosis_of
-from .detectors import Watch
+from .detectors import Finding, Watch
 from .detectors._last_call import bad_answer
 from .detectors._review import Seen, look, review
 
@@ -61,10 +61,11 @@ _NOTHING = _Judged(None, None)
 class RulesClassifier:
     """Says why an attempt failed, from its error and its steps, by rules; no network, no model.
 
-    In this order: a hint the exception carries (`triage.hint`); what the steps show beyond doubt
-    (an exact loop at their end, a tool that does not exist, a forbidden string in an output); code,
-    class and status of the error and of what it was raised from; its words, last. An earlier error
-    from which the agent recovered never decides. What no rule knows is UNKNOWN, with `candidates`.
+    In this order: what the exception says of itself (`triage.faults`, `triage.hint`); what the steps
+    show beyond doubt (an exact loop at their end, a tool that does not exist, a forbidden string in an
+    output); code, class and status of the error and of what it was raised from; its words, last. An
+    earlier error from which the agent recovered never decides. What no rule knows is UNKNOWN, with
+    `candidates`.
 
     rules: in place of the built-in ones (`RULES`); put own ones in front: `(mine, *RULES)`.
     constraints: strings no output may contain, beside those of the trajectory. tools: the manifest
@@ -101,18 +102,29 @@ class RulesClassifier:
         self._known: dict[ErrorInfo, _Judged] = {}
 
     def watch(
-        self, tools: Mapping[str, Any] | None = None, constraints: Iterable[Constraint] = ()
+        self,
+        tools: Mapping[str, Any] | None = None,
+        constraints: Iterable[Constraint] = (),
+        start: int = 0,
     ) -> Watch:
         """The detectors by which this classifier judges steps, for a run that goes on.
 
-        tools, constraints: those of the run, beside the classifier's own. The watch is told each
-        step once, with `add`, which answers with what that step has newly made wrong.
+        tools, constraints: those of the run, beside the classifier's own. start: index of the first
+        step it will be told of. The watch is told each step once, with `add`, which answers with what
+        that step has newly made wrong.
         """
         return Watch(
             tools=tools or self._tools,
             constraints=(*constraints, *self._constraints),
             exempt=self._exempt,
+            start=start,
         )
+
+    def explain(self, found: Finding, trajectory: Trajectory) -> Diagnosis:
+        """What its `watch` has found in an attempt that goes on, as the diagnosis it would be."""
+        outcome = _outcomes.from_finding(found, (found,), None, trajectory.steps)
+        tools = trajectory.tools or self._tools
+        return diagnosis_of(outcome, trajectory, None, tools, self._overrides)
 
     def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """The diagnosis of an attempt. Pure: the same attempt always gets the same one."""
@@ -125,8 +137,7 @@ class RulesClassifier:
             return judged.fault
         task = trajectory.task if task is None else task
         outcome = self._decide(trajectory, error, seen, judged.verdict, task)
-        hint = next((info.hint for info in error.walk() if info.hint), None) if error else None
-        return diagnosis_of(outcome, trajectory, error, tools, hint, self._overrides)
+        return diagnosis_of(outcome, trajectory, error, tools, self._overrides)
 
     def remembered(self, trajectory: Trajectory, task: Any = None) -> Diagnosis | None:  # noqa: ARG002 - as `classify`
         """What `classify` says of it, where that is known without running anything of the user's.
@@ -168,7 +179,7 @@ class RulesClassifier:
             return None
         nothing = Trajectory()
         outcome = _outcomes.from_verdict(self._judge, verdict, nothing, ())
-        return diagnosis_of(outcome, nothing, error, {}, None, self._overrides)
+        return diagnosis_of(outcome, nothing, error, {}, self._overrides)
 
     def _decide(
         self,
