@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
-from triage.checks import Checks, Durability, Grounds, objection, validate_result
+from triage.checks import Checks, Durability, objection, validate_result
 from triage.errors import UsageError
+from triage.grounds import Grounds
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 

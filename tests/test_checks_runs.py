@@ -20,7 +20,8 @@ from triage import (
     Step,
     TriageEscalationError,
 )
-from triage.checks import Checks, Grounds
+from triage.checks import Checks
+from triage.grounds import Grounds
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from triage import Cause, Diagnosis, FailureType, RulesClassifier, Step, Trajectory
-from triage.checks import Grounds
 from triage.cli import main
 from triage.failures import ErrorInfo
+from triage.grounds import Grounds
 
 FARE = Step(tool_called="fare", tool_input={"to": "Porto"}, tool_output="40 EUR")
 

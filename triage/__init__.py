@@ -14,11 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import faults
     from ._agent import Agent, agent
     from ._capture import hint, not_attempted
     from ._env import Environment
+    from ._guidance import Guidance
     from ._loop import Restarted
-    from ._recorder import Guidance
     from ._redactor import Redactor
     from ._reopen import Recovered
     from ._retry_layers import RetryLayer, retry_layers, single_retry_layer
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
         reject,
         rerun,
     )
-    from .checks import Checks, Durability, Grounds
+    from .adapters._wrap import wrap
+    from .checks import Checks, Durability
     from .classifiers import (
         ChainClassifier,
         Classifier,
@@ -79,6 +81,8 @@ if TYPE_CHECKING:
     from .events import Event
     from .failures import Attempt, ErrorInfo, FailureContext, Partial
     from .gates import CircuitBreaker, RateGate, RetryBudget
+    from .grounds import Grounds
+    from .guards import CallDenied, Guard, GuardedCall
     from .limits import Limits
     from .observers import LoggingObserver, Observer
     from .policy import FailurePolicy
@@ -86,15 +90,16 @@ if TYPE_CHECKING:
     from .state import RunState, fold
     from .steps import Step, Trajectory, Usage
     from .stores import MemoryStore, Store
-    from .taxonomy import Cause, Effect, FailureType, Level, Severity
+    from .taxonomy import Category, Cause, Effect, FailureType, Level, Recovery, Severity
     from .tools import current_call, tool
+    from .watching import Watching
 
 _HOMES = {
     "_capture": ("hint", "not_attempted"),
     "_env": ("Environment",),
     "_loop": ("Restarted",),
     "_reopen": ("Recovered",),
-    "_recorder": ("Guidance",),
+    "_guidance": ("Guidance",),
     "_redactor": ("Redactor",),
     "_retry_layers": ("RetryLayer", "retry_layers", "single_retry_layer"),
     "_run": ("Run", "current_run"),
@@ -104,7 +109,8 @@ _HOMES = {
         "happened", "reject", "rerun",
     ),
     "_agent": ("Agent", "agent"),
-    "checks": ("Checks", "Durability", "Grounds"),
+    "adapters._wrap": ("wrap",),
+    "checks": ("Checks", "Durability"),
     "classifiers": (
         "ChainClassifier", "Classifier", "HybridClassifier", "LLMClassifier", "RulesClassifier",
         "diagnose",
@@ -121,6 +127,8 @@ _HOMES = {
     "events": ("Event",),
     "failures": ("Attempt", "ErrorInfo", "FailureContext", "Partial"),
     "gates": ("CircuitBreaker", "RateGate", "RetryBudget"),
+    "grounds": ("Grounds",),
+    "guards": ("CallDenied", "Guard", "GuardedCall"),
     "limits": ("Limits",),
     "observers": ("LoggingObserver", "Observer"),
     "policy": ("FailurePolicy",),
@@ -128,8 +136,11 @@ _HOMES = {
     "state": ("RunState", "fold"),
     "steps": ("Step", "Trajectory", "Usage"),
     "stores": ("MemoryStore", "Store"),
-    "taxonomy": ("Cause", "Effect", "FailureType", "Level", "Severity"),
+    "taxonomy": (
+        "Category", "Cause", "Effect", "FailureType", "Level", "Recovery", "Severity",
+    ),
     "tools": ("current_call", "tool"),
+    "watching": ("Watching",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -142,6 +153,8 @@ __all__ = [
     "Attempt",
     "AttemptInterrupted",
     "AttemptOver",
+    "CallDenied",
+    "Category",
     "Cause",
     "ChainClassifier",
     "Checks",
@@ -161,6 +174,8 @@ __all__ = [
     "FailurePolicy",
     "FailureType",
     "Grounds",
+    "Guard",
+    "GuardedCall",
     "Guidance",
     "HybridClassifier",
     "LLMClassifier",
@@ -174,6 +189,7 @@ __all__ = [
     "Prices",
     "RateGate",
     "Recovered",
+    "Recovery",
     "RecoveryAction",
     "Redactor",
     "Replan",
@@ -211,6 +227,7 @@ __all__ = [
     "UnknownRun",
     "Usage",
     "UsageError",
+    "Watching",
     "__version__",
     "agent",
     "approve",
@@ -218,6 +235,7 @@ __all__ = [
     "current_run",
     "diagnose",
     "edit",
+    "faults",
     "fold",
     "happened",
     "hint",
@@ -228,10 +246,13 @@ __all__ = [
     "retry_layers",
     "single_retry_layer",
     "tool",
+    "wrap",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "faults":
+        return import_module(".faults", __name__)
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module 'triage' has no attribute {name!r}")

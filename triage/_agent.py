@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
@@ -11,7 +12,9 @@ from ._call import Function, fingerprint, read_function
 from ._env import SYSTEM, Environment
 from ._loop import begin, check_run_id, go_on, run_loop, stream_loop
 from ._recorder import current
-from ._session import Config, Session, Suspensions
+from ._results import Returns
+from ._session import LOOK_EVERY, Config, Session
+from ._suspensions import Suspensions
 from .checks import Checks, Durability
 from .errors import UsageError
 from .events import Event
@@ -62,6 +65,8 @@ class Agent(Generic[T]):
     number of concurrent runs. Raises UsageError for a function that cannot be called so, and for
     arguments of the wrong type.
     """
+
+    __triage_agent__ = True
 
     @overload
     def __init__(
@@ -145,6 +150,12 @@ class Agent(Generic[T]):
         the function does not take; `TriageEscalationError`, `TriageAbortError`, `TriageFatalError` or
         `TriageSuspendedError`, each with `.context` and from the original exception.
         """
+        outer = current.get()
+        if outer is not None and not outer.over:
+            from ._children import run_inside
+
+            self._check(kwargs, run_id)
+            return run_inside(outer, self._config, self._function, task, kwargs, run_id)
         session = self._session(task, kwargs, run_id)
         if run_id is not None:
             return go_on(session, self._function, begin(session))
@@ -181,6 +192,12 @@ class Agent(Generic[T]):
         Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing it
         early cancels the run. Raises as `run` does.
         """
+        outer = current.get()
+        if outer is not None and not outer.over:
+            from ._children import stream_inside
+
+            self._check(kwargs, None)
+            return stream_inside(outer, self._config, self._function, task, kwargs)
         session = self._session(task, kwargs, None)
         if self._function.kind == "generator":
             return stream_loop(session, self._function)
@@ -263,13 +280,14 @@ class Agent(Generic[T]):
     def _session(
         self, task: Any, kwargs: dict[str, Any], run_id: str | None, config: Config | None = None
     ) -> Session:
-        config = config or self._config
-        function = self._function
-        if kwargs or function.wanted:
-            function.check(kwargs)
+        self._check(kwargs, run_id)
+        return Session(config or self._config, task, kwargs, run_id, current.get())
+
+    def _check(self, kwargs: dict[str, Any], run_id: str | None) -> None:
+        if kwargs or self._function.wanted:
+            self._function.check(kwargs)
         if run_id is not None:
-            run_id = check_run_id(run_id)
-        return Session(config, task, kwargs, run_id, current.get())
+            check_run_id(run_id)
 
 
 def _joined(checks: Checks | None, verify: Any, result_type: Any) -> Checks | None:
@@ -327,7 +345,11 @@ def configure(
     kept = _store(store)
     # A third party's store is taken for a durable one unless it says otherwise.
     durable = bool(getattr(kept, "durable", True))
-    timed = limits.seconds is not None or limits.attempt_seconds is not None
+    watch = checks is None or checks.watch
+    timed = any(
+        seconds is not None
+        for seconds in (limits.seconds, limits.attempt_seconds, limits.stall_seconds)
+    )
     return Config(
         name=name or function.name,
         policy=policy,
@@ -344,9 +366,12 @@ def configure(
         plain=not (timed or limits.watches or listening) and function.kind == "async",
         watch=limits if limits.watches else None,
         busy=limits.watches or bool(listening),
+        watching=watch,
+        first_look=LOOK_EVERY if watch else math.inf,
         durable=durable,
         code=fingerprint(function) if durable else "",
         suspensions=Suspensions(),
+        returns=Returns(function.function, None if checks is None else checks.result_type),
     )
 
 

@@ -26,7 +26,7 @@ from .actions import (
     Retry,
     Suspend,
 )
-from .errors import AlreadyResumed, RunOver, UnknownRun, UsageError
+from .errors import AlreadyResumed, RunOver, StoreError, UnknownRun, UsageError
 from .events import (
     ApprovalGiven,
     CallFinished,
@@ -40,6 +40,7 @@ from .redact import Redactor
 from .state import RunState, fold
 
 if TYPE_CHECKING:
+    from ._session import Session
     from .stores.base import Claim, Store
 
 ANSWERS = (*get_args(Action), Happened, Rerun, Approved, Rejected, Edited)
@@ -52,11 +53,14 @@ class Answered(NamedTuple):
 
     action: what is done then. entries: what the journal gets before it, the type of each event with its
     fields after `time`. live: the result that was told, where it has no JSON form, by its call's key.
+    inner: the answer itself, by the digest of the token it would have had, where a run inside this one
+    has asked.
     """
 
     action: Action
     entries: Sequence[tuple[Any, ...]] = ()
     live: dict[str, Any] | None = None
+    inner: dict[str, Any] | None = None
 
 
 def waits_for(events: Sequence[Event]) -> RunSuspended | None:
@@ -72,7 +76,10 @@ def question_of(state: RunState, asked: RunSuspended) -> Question | None:
     call = state.calls.get(asked.call)
     tool = asked.call.rsplit(":", 2)[0]
     effect, arguments = ("unknown", None) if call is None else (call.effect, call.arguments)
-    return Question(asked.call, tool, effect, arguments, asked.question, doubt=asked.doubt)
+    inner = "call" if call is not None and call.run is not None and call.outcome is None else ""
+    return Question(
+        asked.call, tool, effect, arguments, asked.question, doubt=asked.doubt, inner=inner
+    )
 
 
 def check(question: Question | None, answer: Any) -> Action | None:
@@ -82,7 +89,7 @@ def check(question: Question | None, answer: Any) -> Action | None:
             "resume() takes an action (Retry, Replan, Rollback, Resume, Escalate, Abort), approve(), "
             f"reject(reason), edit(payload), happened(result) or rerun(), not {type(answer).__name__}"
         )
-    if question is None:
+    if question is None or question.inner == "action":
         if isinstance(answer, Happened | Rerun):
             raise UsageError("this run waits for an action: no call of it is in doubt")
     elif isinstance(answer, Edited) or (
@@ -96,6 +103,8 @@ def check(question: Question | None, answer: Any) -> Action | None:
 
 
 def _action_of(answer: Any, question: Question | None) -> Action | None:
+    if question is not None and question.inner and not isinstance(answer, Abort | Escalate):
+        return None  # it is for the run that asks
     match answer:
         case Happened() | Rerun():
             return None
@@ -118,6 +127,8 @@ def answered(state: RunState, question: Question | None, answer: Any) -> Answere
     if action is not None:
         return Answered(action)
     assert question is not None
+    if question.inner:
+        return Answered(Retry(), inner={question.asks: answer})
     if not isinstance(answer, Happened):
         return Answered(Retry(), [(ApprovalGiven, "call", question.key, "approved")])
     data, exact = plain_noting(answer.result)
@@ -154,7 +165,9 @@ async def resolve(
     check(question, answer)
     if isinstance(answer, Happened):
         _refuse_secrets(answer.result)
-    action, entries, _ = answered(state, question, answer)
+    if question is not None and question.inner and not isinstance(answer, Abort):
+        await _resolve_inner(store, state, question.key, answer, now)
+    action, entries, _, _ = answered(state, question, answer)
     claim = await store.claim(run_id, lease_s=LEASE_S)
     if claim.events != len(events):
         await _let_go(store, run_id, claim.epoch)
@@ -164,13 +177,56 @@ async def resolve(
     return action
 
 
+async def _resolve_inner(
+    store: Store, state: RunState, key: str, answer: Happened | Rerun, now: float
+) -> None:
+    """Give an answer to the run inside that asks for it, unless it has been given one."""
+    inner = state.calls[key].run
+    assert inner is not None
+    info = await store.info(inner)
+    if info is None:
+        raise UsageError(
+            f"it is run {inner} inside of run {state.run_id} that asks, which this store does not keep; "
+            "resolve it where it is kept, or resume the run by its token"
+        )
+    if info.status == "suspended":
+        await resolve(store, inner, answer, now=now)
+
+
 async def cancel(store: Store, run_id: str, *, now: float) -> None:
-    """End a run, whoever has it: an owner that lives gets StaleWriter at its next write.
+    """End a run and those inside it, whoever has them: an owner that lives gets StaleWriter.
 
     Raises UnknownRun, and RunOver for a run that has ended.
     """
     claim = await store.claim(run_id, lease_s=LEASE_S, force=True)
+    events = await store.read(run_id)
     await _write(store, run_id, [(RunFinished, "cancelled")], claim, now)
+    if any(isinstance(event, CallStarted) and event.run is not None for event in events):
+        for inner in _open_inside(fold(events)):
+            await _cancel_inner(store, inner, run_id, now)
+
+
+async def end_inner(session: Session) -> None:
+    """A run ends: so do those inside it that were cut off, and that nothing will come to again."""
+    for inner in _open_inside(session.state):
+        left = None if session.inner is None else session.inner.left.get(inner)
+        config = session.config if left is None else left.config
+        await _cancel_inner(config.store, inner, session.run_id, config.env.time())
+
+
+def _open_inside(state: RunState) -> list[str]:
+    calls = state.calls.values()
+    return [call.run for call in calls if call.run is not None and call.outcome is None]
+
+
+async def _cancel_inner(store: Store, run_id: str, parent: str, now: float) -> None:
+    try:
+        info = await store.info(run_id)
+        # One of an id that the caller chose may be somebody else's.
+        if info is not None and info.parent == parent:
+            await cancel(store, run_id, now=now)
+    except StoreError as error:
+        logging.getLogger("triage").debug("run %s: not cancelled: %s", run_id, error)
 
 
 async def _write(

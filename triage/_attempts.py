@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ._guidance import NO_GUIDANCE, Guidance, Replay
 from ._journal import record_of
-from ._recorder import NO_GUIDANCE, Guidance, Replay
 from ._run import Run
 from ._session import Session
 from .diagnosis import Diagnosis
@@ -19,6 +19,7 @@ from .events import (
     RunSuspended,
 )
 from .state import RunState, is_call
+from .steps import NO_USAGE, Usage
 from .taxonomy import UNSAFE
 
 
@@ -65,6 +66,8 @@ def next_attempt(session: Session, following: Next) -> Run:
     number = following.attempt
     diagnosis = guidance.diagnosis
     session.attempt_started = session.config.env.monotonic()
+    if session.config.limits.on_limit != "escalate":
+        session.raise_limits()
     session.question = None
     told = (
         number,
@@ -106,9 +109,26 @@ def _known_calls(state: RunState) -> tuple[frozenset[str], dict[str, set[str]]]:
 
 
 def count_in_parent(session: Session) -> None:
-    """What a run inside another used counts in the outer one too."""
+    """What a run inside another has used counts in the outer one too, each part of it once."""
     parent = session.parent
-    if parent is not None and not parent.over:
-        usage = session.state.usage
-        if usage.calls or usage.total_tokens or usage.cost_usd is not None:
-            parent.count(usage)
+    if parent is None or parent.over:
+        return
+    counted = parent.session.state.used_inside.get(session.run_id, NO_USAGE)
+    usage = _beyond(session.state.usage, counted)
+    if usage.calls or usage.total_tokens or usage.cost_usd is not None:
+        parent.count(usage, session.run_id)
+
+
+def _beyond(usage: Usage, counted: Usage) -> Usage:
+    if counted is NO_USAGE:
+        return usage
+    cost = usage.cost_usd
+    if cost is not None:
+        cost = max(0.0, cost - (counted.cost_usd or 0.0)) or None
+    return Usage(
+        max(0, usage.input_tokens - counted.input_tokens),
+        max(0, usage.output_tokens - counted.output_tokens),
+        cost,
+        max(0, usage.calls - counted.calls),
+        usage.model,
+    )

@@ -270,7 +270,7 @@ async def _unstalled(run: Run, work: Awaitable[Any]) -> Any:
 def _scope(run: Run) -> Any:
     seconds = run.session.attempt_seconds_left()
     config = run.session.config
-    watches = config.watching is not None or config.limits.watches
+    watches = config.watching or config.limits.watches
     if seconds is None and config.limits.stall_seconds is None and not watches:
         return None
     import anyio

@@ -11,8 +11,9 @@ from ._call import Refused
 from ._plain import plain
 from ._run import Run
 from ._worker import in_worker
-from .checks import Checks, Grounds, objection, validate_result
+from .checks import Checks, objection, validate_result
 from .diagnosis import Diagnosis, Evidence
+from .grounds import Grounds
 from .observers import logger
 from .redact import redact
 from .taxonomy import Cause, FailureType

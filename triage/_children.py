@@ -1,42 +1,297 @@
-"""Runs inside runs: the id of a child follows from its parent's, so that every attempt finds it again."""
+"""Runs inside runs: found again by every attempt of the outer run, gone on with, and never done twice.
+
+Such a run is a call of the attempt it is started in, and the table of recorded calls holds for it. It has
+a journal of its own, so that one that was cut off goes on, and what it did is known when it has ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
+from ._answers import waits_for
+from ._attempts import Next, count_in_parent
+from ._call import Function
+from ._guarding import Guarded
+from ._inside import inside
+from ._loop import Restarted, begin, go_on, run_loop, stream_loop, unbroken
+from ._questions import Question
+from ._recorded import Begun, Reused, Undo, fail, finish
+from ._recorded import begin as begin_call
 from ._recorder import Recorder
-from ._serde import canonical, digest
-from ._tally import tally
-from .errors import UsageError
+from ._reopen import opened, outcome, own, taken_over
+from ._resume import answer_to
+from ._session import Config, Session
+from ._tool import Nested
+from .errors import (
+    AlreadyResumed,
+    RunOver,
+    TokenExpired,
+    TriageSuspendedError,
+    UsageError,
+)
+from .events import Event, RunFinished, RunStarted
+from .observers import logger
+from .state import RunState, fold
+from .taxonomy import UNSAFE, Effect
 
 
-def child_id(
-    parent: str, agent_name: str, task: Any, kwargs: Mapping[str, Any], occurrence: int
-) -> str:
-    """The id of a run inside another: 32 hexadecimal digits, the same for the same child.
-
-    parent: the outer run's id. occurrence: how often this child has been started in the attempt, from
-    1. Raises UsageError, naming the argument, where one has no exact JSON form.
-    """
-    return digest(parent, f"{_child(agent_name, task, kwargs)}:{occurrence}")
+class _Taken(Exception):
+    """A run of this id exists already."""
 
 
-def next_child(run: Recorder, agent_name: str, task: Any, kwargs: Mapping[str, Any]) -> str | None:
-    """The id of the child that this attempt starts now; counts it.
+class Inner:
+    """A run that an attempt of another starts, or comes to again."""
 
-    None where an argument has no exact JSON form: such a child cannot be found again.
-    """
+    def __init__(
+        self,
+        run: Recorder,
+        config: Config,
+        function: Function,
+        task: Any,
+        kwargs: Mapping[str, Any],
+        begun: Begun,
+    ) -> None:
+        assert begun.run is not None
+        self.id = begun.run
+        self.session: Session | None = None
+        self._run = run
+        self._config = config
+        self._function = function
+        self._task = task
+        self._kwargs = kwargs
+        self._begun = begun
+
+    async def result(self) -> Any:
+        """Its result: recorded, or reached now. Raises the error it ends with."""
+        chosen = "run_id" in self._begun.bound
+        # What no attempt has come to before nobody can have started, unless its id was chosen.
+        events = await self._found() if chosen or self._run.replay is not None else []
+        while True:
+            try:
+                if not events:
+                    return await self._started(alone=not chosen and self._run.replay is None)
+                return await self._known(events)
+            except (_Taken, RunOver, AlreadyResumed):
+                # Somebody else has it in hand, or had: what has become of it stands in its store.
+                found = await self._found()
+                if len(found) <= len(events):
+                    raise
+                events = found
+
+    async def _found(self) -> list[Event]:
+        events = await self._config.store.read(self.id)
+        if events:
+            started = events[0]
+            if not isinstance(started, RunStarted) or started.parent != self._run.run_id:
+                raise UsageError(f"run_id {self.id} is taken; choose another")
+        return events
+
+    async def _started(self, *, alone: bool) -> Any:
+        """A new run. alone: nobody else can have started it."""
+        session = self._new()
+        if alone:
+            return await run_loop(session, self._function)
+        return await go_on(session, self._function, _begun(session))
+
+    def _new(self) -> Session:
+        session = Session(self._config, self._task, self._kwargs, self.id, self._run)
+        session.comes_back = True
+        self.session = session
+        return session
+
+    async def _known(self, events: Sequence[Event]) -> Any:
+        """A run that stands in its store."""
+        if isinstance(events[-1], RunFinished):
+            self.session = Session.restored(self._config, events, self._kwargs, self._task)
+            self.session.parent = self._run
+            count_in_parent(self.session)
+            return outcome(self._config, events)
+        answers = inside(self._run.session).answers
+        asked = waits_for(events)
+        if asked is not None and asked.token_digest in answers:
+            answer = answers[asked.token_digest]
+            try:
+                session, start = await answer_to(
+                    self._config, self._function, events, asked, answer, self._kwargs, self._task
+                )
+            except (UsageError, TokenExpired) as error:
+                logger.warning("run %s: the answer was not taken: %s", self.id, error)
+            else:
+                return await self._goes_on(session, start)
+        session = opened(self._config, self._function, events, self._kwargs, self._task)
+        waits = asked is not None
+        cancelled = await unbroken(own(session, events, at_once=True, asks_anew=waits))
+        return await self._goes_on(session, taken_over(session, cancelled))
+
+    async def _goes_on(self, session: Session, start: Awaitable[Next]) -> Any:
+        session.parent = self._run
+        session.comes_back = True
+        left = inside(self._run.session).left.pop(self.id, None)
+        if left is not None and left is not session:
+            session.live, session.undo = left.live, left.undo
+        self.session = session
+        return await go_on(session, self._function, start)
+
+    async def items(self) -> AsyncGenerator[Any]:
+        """The items of its stream; all at once where they are recorded, or it goes on."""
+        if self._run.replay is not None and await self._found():
+            for item in await self.result():
+                yield item
+            return
+        async with aclosing(stream_loop(self._new(), self._function)) as stream:
+            async for item in stream:
+                yield item
+
+    # How it ended -----------------------------------------------------------------------------
+
+    async def finished(self, result: Any) -> Any:
+        """Write down that it has ended well; the result."""
+        run = self._run
+        self._find_effect()
+        result = finish(run, self._begun, result)
+        if run.session.durable and not run.over:
+            await run.session.barrier()
+        return result
+
+    def failed(self, error: BaseException) -> None:
+        """Write down how it ended, or keep it for a later attempt, which goes on with it."""
+        session = self.session
+        if session is None:
+            return
+        if isinstance(error, Exception) and session.events.last_kind is RunFinished:
+            self._find_effect()
+            fail(self._run, self._begun, error)
+            return
+        count_in_parent(session)
+        kept = inside(self._run.session)
+        kept.left[self.id] = session
+        if isinstance(error, TriageSuspendedError):
+            kept.asked = (error, self._asks(session, error.question))
+
+    def _find_effect(self) -> None:
+        """The call has the effect of what was done in it."""
+        assert self.session is not None
+        had = had_effect(self.session.state)
+        self._begun.effect = Effect.UNKNOWN if had else Effect.IDEMPOTENT
+
+    def _asks(self, session: Session, text: str) -> Question:
+        """What it waits for, as a question of the outer run."""
+        asked = waits_for(session.events)
+        assert asked is not None
+        own = session.question
+        return Question(
+            self._begun.key,
+            self._begun.tool.name,
+            self._begun.effect.value,
+            self._begun.arguments,
+            text,
+            doubt=asked.doubt,
+            inner="action" if own is None or own.inner == "action" else "call",
+            asks=asked.token_digest,
+        )
+
+
+async def _begun(session: Session) -> None:
     try:
-        name = f"run:{_child(agent_name, task, kwargs)}"
+        await begin(session)
+    except UsageError as error:
+        raise _Taken from error
+
+
+def had_effect(state: RunState) -> bool:
+    """Whether a run has done, or may have done, what must not be done twice."""
+    if state.effects:
+        return True
+    calls = state.calls.values()
+    return any(
+        call.effect in UNSAFE and call.outcome != "not_attempted" and not call.undone
+        for call in calls
+    )
+
+
+async def run_inside(
+    run: Recorder,
+    config: Config,
+    function: Function,
+    task: Any,
+    kwargs: Mapping[str, Any],
+    run_id: str | None,
+) -> Any:
+    """`Agent.run` in an attempt of another run: the result, known or reached now."""
+    begun = await _begin(run, config, task, kwargs, run_id)
+    if begun is None:
+        session = Session(config, task, kwargs, run_id, run)
+        if run_id is not None:
+            return await go_on(session, function, begin(session))
+        return await run_loop(session, function)
+    if isinstance(begun, Reused):
+        return begun.result
+    inner = Inner(run, config, function, task, kwargs, begun)
+    try:
+        result = await inner.result()
+    except BaseException as error:
+        inner.failed(error)
+        raise
+    return await inner.finished(result)
+
+
+async def stream_inside(
+    run: Recorder, config: Config, function: Function, task: Any, kwargs: Mapping[str, Any]
+) -> AsyncIterator[Any]:
+    """`Agent.stream` in an attempt of another run; one that goes on gives its items at its end."""
+    if function.kind != "generator":
+        yield await run_inside(run, config, function, task, kwargs, None)
+        return
+    begun = await _begin(run, config, task, kwargs, None)
+    if isinstance(begun, Reused):
+        for item in begun.result:
+            yield item
+        return
+    inner = None if begun is None else Inner(run, config, function, task, kwargs, begun)
+    items: list[Any] = []
+    try:
+        if inner is None:
+            stream = stream_loop(Session(config, task, kwargs, None, run), function)
+        else:
+            stream = inner.items()
+        async with aclosing(stream):
+            async for item in stream:
+                items = [] if isinstance(item, Restarted) else [*items, item]
+                yield item
+    except BaseException as error:
+        if inner is not None:
+            inner.failed(error)
+        raise
+    if inner is not None:
+        await inner.finished(items)
+
+
+async def _begin(
+    run: Recorder, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str | None
+) -> Begun | Reused | None:
+    """The call that the run inside is; None for one that could not be known again."""
+    tool = Nested(config.name, config.returns)
+    try:
+        tool.digest({"task": task}, "")
     except UsageError:
         return None
-    counted = tally(run)
-    with run.session.lock:
-        occurrence = counted.occurrence(name)
-    return child_id(run.run_id, agent_name, task, kwargs, occurrence)
+    await _pass_over_harmless(run, tool, config)
+    given = kwargs if run_id is None else {**kwargs, "run_id": run_id}
+    begun = begin_call(run, tool, (task,), given)
+    assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one
+    return begun
 
 
-def _child(agent_name: str, task: Any, kwargs: Mapping[str, Any]) -> str:
-    given = [f"{name}={canonical(value, name)}" for name, value in sorted(kwargs.items())]
-    return "\0".join([agent_name, canonical(task, "task"), *given])
+async def _pass_over_harmless(run: Recorder, tool: Nested, config: Config) -> None:
+    """Have nothing asked about runs that were cut off before they did anything."""
+    if run.replay is None:
+        return
+    calls = run.session.state.calls
+    for key in list(run.replay.unmatched.get(tool.name, ())):
+        call = calls[key]
+        if call.run is not None and call.outcome is None:
+            events = await config.store.read(call.run)
+            if not had_effect(fold(events)):
+                run.replay.meet(tool.name, key)

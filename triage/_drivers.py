@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from ._guarding import Guarded, rule, rule_sync
 from ._recorded import Begun, Reused, Undo, begin, fail, finish, pause
 from ._recorder import Recorder, current
-from ._tool import Tool, calling, tool_of
+from ._tool import Tool, calling, is_run, tool_of
 from ._undo import undo
 from .taxonomy import UNSAFE
 
@@ -32,6 +33,13 @@ async def call_any(
     run: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`run.call`: any function, sync ones in a thread."""
+    if is_run(function):
+        run.check_open()
+        inside = current.set(run)  # a task from outside of the attempt may call through its handle
+        try:
+            return await function(*args, **kwargs)  # a run writes itself down
+        finally:
+            current.reset(inside)
     tool, owner = tool_of(function)
     return await _drive(run, tool, owner + args, kwargs)
 
@@ -39,12 +47,18 @@ async def call_any(
 async def _drive(
     run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    begun = begin(run, tool, args, kwargs)
-    while isinstance(begun, Undo):
-        await _undone(run, begun)
-        begun = begin(run, tool, args, kwargs)
-    if isinstance(begun, Reused):
-        return begun.result
+    cleared = False
+    while True:
+        begun = begin(run, tool, args, kwargs, cleared=cleared)
+        if isinstance(begun, Begun):
+            break
+        if isinstance(begun, Reused):
+            return begun.result
+        if isinstance(begun, Guarded):
+            await rule(run, begun)
+            cleared = True
+        else:
+            await _undone(run, begun)
     session = run.session
     with _running(run, begun):
         if session.durable and tool.effect in UNSAFE:
@@ -130,10 +144,11 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     run = current.get()
     if run is None:
         return tool.function(*args, **kwargs)
-    begun = begin(run, tool, args, kwargs)
-    if isinstance(begun, Undo):
-        # A sync tool cannot await: it is asked about, like one without a compensator.
-        begun = begin(run, tool, args, kwargs, may_undo=False)
+    # A sync tool cannot await a compensator: it is asked about, like one that has none.
+    begun = begin(run, tool, args, kwargs, may_undo=False)
+    if isinstance(begun, Guarded):
+        rule_sync(run, begun)
+        begun = begin(run, tool, args, kwargs, may_undo=False, cleared=True)
     if isinstance(begun, Reused):
         return begun.result
     assert isinstance(begun, Begun)

@@ -57,7 +57,7 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
                     raise
                 finally:
                     current.set(outside)
-                if run.calls_open or run.scope is not None:
+                if run.calls_open or run.scope is not None or run.cancelled:
                     await end(run)
                 run.over = run.alert = True
                 if run.interrupt is not None:
@@ -120,7 +120,7 @@ async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any
             try:
                 async with aclosing(stream_attempt(function, run, session.kwargs)) as stream:
                     async for item in stream:
-                        if checks is not None:
+                        if checks is not None or session.comes_back:
                             items.append(item)
                         yield item
                 if checks is not None or run.has_subgoals:
@@ -130,7 +130,7 @@ async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any
                 if failure is None:
                     raise
             else:
-                await finish(session, None)
+                await finish(session, items if session.comes_back else None)
                 return
             following = await _recover()(session, run, failure)
             run = next_attempt(session, following)
@@ -158,6 +158,12 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
         return Failure(error.__cause__, error.diagnosis)
     if session.failed_with(error):
         return None
+    if session.inner is not None and session.inner.asked is not None:
+        from ._questions import asked_inside
+
+        waits = asked_inside(session, error)
+        if waits is not None:
+            return Failure(error, waits)
     if passes(error):
         await _leave(session, error, "error")
         return None
@@ -167,7 +173,13 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 async def finish(session: Session, result: Any) -> Any:
     """End a run well: journal the result, store it, give it back."""
     data, exact = (result, True) if type(result) is str else plain_noting(result)
-    session.add(RunFinished, "done", data, exact)
+    if session.inner is not None:
+        await _end_inner(session)
+    if exact or not session.config.durable:
+        session.add(RunFinished, "done", data, exact)
+    else:
+        typed = session.config.returns.says_all(result, data)
+        session.add(RunFinished, "done", data, exact, None, typed)
     if session.parent is not None:
         count_in_parent(session)
     try:
@@ -185,8 +197,16 @@ async def finish(session: Session, result: Any) -> Any:
 async def _leave(session: Session, error: BaseException, status: str) -> None:
     from ._capture import capture
 
+    if session.inner is not None:
+        await _end_inner(session)
     session.add(RunFinished, status, None, EXACT, capture(error))
     await session.flush_beside(error)
+
+
+async def _end_inner(session: Session) -> None:
+    from ._answers import end_inner
+
+    await end_inner(session)
 
 
 async def _cancelled(session: Session, run: Run | None, error: BaseException) -> None:
@@ -199,7 +219,10 @@ async def _cancelled(session: Session, run: Run | None, error: BaseException) ->
         await unbroken(_hand_back(session, session.keeper, error))
         return
     with anyio.CancelScope(shield=True):
-        await _leave(session, error, "cancelled")
+        if session.comes_back:
+            await session.flush_beside(error)
+        else:
+            await _leave(session, error, "cancelled")
 
 
 async def unbroken(work: Coroutine[Any, Any, None]) -> BaseException | None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ._recorder import Recorder
 from ._tool import Tool
 from ._undo import available
 from .diagnosis import Diagnosis, Evidence
 from .errors import AttemptInterrupted
+from .events import ApprovalAsked, AttemptStarted, Event, RunResumed
 from .failures import ErrorInfo
 from .redact import redact
 from .state import Call, Compensation
 from .taxonomy import Cause, FailureType, Severity
+
+if TYPE_CHECKING:
+    from ._session import Session
 
 MAX_SHOWN = 200
 """Characters of a call's arguments that a question shows."""
@@ -23,7 +27,9 @@ MAX_SHOWN = 200
 class Question(NamedTuple):
     """What a person is asked before a run may go on: about which call, and in which words.
 
-    doubt: the call was started and may have happened; else it was not, and asks to be allowed.
+    doubt: the call was started and may have happened; else it was not, and asks to be allowed. inner:
+    what is asked by a run inside this one, which the call is: about a `call` of its own, or for an
+    `action`; empty where the question is this run's own. asks: digest of the token of that question.
     """
 
     key: str
@@ -32,6 +38,8 @@ class Question(NamedTuple):
     arguments: Any
     text: str
     doubt: bool
+    inner: str = ""
+    asks: str = ""
 
 
 def question_about(
@@ -48,6 +56,8 @@ def question_about(
     state = run.session.state
     may_rerun = run.session.config.durability.on_in_doubt == "rerun"
     earlier = [state.calls[name] for name in replay.unmatched.get(tool.name, ())]
+    if tool.nested and key in state.calls and state.calls[key].outcome is None:
+        return None  # a run that was cut off goes on
     for call in earlier:
         settled = call.outcome == "done" or (call.outcome is None and call.keyed)
         if not settled and not may_rerun and call.key not in state.approved:
@@ -56,12 +66,12 @@ def question_about(
         return None
     for call in earlier:
         if call.outcome == "done" and not call.undone:
-            shown = tool.shown(bound)
+            again = tool.shown(bound)
             text = (
-                f"{tool.name} has completed in this run with {_text(call.arguments)}; may it run "
-                f"again with {_text(shown)}?"
+                f"{tool.name} has completed in this run with {shown(call.arguments)}; may it run "
+                f"again with {shown(again)}?"
             )
-            return Question(key, tool.name, tool.effect.value, shown, text, doubt=False)
+            return Question(key, tool.name, tool.effect.value, again, text, doubt=False)
     return None
 
 
@@ -86,13 +96,14 @@ def doubt(call: Call) -> Question:
         call.tool,
         call.effect,
         call.arguments,
-        f"did {call.tool} with {_text(call.arguments)} happen? It was started and its outcome is "
+        f"did {call.tool} with {shown(call.arguments)} happen? It was started and its outcome is "
         f"not known{why[:300]}",
         doubt=True,
     )
 
 
-def _text(arguments: Any) -> str:
+def shown(arguments: Any) -> str:
+    """A call's arguments as a question shows them."""
     text = redact(json.dumps(arguments))
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
@@ -111,6 +122,47 @@ def ask(run: Recorder, question: Question) -> NoReturn:
     )
     run.stop(diagnosis)
     raise AttemptInterrupted(diagnosis)
+
+
+def question_at(events: Sequence[Event]) -> Question | None:
+    """What the run has come to ask about a call in its last attempt; None if nothing."""
+    for event in reversed(events):
+        if isinstance(event, AttemptStarted | RunResumed):
+            return None
+        if isinstance(event, ApprovalAsked) and event.kind == "call":
+            return Question(key=event.subject, text=event.question, **event.payload)
+    return None
+
+
+def asked_inside(session: Session, error: BaseException) -> Diagnosis | None:
+    """The diagnosis where an attempt ended because a run inside it waits for an answer; else None.
+
+    The question is this run's from now on.
+    """
+    inner = session.inner
+    assert inner is not None
+    assert inner.asked is not None
+    raised, question = inner.asked
+    inner.asked = None
+    if not _holds(error, raised):
+        return None
+    session.question = question
+    return Diagnosis(
+        FailureType.UNKNOWN,
+        cause=Cause.IN_DOUBT,
+        severity=Severity.CRITICAL,
+        evidence=(Evidence("call:inside", question.text),),
+        technical_details=f"the run of {question.tool} inside this one asks: {question.text}",
+        user_message="A part of the work waits for an answer.",
+        classifier="calls",
+    )
+
+
+def _holds(error: BaseException, sought: BaseException) -> bool:
+    """Whether an error is the one that is sought, or a group that holds it."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_holds(inner, sought) for inner in error.exceptions)
+    return error is sought
 
 
 def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._guarding import Guarded, guarded
+from ._inside import inside
 from ._plain import plain, plain_noting
 from ._questions import Question, ask, question_about, replaced, stop_in_doubt
 from ._recorder import Recorder
@@ -23,7 +25,7 @@ from .observers import logger
 from .redact import HIDDEN
 from .state import Call, Compensation
 from .steps import Step
-from .taxonomy import UNSAFE
+from .taxonomy import UNSAFE, Effect
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -41,11 +43,13 @@ class Begun:
     """A call that is now to run its body.
 
     idle: no body is running, so that an error that comes now is none of the tool's. outcome: what is
-    known of the tries so far. tries: those that failed and were followed by another.
+    known of the tries so far. tries: those that failed and were followed by another. run: id of the run
+    inside this one that it is. effect: what the call has; of such a run it is known at its end.
     """
 
     __slots__ = (
-        "arguments", "bound", "call", "idle", "key", "line", "outcome", "started", "tool", "tries",
+        "arguments", "bound", "call", "effect", "idle", "key", "line", "outcome", "run", "started", "tool",
+        "tries",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +65,8 @@ class Begun:
         self.outcome = "not_attempted"
         self.line: int | None = None
         self.tries: list[dict[str, Any]] = []
+        self.run: str | None = None
+        self.effect = Effect.UNKNOWN if tool.nested else tool.effect
 
 
 class Undo(NamedTuple):
@@ -85,8 +91,10 @@ def begin(
     kwargs: Mapping[str, Any],
     *,
     may_undo: bool = True,
-) -> Begun | Reused | Undo:
-    """Start a call: journal its start, or give the result it had, or say what to undo before.
+    cleared: bool = False,
+) -> Begun | Reused | Undo | Guarded:
+    """Start a call: journal its start, or give the result it had, or say what must come before: what
+    to undo, or whom to ask. cleared: its guard lets it run.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.
@@ -105,10 +113,15 @@ def begin(
         try:
             return Reused(_reuse(run, tool, known, bound, line))
         except ResultLost:
-            if tool.effect in UNSAFE:
+            if known.effect in UNSAFE:
                 raise
             logger.debug("%s: its result is gone; it is called again", tool.name)
-    if tool.effect in UNSAFE and key not in state.approved:
+    asked = None if cleared or tool.nested else guarded(run, tool, key, bound)
+    if asked is not None:
+        with session.lock:
+            counted[name] -= 1  # it has not begun
+        return asked
+    if (tool.nested or tool.effect in UNSAFE) and key not in state.approved:
         question = question_about(key, tool, bound, run)
         undo = replaced(question, tool, run) if question is not None and may_undo else []
         if undo:
@@ -127,17 +140,33 @@ def begin(
 
 def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begun:
     session = run.session
+    run.check_call(tool.name)
     idempotency_key = digest(session.run_id, key)
     call = CurrentCall(tool.name, idempotency_key)
     begun = Begun(tool, key, bound, call, session.config.env.monotonic())
-    fields = (run.number, key, tool.name, tool.effect.value, begun.arguments, idempotency_key)
+    fields = (run.number, key, tool.name, begun.effect.value, begun.arguments, idempotency_key)
     session.has_calls = True
+    if tool.nested:
+        begun.run = _inner_id(session, key, bound)
+        inside(session)
+        session.add(CallStarted, *fields, not KEYED, begun.run)
+        return begun
     session.add(CallStarted, *fields)
     if tool.effect in UNSAFE:
         run.unsafe_begun()
         if session.durable:
             call.on_asked = partial(_note_key, session, fields)
     return begun
+
+
+def _inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
+    """The id of the run that a call is: the same until that run has ended, as the caller chose it."""
+    known = session.state.calls.get(key)
+    ended = 0 if known is None else known.ended
+    chosen = bound.get("run_id")
+    if chosen is not None:
+        return f"{chosen}.{ended + 1}" if ended else str(chosen)
+    return digest(session.run_id, f"{key}:{ended + 1}")
 
 
 def _note_key(session: Session, fields: tuple[Any, ...]) -> None:
@@ -152,7 +181,8 @@ def _known(
 ) -> Call | None:
     """The recorded call whose result this one is given; None where it must run."""
     known = calls.get(key)
-    if tool.effect in UNSAFE:
+    # Of a run inside this one it is known only afterwards what it did.
+    if tool.effect in UNSAFE or (tool.nested and known is not None and known.effect in UNSAFE):
         return known if known is not None and known.outcome == "done" and not known.undone else None
     if known is not None and reusable(known, run):
         counted.meet(tool.name, key)
@@ -179,8 +209,8 @@ def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: i
                 tool_called=tool.name,
                 tool_input=call.arguments,
                 tool_output=call.result,
-                effect=tool.effect,
-                metadata=_metadata(call.key, line) | {"replayed": True},
+                effect=Effect(call.effect) if tool.nested else tool.effect,
+                metadata=_metadata(call.key, line, call.run) | {"replayed": True},
             )
         )
     session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
@@ -189,8 +219,13 @@ def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: i
     return result
 
 
-def _metadata(key: str, line: int | None) -> dict[str, Any]:
-    return {"call": key} if line is None else {"call": key, LINE: line}
+def _metadata(key: str, line: int | None, run: str | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"call": key}
+    if line is not None:
+        metadata[LINE] = line
+    if run is not None:
+        metadata["run"] = run
+    return metadata
 
 
 def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
@@ -278,6 +313,10 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
     from ._capture import capture
 
     info = capture(error)
+    if begun.tool.nested:
+        # What it did is done, and it has come to nothing: to do it all again must be asked for.
+        _close(run, begun, "in_doubt" if begun.effect in UNSAFE else "failed", None, info)
+        return
     outcome = begun.outcome if begun.idle else _judged(begun, info)
     _close(run, begun, outcome, None, info)
     durability = run.session.config.durability
@@ -331,7 +370,8 @@ def _close(
 ) -> None:
     session = run.session
     if not run.over:
-        metadata = _metadata(begun.key, begun.line)
+        nested = begun.tool.nested
+        metadata = _metadata(begun.key, begun.line, begun.run)
         if begun.tries:
             metadata["tries"] = begun.tries
         index = run.record_call_step(
@@ -342,14 +382,14 @@ def _close(
                 tool_output=data,
                 error=None if error is None else error.message,
                 exception_type=None if error is None else error.type_name,
-                effect=begun.tool.effect,
+                effect=begun.effect,
                 metadata=metadata,
                 duration_s=max(0.0, session.config.env.monotonic() - begun.started),
             )
         )
         session.add(
             CallFinished, run.number, begun.key, outcome, data, exact, error, not REPLAYED, index,
-            begun.call.asked, typed,
+            begun.call.asked, typed, begun.effect.value if nested else "",
         )  # fmt: skip
     if begun.tool.effect in UNSAFE:
         run.unsafe_ended()

@@ -7,14 +7,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn, assert_never
 
+from ._answers import end_inner
 from ._attempts import Failure, Next, count_in_parent
 from ._decide import Decision, decide
 from ._diagnose import context_of, diagnose
+from ._guidance import Guidance
+from ._ledger import Ledger
 from ._plain import plain
 from ._questions import Question
-from ._recorder import Guidance
 from ._run import Run
-from ._session import Session, Waiting, digest_of
+from ._session import Session
+from ._suspensions import Waiting, digest_of
 from ._undo import NotUndone, behind, undo_all, undone
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .errors import (
@@ -34,7 +37,6 @@ from .events import (
 )
 from .failures import ErrorInfo, FailureContext
 from .redact import redact
-from .state import Ledger
 
 
 @cache
@@ -75,6 +77,8 @@ def asked_of(question: Question) -> tuple[str, str, str, dict[str, Any]]:
         "arguments": question.arguments,
         "doubt": question.doubt,
     }
+    if question.inner:
+        about |= {"inner": question.inner, "asks": question.asks}
     return "call", question.key, question.text, about
 
 
@@ -225,6 +229,8 @@ async def stop(
     compensate: undo first what can be undone. notes: added to the error, with what was not undone.
     """
     failed = await undo_all(session, context.attempt) if compensate else []
+    if session.inner is not None:
+        await end_inner(session)
     session.add(RunFinished, status, None, EXACT, context.error)
     count_in_parent(session)
     error = kind(_message(context, status, reason), context)

@@ -23,7 +23,7 @@ _AS_THEY_ARE = frozenset({
     "run_id", "seq", "time", "attempt", "v", "parent", "agent", "key", "idempotency_key", "token_digest",
     "subject", "call", "kind", "tool", "effect", "outcome", "status", "decision", "unstored",
     "type_name", "module", "mro", "phase", "relation", "failure_type", "severity", "level", "usage",
-    "rule", "candidates",
+    "rule", "candidates", "run",
 })  # fmt: skip
 """What the journal is read by: ids, digests, words of ours and names in code. Nobody's data is in them."""
 
@@ -44,9 +44,7 @@ def redacted(event: Event, redactor: Redactor) -> Event:
     if not changed:
         return event
     if "result" in changed and isinstance(event, CallFinished | RunFinished):
-        changed["exact"] = False
-        if isinstance(event, CallFinished):
-            changed["typed"] = False
+        changed["exact"] = changed["typed"] = False
     if isinstance(event, RunStarted):
         changed = _unstored(event, changed)
     return cast("Event", cast("Any", event)._replace(**changed))

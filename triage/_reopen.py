@@ -11,10 +11,10 @@ from ._attempts import Next, is_milestone
 from ._call import Function
 from ._decide import Decision, decide, unsafe
 from ._diagnose import context_of
+from ._guidance import NO_GUIDANCE, Guidance
 from ._loop import go_on, let_go, unbroken
 from ._plain import plain
-from ._questions import Question
-from ._recorder import NO_GUIDANCE, Guidance
+from ._questions import question_at
 from ._recover import kept, perform
 from ._run import Run
 from ._session import TASK, Config, Session
@@ -34,7 +34,6 @@ from .errors import (
 )
 from .events import (
     ActionChosen,
-    ApprovalAsked,
     AttemptFailed,
     AttemptStarted,
     Event,
@@ -91,10 +90,10 @@ async def reopen(
             await let_go(config.store, run_id, claim.epoch)
         raise
     try:
-        cancelled = await unbroken(_own(session, events, at_once=at_once, force=force))
+        cancelled = await unbroken(own(session, events, at_once=at_once, asks_anew=force, force=force))
     except RunOver:  # it has ended meanwhile
         return outcome(config, await config.store.read(run_id))
-    return await go_on(session, function, _taken_over(session, cancelled))
+    return await go_on(session, function, taken_over(session, cancelled))
 
 
 def check_waiting(events: Sequence[Event], *, force: bool) -> None:
@@ -107,14 +106,24 @@ def check_waiting(events: Sequence[Event], *, force: bool) -> None:
         )
 
 
-async def _own(session: Session, events: list[Event], *, at_once: bool, force: bool) -> None:
-    """Become the run's owner, with all that the one before has written."""
+async def own(
+    session: Session,
+    events: Sequence[Event],
+    *,
+    at_once: bool,
+    asks_anew: bool = False,
+    force: bool = False,
+) -> None:
+    """Become the run's owner, with all that the one before has written.
+
+    at_once, force: as for `reopen`. asks_anew: although it waits for an answer.
+    """
     config, run_id = session.config, session.run_id
     claim = await _claim(config, run_id, at_once=at_once, force=force)
     try:
         more = await config.store.read(run_id, after=len(events) - 1)
         if more:
-            check_waiting(more, force=force)
+            check_waiting(more, force=asks_anew)
             session.take_in([*events, *more])
     except BaseException:
         await let_go(config.store, run_id, claim.epoch)
@@ -163,7 +172,7 @@ def opened(
     return Session.restored(config, events, given, started.task if task is UNSET else task)
 
 
-async def _taken_over(session: Session, cancelled: BaseException | None) -> Next:
+async def taken_over(session: Session, cancelled: BaseException | None) -> Next:
     """Journal that the run has a new owner; how it goes on. Raises the error it ends with instead."""
     if cancelled is not None:
         raise cancelled
@@ -219,16 +228,6 @@ async def _decided(session: Session) -> Next:
 def _choose(session: Session, context: FailureContext, decision: Decision) -> None:
     action = kept(decision.action)
     session.add(ActionChosen, context.attempt, action, decision.by, decision.reason)
-
-
-def question_at(events: Sequence[Event]) -> Question | None:
-    """What the run has come to ask about a call in its last attempt; None if nothing."""
-    for event in reversed(events):
-        if isinstance(event, AttemptStarted | RunResumed):
-            return None
-        if isinstance(event, ApprovalAsked) and event.kind == "call":
-            return Question(key=event.subject, text=event.question, **event.payload)
-    return None
 
 
 def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:

@@ -12,7 +12,7 @@ _UNREAD = object()
 
 
 class Returns:
-    """The return annotation of a function, read when it is first needed.
+    """The return annotation of a function, read when it is first needed, or what is declared instead.
 
     What has no exact JSON form (a model, a dataclass, a tuple, a date) can be read back where the
     annotation says what it was. `says_all` finds out by doing it.
@@ -20,9 +20,9 @@ class Returns:
 
     __slots__ = ("_adapter", "_function", "_type")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], declared: Any = None) -> None:
         self._function = function
-        self._type: Any = _UNREAD
+        self._type: Any = _UNREAD if declared is None else declared
         self._adapter: Any = None
 
     @property

@@ -11,10 +11,13 @@ from ._answers import answered, check, question_of, waits_for
 from ._attempts import Next
 from ._call import Function
 from ._decide import Decision, infeasible
+from ._inside import inside
 from ._loop import go_on, let_go, unbroken
+from ._questions import question_at
 from ._recover import kept, perform
-from ._reopen import UNSET, context_at, opened, question_at
-from ._session import Config, Session, digest_of
+from ._reopen import UNSET, context_at, opened
+from ._session import Config, Session
+from ._suspensions import digest_of
 from .actions import Action
 from .errors import AlreadyResumed, RunBusy, RunOver, StaleWriter, TokenExpired, UsageError
 from .events import CallStarted, Event, RunResumed, RunSuspended
@@ -27,50 +30,44 @@ SHORTEST_S, LONGEST_S = 0.01, 0.5
 async def resume(
     config: Config, function: Function, token: str, answer: Any, kwargs: Mapping[str, Any]
 ) -> Any:
-    """Carry out a person's answer; the run's result, as `run` gives it."""
-    if config.durable:
-        session, start = await _from_store(config, function, token, answer, kwargs)
-    else:
-        session, start = _from_here(config, token, answer)
-    return await go_on(session, function, start)
-
-
-def _from_here(config: Config, token: str, answer: Any) -> tuple[Session, Awaitable[Next]]:
-    """A run that waits in this process."""
-    waiting = config.suspensions.look(token)
-    session, context = waiting.session, waiting.context
-    _check(session, answer)
-    config.suspensions.take(token)
-    # A person's time is none of the run's: its deadline moves on by as long as it has waited.
-    session.started += config.env.monotonic() - waiting.since
-    action = _carry_out(session, answer)
-    session.add(RunResumed, context.attempt, kept(action))
-    return session, perform(session, context, Decision(action, "person"))
-
-
-async def _from_store(
-    config: Config, function: Function, token: str, answer: Any, kwargs: Mapping[str, Any]
-) -> tuple[Session, Awaitable[Next]]:
-    """A run that waits in its store, whichever process asked the question."""
+    """Carry out a person's answer, whichever process asked; the run's result, as `run` gives it."""
     digest = digest_of(token)
     events = await config.store.read(token.partition("~")[0])
     asked = _asked(events, digest)
+    session, start = await answer_to(config, function, events, asked, answer, kwargs)
+    return await go_on(session, function, start)
+
+
+async def answer_to(
+    config: Config,
+    function: Function,
+    events: Sequence[Event],
+    asked: RunSuspended,
+    answer: Any,
+    kwargs: Mapping[str, Any],
+    task: Any = UNSET,
+) -> tuple[Session, Awaitable[Next]]:
+    """Take an answer to what a run has asked last: its session, and what is to be done first.
+
+    Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
+    """
+    digest = asked.token_digest
     if asked.expires is not None and config.env.time() >= asked.expires:
         raise TokenExpired(
             f"the answer to run {asked.run_id} came after its time; the run still waits"
         )
-    waiting = config.suspensions.find(token)
+    waiting = config.suspensions.find(digest)
     if waiting is not None:
         # It waits here: what only this process has (results without a JSON form) is still at hand.
         session, context = waiting.session, waiting.context
     else:
-        session = opened(config, function, events, kwargs, UNSET)
+        session = opened(config, function, events, kwargs, task)
         session.question = question_at(events) or question_of(session.state, asked)
         context = context_at(session)
     _check(session, answer)
     cancelled = await _own(session, digest, len(events))
     # What is in memory may not be what the store has, if it fails now: who comes again reads the store.
-    config.suspensions.drop(token)
+    config.suspensions.drop(digest)
     if waiting is not None:
         session.started += config.env.monotonic() - waiting.since
 
@@ -133,7 +130,7 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
 
 def _unknown() -> NoReturn:
     raise UsageError(
-        "no run of this agent's store waits with this token; give the token of the "
+        "no run of this agent waits with this token; give the token of the "
         "TriageSuspendedError to an agent with the same store"
     )
 
@@ -147,9 +144,11 @@ def _check(session: Session, answer: Any) -> None:
 
 def _carry_out(session: Session, answer: Any) -> Action:
     """Journal the answer to a question about a call; the action that follows from any answer."""
-    action, entries, live = answered(session.state, session.question, answer)
+    action, entries, live, inner = answered(session.state, session.question, answer)
     if live is not None:
         session.live = {**(session.live or {}), **live}
+    if inner is not None:
+        inside(session).answers.update(inner)
     for kind, *fields in entries:
         session.add(kind, *fields)
         session.has_calls = session.has_calls or kind is CallStarted

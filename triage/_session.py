@@ -10,9 +10,10 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._env import Environment
+from ._inside import inside
 from ._journal import WIDTH, Journal, active_seconds, advance, event_at, record_from, record_of
 from ._plain import plain_noting
-from .errors import AlreadyResumed, StaleWriter, UsageError
+from .errors import StaleWriter
 from .events import CallStarted, CompensatorRegistered, Event, RunStarted
 from .observers import Observer, logger, notify
 from .state import RunState
@@ -20,80 +21,22 @@ from .state import RunState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._inside import Inside
     from ._keeper import Keeper
     from ._recorded import Question
     from ._recorder import Recorder
+    from ._results import Returns
+    from ._suspensions import Suspensions
     from .checks import Checks, Durability
+    from .watching import Watching
     from .classifiers.base import Classifier
-    from .failures import FailureContext
     from .limits import Limits
     from .policy import FailurePolicy
     from .stores.base import Store
 
 
-class Waiting(NamedTuple):
-    """A suspended run: its session, the failure it stopped at and when (monotonic seconds)."""
-
-    session: Session
-    context: FailureContext
-    since: float
-
-
-class Suspensions:
-    """The runs of an agent that wait for an answer, by token. Each token is taken once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[str, Waiting] = {}
-        self._used: set[str] = set()
-
-    def put(self, token: str, waiting: Waiting) -> None:
-        """A run begins to wait."""
-        with self._lock:
-            self._waiting[digest_of(token)] = waiting
-
-    def look(self, token: str) -> Waiting:
-        """The run that waits with this token. Raises AlreadyResumed or UsageError."""
-        with self._lock:
-            return self._find(digest_of(token))
-
-    def take(self, token: str) -> Waiting:
-        """As `look`, and the token is used up."""
-        key = digest_of(token)
-        with self._lock:
-            waiting = self._find(key)
-            del self._waiting[key]
-            self._used.add(key)
-            return waiting
-
-    def find(self, token: str) -> Waiting | None:
-        """The run that waits in this process with this token, None if none does."""
-        with self._lock:
-            return self._waiting.get(digest_of(token))
-
-    def drop(self, token: str) -> None:
-        """The token was used up in the store."""
-        with self._lock:
-            self._waiting.pop(digest_of(token), None)
-
-    def _find(self, key: str) -> Waiting:
-        if key in self._used:
-            raise AlreadyResumed("this token was used before; a token answers one question once")
-        if key not in self._waiting:
-            raise UsageError(
-                "no run of this agent waits with this token; give the token of the "
-                "TriageSuspendedError to the agent that raised it"
-            )
-        return self._waiting[key]
-
-
-def digest_of(token: str) -> str:
-    """What a token is known by where it is kept: its SHA-256. Raises UsageError for no text."""
-    if not isinstance(token, str):
-        raise UsageError(f"a token is text, not {type(token).__name__}")
-    import hashlib
-
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+LOOK_EVERY = 4
+"""Steps of an attempt between two looks at them, while nothing was seen; the first is at the fifth."""
 
 
 class Config(NamedTuple):
@@ -103,7 +46,7 @@ class Config(NamedTuple):
     around the attempts and no observer listens. watch: the limits, where one must be looked at with
     each event. busy: there are observers or there is a limit to watch. durable: the store outlives
     this process. code: fingerprint of the function where it does, else empty. suspensions: the runs
-    that wait in this process.
+    that wait in this process. returns: what a result is declared to be.
     """
 
     name: str
@@ -119,9 +62,12 @@ class Config(NamedTuple):
     plain: bool
     watch: Limits | None
     busy: bool
+    watching: bool | Watching
+    first_look: float
     durable: bool
     code: str
     suspensions: Suspensions
+    returns: Returns
 
 
 class Session:
@@ -141,11 +87,15 @@ class Session:
     undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
     has_calls = False
+    # Of the runs inside this one, where there are any; of one inside another: that one may go on with it.
+    inner: Inside | None = None
+    comes_back = False
     # Of a run in a durable store, and whether each call waits until it is durable.
     keeper: Keeper | None = None
     durable = False
     _state: RunState | None = None
     _folded = 0
+    _raised: Limits | None = None
 
     def __init__(
         self,
@@ -202,7 +152,10 @@ class Session:
         """Begin with the journal as its last owner has left it."""
         self.records = [place for event in events for place in record_from(event)]
         self.started = self.config.env.monotonic() - active_seconds(events)
-        self.has_calls = any(isinstance(event, CallStarted) for event in events)
+        calls = [event for event in events if isinstance(event, CallStarted)]
+        self.has_calls = bool(calls)
+        if any(call.run is not None for call in calls):
+            inside(self)
         if any(isinstance(event, CompensatorRegistered) for event in events):
             self.undo = {}  # what they undo must not be passed over, although nothing is at hand yet
         self.flushed = len(events)
@@ -224,7 +177,7 @@ class Session:
             epoch=epoch,
             flushed=self.flushed,
             lease_s=durability.lease_s,
-            redactor=durability.redactor,
+            redactor=durability.redactor if self.config.durable else None,
             required=durability.on_store_error == "fail",
         )
 
@@ -282,10 +235,26 @@ class Session:
             self._folded = end
             return state
 
+    @property
+    def limits(self) -> Limits:
+        """What the run may use: the agent's limits, and what was allowed beyond them."""
+        return self._raised or self.config.limits
+
+    @property
+    def watch(self) -> Limits | None:
+        """The limits, where one must be looked at with each event."""
+        return None if self.config.watch is None else self.limits
+
+    def raise_limits(self) -> None:
+        """Take in what was allowed beyond the agent's limits."""
+        grants = self.state.grants
+        if grants:
+            self._raised = self.config.limits.raised(grants)
+
     def attempt_seconds_left(self) -> float | None:
         """Until the first of the run's and the attempt's deadlines; None without either."""
         left = self.seconds_left()
-        allowed = self.config.limits.attempt_seconds
+        allowed = self.limits.attempt_seconds
         if allowed is None:
             return left
         since = self.started if self.attempt_started is None else self.attempt_started
@@ -294,7 +263,7 @@ class Session:
 
     def seconds_left(self) -> float | None:
         """Until the run's deadline; None without one."""
-        seconds = self.config.limits.seconds
+        seconds = self.limits.seconds
         if seconds is None:
             return None
         return max(0.0, seconds - (self.config.env.monotonic() - self.started))

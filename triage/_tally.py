@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._recorder import Recorder, Replay
+    from ._guidance import Replay
+    from ._recorder import Recorder
     from .state import Call, RunState
     from .steps import Step
 
@@ -117,8 +118,11 @@ def reusable(call: Call, run: Recorder) -> bool:
     replay = run.replay
     if replay is None or call.outcome != "done" or call.undone:
         return False
-    before = replay.critical_step is None or (
-        call.step is not None and call.step < replay.critical_step
+    # A run inside this one that has ended gives its result, wherever the failure came from.
+    before = (
+        replay.critical_step is None
+        or call.run is not None
+        or (call.step is not None and call.step < replay.critical_step)
     )
     match replay.kind:
         case "retry" | "resume":

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ._options import check_number, check_word, misuse
 from ._plain import plain
@@ -76,6 +76,9 @@ def name_of(function: Any) -> str:
 
 class Tool:
     """What is known of a function whose calls are recorded. Made by `tool`, read by the engine."""
+
+    nested: ClassVar[bool] = False
+    """Whether each call is a run of its own, inside the one that makes it."""
 
     __slots__ = (
         "by_position",
@@ -264,7 +267,7 @@ def current_call() -> CurrentCall:
 
 TOOL_ATTRIBUTE = "__triage_tool__"
 AGENT_ATTRIBUTE = "__triage_agent__"
-"""Set on the class of agents: a run inside a run is known by the agent's name."""
+"""True on agents, by which code that imports nothing of ours knows them."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -272,27 +275,67 @@ def _undeclared(function: Callable[..., Any]) -> Tool:
     return Tool(function)
 
 
-@functools.lru_cache(maxsize=1024)
-def _of_agent(agent: Any) -> Tool:
-    # Idempotent, as a run inside a run has a journal of its own: started again, it is gone on with.
-    tool = Tool(agent.run, effect=Effect.IDEMPOTENT, name=agent.name)
-    tool.is_async = True
-    return tool
+class Nested(Tool):
+    """An agent as a tool: each of its calls is a run inside the run that makes it.
+
+    Idempotent, as such a run has a journal of its own: started again, it is gone on with.
+    """
+
+    __slots__ = ()
+    nested = True
+
+    def __init__(self, name: str, returns: Returns) -> None:
+        super().__init__(_any, effect=Effect.IDEMPOTENT, name=name)
+        self.returns = returns
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The task and the arguments that were given."""
+        (task,) = args
+        return {"task": task, **kwargs}
+
+    def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """All of them."""
+        return dict(bound)
+
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:
+        """The digest of the task and the arguments; of one without an exact form, its name alone.
+
+        Raises UsageError where it is the task that has none.
+        """
+        parts = [f'"task":{canonical(bound["task"], "task")}']
+        for name, value in bound.items():
+            if name != "task":
+                parts.append(_named(name, value))
+        return digest(salt, "run,{}".format(",".join(sorted(parts))))
+
+
+def _any(task: Any, **arguments: Any) -> None:
+    """What an agent is called with; it is never called itself."""
+
+
+def _named(name: str, value: Any) -> str:
+    try:
+        return f'"{name}":{canonical(value, name)}'
+    except UsageError:
+        return f'"{name}"'
+
+
+def is_run(function: Any) -> bool:
+    """Whether to call this is to run an agent: it is one, or its `run`."""
+    bound_to = getattr(function, "__self__", None)
+    if bound_to is None:
+        return getattr(function, AGENT_ATTRIBUTE, False) is True
+    return getattr(bound_to, AGENT_ATTRIBUTE, False) is True and function.__name__ == "run"
 
 
 def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
     """What is known of a function given to `run.call`, and the object it is bound to, if any.
 
-    A function that is no tool has the effect `unknown`; an agent, or its `run`, is a run inside this one.
+    A function that is no tool has the effect `unknown`.
     """
     owner: tuple[Any, ...] = ()
     bound_to = getattr(function, "__self__", None)
     unbound = getattr(function, "__func__", None)
-    agent = function if bound_to is None else bound_to
-    if getattr(type(agent), AGENT_ATTRIBUTE, False) and (
-        bound_to is None or getattr(function, "__name__", "") == "run"
-    ):
-        return _of_agent(agent), ()
     if bound_to is not None and unbound is not None:
         owner, function = (bound_to,), unbound
     known = getattr(function, TOOL_ATTRIBUTE, None)

@@ -78,5 +78,6 @@ def _asked(info: ErrorInfo) -> float | None:
 def _may_pass(error: Exception, info: ErrorInfo) -> bool:
     if isinstance(error, _MISTAKES) or info.status_code in _PERMANENT:
         return False
-    told = None if info.hint is None else info.hint.get("severity")
-    return told is None or told == "retriable"
+    said = info.decisive
+    told = None if said is None or said.hint is None else said.hint.get("severity")
+    return not info.refused and (told is None or told == "retriable")

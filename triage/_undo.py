@@ -7,13 +7,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ._ledger import Ledger
 from ._serde import digest
 from ._session import Session
 from ._tool import CurrentCall, Undoing, calling
 from ._tries import pause_before
 from .events import CompensatorRan
 from .observers import logger
-from .state import Compensation, Ledger, RunState, is_call
+from .state import Compensation, RunState, is_call
 
 BEGINS, ENDED = True, False
 """What a `CompensatorRan` says."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ._journal import CODES, STEP, WIDTH
 from .events import AttemptStarted, WatchNoticed
 from .observers import logger
+from .watching import Watching
 
 if TYPE_CHECKING:
     from ._recorder import Recorder
-    from .checks import Watching
     from .classifiers.detectors import Finding, Watch
     from .diagnosis import Diagnosis
     from .steps import Step
@@ -92,8 +92,7 @@ class Watcher:
     @property
     def _watching(self) -> Watching:
         watching = self._run.session.config.watching
-        assert watching is not None
-        return watching
+        return watching if isinstance(watching, Watching) else _usual()
 
     def _tell(self, found: Finding) -> None:
         self._run.live = self._explained(found)
@@ -155,6 +154,11 @@ def _rules_of(run: Recorder) -> Any:
     if hasattr(own, "watch") and hasattr(own, "explain"):
         return own
     return _standard()
+
+
+@cache
+def _usual() -> Watching:
+    return Watching()
 
 
 @cache

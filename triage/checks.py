@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from ._options import check_count, check_number, check_word, misuse
+from ._options import check_number, check_word, misuse
 from .diagnosis import Diagnosis
 from .errors import UsageError
 from .steps import Constraint
@@ -18,66 +18,14 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from ._manifest import Schema
+    from .grounds import Grounds
+    from .guards import Decide, Guard
     from .redact import Redactor
+    from .watching import Watching
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
 """Given the result, answers True or None (good), or False, a text or a `Diagnosis` saying why it is bad."""
-
-FACT_KINDS = ("number", "id", "url", "path", "quote", "email", "date", "sum", "claim")
-"""The kinds of facts an answer may be judged by."""
-_BY_DEFAULT = tuple(kind for kind in FACT_KINDS if kind != "sum")
-
-
-@dataclass(frozen=True)
-class Grounds:
-    """How strictly an answer must rest on what the agent was given or found.
-
-    kinds: the facts that are looked at, any of `number`, `id`, `url`, `path`, `quote`, `email`,
-    `date` (times too), `sum` (one that is written out and wrong) and `claim` (of an action no step
-    shows); all but `sum` by default, as wrong arithmetic is no invention. at_least: how many facts
-    without a source fail a result, 1 by default. sources: what the agent knows besides its task and
-    steps, such as its system prompt: any JSON value, or None.
-
-    Raises UsageError, which names the field, for a value of another kind.
-    """
-
-    kinds: tuple[str, ...] = _BY_DEFAULT
-    at_least: int = 1
-    sources: Any = None
-
-    def __post_init__(self) -> None:
-        kinds: Any = self.kinds
-        if isinstance(kinds, str) or not _is_iterable(kinds):
-            raise misuse("Grounds.kinds", kinds, "a tuple of kinds", "write kinds=(kind,)")
-        object.__setattr__(self, "kinds", tuple(kinds))
-        if not self.kinds:
-            raise misuse("Grounds.kinds", kinds, "a tuple of kinds", "write grounding=False")
-        for kind in self.kinds:
-            check_word("Grounds.kinds item", kind, FACT_KINDS)
-        check_count("Grounds.at_least", self.at_least, 1, "1 fails a result for any fact")
-
-
-@dataclass(frozen=True)
-class Watching:
-    """What is done about a loop while the attempt goes on.
-
-    A loop is noted as soon as it is one (three rounds). hint_after: steps of it, its first round left
-    out, after which the agent is told (`run.guidance`), 3 by default. interrupt_after: steps of it
-    after which the attempt is interrupted, diagnosed and recovered like any failure, 9 by default,
-    and never before its fourth round. None: never. What else the detectors see (a tool that does
-    not exist, arguments that do not fit, an output that breaks a constraint) is noted and told.
-
-    Raises UsageError, which names the field, for anything but a count from 1.
-    """
-
-    hint_after: int | None = 3
-    interrupt_after: int | None = 9
-
-    def __post_init__(self) -> None:
-        for name in ("hint_after", "interrupt_after"):
-            if getattr(self, name) is not None:
-                check_count(f"Watching.{name}", getattr(self, name), 1, "None for never")
 
 
 @dataclass(frozen=True)
@@ -93,7 +41,9 @@ class Checks:
     compiled patterns, and functions of the output's text that answer like `verify`. subgoals: True
     fails a result while declared subgoals are open. grounding: True, or a `Grounds`, fails a result
     with facts in it that neither the task nor any step holds; False by default. watch: whether the
-    steps are looked at as they are recorded: True (default), a `Watching`, or False.
+    steps are looked at as they are recorded: True (default), a `Watching`, or False. guard: who is
+    asked before a call with the effect `once` runs: a function of the call, a `Guard` that says which
+    other calls are looked at, or None.
 
     Raises UsageError, which names the field, for a value of another kind.
     """
@@ -105,6 +55,7 @@ class Checks:
     subgoals: bool = True
     grounding: bool | Grounds = False
     watch: bool | Watching = True
+    guard: Decide | Guard | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -121,18 +72,33 @@ class Checks:
         set_(self, "constraints", _constraints(self.constraints))
         if not isinstance(cast("object", self.subgoals), bool):
             raise misuse("Checks.subgoals", self.subgoals, "True or False")
-        if not isinstance(cast("object", self.grounding), bool | Grounds):
-            wanted = "True, False or a Grounds"
-            raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
-        if not isinstance(cast("object", self.watch), bool | Watching):
-            wanted = "True, False or a Watching"
-            raise misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
+        self._options()
         for verifier in self.verifiers:
             if not callable(verifier):
                 raise misuse("Checks.verify item", verifier, "a function of the result")
         self.manifest  # noqa: B018 - read here, so that a tool without a name is told at once
         if self.result_type is not None:
             _early(self.result_type)
+
+    def _options(self) -> None:
+        """Refuse options that are neither a word nor the value that says more."""
+        if not isinstance(cast("object", self.grounding), bool):
+            from .grounds import Grounds
+
+            if not isinstance(self.grounding, Grounds):
+                wanted = "True, False or a Grounds"
+                raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
+        if not isinstance(cast("object", self.watch), bool):
+            from .watching import Watching
+
+            if not isinstance(self.watch, Watching):
+                wanted = "True, False or a Watching"
+                raise misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
+        if self.guard is not None and not callable(self.guard):
+            from .guards import Guard
+
+            if not isinstance(self.guard, Guard):
+                raise misuse("Checks.guard", self.guard, "a function of the call, or a Guard")
 
     @cached_property
     def manifest(self) -> Mapping[str, Schema | None]:
@@ -155,17 +121,19 @@ class Checks:
     def grounds(self) -> Grounds | None:
         """`grounding` as a `Grounds`, None for False."""
         grounding = self.grounding
-        if isinstance(grounding, Grounds):
+        if not isinstance(grounding, bool):
             return grounding
+        from .grounds import Grounds
+
         return Grounds() if grounding else None
 
-    @property
-    def watching(self) -> Watching | None:
-        """`watch` as a `Watching`, None for False."""
-        watch = self.watch
-        if isinstance(watch, Watching):
-            return watch
-        return Watching() if watch else None
+    @cached_property
+    def guarding(self) -> Guard | None:
+        """`guard` as a `Guard`, None without one."""
+        from .guards import Guard
+
+        guard = self.guard
+        return guard if guard is None or isinstance(guard, Guard) else Guard(guard)
 
 
 def _constraints(given: Any) -> tuple[Constraint, ...]:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from .steps import Usage, refuse
-from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Severity, severity_of
+from .taxonomy import (
+    DEFAULT_LEVEL,
+    Cause,
+    FailureType,
+    Level,
+    Recovery,
+    Severity,
+    severity_of,
+)
 
 
 class Evidence(NamedTuple):
@@ -21,7 +29,7 @@ class Evidence(NamedTuple):
     step: int | None = None
 
 
-E = TypeVar("E", FailureType, Severity, Level)
+E = TypeVar("E", FailureType, Severity, Level, Recovery)
 
 _BY_DEFAULT: Any = None
 """Filled in by `Diagnosis` itself, so that readers never meet None."""
@@ -38,7 +46,8 @@ class Diagnosis:
     technical_details: for an engineer. hint: what the next attempt should do otherwise. suggestions:
     for a person. retry_after_s: the delay the other side asked for, seconds, None if it asked for
     none. candidates: other types considered, likeliest first. classifier: who says so. usage: what
-    the diagnosis itself consumed, None if no model was asked; a run counts it with its own.
+    the diagnosis itself consumed, None if no model was asked; a run counts it with its own. recovery:
+    what would help, as the failing code says itself; None if it says nothing.
 
     Raises TypeError or ValueError for a field of the wrong type or value.
     """
@@ -58,6 +67,7 @@ class Diagnosis:
     candidates: tuple[FailureType, ...] = ()
     classifier: str = ""
     usage: Usage | None = None
+    recovery: Recovery | None = None
 
     def __post_init__(self) -> None:
         # What is right already is left alone: most diagnoses are made by our own rules.
@@ -72,6 +82,8 @@ class Diagnosis:
         if self.level.__class__ is not Level:
             level = cast("Level | None", self.level) or DEFAULT_LEVEL[self.severity]
             fields["level"] = _member(Level, "level", level)
+        if self.recovery is not None and self.recovery.__class__ is not Recovery:
+            fields["recovery"] = _member(Recovery, "recovery", self.recovery)
         _check_numbers(self)
         _check_texts(self, fields)
 

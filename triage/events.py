@@ -78,13 +78,14 @@ class StateUpdated(NamedTuple):
 
 
 class UsageRecorded(NamedTuple):
-    """usage: consumed since the last one."""
+    """usage: consumed since the last one. run: id of the run inside this one that did; None: this one."""
 
     run_id: str
     seq: int
     time: float
     attempt: int
     usage: Usage
+    run: str | None = None
     v: int = 1
 
 
@@ -92,7 +93,8 @@ class CallStarted(NamedTuple):
     """A recorded call is about to run. key: tool, digest and occurrence. arguments: for people.
 
     idempotency_key: given to the tool, the same in every attempt and process. keyed: the call runs
-    already, and its tool has taken that key: a repeat is safe on the other side.
+    already, and its tool has taken that key: a repeat is safe on the other side. run: id of the run
+    inside this one that the call is, None for a call of a tool.
     """
 
     run_id: str
@@ -105,6 +107,7 @@ class CallStarted(NamedTuple):
     arguments: Any = None
     idempotency_key: str = ""
     keyed: bool = False
+    run: str | None = None
     v: int = 1
 
 
@@ -113,7 +116,8 @@ class CallFinished(NamedTuple):
 
     result: as JSON. exact: the JSON says all of it. typed: it does, read as what the tool's return
     annotation says. replayed: reused, nothing ran. step: index of its
-    step in the attempt. keyed: the tool took the idempotency key, so a repeat is safe.
+    step in the attempt. keyed: the tool took the idempotency key, so a repeat is safe. effect: what
+    the call turned out to have, where that was not known before; empty: as it was said to have.
     """
 
     run_id: str
@@ -129,6 +133,23 @@ class CallFinished(NamedTuple):
     step: int | None = None
     keyed: bool = False
     typed: bool = False
+    effect: str = ""
+    v: int = 1
+
+
+class WatchNoticed(NamedTuple):
+    """What was seen in a running attempt. response: `note`, `hint` (the agent was told), `interrupt` or
+    `unstopped` (it goes on although interrupted). rule, text: as in `Evidence`. step: its index.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    attempt: int
+    response: str
+    rule: str
+    text: str
+    step: int | None = None
     v: int = 1
 
 
@@ -208,19 +229,65 @@ class ActionChosen(NamedTuple):
     v: int = 1
 
 
+class CapabilitiesSelected(NamedTuple):
+    """names: of the capabilities a plan may use from now on."""
+
+    run_id: str
+    seq: int
+    time: float
+    names: tuple[str, ...]
+    v: int = 1
+
+
 class PlanMade(NamedTuple):
-    """plan: as JSON. version: from 1."""
+    """plan: as JSON. version: from 1. subject: digest of exactly this plan, empty where nobody asks."""
 
     run_id: str
     seq: int
     time: float
     plan: Any
     version: int = 1
+    subject: str = ""
+    v: int = 1
+
+
+class PlanRouted(NamedTuple):
+    """What a plan-first run enters next, written before it is entered.
+
+    target: `selector`, `planner`, `approver`, `step`, `report`, `stop` or `end`. step: its key. counter:
+    what entering it has used up one of, empty for nothing. delay_s: seconds that are waited first.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    target: str
+    step: str = ""
+    counter: str = ""
+    reason: str = ""
+    delay_s: float = 0.0
+    v: int = 1
+
+
+class PlanFailed(NamedTuple):
+    """What a plan-first run had entered has failed. target, step: as in `PlanRouted`.
+
+    doubt: it has an effect that may have happened.
+    """
+
+    run_id: str
+    seq: int
+    time: float
+    target: str
+    diagnosis: Diagnosis
+    step: str = ""
+    error: ErrorInfo | None = None
+    doubt: bool = False
     v: int = 1
 
 
 class PlanStepMoved(NamedTuple):
-    """step: its key. status: `started`, `done`, `failed` or `skipped`."""
+    """step: its key. status: `started`, `done` or `skipped`; that it failed is told by `PlanFailed`."""
 
     run_id: str
     seq: int
@@ -232,7 +299,10 @@ class PlanStepMoved(NamedTuple):
 
 
 class ApprovalAsked(NamedTuple):
-    """kind: what is to be approved. subject: digest of exactly what."""
+    """kind: what is to be approved. subject: digest of exactly what.
+
+    expires: seconds since the epoch until which it may be answered, None for ever.
+    """
 
     run_id: str
     seq: int
@@ -241,6 +311,7 @@ class ApprovalAsked(NamedTuple):
     subject: str
     question: str = ""
     payload: Any = None
+    expires: float | None = None
     v: int = 1
 
 
@@ -305,7 +376,10 @@ class RunRecovered(NamedTuple):
 
 
 class RunFinished(NamedTuple):
-    """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON."""
+    """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON.
+
+    exact: the JSON says all of it. typed: it does, read as what the agent declares its result to be.
+    """
 
     run_id: str
     seq: int
@@ -314,6 +388,7 @@ class RunFinished(NamedTuple):
     result: Any = None
     exact: bool = True
     error: ErrorInfo | None = None
+    typed: bool = False
     v: int = 1
 
 
@@ -322,7 +397,8 @@ EXACT = True
 
 Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
-    | CallFinished | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered | CompensatorRan
-    | AttemptFailed | ActionChosen | PlanMade | PlanStepMoved | ApprovalAsked | ApprovalGiven
+    | CallFinished | WatchNoticed | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered | CompensatorRan
+    | AttemptFailed | ActionChosen | CapabilitiesSelected | PlanMade | PlanRouted | PlanFailed
+    | PlanStepMoved | ApprovalAsked | ApprovalGiven
     | RunSuspended | RunResumed | RunRecovered | RunFinished
 )  # fmt: skip

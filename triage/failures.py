@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .steps import NO_USAGE, Trajectory, Usage
+from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
 
 if TYPE_CHECKING:
     from .actions import Action, RecoveryAction
     from .diagnosis import Diagnosis
-    from .taxonomy import FailureType
 
 NOT_ATTEMPTED_STATUSES = frozenset({401, 403, 404, 422, 429, 503})
 """HTTP answers that say the request was refused before it took effect."""
@@ -25,9 +25,10 @@ class ErrorInfo(NamedTuple):
     SQLSTATE, an errno name). retry_after_s: seconds the other side asked to wait. phase: how far
     the request got: `"not_sent"` (nothing left this machine, or the other side was never reached),
     `"sent"`, `"answered"`, None where unknown. body: the decoded answer, where it is small JSON.
-    hint: what `triage.hint` attached, as plain fields. relation: what this is to the exception that
-    holds it: `""` for the outermost, `"cause"`, `"context"` or `"group"`. related: the causes,
-    contexts and group members, bounded and without cycles.
+    hint: what the exception says of itself (`triage.faults`, `triage.hint`), as plain fields.
+    relation: what this is to the exception that holds it: `""` for the outermost, `"cause"`,
+    `"context"` or `"group"`. related: the causes, contexts and group members, bounded and without
+    cycles.
     """
 
     type_name: str
@@ -57,6 +58,30 @@ class ErrorInfo(NamedTuple):
         causes = [info for info in self.related if info.relation == "cause"]
         return bool(causes) and all(info.not_attempted for info in causes)
 
+    @property
+    def decisive(self) -> ErrorInfo | None:
+        """The error whose hint counts: this one, or a graver one behind it; None if none has a hint.
+
+        An error that was merely being handled when another was raised (`"context"`) counts where the
+        other says nothing of itself.
+        """
+        own, behind = self.hint or None, None
+        for info in self.related:
+            if own is None or info.relation != "context":
+                found = info.decisive
+                if found is not None and (behind is None or _weight(found) > _weight(behind)):
+                    behind = found
+        if own is None:
+            return behind
+        return behind if behind is not None and _weight(behind) > _weight(self) else self
+
+    @property
+    def refused(self) -> bool:
+        """True if this error, or any behind it, says that the same must never be tried again."""
+        return any(
+            info.hint and info.hint.get("recovery") == Recovery.NEVER for info in self.walk()
+        )
+
     def walk(self) -> Iterator[ErrorInfo]:
         """This error and all related ones, outermost first."""
         yield self
@@ -69,6 +94,31 @@ class ErrorInfo(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}"
+
+
+_WEIGHTS: dict[str, int] = {kind.value: weight for weight, kind in enumerate(Category, 1)}
+_OF_SEVERITY = {
+    Severity.RETRIABLE: Category.INFRASTRUCTURE,
+    Severity.REPLANNING: Category.DATA,
+    Severity.RECLASSIFICATION: Category.DATA,
+    Severity.CRITICAL: Category.WORKFLOW,
+    Severity.FATAL: Category.SAFETY,
+}
+"""What a hint without a category weighs as much as."""
+
+
+def _weight(info: ErrorInfo) -> int:
+    """How grave an error calls itself: by its category, else by its severity; 0 where it says neither."""
+    said = info.hint or {}
+    try:
+        if said.get("category") is not None:
+            return _WEIGHTS[said["category"]]
+        severity, kind = said.get("severity"), said.get("failure_type")
+        if severity is None and kind is not None:
+            severity = severity_of(FailureType(kind), said.get("cause"))
+        return 0 if severity is None else _WEIGHTS[_OF_SEVERITY[Severity(severity)]]
+    except (KeyError, TypeError, ValueError):  # words of a newer release, or no words at all
+        return 0
 
 
 class Attempt(NamedTuple):

@@ -12,7 +12,7 @@ from ._options import misuse, nearest
 from .actions import ACTIONS, Abort, Action, Escalate, RecoveryAction
 from .errors import UsageError
 from .strategies._base import Strategy, always, as_strategy
-from .taxonomy import Cause, FailureType
+from .taxonomy import Cause, FailureType, Recovery
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -50,7 +50,8 @@ class FailurePolicy:
     Each of the ten failure types is a keyword: a strategy (a function of the `FailureContext` that
     returns an action, sync or async), an action instance that is always taken, or None. default:
     for the types that have none; None escalates them. causes: strategies for a `Cause`, or for an
-    application's own cause, looked up before the failure type.
+    application's own cause, looked up first. recoveries: strategies for what an exception says would
+    help (`triage.faults`, `triage.hint(recovery=…)`), looked up before the failure type.
 
     Raises UsageError for a keyword that is no failure type, with the closest one that is, and for
     a value that is no strategy.
@@ -62,6 +63,7 @@ default=Escalate(reason=None))
 
     strategies: Mapping[FailureType, Strategy]
     causes: Mapping[str, Strategy]
+    recoveries: Mapping[Recovery, Strategy]
     default: Strategy | None
 
     def __init__(
@@ -69,6 +71,7 @@ default=Escalate(reason=None))
         *,
         default: Answering = None,
         causes: Mapping[Cause | str, Strategy | Action] | None = None,
+        recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
         **strategies: Unpack[ByType],
     ) -> None:
         by_type: dict[FailureType, Strategy] = {}
@@ -77,16 +80,19 @@ default=Escalate(reason=None))
                 raise UsageError(f"FailurePolicy has no failure type {name!r}{_known(name)}")
             if value is not None:
                 by_type[FailureType[name]] = as_strategy(f"FailurePolicy.{name}", value)
-        if causes is not None and not isinstance(cast("object", causes), Mapping):
-            raise misuse("FailurePolicy.causes", causes, "a mapping of causes to strategies")
         by_cause = {
             _cause(key): as_strategy(f"FailurePolicy.causes[{str(key)!r}]", value)
-            for key, value in (causes or {}).items()
+            for key, value in _mapping("causes", causes).items()
+        }
+        by_recovery = {
+            _recovery(key): as_strategy(f"FailurePolicy.recoveries[{str(key)!r}]", value)
+            for key, value in _mapping("recoveries", recoveries).items()
         }
         set_ = object.__setattr__
         ordered = {kind: by_type[kind] for kind in FailureType if kind in by_type}
         set_(self, "strategies", ordered)
         set_(self, "causes", by_cause)
+        set_(self, "recoveries", by_recovery)
         fallback = None if default is None else as_strategy("FailurePolicy.default", default)
         set_(self, "default", fallback)
 
@@ -94,18 +100,23 @@ default=Escalate(reason=None))
         parts = [f"{kind.name}={strategy!r}" for kind, strategy in self.strategies.items()]
         if self.default is not None:
             parts.append(f"default={self.default!r}")
-        if self.causes:
-            inner = ", ".join(f"{str(key)!r}: {value!r}" for key, value in self.causes.items())
-            parts.append(f"causes={{{inner}}}")
+        for name, table in (("causes", self.causes), ("recoveries", self.recoveries)):
+            if table:
+                inner = ", ".join(f"{str(key)!r}: {value!r}" for key, value in table.items())
+                parts.append(f"{name}={{{inner}}}")
         return f"FailurePolicy({', '.join(parts)})"
 
     def __hash__(self) -> int:
         return hash((tuple(self.strategies), frozenset(self.causes)))
 
     def strategy_for(self, diagnosis: Diagnosis) -> Strategy | None:
-        """The strategy for its cause, else for its failure type, else the default; None without."""
+        """The strategy for its cause, else for its recovery, else for its failure type, else the default;
+        None without.
+        """
         if diagnosis.cause is not None and diagnosis.cause in self.causes:
             return self.causes[diagnosis.cause]
+        if diagnosis.recovery is not None and diagnosis.recovery in self.recoveries:
+            return self.recoveries[diagnosis.recovery]
         return self.strategies.get(diagnosis.failure_type, self.default)
 
     async def dispatch(self, context: FailureContext) -> Action:
@@ -136,16 +147,19 @@ default=Escalate(reason=None))
         self,
         *,
         causes: Mapping[Cause | str, Strategy | Action] | None = None,
+        recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
         **changes: Unpack[_Changes],
     ) -> FailurePolicy:
         """This policy with other strategies for some types; None takes a type's strategy away.
 
-        causes: added to those there are. Raises as the constructor does.
+        causes, recoveries: added to those there are. Raises as the constructor does.
         """
         merged: dict[str, Any] = {kind.name: value for kind, value in self.strategies.items()}
         merged["default"] = self.default
         merged.update(changes)
-        return FailurePolicy(causes={**self.causes, **(causes or {})}, **merged)
+        by_cause = {**self.causes, **_mapping("causes", causes)}
+        by_recovery = {**self.recoveries, **_mapping("recoveries", recoveries)}
+        return FailurePolicy(causes=by_cause, recoveries=by_recovery, **merged)
 
     @staticmethod
     def sequence(*strategies: Strategy | Action) -> sequence:
@@ -195,6 +209,10 @@ default=Escalate(reason=None))
         Then it escalates. At once escalate: every diagnosis that is CRITICAL (a wrong key, a spent
         quota, a bug), as no repetition cures it, and the causes CONTENT_FILTER and GUARDRAIL, as a
         refusal on grounds of safety must not be worked around.
+
+        What an exception says would help comes before its type: retry as EXTERNAL_FAULT, regenerate up
+        to 3 times at once, told what was wrong, replan and reclassify up to 2 times (each by another plan),
+        and ask, configure and never by escalating.
         """
         from .strategies.backoff import Backoff
         from .strategies.combining import by_severity, chain
@@ -221,6 +239,15 @@ default=Escalate(reason=None))
             ),
             UNKNOWN=backoff_and_retry(1, Backoff(jitter=False)),
             causes={Cause.CONTENT_FILTER: refused, Cause.GUARDRAIL: refused},
+            recoveries={
+                Recovery.RETRY: backoff_and_retry(5),
+                Recovery.REGENERATE: backoff_and_retry(3, Backoff(base=0.0)),
+                Recovery.REPLAN: again,
+                Recovery.RECLASSIFY: again,
+                Recovery.ASK: Escalate("the failing code asks for a person"),
+                Recovery.CONFIGURE: Escalate("a setting must be changed"),
+                Recovery.NEVER: refused,
+            },
         )
 
     @classmethod
@@ -234,6 +261,9 @@ default=Escalate(reason=None))
 
             [causes]
             auth = "abort"
+
+            [recoveries]
+            ask = "suspend"
 
         A value is the name of a strategy, a table with its name and arguments, or a list of these
         for a `sequence`. The names are those of `triage.strategies`, and `escalate`, `abort` and
@@ -270,13 +300,13 @@ default=Escalate(reason=None))
 
         given: dict[str, Any] = {}
         for key, value in data.items():
-            if key == "causes":
+            if key in ("causes", "recoveries"):
                 if not isinstance(value, Mapping):
-                    raise misuse(f"{where}: causes", value, "a table of causes to strategies")
+                    raise misuse(f"{where}: {key}", value, f"a table of {key} to strategies")
                 table = cast("Mapping[str, Any]", value)
                 given[key] = {
-                    cause: strategy_from(spec, f"{where}: causes.{cause}")
-                    for cause, spec in table.items()
+                    word: strategy_from(spec, f"{where}: {key}.{word}")
+                    for word, spec in table.items()
                 }
             elif key == "default" or key in FailureType.__members__:
                 given[key] = strategy_from(value, f"{where}: {key}")
@@ -290,7 +320,7 @@ class _Changes(ByType, total=False):
 
 
 def _known(name: str) -> str:
-    keys = (*FailureType.__members__, "default", "causes")
+    keys = (*FailureType.__members__, "default", "causes", "recoveries")
     return f"; {nearest(str(name), keys) or 'the keys are ' + ', '.join(keys)}"
 
 
@@ -299,6 +329,22 @@ def _cause(key: object) -> str:
     if not isinstance(key, str) or not key:
         raise misuse("FailurePolicy.causes key", key, "a Cause or a text")
     return Cause.__members__.get(key, key)
+
+
+def _recovery(key: object) -> Recovery:
+    """A key of `recoveries`, by its value or its name in upper case."""
+    try:
+        return Recovery(Recovery.__members__.get(cast("str", key), cast("str", key)))
+    except (TypeError, ValueError):
+        raise misuse("FailurePolicy.recoveries key", key, "one of " + ", ".join(Recovery)) from None
+
+
+def _mapping(name: str, value: object) -> Mapping[Any, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise misuse(f"FailurePolicy.{name}", value, f"a mapping of {name} to strategies")
+    return value
 
 
 def _named(strategy: object) -> str:

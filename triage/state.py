@@ -6,11 +6,11 @@ says. Applying an event is O(1), but for an attempt's end (its steps are kept) a
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from .actions import Action
+from ._ledger import Ledger
+from .actions import Action, Replan, Resume, Retry, Rollback
 from .events import (
     ActionChosen,
     ApprovalGiven,
@@ -50,7 +50,8 @@ class Call(NamedTuple):
     seq: position of its start. done_at: position of the step it left, which is a checkpoint. step:
     index of that step in `attempt`. undone: a compensator has undone it, so it counts as never made.
     typed: as in `CallFinished`. keyed: its tool has taken the idempotency key. answered: a person said
-    that it happened, with this result.
+    that it happened, with this result. run: id of the run inside this one that it is, None for a call
+    of a tool. ended: how often it has come to an end.
     """
 
     key: str
@@ -69,6 +70,8 @@ class Call(NamedTuple):
     typed: bool = False
     keyed: bool = False
     answered: bool = False
+    run: str | None = None
+    ended: int = 0
 
 
 class HandWritten(NamedTuple):
@@ -94,67 +97,15 @@ class Compensation(NamedTuple):
     begun: bool = False
 
 
-class Ledger:
-    """What one attempt has recorded, with the position of each entry, so that it can be cut."""
-
-    __slots__ = ("completed", "positions", "state", "steps", "subgoals", "updates")
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-        self.positions: list[int] = []
-        self.updates: list[tuple[int, Mapping[str, Any]]] = []
-        self.state: dict[str, Any] = {}
-        self.subgoals: list[tuple[int, str]] = []
-        self.completed: list[tuple[int, str]] = []
-
-    def update(self, seq: int, values: Mapping[str, Any]) -> None:
-        """Merge a state update that was recorded at a position."""
-        self.updates.append((seq, values))
-        self.state.update(values)
-
-    def knows(self, seq: int) -> bool:
-        """True if a step or a state update was recorded at this position."""
-        at = bisect_left(self.positions, seq)
-        if at < len(self.positions) and self.positions[at] == seq:
-            return True
-        return any(position == seq for position, _ in self.updates)
-
-    def last_position(self) -> int | None:
-        """The newest checkpoint, None if nothing was recorded."""
-        newest = self.positions[-1:] + [seq for seq, _ in self.updates[-1:]]
-        return max(newest, default=None)
-
-    def position_before(self, step: int) -> int | None:
-        """The newest checkpoint before the step with this index, None if there is none."""
-        if step >= len(self.positions):
-            return self.last_position()
-        border = self.positions[step]
-        earlier = [seq for seq, _ in self.updates if seq < border] + self.positions[:step]
-        return max(earlier, default=None)
-
-    def cut(self, seq: int) -> Ledger:
-        """What was recorded up to and including a position."""
-        part = Ledger()
-        kept = bisect_right(self.positions, seq)
-        part.steps, part.positions = self.steps[:kept], self.positions[:kept]
-        for at, values in self.updates:
-            if at <= seq:
-                part.update(at, values)
-        part.subgoals = [entry for entry in self.subgoals if entry[0] <= seq]
-        part.completed = [entry for entry in self.completed if entry[0] <= seq]
-        return part
-
-    def carried(self, seq: int) -> Ledger:
-        """The state and the subgoals without the steps, for a resumption."""
-        part = Ledger()
-        if self.state:
-            part.update(seq, dict(self.state))
-        part.subgoals, part.completed = list(self.subgoals), list(self.completed)
-        return part
+AT_LIMIT = "limit:"
+"""`ActionChosen.by` begins with it, and then names the limit, where an answer to that limit is meant."""
 
 
 class RunState:
-    """Everything the journal says about a run so far. Read it; only `apply` changes it."""
+    """Everything the journal says about a run so far. Read it; only `apply` changes it.
+
+    grants: by the name of a limit, how often its amount was allowed once more.
+    """
 
     run_id = ""
     agent = ""
@@ -171,6 +122,9 @@ class RunState:
     result: Any = None
     error: ErrorInfo | None = None
     question: str | None = None
+    used_inside: Mapping[str, Usage] = {}
+    grants: Mapping[str, int] = {}
+    _at_limit = ""
     _attempt_started = 0.0
 
     def __init__(self) -> None:
@@ -181,6 +135,7 @@ class RunState:
         self.approved: set[str] = set()
         self.compensations: list[Compensation] = []
         self.effects: list[HandWritten] = []
+        self.calls_per_tool: dict[str, int] = {}
 
     @property
     def steps(self) -> list[Step]:
@@ -258,6 +213,7 @@ class RunState:
         self.all_steps += 1
         if tool is not None:
             self.tool_calls += 1
+            self.calls_per_tool[tool] = self.calls_per_tool.get(tool, 0) + 1
         if usage is not None:
             self._use(usage)
 
@@ -266,6 +222,9 @@ class RunState:
 
     def _apply_usage(self, event: UsageRecorded) -> None:
         self._use(event.usage)
+        if event.run is not None:
+            before = self.used_inside.get(event.run, NO_USAGE)
+            self.used_inside = {**self.used_inside, event.run: before.plus(event.usage)}
 
     def _use(self, usage: Usage) -> None:
         self.usage = self.usage.plus(usage)
@@ -280,8 +239,16 @@ class RunState:
             self.calls[event.key] = self.calls[event.key]._replace(keyed=True)
             return
         self.approved.discard(event.key)
+        before = self.calls.get(event.key)
         self.calls[event.key] = Call(
-            event.key, event.tool, event.effect, event.arguments, event.attempt, event.seq
+            event.key,
+            event.tool,
+            event.effect,
+            event.arguments,
+            event.attempt,
+            event.seq,
+            run=event.run,
+            ended=0 if before is None else before.ended,
         )
 
     def _apply_call_finished(self, event: CallFinished) -> None:
@@ -303,6 +270,8 @@ class RunState:
             undone=False,
             typed=event.typed,
             answered=event.step is None,
+            effect=event.effect or call.effect,
+            ended=call.ended + 1,
         )
 
     def _apply_subgoals(self, event: SubgoalsDeclared) -> None:
@@ -359,6 +328,15 @@ class RunState:
 
     def _apply_action(self, event: ActionChosen) -> None:
         self._decide(event.action)
+        self._at_limit = event.by.removeprefix(AT_LIMIT) if event.by.startswith(AT_LIMIT) else ""
+        self._grant(event.action)
+
+    def _grant(self, action: Action) -> None:
+        """A run that goes on although a limit was reached may use the same amount once more."""
+        name = self._at_limit
+        if name and isinstance(action, Retry | Replan | Rollback | Resume):
+            self.grants = {**self.grants, name: self.grants.get(name, 0) + 1}
+            self._at_limit = ""
 
     def _apply_suspended(self, event: RunSuspended) -> None:
         self.status, self.question = "suspended", event.question
@@ -366,6 +344,7 @@ class RunState:
     def _apply_resumed(self, event: RunResumed) -> None:
         self.status, self.question = "running", None
         self._decide(event.action)
+        self._grant(event.action)
 
     def _apply_finished(self, event: RunFinished) -> None:
         self.status, self.result, self.error = event.status, event.result, event.error

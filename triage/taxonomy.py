@@ -2,7 +2,7 @@
 
 Three things other systems call "severity" are kept apart here: `FailureType` and `Cause` say what
 went wrong, `Severity` says what may be done next, `Level` says who must hear of it. `Effect` says
-whether a tool may be called again.
+whether a tool may be called again. `Category` and `Recovery` are what failing code says of itself.
 """
 
 from __future__ import annotations
@@ -123,6 +123,63 @@ class Cause(StrEnum):
     CODE_ERROR = "code_error"
     OUT_OF_MEMORY = "out_of_memory"
 
+
+class Category(StrEnum):
+    """What kind of thing failed, as the code that raised the error knows it.
+
+    In this order: where one error was raised from another, the later category counts, so that an error
+    put around another can make it graver and never lighter.
+
+    CODE: what was generated is wrong. DATA: what was needed is not there, or is not what it must be.
+    INFRASTRUCTURE: what the work stands on failed, and the work itself may be right. WORKFLOW: the work
+    cannot go on without a person. CONFIGURATION: something is set up wrongly. SAFETY: it was refused.
+    """
+
+    CODE = "code"
+    DATA = "data"
+    INFRASTRUCTURE = "infrastructure"
+    WORKFLOW = "workflow"
+    CONFIGURATION = "configuration"
+    SAFETY = "safety"
+
+
+class Recovery(StrEnum):
+    """What would help, as the code that raised the error knows it.
+
+    RETRY: the same again, after a while. REGENERATE: the same step, told what was wrong. REPLAN: another
+    way to the goal. RECLASSIFY: other tools or capabilities. ASK: a person. CONFIGURE: a person who
+    changes a setting. NEVER: nothing; the run ends, whatever a policy says.
+    """
+
+    RETRY = "retry"
+    REGENERATE = "regenerate"
+    REPLAN = "replan"
+    RECLASSIFY = "reclassify"
+    ASK = "ask"
+    CONFIGURE = "configure"
+    NEVER = "never"
+
+
+CATEGORY_RECOVERY: dict[Category, Recovery] = {
+    Category.CODE: Recovery.REGENERATE,
+    Category.DATA: Recovery.REPLAN,
+    Category.INFRASTRUCTURE: Recovery.RETRY,
+    Category.WORKFLOW: Recovery.ASK,
+    Category.CONFIGURATION: Recovery.CONFIGURE,
+    Category.SAFETY: Recovery.NEVER,
+}
+"""What helps against a category of which nothing else is said."""
+
+RECOVERY_SEVERITY: dict[Recovery, Severity] = {
+    Recovery.RETRY: Severity.RETRIABLE,
+    Recovery.REGENERATE: Severity.REPLANNING,
+    Recovery.REPLAN: Severity.REPLANNING,
+    Recovery.RECLASSIFY: Severity.RECLASSIFICATION,
+    Recovery.ASK: Severity.CRITICAL,
+    Recovery.CONFIGURE: Severity.CRITICAL,
+    Recovery.NEVER: Severity.FATAL,
+}
+"""The severity of a failure of which only the recovery is said."""
 
 DEFAULT_SEVERITY: dict[FailureType, Severity] = {
     FailureType.WRONG_TOOL_CALLED: Severity.REPLANNING,

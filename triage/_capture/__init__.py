@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._hint import hint, not_attempted
+from ._hint import hint, not_attempted, said_in
 from ._take import capture
 
-__all__ = ["capture", "hint", "not_attempted"]
+__all__ = ["capture", "hint", "not_attempted", "said_in"]

@@ -200,7 +200,7 @@ def _info(
         retry_after_s=delay,
         phase=phase,
         body=answer.body,
-        hint=written(exc),
+        hint=written(exc, known=known),
         notes=_notes(exc) if known else (),
         relation=relation,
         related=related,

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from triage.checks import FACT_KINDS
+from triage.grounds import FACT_KINDS
 from triage.steps import Step
 
 from ._claims import Deeds, claims_in

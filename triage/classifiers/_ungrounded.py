@@ -14,7 +14,7 @@ from .detectors import Finding
 from .detectors._finding import UNGROUNDED
 
 if TYPE_CHECKING:
-    from triage.checks import Grounds
+    from triage.grounds import Grounds
 
 _MAX_NAMED = 5
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from triage._capture import said_in
 from triage.diagnosis import Diagnosis, Evidence
 from triage.failures import ErrorInfo
 from triage.redact import redact
 from triage.steps import Step, Trajectory
-from triage.taxonomy import FailureType, Level, Severity
+from triage.taxonomy import FailureType, Level, Recovery, Severity
 
 from . import _advice, _messages
 from ._judge import severity_of_rule
 from ._override import Case, Overrides
 from ._rule import Rule
+from ._shown import quote
 
 CLASSIFIER = "rules"
 UNKNOWN = Rule(
@@ -41,11 +43,11 @@ def diagnosis_of(
     trajectory: Trajectory,
     error: ErrorInfo | None,
     tools: Mapping[str, Any],
-    hint: Mapping[str, Any] | None,
     overrides: Overrides | None = None,
 ) -> Diagnosis:
-    """The outcome as a diagnosis. hint: what the exception carries of one, as `triage.hint` wrote it."""
-    given = dict(hint or {})
+    """The outcome as a diagnosis, in which what an exception says of itself comes first."""
+    hinted = None if error is None else error.decisive
+    given = said_in(None if hinted is None else hinted.hint)
     rule = _hinted(outcome.rule, given)
     if overrides:
         rule = _overridden(rule, outcome, trajectory, overrides)
@@ -53,6 +55,7 @@ def diagnosis_of(
     delay = given.get("retry_after_s", _delay(outcome, error, rule))
     steps = trajectory.steps
     step = steps[outcome.step] if outcome.step is not None else None
+    recovery = None if given.get("recovery") is None else Recovery(given["recovery"])
     info = outcome.path[-1] if outcome.path else error
     cycle = steps[outcome.step : outcome.step + outcome.length] if outcome.step is not None else ()
     case = _advice.Case(
@@ -69,27 +72,58 @@ def diagnosis_of(
         outcome.text,
     )
     evidence = outcome.evidence
-    if given:
-        evidence = (
-            Evidence("hint", f"the exception carries {', '.join(sorted(given))}"),
-            *evidence,
-        )
+    if hinted is not None and given:
+        who = "the exception" if hinted is error else hinted.type_name
+        told = ", ".join(sorted(given)) if recovery is None else _of_itself(given)
+        evidence = (Evidence("hint", f"{who} carries {told}"), *evidence)
     return Diagnosis(
         failure_type=rule.failure_type,
         cause=rule.cause,
         severity=severity,
-        level=_level(rule.level),
+        level=given.get("level") or _level(rule.level),
         confidence=rule.confidence,
         evidence=evidence,
         critical_step=_index(steps, outcome.step),
         user_message=given.get("user_message")
         or _messages.user_message(rule.failure_type, rule.cause),
-        technical_details=_details(error, rule),
-        hint=given.get("hint") or _advice.hint(case),
-        suggestions=_messages.suggestions(rule.failure_type, rule.cause, severity, delay),
+        technical_details=_details(error, rule, given.get("technical_details")),
+        hint=given.get("hint") or _told(recovery, hinted, case),
+        suggestions=(
+            *given.get("suggestions", ()),
+            *_messages.suggestions(rule.failure_type, rule.cause, severity, delay),
+        ),
         retry_after_s=delay,
         candidates=outcome.candidates if "failure_type" not in given else (),
         classifier=CLASSIFIER,
+        recovery=recovery,
+    )
+
+
+_IN_WORDS = {
+    Recovery.REGENERATE: "What was generated did not work: {}. Generate it anew without that mistake.",
+    Recovery.REPLAN: "The way taken cannot lead there: {}. Make another plan.",
+    Recovery.RECLASSIFY: "The means that were chosen do not fit: {}. Choose others.",
+}
+_MAX_SAID = 1_500
+
+
+def _told(recovery: Recovery | None, hinted: ErrorInfo | None, case: _advice.Case) -> str | None:
+    """What the next attempt is told; None where the same again is right, or nothing may be tried."""
+    if recovery is None or hinted is None:
+        return _advice.hint(case)
+    words = _IN_WORDS.get(recovery)
+    if words is None:
+        return None
+    details = (hinted.hint or {}).get("technical_details")
+    said = hinted.message if not details else f"{hinted.message} ({details})"
+    return words.format(quote(said, _MAX_SAID))
+
+
+def _of_itself(given: Mapping[str, Any]) -> str:
+    """What an exception says of itself, in three words."""
+    category = given.get("category")
+    return f"the recovery {given['recovery']}" + (
+        f" and the category {category}" if category else ""
     )
 
 
@@ -152,7 +186,7 @@ def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
     return position if index is None else index
 
 
-def _details(error: ErrorInfo | None, rule: Rule) -> str:
+def _details(error: ErrorInfo | None, rule: Rule, said: str | None) -> str:
     if error is None:
         return "no exception was raised" if rule.name == UNKNOWN.name else f"rule {rule.name}"
     parts = [f"{error.type_name}: {redact(error.message[:600])}"]
@@ -160,6 +194,8 @@ def _details(error: ErrorInfo | None, rule: Rule) -> str:
         parts.append(f"status {error.status_code}")
     if error.code:
         parts.append(f"code {error.code[:100]}")
+    if said:
+        parts.append(f"details {quote(said, 600)}")
     chain = [info.type_name for info in error.walk()][1:6]
     if chain:
         parts.append(f"behind it {', '.join(chain)}")

@@ -28,7 +28,7 @@ from .detectors._last_call import bad_answer
 from .detectors._review import Seen, look, review
 
 if TYPE_CHECKING:
-    from triage.checks import Grounds
+    from triage.grounds import Grounds
     from triage.steps import Constraint
 
 RULES: tuple[Rule, ...] = (
@@ -272,7 +272,7 @@ def _grounds(grounding: object) -> Grounds | None:
     """`grounding` as a `Grounds`, None for False."""
     if grounding is False:
         return None
-    from triage.checks import Grounds
+    from triage.grounds import Grounds
 
     if grounding is True:
         return Grounds()

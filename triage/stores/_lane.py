@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
@@ -80,6 +80,7 @@ Waiter: TypeAlias = "asyncio.Future[Any] | InTrio"
 """Who awaits a job in an event loop. Cancelled while it waits, the job is done all the same."""
 Outcome = tuple[Any, BaseException | None]
 """What a job gave, or what it raised."""
+DONE: Outcome = (None, None)
 
 
 def waiter() -> Waiter:
@@ -90,8 +91,37 @@ def waiter() -> Waiter:
         return InTrio()
 
 
-def wake_all(waiters: Iterable[tuple[Waiter, Outcome]]) -> None:
-    """Tell who waits, waking each event loop once."""
+class _Held(threading.local):
+    """Who is to be woken when `together` ends in this thread; None outside of one."""
+
+    waiters: list[tuple[Waiter, Outcome]] | None = None
+
+
+_held = _Held()
+
+
+@contextmanager
+def together() -> Generator[None]:
+    """Whoever is woken inside, in this thread, is so at its end: each event loop once."""
+    told: list[tuple[Waiter, Outcome]] = []
+    _held.waiters = told
+    try:
+        yield
+    finally:
+        _held.waiters = None
+        _wake(told)
+
+
+def wake(waiting: Waiter, outcome: Outcome = DONE) -> None:
+    """Tell who waits how it ended."""
+    held = _held.waiters
+    if held is None:
+        _wake([(waiting, outcome)])
+    else:
+        held.append((waiting, outcome))
+
+
+def _wake(waiters: Iterable[tuple[Waiter, Outcome]]) -> None:
     by_loop: dict[Any, list[tuple[Any, Outcome]]] = {}
     for waiting in waiters:
         by_loop.setdefault(waiting[0].get_loop(), []).append(waiting)

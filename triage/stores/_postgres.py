@@ -25,10 +25,10 @@ from triage.redact import redact
 
 from . import _postgres_sql as q
 from ._blobs import packed
+from ._commits import Change, own_each
 from ._lane import Lost
 from ._owners import Owned
-from ._rows import Group, Row, events_of, info_of, refused, row_of
-from ._threaded import Change, own_each
+from ._rows import Append, Row, events_of, info_of, refused, row_of
 from .base import RunInfo
 
 PRUNED = 200
@@ -113,10 +113,10 @@ class PostgresDriver:
 
     # Appends --------------------------------------------------------------------------------------
 
-    def commit(self, batch: list[Group]) -> list[BaseException | None]:
+    def commit(self, batch: list[Append]) -> list[BaseException | None]:
         """As in `Driver`."""
-        outcomes: dict[str, BaseException | None] = {group.run_id: None for group in batch}
-        left = [group for group in batch if group.lines]
+        outcomes: dict[str, BaseException | None] = {append.run_id: None for append in batch}
+        left = [append for append in batch if append.lines]
         # Once, nearly always. What could not be written is looked into and, if it can be now, tried
         # again; somebody else may be faster again and again, yet each time the journal gets longer.
         while left:
@@ -127,26 +127,26 @@ class PostgresDriver:
                     if len(left) == 1:
                         outcomes[left[0].run_id] = _refusal(error)
                         break
-                    for group in left:
-                        (outcomes[group.run_id],) = self.commit([group])
+                    for append in left:
+                        (outcomes[append.run_id],) = self.commit([append])
                     break
-                retried: list[Group] = []
-                for group in left:
-                    if group.run_id in written:
-                        outcomes[group.run_id] = None
+                retried: list[Append] = []
+                for append in left:
+                    if append.run_id in written:
+                        outcomes[append.run_id] = None
                         continue
-                    error_of_it = self._refused(db, group)
-                    outcomes[group.run_id] = error_of_it
-                    if error_of_it is None and group.lines:
-                        retried.append(group)
+                    error_of_it = self._refused(db, append)
+                    outcomes[append.run_id] = error_of_it
+                    if error_of_it is None and append.lines:
+                        retried.append(append)
                 left = retried
-        return [outcomes[group.run_id] for group in batch]
+        return [outcomes[append.run_id] for append in batch]
 
-    def _refused(self, db: psycopg.Connection[Any], group: Group) -> BaseException | None:
+    def _refused(self, db: psycopg.Connection[Any], append: Append) -> BaseException | None:
         with db.transaction():
-            found = db.execute(q.OWNED, (group.run_id,)).fetchone()
+            found = db.execute(q.OWNED, (append.run_id,)).fetchone()
             owned = None if found is None else Owned(*found[:6])
-            return refused(group, owned, lambda: _rows(db, group.run_id, group.at)[1])
+            return refused(append, owned, lambda: _rows(db, append.run_id, append.at)[1])
 
     # Owners ---------------------------------------------------------------------------------------
 
@@ -208,11 +208,11 @@ def _own(db: psycopg.Connection[Any], run_id: str, change: Change) -> Owned:
     return row
 
 
-def _append(db: psycopg.Connection[Any], batch: list[Group]) -> dict[str, int]:
+def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
     """Write what is not stale, in one commit: the ids of the runs that were written, by run."""
     columns = zip(*map(_columns, batch), strict=True)
     arrays = [_array(column) for column in columns]
-    pieces = {p.digest: p.body for group in batch for p in group.pieces}
+    pieces = {p.digest: p.body for append in batch for p in append.pieces}
     if not pieces:
         return dict(db.execute(q.APPEND, arrays).fetchall())
     with db.transaction():
@@ -226,10 +226,10 @@ def _append(db: psycopg.Connection[Any], batch: list[Group]) -> dict[str, int]:
         db.execute(q.KEEP, (new, [packed(pieces[digest]) for digest in new]))
         written: dict[str, int] = dict(db.execute(q.APPEND, arrays).fetchall())
         uses = [
-            (written[group.run_id], piece.digest)
-            for group in batch
-            if group.run_id in written
-            for piece in group.pieces
+            (written[append.run_id], piece.digest)
+            for append in batch
+            if append.run_id in written
+            for piece in append.pieces
         ]
         db.execute(q.USE, ([run for run, _ in uses], [digest for _, digest in uses]))
     return written
@@ -248,12 +248,12 @@ def _array(values: tuple[Any, ...]) -> str:
     return f"{{{','.join(texts)}}}"
 
 
-def _columns(group: Group) -> tuple[Any, ...]:
-    head = group.head
-    row = row_of(group)
+def _columns(append: Append) -> tuple[Any, ...]:
+    head = append.head
+    at, size, *row = row_of(append)
     return (
-        group.run_id, group.at, group.epoch, row.size, group.updated, group.lease_s, group.status,
-        group.token, *((None,) * 3 if head is None else head), row.crc, row.body, row.refs,
+        append.run_id, at, append.epoch, size, append.updated, append.lease_s, append.status,
+        append.token, *((None,) * 3 if head is None else head), *row,
     )  # fmt: skip
 
 

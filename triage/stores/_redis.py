@@ -24,10 +24,10 @@ from triage.redact import redact
 
 from . import _redis_lua as lua
 from ._blobs import packed, refs_text
+from ._commits import Change, own_each
 from ._lane import Lost
 from ._owners import Owned
-from ._rows import Group, Row, crc_of, events_of, info_of, refused
-from ._threaded import Change, own_each
+from ._rows import Append, Row, crc_of, events_of, info_of, refused
 from .base import RunInfo
 
 PRUNED = 200
@@ -136,16 +136,16 @@ class RedisDriver:
 
     # Appends --------------------------------------------------------------------------------------
 
-    def commit(self, batch: list[Group]) -> list[BaseException | None]:
+    def commit(self, batch: list[Append]) -> list[BaseException | None]:
         """As in `Driver`."""
         arguments: list[Any] = [len(batch)]
-        for group in batch:
-            arguments += _arguments(group)
+        for append in batch:
+            arguments += _arguments(append)
         with _translated():
             found = self._append(keys=[self._prefix], args=arguments)
             if self._options.replicas:
                 self._wait()
-        return [_outcome(group, text.decode()) for group, text in zip(batch, found, strict=True)]
+        return [_outcome(append, text.decode()) for append, text in zip(batch, found, strict=True)]
 
     def _wait(self) -> None:
         """Return once enough replicas have what was written."""
@@ -287,23 +287,23 @@ def _info(columns: list[str]) -> RunInfo:
     ))  # fmt: skip
 
 
-def _arguments(group: Group) -> list[Any]:
-    """What the script is given of a group."""
-    head = group.head
+def _arguments(append: Append) -> list[Any]:
+    """What the script is given of an append."""
+    head = append.head
     told: tuple[Any, ...] = ("", "", "", "")
     if head is not None:
-        told = (group.run_id, head.agent, head.parent or "", repr(head.started))
+        told = (append.run_id, head.agent, head.parent or "", repr(head.started))
     arguments: list[Any] = [
-        _place(group.run_id), group.at, group.epoch, len(group.lines),
-        "" if group.lease_s is None else repr(float(group.lease_s)),
-        group.status or "", group.token or "", repr(group.updated), int(head is not None), *told,
+        _place(append.run_id), append.at, append.epoch, len(append.lines),
+        "" if append.lease_s is None else repr(float(append.lease_s)),
+        append.status or "", append.token or "", repr(append.updated), int(head is not None), *told,
     ]  # fmt: skip
-    for seq, line in enumerate(group.lines, group.at):
-        refs = refs_text(piece for piece in group.pieces if piece.seq == seq) or ""
-        crc = crc_of(group.run_id, seq, line, refs or None)
+    for seq, line in enumerate(append.lines, append.at):
+        refs = refs_text(piece for piece in append.pieces if piece.seq == seq) or ""
+        crc = crc_of(append.run_id, seq, line, refs or None)
         arguments.append(f"{crc:08x}{refs}\t{line}")
-    arguments.append(len(group.pieces))
-    for piece in group.pieces:
+    arguments.append(len(append.pieces))
+    for piece in append.pieces:
         arguments += (piece.digest, packed(piece.body))
     return arguments
 
@@ -316,13 +316,13 @@ def _row(run_id: str, seq: int, element: bytes) -> Row:
         raise StoreCorrupt(f"run {run_id} is damaged at position {seq}") from None
 
 
-def _outcome(group: Group, found: str) -> BaseException | None:
-    """Why the script did not write a group; found: the journal's length and its epoch, or nothing."""
+def _outcome(append: Append, found: str) -> BaseException | None:
+    """Why the script did not write an append; found: the journal's length and its epoch, or nothing."""
     if not found:
         return None
     events, epoch = found.split()
     if events == "-":
-        return refused(group, None, list)
+        return refused(append, None, list)
     owned = Owned("", int(events), int(epoch), 0, None)
     # Where the script compared what stands there, it was something else.
-    return refused(group, owned, list)
+    return refused(append, owned, list)

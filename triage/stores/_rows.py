@@ -16,7 +16,6 @@ from triage.errors import StoreCorrupt, StoreError, UsageError
 from triage.events import Event, RunFinished, RunResumed, RunStarted, RunSuspended
 
 from ._blobs import Piece, join, refs_text, split
-from ._lane import Waiter
 from ._owners import Owned, stale
 from .base import RunInfo
 
@@ -26,6 +25,8 @@ MAX_ID = 512
 """Characters of the longest run id."""
 MOST = 2**31
 """Events a run may have; owners too."""
+Done = Callable[[BaseException | None], None]
+"""Told how an append ended: None, or what it failed with."""
 _TELLING = frozenset({RunStarted, RunSuspended, RunResumed, RunFinished})
 
 
@@ -48,14 +49,15 @@ class Head(NamedTuple):
 
 
 class Append:
-    """One append, encoded, so that no later change of a value can change what is written.
+    """One append, or several of a run that follow each other: written as one row, or refused as one.
 
-    run_id: as a column. status, token: what its events say of them, None for no change. pieces: large
-    values that stand apart. done: told in the store's thread how it ended.
+    Encoded when it is made, so that no later change of a value can change what is written. run_id: as a
+    column. status, token: what its events say of them, None for no change. pieces: large values that
+    stand apart. dones: told in the store's thread how it ended.
     """
 
     __slots__ = (
-        "at", "done", "epoch", "head", "lease_s", "lines", "pieces", "run_id", "size", "status",
+        "at", "dones", "epoch", "head", "lease_s", "lines", "pieces", "run_id", "size", "status",
         "token", "updated",
     )  # fmt: skip
 
@@ -66,7 +68,7 @@ class Append:
         at: int,
         epoch: int,
         lease_s: float | None,
-        done: Waiter | Callable[[BaseException | None], None],
+        done: Done,
     ) -> None:
         # The common case first: identity tests only, no call.
         if (
@@ -82,28 +84,30 @@ class Append:
         self.at = at
         self.epoch = epoch
         self.lease_s = lease_s
-        self.done = done
+        self.dones = [done]
         self.pieces: Sequence[Piece] = ()
         self.head: Head | None = None
         self.status: str | None = None
         self.token: str | None = None
-        given = events[:]
-        self.lines = [_wire.dumps(event) for event in given]
-        self.updated = given[-1].time
+        self.lines: list[str] = []
         self.size = 0
-        for position, line in enumerate(self.lines):
-            self.size += len(line)
-            if len(line) > LARGE:
-                self._split(position, given[position])
+        given = events[:]
         for event in given:
+            line = _wire.dumps(event)
+            if len(line) > LARGE:
+                line = self._split(event)
+            self.size += len(line)
+            self.lines.append(line)
             if event.__class__ in _TELLING:
                 self._take(event)
+        self.updated = given[-1].time
 
-    def _split(self, position: int, event: Event) -> None:
-        """Take the large values out of an event's line."""
-        line, pieces = split(event, self.at + position)
-        self.lines[position] = line
+    def _split(self, event: Event) -> str:
+        """The line of an event without its large values."""
+        line, pieces = split(event, self.at + len(self.lines))
         self.pieces = [*self.pieces, *pieces]
+        self.size += sum(len(piece.body) for piece in pieces)
+        return line
 
     def _take(self, event: Event) -> None:
         """Take in what an event says of its run; what the last of them says counts."""
@@ -115,6 +119,31 @@ class Append:
             self.status = as_column(event.status)
         elif isinstance(event, RunSuspended):
             self.status, self.token = "suspended", as_column(event.token_digest)
+
+    def add(self, item: Append) -> bool:
+        """Take in an append that goes on where this ends; False for one that does not."""
+        if item.epoch != self.epoch or item.at != self.at + len(self.lines):
+            return False
+        self.dones += item.dones
+        self.lines += item.lines
+        self.pieces = [*self.pieces, *item.pieces]
+        if item.status is not None:
+            self.status, self.token = item.status, item.token
+        if item.lease_s is not None:
+            self.lease_s = item.lease_s
+        self.updated = item.updated
+        return True
+
+    def without(self, count: int) -> None:
+        """Leave out the first events: they are written already."""
+        self.at += count
+        self.lines = self.lines[count:]
+        self.pieces = [piece for piece in self.pieces if piece.seq >= self.at]
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has no owner afterwards, as it is suspended or has ended."""
+        return self.status is not None and self.status != "running"
 
 
 def _check(
@@ -132,66 +161,14 @@ def _check(
         raise UsageError(f"run_id must have at most {MAX_ID} characters, not {len(run_id)}")
 
 
-class Group:
-    """Appends of one run that follow each other, written as one row.
-
-    over: the run has no owner afterwards, as it is suspended or has ended.
-    """
-
-    __slots__ = (
-        "at", "body", "count", "epoch", "head", "items", "lease_s", "lines", "pieces", "run_id",
-        "status", "token", "updated",
-    )  # fmt: skip
-
-    def __init__(self, item: Append) -> None:
-        self.run_id = item.run_id
-        self.items = [item]
-        self.at = item.at
-        self.epoch = item.epoch
-        self.head = item.head
-        self.lines = item.lines
-        self.pieces = item.pieces
-        self.status = item.status
-        self.token = item.token
-        self.lease_s = item.lease_s
-        self.updated = item.updated
-
-    def add(self, item: Append) -> bool:
-        """Take in an append that goes on where this ends; False for one that does not."""
-        if item.epoch != self.epoch or item.at != self.at + len(self.lines):
-            return False
-        self.items.append(item)
-        self.lines = self.lines + item.lines
-        self.pieces = [*self.pieces, *item.pieces]
-        if item.status is not None:
-            self.status, self.token = item.status, item.token
-        if item.lease_s is not None:
-            self.lease_s = item.lease_s
-        self.updated = item.updated
-        return True
-
-    def without(self, count: int) -> None:
-        """Leave out the first events: they are written already."""
-        self.at += count
-        self.lines = self.lines[count:]
-        self.pieces = [piece for piece in self.pieces if piece.seq >= self.at]
-
-    @property
-    def over(self) -> bool:
-        """Whether the run has no owner afterwards."""
-        return self.status is not None and self.status != "running"
-
-
-def rounds(items: Iterable[Append]) -> Iterator[list[Group]]:
-    """Rounds of groups, each run once a round, in an order that keeps that of each run."""
-    current: dict[str, Group] = {}
+def rounds(items: Iterable[Append]) -> Iterator[list[Append]]:
+    """Rounds of appends, each run once a round, in an order that keeps that of each run."""
+    current: dict[str, Append] = {}
     for item in items:
-        group = current.get(item.run_id)
-        if group is None:
-            current[item.run_id] = Group(item)
-        elif not group.add(item):
+        before = current.setdefault(item.run_id, item)
+        if before is not item and not before.add(item):
             yield list(current.values())
-            current = {item.run_id: Group(item)}
+            current = {item.run_id: item}
     if current:
         yield list(current.values())
 
@@ -214,16 +191,17 @@ class Row(NamedTuple):
         return self.seq + self.size
 
 
-def row_of(group: Group) -> Row:
-    """What is written for a group."""
-    body = "\n".join(group.lines)
-    refs = refs_text(group.pieces) if group.pieces else None
-    return Row(group.at, len(group.lines), crc_of(group.run_id, group.at, body, refs), body, refs)
+def row_of(append: Append) -> tuple[int, int, int, str, str | None]:
+    """What is written for an append: the values of a `Row`."""
+    lines = append.lines
+    body = "\n".join(lines)
+    refs = refs_text(append.pieces) if append.pieces else None
+    return (append.at, len(lines), crc_of(append.run_id, append.at, body, refs), body, refs)
 
 
 def crc_of(run_id: str, seq: int, body: str, refs: str | None) -> int:
     """The checksum of a row: it covers where the row stands too."""
-    return zlib.crc32(f"{run_id}\n{seq}\n{refs or ''}\n{body}".encode())
+    return zlib.crc32(body.encode(), zlib.crc32(f"{run_id}\n{seq}\n{refs or ''}\n".encode()))
 
 
 def _checked(run_id: str, rows: Iterable[Row]) -> Iterator[Row]:
@@ -253,47 +231,47 @@ def events_of(
     return found
 
 
-def standing(group: Group, rows: Iterable[Row]) -> int | None:
-    """How many events of the group stand in the journal already, None if others stand there.
+def standing(append: Append, rows: Iterable[Row]) -> int | None:
+    """How many events of the append stand in the journal already, None if others stand there.
 
-    rows: those from the group's position on.
+    rows: those from the append's position on.
     """
     lines: list[str] = []
     refs: list[Any] = []
-    for row in _checked(group.run_id, rows):
-        if not lines and row.seq > group.at:
+    for row in _checked(append.run_id, rows):
+        if not lines and row.seq > append.at:
             return None
-        skipped = max(0, group.at - row.seq)
+        skipped = max(0, append.at - row.seq)
         lines += row.body.split("\n")[skipped:]
         refs += [] if row.refs is None else json.loads(row.refs)
-    count = min(len(lines), len(group.lines))
-    end = group.at + count
-    ours = [piece.ref() for piece in group.pieces if piece.seq < end]
-    theirs = [ref for ref in refs if group.at <= ref[0] < end]
-    if count and lines[:count] == group.lines[:count] and ours == theirs:
+    count = min(len(lines), len(append.lines))
+    end = append.at + count
+    ours = [piece.ref() for piece in append.pieces if piece.seq < end]
+    theirs = [ref for ref in refs if append.at <= ref[0] < end]
+    if count and lines[:count] == append.lines[:count] and ours == theirs:
         return count
     return None
 
 
 def refused(
-    group: Group, owned: Owned | None, rows: Callable[[], Iterable[Row]]
+    append: Append, owned: Owned | None, rows: Callable[[], Iterable[Row]]
 ) -> StoreError | None:
-    """Why a group that could not be written must not be; None when it is, or can be now.
+    """Why an append that could not be written must not be; None when it is, or can be now.
 
-    What stands in the journal already is left out of the group, perhaps all of it. rows: those of the
-    journal from the group's position on.
+    What stands in the journal already is left out of the append, perhaps all of it. rows: those of the
+    journal from the append's position on.
     """
-    if owned is None and group.at == 0 and group.epoch == 0:
-        if group.head is None:
-            return StoreError(f"run {group.run_id} must begin with RunStarted")
+    if owned is None and append.at == 0 and append.epoch == 0:
+        if append.head is None:
+            return StoreError(f"run {append.run_id} must begin with RunStarted")
         return None
-    if owned is None or owned.epoch != group.epoch or group.at > owned.events:
-        return stale(group.run_id, group.at, group.epoch, owned)
-    if group.at < owned.events:
-        count = standing(group, rows())
+    if owned is None or owned.epoch != append.epoch or append.at > owned.events:
+        return stale(append.run_id, append.at, append.epoch, owned)
+    if append.at < owned.events:
+        count = standing(append, rows())
         if count is None:
-            return stale(group.run_id, group.at, group.epoch, owned)
-        group.without(count)
+            return stale(append.run_id, append.at, append.epoch, owned)
+        append.without(count)
     return None
 
 

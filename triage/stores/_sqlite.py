@@ -7,16 +7,17 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from triage.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from triage.events import Event
 
 from ._blobs import packed
+from ._commits import Change, own_each
 from ._owners import Owned
-from ._rows import Group, Row, events_of, info_of, refused, row_of
-from ._sqlite_schema import connect
-from ._threaded import Change, own_each
+from ._rows import Append, Row, events_of, info_of, refused, row_of
+from ._sqlite_schema import NOTHING, SIZES, adding, connect
 from .base import RunInfo
 
 KNOWN = 20_000
@@ -30,10 +31,6 @@ _NEW = """
 INSERT INTO runs (run_id, agent, parent, started, updated, events, lease_until, status, token,
     finished, epoch, claims, claimant)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '') ON CONFLICT DO NOTHING"""
-_ADD = """
-UPDATE runs SET events = events + ?, updated = ?,
-    lease_until = CASE WHEN status = 'running' THEN coalesce(?, lease_until) ELSE lease_until END
-WHERE id = ? AND epoch = ? AND events = ?"""
 _TURN = """
 UPDATE runs SET events = events + ?, updated = ?, lease_until = coalesce(?, lease_until),
     status = ?, token = ?
@@ -53,6 +50,8 @@ SELECT id FROM runs WHERE finished < ? AND id NOT IN (
     SELECT id FROM runs WHERE finished IS NOT NULL ORDER BY finished DESC, id DESC LIMIT ?)
 LIMIT ?"""
 
+_REFUSED = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError)
+"""What says that a row cannot be written: it is stale, or of no form for SQLite."""
 _ERRORS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("SQLITE_FULL", StoreFull, "has no room left; free some and go on"),
     ("SQLITE_READONLY", StoreReadOnly, "may not be written"),
@@ -94,7 +93,7 @@ class SQLiteDriver:
         self._path = path
         self._ids: dict[str, int] = {}
         with _translated(path):
-            self._db = connect(path, synchronous, timeout, check=writes)
+            self._db = connect(path, synchronous, timeout, writes=writes)
 
     def close(self) -> None:
         """As in `Driver`."""
@@ -116,73 +115,96 @@ class SQLiteDriver:
 
     # Appends --------------------------------------------------------------------------------------
 
-    def commit(self, batch: list[Group]) -> list[BaseException | None]:
+    def commit(self, batch: list[Append]) -> list[BaseException | None]:
         """As in `Driver`."""
+        outcomes: list[BaseException | None] = [None] * len(batch)
+        if self._at_once(batch):
+            return outcomes
         new: dict[str, int] = {}
         with self._transaction() as db:
             # Nearly always nobody is stale, and a few statements write them all.
             db.execute("SAVEPOINT batch")
-            if self._written(db, batch, new):
-                outcomes: list[BaseException | None] = [None] * len(batch)
-            else:
+            if not self._written(db, batch, new):
                 db.execute("ROLLBACK TO batch")
                 new.clear()
-                outcomes = [self._write_one(db, group) for group in batch]
+                outcomes = [self._write_one(db, append) for append in batch]
         if len(self._ids) > KNOWN:
             self._ids.clear()
         self._ids.update(new)
         return outcomes
 
-    def _written(self, db: sqlite3.Connection, batch: list[Group], new: dict[str, int]) -> bool:
+    def _at_once(self, batch: list[Append]) -> bool:
+        """Write steps of known runs by one statement, which is a transaction; False if that fails.
+
+        Between two statements this thread may wait for the interpreter, and everybody for the lock.
+        """
+        if len(batch) > SIZES[-1] or any(
+            append.status is not None or append.pieces or append.run_id not in self._ids
+            for append in batch
+        ):
+            return False
+        now = time.time()
+        with _translated(self._path):
+            try:
+                self._add(self._db, [_added(a, self._ids[a.run_id], now) for a in batch])
+            except _REFUSED:
+                return False
+        return True
+
+    def _add(self, db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+        """Write rows of runs that go on as they are, a few statements for all."""
+        for start in range(0, len(rows), SIZES[-1]):
+            some = rows[start : start + SIZES[-1]]
+            size = next(size for size in SIZES if size >= len(some))
+            some += [NOTHING] * (size - len(some))
+            db.execute(adding(size), list(chain.from_iterable(some)))
+
+    def _written(self, db: sqlite3.Connection, batch: list[Append], new: dict[str, int]) -> bool:
         try:
             return self._write(db, batch, new)
-        except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError):
+        except _REFUSED:
             return False
 
-    def _write(self, db: sqlite3.Connection, batch: list[Group], new: dict[str, int]) -> bool:
+    def _write(self, db: sqlite3.Connection, batch: list[Append], new: dict[str, int]) -> bool:
         """Write all of a batch. False, in the middle of it, if one cannot be written."""
         now = time.time()
-        changes: dict[str, list[tuple[Any, ...]]] = {_ADD: [], _TURN: [], _OVER: []}
+        changes: dict[str, list[tuple[Any, ...]]] = {_TURN: [], _OVER: []}
         rows: list[tuple[Any, ...]] = []
-        for group in batch:
-            run = self._ids.get(group.run_id) if group.at else self._create(db, group, now)
+        added: list[tuple[Any, ...]] = []
+        for append in batch:
+            run = self._ids.get(append.run_id) if append.at else self._create(db, append, now)
             if run is None:
-                found = group.at and self._found(db, group.run_id)
-                if not found:
+                run = append.at and self._found(db, append.run_id)
+                if not run:
                     return False
-                run = found
-            new[group.run_id] = run
-            rows.append((run, *row_of(group)))
-            if group.at:
-                lease = None if group.lease_s is None else now + group.lease_s
-                which = (run, group.epoch, group.at)
-                added = (len(group.lines), group.updated)
-                if group.status is None:
-                    changes[_ADD].append((*added, lease, *which))
-                elif not group.over:
-                    changes[_TURN].append((*added, lease, group.status, None, *which))
-                else:
-                    end = None if group.status == "suspended" else now
-                    told = (group.status, group.token, end)
-                    changes[_OVER].append((*added, *told, *which))
-            for piece in group.pieces:
+            new[append.run_id] = run
+            if append.at and append.status is None:
+                added.append(_added(append, run, now))
+            else:
+                rows.append((run, *row_of(append)))
+                if append.at:
+                    statement, change = _change_of(append, run, now)
+                    changes[statement].append(change)
+            for piece in append.pieces:
                 self._keep(db, run, piece.digest, piece.body)
         for statement, values in changes.items():
             if values and db.executemany(statement, values).rowcount != len(values):
                 return False
-        db.executemany(_ROW, rows)
+        if rows:
+            db.executemany(_ROW, rows)
+        self._add(db, added)
         return True
 
-    def _create(self, db: sqlite3.Connection, group: Group, now: float) -> int | None:
-        head = group.head
-        if head is None or group.epoch:
+    def _create(self, db: sqlite3.Connection, append: Append, now: float) -> int | None:
+        head = append.head
+        if head is None or append.epoch:
             return None
-        leased = group.lease_s is not None and not group.over
-        lease = now + group.lease_s if leased and group.lease_s is not None else None
-        end = now if group.over and group.status != "suspended" else None
+        leased = append.lease_s is not None and not append.over
+        lease = now + append.lease_s if leased and append.lease_s is not None else None
+        end = now if append.over and append.status != "suspended" else None
         values = (
-            group.run_id, head.agent, head.parent, head.started, group.updated, len(group.lines),
-            lease, group.status, group.token, end,
+            append.run_id, head.agent, head.parent, head.started, append.updated, len(append.lines),
+            lease, append.status, append.token, end,
         )  # fmt: skip
         cursor = db.execute(_NEW, values)
         return cursor.lastrowid if cursor.rowcount == 1 else None
@@ -197,23 +219,23 @@ class SQLiteDriver:
         if db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone() is None:
             db.execute("INSERT INTO blobs (digest, body) VALUES (?, ?)", (digest, packed(body)))
 
-    def _write_one(self, db: sqlite3.Connection, group: Group) -> BaseException | None:
-        """Write one group, and say why if that cannot be; its neighbours are not touched."""
-        error = refused(group, self._owned(db, group.run_id), lambda: self._rows(db, group))
-        if error is not None or not group.lines:
+    def _write_one(self, db: sqlite3.Connection, append: Append) -> BaseException | None:
+        """Write one append, and say why if that cannot be; its neighbours are not touched."""
+        error = refused(append, self._owned(db, append.run_id), lambda: self._rows(db, append))
+        if error is not None or not append.lines:
             return error
-        self._ids.pop(group.run_id, None)
+        self._ids.pop(append.run_id, None)
         db.execute("SAVEPOINT one")
-        if not self._written(db, [group], {}):
+        if not self._written(db, [append], {}):
             db.execute("ROLLBACK TO one")
             return StoreError(
-                f"run {group.run_id}: SQLite cannot keep the events from {group.at} on"
+                f"run {append.run_id}: SQLite cannot keep the events from {append.at} on"
             )
         return None
 
-    def _rows(self, db: sqlite3.Connection, group: Group) -> list[Row]:
-        run = self._found(db, group.run_id)
-        return [Row(*row) for row in db.execute(_READ, (run, group.at))]
+    def _rows(self, db: sqlite3.Connection, append: Append) -> list[Row]:
+        run = self._found(db, append.run_id)
+        return [Row(*row) for row in db.execute(_READ, (run, append.at))]
 
     # Owners ---------------------------------------------------------------------------------------
 
@@ -290,3 +312,20 @@ class SQLiteDriver:
             count += len(gone)
             if len(gone) < PRUNED:
                 return count
+
+
+def _added(append: Append, run: int, now: float) -> tuple[Any, ...]:
+    """A row of `appended`."""
+    lease = None if append.lease_s is None else now + append.lease_s
+    return (run, append.epoch, append.updated, lease, *row_of(append))
+
+
+def _change_of(append: Append, run: int, now: float) -> tuple[str, tuple[Any, ...]]:
+    """What an append that says a status changes in its run's row: the statement and its values."""
+    which = (run, append.epoch, append.at)
+    count = len(append.lines)
+    if not append.over:
+        lease = None if append.lease_s is None else now + append.lease_s
+        return _TURN, (count, append.updated, lease, append.status, None, *which)
+    end = None if append.status == "suspended" else now
+    return _OVER, (count, append.updated, append.status, append.token, end, *which)

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import time
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,9 +61,36 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """What brings a file from each version to the next."""
 VERSION = len(MIGRATIONS)
 
+APPENDED = ("run", "epoch", "updated", "lease", "seq", "count", "crc", "body", "refs")
+"""What is inserted into `appended`, a view of each connection that writes."""
+NOTHING = (None,) * len(APPENDED)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 110)
+"""Rows of a statement that appends; those that are too many are `NOTHING`. Any SQLite takes 999 values."""
+_APPENDING = (
+    f"CREATE TEMP VIEW appended AS SELECT {', '.join(f'NULL AS {name}' for name in APPENDED)}",
+    # A run that goes on as it is: whoever is not its owner, or not at its end, fails the statement.
+    """CREATE TEMP TRIGGER appending INSTEAD OF INSERT ON appended BEGIN
+        UPDATE runs SET events = events + NEW.count, updated = NEW.updated,
+            lease_until = CASE WHEN status = 'running' THEN coalesce(NEW.lease, lease_until)
+                ELSE lease_until END
+        WHERE id = NEW.run AND epoch = NEW.epoch AND events = NEW.seq;
+        SELECT RAISE(ABORT, 'stale') WHERE changes() = 0;
+        INSERT INTO events (run, seq, count, crc, body, refs)
+        VALUES (NEW.run, NEW.seq, NEW.count, NEW.crc, NEW.body, NEW.refs);
+    END""",
+)
 
-def connect(path: str, synchronous: str, timeout: float, *, check: bool) -> sqlite3.Connection:
-    """Open a file, made if there is none. check: look through a small one for damage.
+
+@cache
+def adding(size: int) -> str:
+    """The statement that inserts so many rows into `appended`."""
+    row = f"({', '.join('?' * len(APPENDED))})"
+    rows = ", ".join([row] * size)
+    return f"INSERT INTO appended SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - marks only
+
+
+def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sqlite3.Connection:
+    """Open a file, made if there is none. writes: look through a small one for damage first.
 
     Raises StoreError for what is no store of this release or may not be written, and leaves it alone.
     """
@@ -74,12 +102,16 @@ def connect(path: str, synchronous: str, timeout: float, *, check: bool) -> sqli
     )
     try:
         version = _version(db, path)
-        if check and version:
+        if writes and version:
             _check(db, path)
         _use_wal(db, path, timeout)
         db.execute(f"PRAGMA synchronous = {synchronous}")
         if version < VERSION:
             _migrate(db, path)
+        if writes:
+            db.execute("PRAGMA temp_store = MEMORY")
+            for statement in _APPENDING:
+                db.execute(statement)
     except BaseException:
         db.close()
         raise

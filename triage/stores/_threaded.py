@@ -3,89 +3,24 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from triage._options import check_count, check_number
-from triage.errors import DeadLetter, RunBusy, RunOver, StaleWriter, StoreError, UnknownRun
 from triage.events import Event
 
-from ._lane import Lane, Outcome, Stop, Waiter, waiter, wake_all
+from ._commits import QUEUE, Call, Change, Driver, Own, Worker
+from ._lane import Lane, Stop, Waiter, waiter, wake
 from ._owners import Owned, check_lease, check_prune, checked, claimed, released, renewed
-from ._rows import Append, Group, as_column, fresh, from_column, rounds
+from ._rows import Append, as_column, from_column
 from .base import Claim, RunInfo
 
-QUEUE = 10_000
-"""Submitted appends that may wait; who submits more waits for room."""
-BATCH = 1_000
-BATCH_BYTES = 4 * 2**20
-"""What one commit takes at most: appends, and characters of them."""
 AT_EXIT = 30.0
 """Seconds that what was submitted has to become durable when the interpreter ends."""
-
-Change = Callable[[Owned | None, float], Owned]
-"""From a run's row, None for an unknown run, and the store's time to its new row."""
-
-
-class Driver(Protocol):
-    """A connection to where runs are kept. Texts are columns, as `as_column` makes them."""
-
-    close_at_fork: ClassVar[bool]
-
-    def commit(self, batch: list[Group]) -> list[BaseException | None]:
-        """Write groups of different runs in one commit: for each, why it was refused."""
-        ...
-
-    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
-        """Change the rows of runs, in one commit: for each, its row now, or what `change` raised."""
-        ...
-
-    def read(self, run_id: str, after: int) -> list[Event]:
-        """As in `Store`."""
-        ...
-
-    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
-        """The runs whose columns have these values, newest first."""
-        ...
-
-    def find(self, token: str) -> str | None:
-        """The run that waits with this token."""
-        ...
-
-    def prune(self, older_than: float | None, keep: int | None) -> int:
-        """As in `Store`; one of the two is given."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
-
-
-class _Own:
-    """A job that changes a run's row."""
-
-    __slots__ = ("change", "run_id", "waiter")
-
-    def __init__(self, run_id: str, change: Change, waiter: Waiter) -> None:
-        self.run_id = as_column(run_id)
-        self.change = change
-        self.waiter = waiter
-
-
-class _Call:
-    """Any other job."""
-
-    __slots__ = ("waiter", "work")
-
-    def __init__(self, work: Callable[[Driver], Any], waiter: Waiter) -> None:
-        self.work = work
-        self.waiter = waiter
 
 
 class ThreadedStore:
@@ -122,7 +57,7 @@ class ThreadedStore:
     ) -> None:
         """As in `Store`."""
         done = waiter()
-        self._writer.put(Append(run_id, events, at, epoch, lease_s, done))
+        self._writer.put(Append(run_id, events, at, epoch, lease_s, partial(_ended, done)))
         await done
 
     def submit(
@@ -211,23 +146,23 @@ class ThreadedStore:
             if lane.idle:
                 continue
             done = waiter()
-            lane.put(Stop(partial(wake_all, [(done, (None, None))])))
+            lane.put(Stop(partial(wake, done)))
             await done
 
     async def _own(self, run_id: str, change: Change) -> Owned:
         done = waiter()
-        self._writer.put(_Own(run_id, change, done))
+        self._writer.put(Own(run_id, change, done))
         row: Owned = await done
         return row
 
     async def _written(self, work: Callable[[Driver], Any]) -> Any:
         done = waiter()
-        self._writer.put(_Call(work, done))
+        self._writer.put(Call(work, done))
         return await done
 
     async def _read(self, work: Callable[[Driver], Any]) -> Any:
         done = waiter()
-        self._reader.put(_Call(work, done))
+        self._reader.put(Call(work, done))
         return await done
 
 
@@ -235,123 +170,9 @@ def _nothing(_driver: Driver) -> None:
     """Connecting is all that is wanted."""
 
 
-# In the store's threads ---------------------------------------------------------------------------
-
-
-class Worker:
-    """Works the jobs of a lane off: appends that stand together in one commit, all else one by one."""
-
-    def __init__(self) -> None:
-        # Runs of which an append failed: what was submitted behind it fails in the same way.
-        self._failed: dict[str, tuple[int, BaseException]] = {}
-
-    def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
-        """Do them all and tell who waits."""
-        for kind, some in groupby(jobs, key=type):
-            if kind is Append:
-                for batch in _batches(some):
-                    self._commit(lane, batch)
-            elif kind is _Own:
-                _own(lane, list(some))
-            else:
-                for job in some:
-                    wake_all([(job.waiter, _outcome(lane, job.work))])
-
-    def _commit(self, lane: Lane[Driver], batch: list[Append]) -> None:
-        waiters: list[tuple[Waiter, Outcome]] = []
-        for groups in rounds(batch):
-            outcomes = self._outcomes(lane, groups)
-            for group, error in zip(groups, outcomes, strict=True):
-                for item in group.items:
-                    own = None if error is None else fresh(error)
-                    if callable(item.done):
-                        _tell(item.done, own)
-                    else:
-                        waiters.append((item.done, (None, own)))
-        wake_all(waiters)
-
-    def _outcomes(self, lane: Lane[Driver], groups: list[Group]) -> list[BaseException | None]:
-        """How each group ended."""
-        if self._failed:
-            doomed = {group.run_id: self._behind(group) for group in groups}
-            tried = [group for group in groups if doomed[group.run_id] is None]
-        else:
-            doomed, tried = {}, groups
-        errors: list[BaseException | None]
-        try:
-            errors = lane.use(lambda driver: driver.commit(tried)) if tried else []
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits
-            errors = [error] * len(tried)
-        for group, outcome in zip(tried, errors, strict=True):
-            # What stands behind a stale append is stale itself.
-            if outcome is not None and not isinstance(outcome, StaleWriter):
-                if len(self._failed) >= QUEUE:
-                    self._failed.clear()
-                self._failed[group.run_id] = (group.at, outcome)
-        if not doomed:
-            return errors
-        left = iter(errors)
-        return [doomed[group.run_id] or next(left) for group in groups]
-
-    def _behind(self, group: Group) -> BaseException | None:
-        """What a group must fail with because one before it did; one that starts anew need not."""
-        at, error = self._failed.get(group.run_id, (group.at, None))
-        if error is not None and group.at <= at:
-            del self._failed[group.run_id]
-            return None
-        return error
-
-
-def _batches(items: Iterable[Append]) -> Iterator[list[Append]]:
-    """Appends in commits that are not too large."""
-    batch: list[Append] = []
-    size = 0
-    for item in items:
-        batch.append(item)
-        size += item.size
-        if len(batch) >= BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _outcome(lane: Lane[Driver], work: Callable[[Driver], Any]) -> Outcome:
-    try:
-        return lane.use(work), None
-    except Exception as error:  # noqa: BLE001 - handed to whoever waits
-        return None, error
-
-
-def _own(lane: Lane[Driver], jobs: list[_Own]) -> None:
-    """Change the rows of runs, in one commit."""
-    rows, failed = _outcome(lane, lambda d: d.own([(job.run_id, job.change) for job in jobs]))
-    told: list[tuple[Waiter, Outcome]] = []
-    for at, job in enumerate(jobs):
-        found = fresh(failed) if failed is not None else rows[at]
-        outcome = (None, found) if isinstance(found, BaseException) else (found, None)
-        told.append((job.waiter, outcome))
-    wake_all(told)
-
-
-def own_each(
-    batch: list[tuple[str, Change]], own: Callable[[str, Change], Owned]
-) -> list[Owned | StoreError]:
-    """Change one row after the other; what `change` raised stands for a row that was not changed."""
-    rows: list[Owned | StoreError] = []
-    for run_id, change in batch:
-        try:
-            rows.append(own(run_id, change))
-        except (RunBusy, RunOver, DeadLetter, UnknownRun, StaleWriter) as refusal:
-            rows.append(refusal)
-    return rows
-
-
-def _tell(done: Callable[[BaseException | None], None], error: BaseException | None) -> None:
-    try:
-        done(error)
-    except Exception:
-        logging.getLogger("triage").exception("what waited for an append failed itself")
+def _ended(waiting: Waiter, error: BaseException | None) -> None:
+    """Tell who awaits an append how it ended."""
+    wake(waiting, (None, error))
 
 
 # The process --------------------------------------------------------------------------------------

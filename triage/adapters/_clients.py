@@ -1,0 +1,344 @@
+"""Clients of model providers whose calls are recorded.
+
+The clients send every request through their public method `post`; a subclass made for the client's own
+class overrides that one method. So all ways to ask (whole, streamed, parsed, in helpers) are recorded
+alike, copies of the client too, and everything else of it is as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple, Self, cast, get_args
+
+from triage._options import misuse
+from triage._plain import plain
+from triage._recorder import current
+from triage._retry_layers import say
+from triage._run import Run
+from triage.steps import Step
+
+from ._forms import Answer, Form
+from ._hints import told
+from ._recording import MODEL, ModelCall, Streamed, call_model, call_model_sync, key_of
+
+_RAW = "x-stainless-raw-response"
+
+
+class Endpoint(NamedTuple):
+    """One way to ask a provider. path: how its address ends.
+
+    read: what an answer says. prepared: a request's body, repaired and with a hint (None: without
+    one). said: what is new in a body, for the step. whole: the answer that streamed pieces make up.
+    """
+
+    path: str
+    read: Callable[[Any], Answer]
+    prepared: Callable[[dict[str, Any], str | None], dict[str, Any]]
+    said: Callable[[Mapping[str, Any]], Any]
+    whole: Callable[[list[Any]], Any]
+
+
+class Provider(NamedTuple):
+    """A package of clients. name: that of the package."""
+
+    name: str
+    clients: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...]
+
+
+def recorded(provider: Provider, client: Any, *, hint: bool) -> Any:
+    """A copy of the client whose model calls are recorded; see `record` of each provider."""
+    kinds = [kind.__name__ for kind in type(client).__mro__ if _package(kind) == provider.name]
+    if not any(name in provider.clients for name in kinds):
+        wanted = f"a client of {provider.name}, {' or '.join(provider.clients)}"
+        raise misuse(f"{provider.name}.record(client)", client, wanted)
+    if isinstance(getattr(type(client), "triage_recorded", None), bool):
+        return client
+    if not isinstance(hint, bool):
+        raise misuse(f"{provider.name}.record(hint=…)", hint, "True or False")
+    say(client)
+    made = client.with_options()
+    is_async = any(name.startswith("Async") for name in kinds)
+    make = _async_kind if is_async else _sync_kind
+    made.__class__ = make(type(client), provider, hint=hint)
+    return made
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _async_kind(kind: type[Any], provider: Provider, *, hint: bool) -> type[Any]:
+    async def post(self: Any, path: str, **options: Any) -> Any:
+        call = _call(provider, path, options, hint=hint)
+
+        async def send(body: Any) -> Any:
+            return await kind.post(self, path, **{**options, "body": body})
+
+        if call is None:
+            return await kind.post(self, path, **options)
+        if call.raw:
+            return await _noted(call, send)
+        if options.get("stream"):
+            return await _streamed(call, send)
+        return await call_model(call.run, call.call, lambda: send(call.body()))
+
+    return type(kind.__name__, (kind,), {**_NAMES(kind), "post": post})
+
+
+def _sync_kind(kind: type[Any], provider: Provider, *, hint: bool) -> type[Any]:
+    def post(self: Any, path: str, **options: Any) -> Any:
+        call = _call(provider, path, options, hint=hint)
+
+        def send(body: Any) -> Any:
+            return kind.post(self, path, **{**options, "body": body})
+
+        if call is None:
+            return kind.post(self, path, **options)
+        if call.raw:
+            return _noted_sync(call, send)
+        if options.get("stream"):
+            return _streamed_sync(call, send)
+        return call_model_sync(call.run, call.call, lambda: send(call.body()))
+
+    return type(kind.__name__, (kind,), {**_NAMES(kind), "post": post})
+
+
+def _NAMES(kind: type[Any]) -> dict[str, Any]:  # noqa: N802 - reads as the constant it is
+    return {"__module__": kind.__module__, "__doc__": kind.__doc__, "triage_recorded": True}
+
+
+# One request ----------------------------------------------------------------------------------------
+
+
+class _Call(NamedTuple):
+    """A request on its way. raw: its caller wants the HTTP response itself."""
+
+    run: Run
+    call: ModelCall
+    endpoint: Endpoint
+    given: dict[str, Any]
+    hint: bool
+    raw: bool
+    piece: Callable[[Any], Any]
+
+    def body(self) -> dict[str, Any]:
+        """What is sent: read when it is, as the hint may have come meanwhile."""
+        hint = told(self.run.guidance) if self.hint else None
+        return self.endpoint.prepared(self.given, hint)
+
+
+def _call(provider: Provider, path: str, options: dict[str, Any], *, hint: bool) -> _Call | None:
+    """The recorded call that a request is; None outside of a run, and for what asks no model."""
+    run = current.get()
+    body = options.get("body")
+    if not isinstance(run, Run) or not isinstance(body, dict):
+        return None
+    address = path.partition("?")[0]
+    endpoint = next((one for one in provider.endpoints if address.endswith(one.path)), None)
+    if endpoint is None:
+        return None
+    more = cast("Mapping[str, Any]", options.get("options") or {})
+    stream = bool(options.get("stream"))
+    parse = more.get("post_parser")
+    cast_to = options.get("cast_to")
+    build = import_module(f"{provider.name}._models").construct_type
+
+    def load(data: Any) -> Any:
+        made = build(type_=cast_to, value=data)
+        return parse(made) if callable(parse) else made
+
+    def read(data: Any) -> Answer:
+        return endpoint.read(endpoint.whole(data) if stream else data)
+
+    pieces = get_args(options.get("stream_cls")) or (object,)
+    call = ModelCall(
+        provider.name,
+        str(body.get("model", "")),
+        endpoint.said(body),
+        key_of([endpoint.path, body]),
+        Form(_json, load, read),
+    )
+    headers = cast("Mapping[str, Any]", more.get("headers") or {})
+    return _Call(
+        run,
+        call,
+        endpoint,
+        cast("dict[str, Any]", body),
+        hint,
+        any(name.lower() == _RAW for name in headers),
+        lambda data: build(type_=pieces[0], value=data),
+    )
+
+
+def _json(answer: Any) -> Any:
+    """An answer of the client's as the provider sent it."""
+    return plain(answer.to_dict(mode="json", warnings=False))
+
+
+# Answers that are only noted --------------------------------------------------------------------------
+
+
+async def _noted(call: _Call, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    call.run.check_open()
+    try:
+        response = await send(call.body())
+    except Exception as error:
+        _note(call, error=error)
+        raise
+    _note(call)
+    return response
+
+
+def _noted_sync(call: _Call, send: Callable[[Any], Any]) -> Any:
+    call.run.check_open()
+    try:
+        response = send(call.body())
+    except Exception as error:
+        _note(call, error=error)
+        raise
+    _note(call)
+    return response
+
+
+def _note(call: _Call, error: Exception | None = None) -> None:
+    """A step for a call whose answer only its caller reads."""
+    step = Step(
+        action=MODEL,
+        tool_input=call.call.said,
+        tool_output=None if error else {"raw": True},
+        error=None if error is None else str(error) or type(error).__name__,
+        exception_type=None if error is None else type(error).__name__,
+        metadata={MODEL: call.call.model},
+    )
+    call.run.record_call_step(step)
+
+
+# Streams --------------------------------------------------------------------------------------------
+
+
+async def _streamed(call: _Call, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    recording = Streamed(call.run, call.call)
+    if recording.known is not None:
+        return _AsyncPieces(call, None, recording)
+    try:
+        stream = await send(call.body())
+    except BaseException as error:
+        recording.failed(error)
+        raise
+    return _AsyncPieces(call, stream, recording)
+
+
+def _streamed_sync(call: _Call, send: Callable[[Any], Any]) -> Any:
+    recording = Streamed(call.run, call.call)
+    if recording.known is not None:
+        return _Pieces(call, None, recording)
+    try:
+        stream = send(call.body())
+    except BaseException as error:
+        recording.failed(error)
+        raise
+    return _Pieces(call, stream, recording)
+
+
+class StreamLeft(Exception):
+    """A stream was left before its end, so its answer is not known."""
+
+
+class _Stream:
+    """A stream of the client's, or one that is given again; its pieces are kept as they pass."""
+
+    def __init__(self, call: _Call, stream: Any, recording: Streamed) -> None:
+        self._call = call
+        self._stream = stream
+        self._recording = recording
+        self._kept: list[Any] = []
+        self._iterator: Any = self._pieces()
+
+    def __getattr__(self, name: str) -> Any:
+        return None if self._stream is None else getattr(self._stream, name)
+
+    def _pieces(self) -> Any:
+        raise NotImplementedError
+
+    def _keep(self, piece: Any) -> None:
+        self._kept.append(_json(piece))
+
+    def _left(self) -> None:
+        text = "the stream was left before its end"
+        self._recording.failed(StreamLeft(text))
+
+
+class _AsyncPieces(_Stream):
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return cast("AsyncIterator[Any]", self._iterator)
+
+    async def __anext__(self) -> Any:
+        return await self._iterator.__anext__()
+
+    async def _pieces(self) -> AsyncIterator[Any]:
+        if self._stream is None:
+            for data in self._recording.known:
+                yield self._call.piece(data)
+            return
+        try:
+            async for piece in self._stream:
+                self._keep(piece)
+                yield piece
+        except GeneratorExit:
+            self._left()
+            raise
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        self._recording.done(self._kept)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the stream."""
+        self._left()
+        if self._stream is not None:
+            await self._stream.close()
+
+
+class _Pieces(_Stream):
+    def __iter__(self) -> Iterator[Any]:
+        return cast("Iterator[Any]", self._iterator)
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def _pieces(self) -> Iterator[Any]:
+        if self._stream is None:
+            for data in self._recording.known:
+                yield self._call.piece(data)
+            return
+        try:
+            for piece in self._stream:
+                self._keep(piece)
+                yield piece
+        except GeneratorExit:
+            self._left()
+            raise
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        self._recording.done(self._kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._left()
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,82 @@
+"""The incidents room: failures as operations sees them, in the database of a store's runs.
+
+Nothing here is imported by `import triage`; names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._errors import IncidentBusy, IncidentClosed, IncidentError, UnknownIncident
+    from ._hooks import recovers
+    from ._model import (
+        AgentRecord,
+        Incident,
+        LogEntry,
+        Message,
+        Recovery,
+        RecoveryStrategy,
+        Status,
+        TaskRecord,
+    )
+    from ._settings import Hooks, NotificationPolicy, Retries, Threshold, Watch
+    from .desk import IncidentDesk
+    from .lifecycle import Lifecycle
+    from .sinks import FileSink, LogSink, NotDelivered, WebhookSink, signature_fits
+
+_HOMES = {
+    "_errors": ("IncidentBusy", "IncidentClosed", "IncidentError", "UnknownIncident"),
+    "_hooks": ("recovers",),
+    "_model": (
+        "AgentRecord", "Incident", "LogEntry", "Message", "Recovery", "RecoveryStrategy", "Status",
+        "TaskRecord",
+    ),
+    "_settings": ("Hooks", "NotificationPolicy", "Retries", "Threshold", "Watch"),
+    "desk": ("IncidentDesk",),
+    "lifecycle": ("Lifecycle",),
+    "sinks": ("FileSink", "LogSink", "NotDelivered", "WebhookSink", "signature_fits"),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AgentRecord",
+    "FileSink",
+    "Hooks",
+    "Incident",
+    "IncidentBusy",
+    "IncidentClosed",
+    "IncidentDesk",
+    "IncidentError",
+    "Lifecycle",
+    "LogEntry",
+    "LogSink",
+    "Message",
+    "NotDelivered",
+    "NotificationPolicy",
+    "Recovery",
+    "RecoveryStrategy",
+    "Retries",
+    "Status",
+    "TaskRecord",
+    "Threshold",
+    "UnknownIncident",
+    "Watch",
+    "WebhookSink",
+    "recovers",
+    "signature_fits",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'triage.incidents' has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,0 +1,257 @@
+"""Failures read from tables of somebody else, `agent_lifecycle` and `orchestrator_task` by default."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import quote
+
+from triage._options import check_number, misuse
+from triage.errors import UsageError
+
+from ._db import Db
+from ._model import Sighting
+from ._playbook import said
+from ._sources import OVERLAP_S
+from ._texts import MILLIS, iso, seconds_of
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_COLUMNS = ("agent_id", "agent_type", "task_id", "status", "error_message", "completed_at")
+_NEEDED = frozenset({"agent_id", "status", "completed_at"})
+
+
+def _same() -> dict[str, str]:
+    return {name: name for name in _COLUMNS}
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """A table of agents that another system writes, in the store's database or in a SQLite file.
+
+    table: its name; in Postgres with its schema in front (`public.agent_lifecycle`) where it is not the
+    store's. columns: ours (agent_id, agent_type, task_id, status, error_message, completed_at) to theirs;
+    the three in the middle may be None. failed: words in `status` that mean a failure. task_table: where
+    priority and estimated hours are, None for nowhere; its column `task_id` is compared. heartbeat: the
+    column with the time of the last sign of life, None without one; a row whose status is among `running`
+    and whose heartbeat is older than heartbeat_s seconds is a silent death. database: path of another
+    SQLite file, None for the store's own database. It is only read.
+
+    Times are ISO 8601 texts (UTC without a zone), seconds since the epoch, or timestamps. An index on
+    (status, completed_at), and one on (status, heartbeat), lets a large table be read as quickly as a small
+    one. Raises UsageError for a name that is none; for tables and columns that are not there when
+    they are read.
+    """
+
+    table: str = "agent_lifecycle"
+    columns: Mapping[str, str | None] = field(default_factory=_same)
+    failed: tuple[str, ...] = ("failed", "killed", "timeout")
+    task_table: str | None = "orchestrator_task"
+    heartbeat: str | None = None
+    running: tuple[str, ...] = ("running",)
+    heartbeat_s: float = 120.0
+    database: str | None = None
+
+    def __post_init__(self) -> None:
+        _quoted("Lifecycle.table", self.table)
+        if self.task_table is not None:
+            _quoted("Lifecycle.task_table", self.task_table)
+        if not isinstance(cast("object", self.columns), Mapping):
+            raise misuse("Lifecycle.columns", self.columns, "a mapping of names")
+        unknown = set(self.columns) - set(_COLUMNS)
+        if unknown:
+            names = ", ".join(_COLUMNS)
+            raise misuse("Lifecycle.columns key", min(map(str, unknown)), f"one of {names}")
+        for name, column in self.columns.items():
+            if column is None and name in _NEEDED:
+                raise misuse(f"Lifecycle.columns[{name!r}]", column, "a column's name")
+            if column is not None:
+                _quoted(f"Lifecycle.columns[{name!r}]", column, parts=1)
+        if self.heartbeat is not None:
+            _quoted("Lifecycle.heartbeat", self.heartbeat, parts=1)
+        for name in ("failed", "running"):
+            words = getattr(self, name)
+            if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
+                raise misuse(f"Lifecycle.{name}", words, "a tuple of texts")
+        check_number("Lifecycle.heartbeat_s", self.heartbeat_s, "seconds", above=True)
+        if self.database is not None and not isinstance(cast("object", self.database), str):
+            raise misuse("Lifecycle.database", self.database, "the path of a file, or None")
+
+    @property
+    def name(self) -> str:
+        """How its failures name their source."""
+        return self.table
+
+    def prepare(self, db: Db) -> None:
+        """Before a transaction: see that the other file, where there is one, can be read."""
+        if self.database is None:
+            return
+        if db.dialect.name != "sqlite":
+            raise UsageError("Lifecycle.database is for SQLite; give the table a schema instead")
+        path = Path(self.database).absolute()
+        if not path.is_file():
+            raise UsageError(f"Lifecycle.database names no file: {path.name}")
+        db.attach(f"file:{quote(str(path))}?mode=ro", self._place)
+
+    def sightings(self, db: Db, most: int, *, full: bool) -> list[Sighting]:
+        """The failures that have not been seen, oldest first, at most so many."""
+        self._check(db)
+        found: list[Sighting] = []
+        for word in self.failed:
+            values = {"word": word, "source": self.name, "most": most}
+            since = None if full else self._since(db, word)
+            if since is None:
+                rows = db.rows(self.statement("all"), values)
+            else:
+                rows = db.rows(self.statement("since"), {**values, "since": since})
+                rows += db.rows(self.statement("open"), values)
+            found += map(self._failure, rows)
+        if self.heartbeat is not None:
+            found += self._silent(db, most)
+        return sorted(found, key=lambda one: one.at or 0.0)
+
+    # Statements: names were checked and are quoted, values are bound ------------------------------
+
+    def statement(self, border: Literal["all", "since", "open"]) -> str:
+        """What finds the failures of one word: all, those from a time on, or those without a time."""
+        ended = self._column("completed_at")
+        tests = {"all": "", "since": f" AND {ended} >= :since", "open": f" AND {ended} IS NULL"}
+        extra = ("NULL", "NULL")
+        if self.task_table is not None and self.columns.get("task_id", "task_id") is not None:
+            # Two tasks of one id must not make two failures of one.
+            task = _quoted("", self.task_table, self._place)
+            of = f"FROM {task} t WHERE t.task_id = {self._column('task_id')} LIMIT 1"
+            extra = (f"(SELECT t.priority {of})", f"(SELECT t.estimated_hours {of})")
+        return self._select(extra, f"{self._column('status')} = :word{tests[border]}", ended)
+
+    def _select(self, extra: tuple[str, ...], where: str, by: str) -> str:
+        key = (
+            f"CAST({self._column('agent_id')} AS TEXT) || ':' || "
+            f"CAST({self._column('status')} AS TEXT) || ':' || coalesce(CAST({by} AS TEXT), '')"
+        )
+        chosen = ", ".join((*map(self._column, _COLUMNS), *extra, key))
+        return (
+            f"SELECT {chosen} FROM {_quoted('', self.table, self._place)} al WHERE {where} AND NOT "  # noqa: S608
+            "EXISTS (SELECT 1 FROM sightings s WHERE s.source = :source AND s.key = "
+            f"{key}) ORDER BY {by} LIMIT :most"
+        )
+
+    def _column(self, name: str) -> str:
+        theirs = self.columns.get(name, name)
+        return "NULL" if theirs is None else f'al."{theirs}"'
+
+    @property
+    def _place(self) -> str:
+        if self.database is None:
+            return ""
+        path = str(Path(self.database).absolute())
+        return f"other_{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+
+    def _sample(self, db: Db, column: str, word: str) -> Any:
+        """One of a column's values, to learn its form; None without any."""
+        statement = (
+            f"SELECT {column} FROM {_quoted('', self.table, self._place)} al "  # noqa: S608
+            f"WHERE {self._column('status')} = :word AND {column} IS NOT NULL ORDER BY {column} LIMIT 1"
+        )
+        row = db.one(statement, {"word": word})
+        return None if row is None else row[0]
+
+    def _since(self, db: Db, word: str) -> Any:
+        """From where on to read, None for all: a little before the newest failure seen."""
+        mark = db.one(
+            "SELECT mark FROM cursors WHERE source = :source", {"source": self.cursor(word)}
+        )
+        sample = None if mark is None else self._sample(db, self._column("completed_at"), word)
+        if mark is None or sample is None:
+            return None
+        return _border(sample, float(mark[0]) - OVERLAP_S, above=False)
+
+    def cursor(self, word: str) -> str:
+        """Under which name it is noted how far failures of a word have been read."""
+        return f"{self.name}:{word}"
+
+    def _silent(self, db: Db, most: int) -> list[Sighting]:
+        beat = f'al."{self.heartbeat}"'
+        late = db.now - self.heartbeat_s
+        statement = self._select(
+            (beat,), f"{self._column('status')} = :word AND {beat} < :border", beat
+        )
+        found: list[Sighting] = []
+        for word in self.running:
+            sample = self._sample(db, beat, word)
+            border = None if sample is None else _border(sample, late, above=True)
+            values = {"word": word, "border": border, "source": self.name, "most": most}
+            for row in [] if border is None else db.rows(statement, values):
+                last = seconds_of(row[6])
+                if last is not None and last < late:
+                    text = (
+                        f"Process died: agent {row[0]} sent no heartbeat for {db.now - last:.0f} s"
+                    )
+                    found.append(self._sighting(row, text, "dead", db.now))
+        return found
+
+    def _check(self, db: Db) -> None:
+        """See that tables and columns are there: SQLite takes an unknown name in quotes for a text."""
+        wanted = {self.columns.get(name, name) for name in _COLUMNS} | {self.heartbeat}
+        tables: dict[str, set[str | None]] = {self.table: wanted}
+        if self.task_table is not None:
+            tables[self.task_table] = {"task_id", "priority", "estimated_hours"}
+        for table, columns in tables.items():
+            schema, _, name = table.rpartition(".")
+            there = db.columns(name, self._place or schema or None)
+            missing = sorted(column for column in columns if column and column not in there)
+            if not there:
+                raise UsageError(
+                    f"Lifecycle: there is no table {table}; name it by table= or task_table="
+                )
+            if missing:
+                raise UsageError(
+                    f"Lifecycle: {table} has no column {', '.join(missing)}; name it by columns="
+                )
+
+    # Values ---------------------------------------------------------------------------------------
+
+    def _failure(self, row: tuple[Any, ...]) -> Sighting:
+        status = str(row[3])
+        found = self._sighting(row, said(status, _text(row[4])), status, seconds_of(row[5]))
+        priority = row[6] if isinstance(row[6], int) else None
+        hours = float(row[7]) if isinstance(row[7], int | float) and row[7] >= 0 else None
+        return found._replace(priority=priority, estimated_hours=hours)
+
+    def _sighting(self, row: tuple[Any, ...], text: str, status: str, at: float | None) -> Sighting:
+        agent_id = str(row[0])
+        return Sighting(
+            self.name, str(row[-1]), text, agent_id, _text(row[1]) or "", _text(row[2]),
+            status=status, at=at, scope=agent_id,
+        )  # fmt: skip
+
+
+def _quoted(field: str, name: object, place: str = "", *, parts: int = 2) -> str:
+    """A name in quotes. Raises UsageError for what is no plain identifier."""
+    pieces = name.split(".") if isinstance(name, str) else []
+    if not 1 <= len(pieces) <= parts or not all(map(_NAME.fullmatch, pieces)):
+        wanted = "a name of letters, digits and _" + (", with a schema before a dot" * (parts > 1))
+        raise misuse(field, name, wanted)
+    return ".".join(f'"{piece}"' for piece in ((place, *pieces) if place else pieces))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _border(sample: object, seconds: float, *, above: bool) -> Any:
+    """A time in the form of the column's values. Texts are cut to the day, which all forms share.
+
+    above: not before any value up to that time; else not behind any value from it on.
+    """
+    if isinstance(sample, int | float):
+        return seconds * 1000 if sample > MILLIS else seconds
+    if isinstance(sample, str):
+        return f"{iso(seconds)[:10]}{'~' if above else ''}"
+    when = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    naive = isinstance(sample, dt.datetime) and sample.tzinfo is None
+    return when.replace(tzinfo=None) if naive else when

@@ -1,0 +1,105 @@
+"""Plan first, then act: capabilities, plans that are checked before they run, and where a run goes next.
+
+    registry = Registry([find, respond])
+    found = validate(plan, registry, task="Where is the beam?")
+    decision = route(fold_plan(journal), PlanLimits(replans=2))
+
+Everything here is a value or a pure function: nothing waits, nothing asks, nothing is run.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._approval import (
+        ApprovalAnswer,
+        ApprovalMode,
+        ApprovalRequest,
+        Evaluator,
+        Need,
+        ask,
+        matches,
+        mismatch,
+        needs_approval,
+        subject_of,
+        unsafe_effects,
+    )
+    from ._capability import Capability, ClassifyError, capability
+    from ._feedback import feedback
+    from ._issues import Fix, Issue, IssueCode, Validation
+    from ._limits import PlanLimits
+    from ._plan import ExecutionPlan, Input, PlannedStep
+    from ._read import plan_schema
+    from ._registry import Registry
+    from ._route import Decision, route
+    from ._state import DoneStep, PlanState, Target, fold_plan
+    from ._validate import validate
+
+_HOMES = {
+    "_approval": (
+        "ApprovalAnswer", "ApprovalMode", "ApprovalRequest", "Evaluator", "Need", "ask", "matches",
+        "mismatch", "needs_approval", "subject_of", "unsafe_effects",
+    ),
+    "_capability": ("Capability", "ClassifyError", "capability"),
+    "_feedback": ("feedback",),
+    "_issues": ("Fix", "Issue", "IssueCode", "Validation"),
+    "_limits": ("PlanLimits",),
+    "_plan": ("ExecutionPlan", "Input", "PlannedStep"),
+    "_read": ("plan_schema",),
+    "_registry": ("Registry",),
+    "_route": ("Decision", "route"),
+    "_state": ("DoneStep", "PlanState", "Target", "fold_plan"),
+    "_validate": ("validate",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ApprovalAnswer",
+    "ApprovalMode",
+    "ApprovalRequest",
+    "Capability",
+    "ClassifyError",
+    "Decision",
+    "DoneStep",
+    "Evaluator",
+    "ExecutionPlan",
+    "Fix",
+    "Input",
+    "Issue",
+    "IssueCode",
+    "Need",
+    "PlanLimits",
+    "PlanState",
+    "PlannedStep",
+    "Registry",
+    "Target",
+    "Validation",
+    "ask",
+    "capability",
+    "feedback",
+    "fold_plan",
+    "matches",
+    "mismatch",
+    "needs_approval",
+    "plan_schema",
+    "route",
+    "subject_of",
+    "unsafe_effects",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used, as in `triage` itself."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'triage.plan' has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

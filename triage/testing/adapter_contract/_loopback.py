@@ -1,0 +1,299 @@
+"""A provider on this machine, over real HTTP: chat completions, responses, messages, whole and streamed.
+
+Whatever is asked of it is answered by a `World`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from ._script import MODEL, TOKENS, Asks, Fails, Hangs, Says, World
+
+SECONDS = 10.0
+PIECE = 6
+"""Characters of one piece of a streamed answer."""
+Event = tuple[str, dict[str, Any]]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = SECONDS
+    wbufsize = 1 << 16  # an answer in one piece: two would wait for each other
+
+    def do_POST(self) -> None:
+        size = int(self.headers["content-length"])
+        body = json.loads(self.rfile.read(size))
+        path = self.path.partition("?")[0]
+        protocol = "chat"
+        if path.endswith("/responses"):
+            protocol = "responses"
+        elif path.endswith("/messages"):
+            protocol = "anthropic"
+        world = cast("_Server", self.server).world
+        turn = world.answer(protocol, body)
+        match turn:
+            case Hangs():
+                self._hang()
+            case Fails(status, message, retry_after):
+                error = {"type": "api_error", "message": message, "code": None}
+                headers = {} if retry_after is None else {"retry-after": f"{retry_after:g}"}
+                self._send(status, {"type": "error", "error": error}, headers)
+            case Says() | Asks():
+                made = _ANSWERS[protocol](turn, len(world.requests))
+                if body.get("stream"):
+                    self._stream(_STREAMS[protocol](made), protocol)
+                else:
+                    self._send(200, made, {})
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class' name
+        """Nothing is printed."""
+
+    def _hang(self) -> None:
+        """Say nothing until the client has gone."""
+        self.close_connection = True
+        try:
+            self.connection.recv(1)
+        except OSError:
+            return
+
+    def _send(self, status: int, body: dict[str, Any], headers: dict[str, str]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        fields = {"content-type": "application/json", "content-length": str(len(data)), **headers}
+        for name, value in fields.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, events: Iterator[Event], protocol: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for name, data in events:
+            head = f"event: {name}\n" if name else ""
+            self.wfile.write(f"{head}data: {json.dumps(data)}\n\n".encode())
+        if protocol == "chat":
+            self.wfile.write(b"data: [DONE]\n\n")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, world: World) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.world = world
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is part of the scenarios."""
+
+
+@contextmanager
+def loopback(world: World) -> Generator[str]:
+    """A provider that answers as the world says, for as long as the block runs; its address.
+
+    `/v1/chat/completions` and `/v1/responses` are OpenAI's, `/v1/messages` is Anthropic's.
+    """
+    server = _Server(world)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+# Whole answers ------------------------------------------------------------------------------------
+
+
+def _chat(turn: Says | Asks, number: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    ended = "tool_calls"
+    if isinstance(turn, Says):
+        message["content"], ended = turn.text, turn.ended
+    else:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{number}_{at}",
+                "type": "function",
+                "function": {"name": asked.tool, "arguments": asked.text},
+            }
+            for at, asked in enumerate(turn.calls)
+        ]
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": MODEL,
+        "choices": [{"index": 0, "message": message, "finish_reason": ended, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": TOKENS[0],
+            "completion_tokens": TOKENS[1],
+            "total_tokens": sum(TOKENS),
+        },
+    }
+
+
+def _responses(turn: Says | Asks, number: int) -> dict[str, Any]:
+    output: list[dict[str, Any]]
+    cut = isinstance(turn, Says) and turn.ended == "length"
+    if isinstance(turn, Says):
+        part = {"type": "output_text", "text": turn.text, "annotations": [], "logprobs": []}
+        output = [
+            {
+                "id": f"msg_{number}",
+                "type": "message",
+                "role": "assistant",
+                "status": "incomplete" if cut else "completed",
+                "content": [part],
+            }
+        ]
+    else:
+        output = [
+            {
+                "id": f"fc_{number}_{at}",
+                "type": "function_call",
+                "status": "completed",
+                "call_id": f"call_{number}_{at}",
+                "name": asked.tool,
+                "arguments": asked.text,
+            }
+            for at, asked in enumerate(turn.calls)
+        ]
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": 1,
+        "model": MODEL,
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "error": None,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": TOKENS[0],
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": TOKENS[1],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": sum(TOKENS),
+        },
+    }
+
+
+def _anthropic(turn: Says | Asks, number: int) -> dict[str, Any]:
+    if isinstance(turn, Says):
+        content: list[dict[str, Any]] = [{"type": "text", "text": turn.text}]
+        ended = "max_tokens" if turn.ended == "length" else "end_turn"
+    else:
+        ended = "tool_use"
+        content = [
+            {
+                "type": "tool_use",
+                "id": f"toolu_{number}_{at}",
+                "name": asked.tool,
+                "input": asked.arguments if not isinstance(asked.arguments, str) else {},
+            }
+            for at, asked in enumerate(turn.calls)
+        ]
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": content,
+        "stop_reason": ended,
+        "stop_sequence": None,
+        "usage": {"input_tokens": TOKENS[0], "output_tokens": TOKENS[1]},
+    }
+
+
+_ANSWERS = {"chat": _chat, "responses": _responses, "anthropic": _anthropic}
+
+# Streamed answers ---------------------------------------------------------------------------------
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+
+
+def _chat_stream(made: dict[str, Any]) -> Iterator[Event]:
+    choice = made["choices"][0]
+    message = choice["message"]
+    head = {key: made[key] for key in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk"
+
+    def chunk(delta: dict[str, Any], ended: str | None = None) -> Event:
+        return "", {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": ended}]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    for piece in _pieces(message["content"] or ""):
+        yield chunk({"content": piece})
+    for at, asked in enumerate(message.get("tool_calls", ())):
+        function = {"name": asked["function"]["name"], "arguments": ""}
+        begun = {"index": at, "id": asked["id"], "type": "function", "function": function}
+        yield chunk({"tool_calls": [begun]})
+        for piece in _pieces(asked["function"]["arguments"]):
+            yield chunk({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
+    yield chunk({}, choice["finish_reason"])
+    yield "", {**head, "choices": [], "usage": made["usage"]}
+
+
+def _responses_stream(made: dict[str, Any]) -> Iterator[Event]:
+    count = 0
+
+    def event(kind: str, **fields: Any) -> Event:
+        nonlocal count
+        count += 1
+        return kind, {"type": kind, "sequence_number": count - 1, **fields}
+
+    yield event("response.created", response={**made, "status": "in_progress", "output": []})
+    for at, item in enumerate(made["output"]):
+        yield event("response.output_item.added", output_index=at, item=item)
+        yield event("response.output_item.done", output_index=at, item=item)
+    yield event(f"response.{made['status']}", response=made)
+
+
+def _anthropic_stream(made: dict[str, Any]) -> Iterator[Event]:
+    begun = {
+        **made,
+        "content": [],
+        "stop_reason": None,
+        "usage": {**made["usage"], "output_tokens": 1},
+    }
+    yield "message_start", {"type": "message_start", "message": begun}
+    for at, block in enumerate(made["content"]):
+        is_text = block["type"] == "text"
+        empty = {**block, "text": ""} if is_text else {**block, "input": {}}
+        yield (
+            "content_block_start",
+            {"type": "content_block_start", "index": at, "content_block": empty},
+        )
+        for piece in _pieces(block["text"] if is_text else json.dumps(block["input"])):
+            delta = (
+                {"type": "text_delta", "text": piece}
+                if is_text
+                else {"type": "input_json_delta", "partial_json": piece}
+            )
+            yield (
+                "content_block_delta",
+                {"type": "content_block_delta", "index": at, "delta": delta},
+            )
+        yield "content_block_stop", {"type": "content_block_stop", "index": at}
+    ended = {"stop_reason": made["stop_reason"], "stop_sequence": None}
+    usage = {"output_tokens": made["usage"]["output_tokens"]}
+    yield "message_delta", {"type": "message_delta", "delta": ended, "usage": usage}
+    yield "message_stop", {"type": "message_stop"}
+
+
+_STREAMS = {"chat": _chat_stream, "responses": _responses_stream, "anthropic": _anthropic_stream}
