@@ -372,6 +372,7 @@ def configure(
         code=fingerprint(function) if durable else "",
         suspensions=Suspensions(),
         returns=Returns(function.function, None if checks is None else checks.result_type),
+        function=function.function,
     )
 
 

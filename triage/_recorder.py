@@ -138,6 +138,8 @@ class Recorder(Interruptible):
         if self.alert:
             self.check_open()
         session = self.session
+        if step.usage is not None:
+            step = step._replace(usage=session.limits.priced(step.usage))
         records = session.records
         # Not `with`: taken with every step, and a third of the time this way.
         lock = session.lock
@@ -171,11 +173,14 @@ class Recorder(Interruptible):
         return self._record(StateUpdated, kept)
 
     def record_usage(self, usage: Usage) -> None:
-        """Count what model calls consumed. Raises UsageError for anything but a `Usage`."""
+        """Count what model calls consumed; a cost that is not given is taken from the prices.
+
+        Raises UsageError for anything but a `Usage`.
+        """
         self.check_open()
         if not isinstance(usage, Usage):
             raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
-        self._record(UsageRecorded, usage)
+        self._record(UsageRecorded, self.session.limits.priced(usage))
 
     def count(self, usage: Usage, run_id: str) -> None:
         """As `record_usage` for a run inside this one, which must not be disturbed."""
@@ -251,6 +256,8 @@ class Recorder(Interruptible):
     def record_call_step(self, step: Step) -> int:
         """Record a call's step although the attempt may be ending; its index."""
         session = self.session
+        if step.usage is not None:
+            step = step._replace(usage=session.limits.priced(step.usage))
         with session.lock:
             seq = session.position
             index = self._count

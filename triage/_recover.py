@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn, assert_never
@@ -37,6 +37,7 @@ from .events import (
 )
 from .failures import ErrorInfo, FailureContext
 from .redact import redact
+from .taxonomy import FailureType
 
 
 @cache
@@ -45,6 +46,14 @@ def _capture() -> Callable[[BaseException], ErrorInfo]:
     from ._capture import capture
 
     return capture
+
+
+@cache
+def _nested_retries() -> Callable[[Callable[..., Any], Iterable[object]], None]:
+    """Imported with the first fault of another side, which is when retries begin to multiply."""
+    from ._retry_layers import say_used_by
+
+    return say_used_by
 
 
 # The path -----------------------------------------------------------------------------------------
@@ -59,6 +68,8 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
     diagnosis = failure.diagnosis
     if diagnosis is None:
         diagnosis = await diagnose(session, trajectory)
+    if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
+        _nested_retries()(session.config.function, session.kwargs.values())
     if session.question is not None:
         # Whoever goes on from here in another process must ask the same.
         session.add(ApprovalAsked, *asked_of(session.question))

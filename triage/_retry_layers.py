@@ -6,10 +6,14 @@ client that tries three times are nine requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from logging import getLogger
 from threading import Lock
+from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakSet
 
 from ._options import misuse
 
@@ -92,6 +96,50 @@ def say(*objects: object) -> None:
                 _said.add(key)
         if new:
             _log.warning("%s. Each retry of triage's is multiplied by these.", layer)
+
+
+def say_used_by(function: Callable[..., Any], values: Iterable[object]) -> None:
+    """As `say`, of what a function reaches and of these arguments of it; once for each function."""
+    try:
+        first = function not in _looked_at
+        _looked_at.add(function)
+    except TypeError:  # it has no hash, or cannot be referred to weakly
+        return
+    if first:
+        say(*values, *_reached(function))
+
+
+_looked_at: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def _reached(function: Any) -> Iterator[object]:
+    """What a function holds: its instance, its closure, its defaults, and the globals that it names."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        yield from function.args
+        yield from function.keywords.values()
+        function = function.func
+    if inspect.ismethod(function):
+        yield from (
+            vars(function.__self__).values() if hasattr(function.__self__, "__dict__") else ()
+        )
+        function = function.__func__
+    if not inspect.isfunction(function):
+        return
+    yield from (cell.cell_contents for cell in function.__closure__ or () if _filled(cell))
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    names = function.__code__.co_names
+    found = (function.__globals__.get(name) for name in names)
+    yield from (value for value in found if not isinstance(value, ModuleType | FunctionType))
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - asked for: an empty one raises
+    except ValueError:
+        return False
+    return True
 
 
 def _walk(objects: Iterable[object]) -> Iterator[RetryLayer]:

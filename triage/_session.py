@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ._results import Returns
     from ._suspensions import Suspensions
     from .checks import Checks, Durability
-    from .watching import Watching
     from .classifiers.base import Classifier
     from .limits import Limits
     from .policy import FailurePolicy
     from .stores.base import Store
+    from .watching import Watching
 
 
 LOOK_EVERY = 4
@@ -44,9 +44,11 @@ class Config(NamedTuple):
 
     parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
     around the attempts and no observer listens. watch: the limits, where one must be looked at with
-    each event. busy: there are observers or there is a limit to watch. durable: the store outlives
-    this process. code: fingerprint of the function where it does, else empty. suspensions: the runs
-    that wait in this process. returns: what a result is declared to be.
+    each event. busy: there are observers or there is a limit to watch. watching: what is done about
+    loops, as `Checks.watch`. first_look: steps of an attempt before they are looked at. durable: the
+    store outlives this process. code: fingerprint of the function where it does, else empty.
+    suspensions: the runs that wait in this process. returns: what a result is declared to be.
+    function: what is run.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Config(NamedTuple):
     code: str
     suspensions: Suspensions
     returns: Returns
+    function: Callable[..., Any]
 
 
 class Session:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ._options import check_count, check_number, check_word, misuse
 from .actions import Action, Replan, Resume, Retry, Rollback
@@ -16,6 +17,9 @@ from .diagnosis import Diagnosis, Evidence
 from .failures import FailureContext
 from .steps import Usage
 from .taxonomy import Cause, FailureType, Level, Severity
+
+if TYPE_CHECKING:
+    from .prices import Prices
 
 _FROM_1 = (
     "attempts", "attempts_per_type", "steps", "tool_calls", "input_tokens", "output_tokens",
@@ -56,7 +60,7 @@ class Limits:
     known does not count.
     on_limit: what is done when one is reached: `"escalate"` (default); `"suspend"`, which asks a
     person, whose `approve()` allows the same amount once more; or a strategy, whose answer is taken
-    once for each limit.
+    once for each limit. prices: what model calls cost where nobody said it; None: the list prices.
 
     Every field has a count from 1 (from 0 for the five kinds of actions) or a finite number above
     0. Raises UsageError, which names the field, for anything else.
@@ -84,6 +88,7 @@ class Limits:
     tokens: int | None = None
     cost_usd: float | None = None
     on_limit: OnLimit = "escalate"
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         for least, names in ((1, _FROM_1), (0, _FROM_0)):
@@ -96,6 +101,11 @@ class Limits:
                 check_number(field, getattr(self, name), unit, above=True, remedy=_OPEN)
         if self.calls_per_tool is not None:
             object.__setattr__(self, "calls_per_tool", _by_tool(self.calls_per_tool))
+        if self.prices is not None:
+            from .prices import Prices
+
+            if not isinstance(self.prices, Prices):
+                raise misuse("Limits.prices", self.prices, "a Prices", "write Prices({name: (…)})")
         if not callable(self.on_limit):
             check_word("Limits.on_limit", self.on_limit, ("escalate", "suspend"))
 
@@ -111,6 +121,13 @@ class Limits:
             and self.tokens is None
             and self.cost_usd is None
         )
+
+    def priced(self, usage: Usage) -> Usage:
+        """The usage with its cost in US dollars, where its model has a known price."""
+        if usage.cost_usd is not None or usage.model is None:
+            return usage
+        cost = (self.prices or _listed()).cost(usage)
+        return usage if cost is None else usage._replace(cost_usd=cost)
 
     def raised(self, grants: Mapping[str, int]) -> Limits:
         """These limits, with the amount of each named one allowed so many times more."""
@@ -265,6 +282,14 @@ class Limits:
         allowed = elapsed + left if self.seconds is None else self.seconds
         waiting = f"; waiting another {_amount(delay)} s would pass it" if delay else ""
         return _reached(context.diagnosis, "seconds", elapsed, allowed, waiting)
+
+
+@cache
+def _listed() -> Prices:
+    """Read with the first usage that has a model and no cost."""
+    from .prices import Prices
+
+    return Prices()
 
 
 def delay_of(action: Action) -> float:
