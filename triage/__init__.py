@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from .observers import LoggingObserver, Observer
     from .policy import FailurePolicy
     from .prices import Price, Prices
+    from .reports import ErrorReporter, Report
     from .state import RunState, fold
     from .steps import Step, Trajectory, Usage
     from .stores import MemoryStore, Store
@@ -133,6 +134,7 @@ _HOMES = {
     "observers": ("LoggingObserver", "Observer"),
     "policy": ("FailurePolicy",),
     "prices": ("Price", "Prices"),
+    "reports": ("ErrorReporter", "Report"),
     "state": ("RunState", "fold"),
     "steps": ("Step", "Trajectory", "Usage"),
     "stores": ("MemoryStore", "Store"),
@@ -167,6 +169,7 @@ __all__ = [
     "Effect",
     "Environment",
     "ErrorInfo",
+    "ErrorReporter",
     "Escalate",
     "Event",
     "Evidence",
@@ -193,6 +196,7 @@ __all__ = [
     "RecoveryAction",
     "Redactor",
     "Replan",
+    "Report",
     "Restarted",
     "ResultLost",
     "Resume",

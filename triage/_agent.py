@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
-from ._call import Function, fingerprint, read_function
-from ._env import SYSTEM, Environment
+from ._call import read_function
+from ._configure import configure, joined
+from ._env import Environment
 from ._loop import begin, check_run_id, go_on, run_loop, stream_loop
 from ._recorder import current
-from ._results import Returns
-from ._session import LOOK_EVERY, Config, Session
-from ._suspensions import Suspensions
+from ._session import Config, Session
 from .checks import Checks, Durability
 from .errors import UsageError
 from .events import Event
 from .limits import Limits
-from .observers import Observer, checked
+from .observers import Observer
 from .stores.base import Store
 
 if TYPE_CHECKING:
@@ -124,7 +121,7 @@ class Agent(Generic[T]):
             classifier=classifier,
             limits=limits,
             store=store,
-            checks=_joined(checks, verify, result_type),
+            checks=joined(checks, verify, result_type),
             durability=durability,
             observers=observers,
             name=name,
@@ -228,7 +225,7 @@ class Agent(Generic[T]):
         """
         from ._resume import resume
 
-        return cast("T", await resume(self._config, self._function, token, action, kwargs))
+        return cast("T", await resume(self._kept(), self._function, token, action, kwargs))
 
     async def recover(
         self, run_id: str, *, task: Any = _UNSET, force: bool = False, **kwargs: Any
@@ -247,7 +244,7 @@ class Agent(Generic[T]):
         from ._reopen import UNSET, reopen
 
         given = UNSET if task is _UNSET else task
-        found = await reopen(self._config, self._function, run_id, kwargs, task=given, force=force)
+        found = await reopen(self._kept(), self._function, run_id, kwargs, task=given, force=force)
         return cast("T", found)
 
     async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
@@ -280,106 +277,27 @@ class Agent(Generic[T]):
     def _session(
         self, task: Any, kwargs: dict[str, Any], run_id: str | None, config: Config | None = None
     ) -> Session:
-        self._check(kwargs, run_id)
+        # As `_check`, which would be one call more of each run.
+        if kwargs or self._function.wanted:
+            self._function.check(kwargs)
+        if run_id is not None:
+            check_run_id(run_id)
         return Session(config or self._config, task, kwargs, run_id, current.get())
+
+    def _kept(self) -> Config:
+        """The options of a run that is gone on with here: in an attempt, those of a run inside it."""
+        outer = current.get()
+        if outer is None:
+            return self._config
+        from ._children import kept_as_safely
+
+        return kept_as_safely(self._config, self._function, outer)
 
     def _check(self, kwargs: dict[str, Any], run_id: str | None) -> None:
         if kwargs or self._function.wanted:
             self._function.check(kwargs)
         if run_id is not None:
             check_run_id(run_id)
-
-
-def _joined(checks: Checks | None, verify: Any, result_type: Any) -> Checks | None:
-    """`checks` with its short forms put in. UsageError where both say the same thing."""
-    if verify is None and result_type is None:
-        _expect("checks", checks, Checks)
-        return checks
-    _expect("checks", checks, Checks)
-    base = checks or Checks()
-    for name, value in (("verify", verify), ("result_type", result_type)):
-        if value is not None and getattr(base, name) is not None:
-            raise UsageError(f"{name} is given to Agent and to Checks; give it once")
-    return replace(
-        base,
-        verify=base.verify if verify is None else verify,
-        result_type=base.result_type if result_type is None else result_type,
-    )
-
-
-def _expect(field: str, value: object, *kinds: type) -> None:
-    if value is not None and not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise UsageError(f"Agent({field}=…) must be {wanted} or None, not {type(value).__name__}")
-
-
-def configure(
-    function: Function,
-    *,
-    policy: Any,
-    classifier: Any,
-    limits: Any,
-    store: Any,
-    checks: Checks | None,
-    durability: Any,
-    observers: Any,
-    name: Any,
-    env: Any,
-) -> Config:
-    """The options of an agent, checked and completed."""
-    if policy is not None:
-        from .policy import FailurePolicy
-
-        _expect("policy", policy, FailurePolicy)
-    if classifier is not None:
-        from .classifiers._consult import check_classifier
-
-        check_classifier("Agent(classifier=…)", classifier)
-    _expect("limits", limits, Limits)
-    _expect("durability", durability, Durability)
-    _expect("name", name, str)
-    if env is not None and not isinstance(env, Environment):
-        raise UsageError(f"Agent(environment=…) is no Environment: {type(env).__name__}")
-    limits = limits or Limits()
-    listening = checked(observers)
-    kept = _store(store)
-    # A third party's store is taken for a durable one unless it says otherwise.
-    durable = bool(getattr(kept, "durable", True))
-    watch = checks is None or checks.watch
-    timed = any(
-        seconds is not None
-        for seconds in (limits.seconds, limits.attempt_seconds, limits.stall_seconds)
-    )
-    return Config(
-        name=name or function.name,
-        policy=policy,
-        classifier=classifier,
-        limits=limits,
-        store=kept,
-        checks=checks,
-        durability=durability or Durability(),
-        observers=listening,
-        env=env or SYSTEM,
-        parameters=None
-        if function.known is None
-        else function.known | {injected for injected, _ in function.injected},
-        plain=not (timed or limits.watches or listening) and function.kind == "async",
-        watch=limits if limits.watches else None,
-        busy=limits.watches or bool(listening),
-        watching=watch,
-        first_look=LOOK_EVERY if watch else math.inf,
-        durable=durable,
-        code=fingerprint(function) if durable else "",
-        suspensions=Suspensions(),
-        returns=Returns(function.function, None if checks is None else checks.result_type),
-        function=function.function,
-    )
-
-
-def _store(store: Any) -> Store:
-    from .stores import open_store
-
-    return open_store(store)
 
 
 @overload

@@ -198,7 +198,7 @@ async def cancel(store: Store, run_id: str, *, now: float) -> None:
 
     Raises UnknownRun, and RunOver for a run that has ended.
     """
-    claim = await store.claim(run_id, lease_s=LEASE_S, force=True)
+    claim = await store.claim(run_id, lease_s=LEASE_S, force=True, revive=True)
     events = await store.read(run_id)
     await _write(store, run_id, [(RunFinished, "cancelled")], claim, now)
     if any(isinstance(event, CallStarted) and event.run is not None for event in events):

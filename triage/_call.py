@@ -11,7 +11,7 @@ from contextvars import Context, copy_context
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
-from ._interrupt import out_of_time
+from ._interrupt import current_task, out_of_time
 from ._recorder import current
 from ._run import Run
 from .diagnosis import Diagnosis
@@ -184,28 +184,14 @@ class Refused(Exception):
 def invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> Awaitable[Any]:
     """One attempt at the function, to be awaited: its result, or what it raises."""
     if run.session.config.plain:
-        run.owner = _current_task()
+        run.owner = current_task()
     if run.owner is not None:
+        run.enter_task(run.owner)
         filled = arguments(function, run, kwargs)
         return function.function(run.session.task, **filled)  # type: ignore[no-any-return] # an async function's
     if function.kind == "generator":
         return _items(function, run, kwargs)
     return _surrounded(function, run, kwargs)
-
-
-def _current_task() -> Any:
-    """The task that runs now, by which a plain attempt is interrupted; None outside of asyncio."""
-    try:
-        return _of_asyncio()()
-    except RuntimeError:
-        return None
-
-
-@cache
-def _of_asyncio() -> Callable[[], Any]:
-    from asyncio import current_task
-
-    return current_task
 
 
 async def _items(function: Function, run: Run, kwargs: Mapping[str, Any]) -> list[Any]:
@@ -337,20 +323,25 @@ async def _next(generator: Any, run: Run) -> Any:
 
 
 async def end(run: Run) -> None:
-    """Close the attempt, after unsafe calls that it left running have been recorded."""
+    """Close the attempt, after unsafe calls that it left running have been recorded.
+
+    Raises the cancellation from outside that came together with an interrupt.
+    """
+    run.leave()
     if run.interrupt is None and run.scope is not None and run.scope.cancel_called:
         run.interrupt = out_of_time(run.session)
     if run.calls_open:
         await run.settle(UNSTOPPABLE_GRACE)
     run.close()
-    if run.cancelled and run.owner is not None and run.owner.uncancel():
-        run.cancelled = False  # somebody else has cancelled it too: theirs is the last word
+    if run.interrupt is not None:
+        await run.give_way()
 
 
 def sort(run: Run, error: BaseException) -> None:
     """Raise `Failed` from what an interrupted function raised; let everything else pass.
 
-    Cancellation from outside, KeyboardInterrupt and their like are never a failure.
+    Cancellation from outside, KeyboardInterrupt and their like are never a failure; nor is the
+    interrupt of a run around this one.
     """
     if isinstance(error, AttemptInterrupted) or (
         isinstance(error, BaseExceptionGroup)
@@ -358,19 +349,28 @@ def sort(run: Run, error: BaseException) -> None:
         and error.split((AttemptInterrupted, Exception))[1] is None
     ):
         if run.interrupt is None and isinstance(error, AttemptInterrupted):
+            if _of_outer(run, error):
+                return
             run.interrupt = error.diagnosis
         raise Failed from error
-    if run.interrupt is not None and (isinstance(error, Exception) or _ours(run, error)):
+    if run.interrupt is not None and (isinstance(error, Exception) or _is_cancelled(error)):
         raise Failed from error
 
 
-def _ours(run: Run, error: BaseException) -> bool:
-    """Whether it is the cancellation by which this attempt was interrupted."""
-    if not run.cancelled:
-        return False
-    from asyncio import CancelledError
+def _of_outer(run: Run, error: AttemptInterrupted) -> bool:
+    outer = run.session.parent
+    while outer is not None:
+        if outer.interrupt is error.diagnosis:
+            return True
+        outer = outer.session.parent
+    return False
 
-    return isinstance(error, CancelledError)
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is a cancellation; nobody else's but ours, or `end` would not have come back."""
+    import anyio
+
+    return isinstance(error, anyio.get_cancelled_exc_class())
 
 
 def passes(error: Exception) -> bool:

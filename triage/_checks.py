@@ -187,6 +187,7 @@ async def _verified(verifier: Any, result: Any) -> None:
         raise Refused(verdict)
     reason = objection(verifier, verdict)
     if reason is not None:
+        reason = redact(reason[:1000])
         quoted = json.dumps(reason[:300], ensure_ascii=False)
         raise Refused(
             Diagnosis(
@@ -194,7 +195,7 @@ async def _verified(verifier: Any, result: Any) -> None:
                 cause=Cause.CHECK_FAILED,
                 evidence=(Evidence(f"check:{name}", reason[:300]),),
                 user_message="The answer did not pass its check.",
-                technical_details=f"{name} refused the result: {reason[:1000]}",
+                technical_details=f"{name} refused the result: {reason}",
                 hint=f"The result was refused by a check that says: {quoted}.",
                 classifier="checks",
             )

@@ -6,13 +6,14 @@ a journal of its own, so that one that was cut off goes on, and what it did is k
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from ._answers import waits_for
 from ._attempts import Next, count_in_parent
-from ._call import Function
+from ._call import Function, fingerprint
 from ._guarding import Guarded
 from ._inside import inside
 from ._loop import Restarted, begin, go_on, run_loop, stream_loop, unbroken
@@ -121,8 +122,10 @@ class Inner:
             else:
                 return await self._goes_on(session, start)
         session = opened(self._config, self._function, events, self._kwargs, self._task)
-        waits = asked is not None
-        cancelled = await unbroken(own(session, events, at_once=True, asks_anew=waits))
+        # Whether its workers die of it is counted for the outer run.
+        cancelled = await unbroken(
+            own(session, events, at_once=True, asks_anew=asked is not None, force=True)
+        )
         return await self._goes_on(session, taken_over(session, cancelled))
 
     async def _goes_on(self, session: Session, start: Awaitable[Next]) -> Any:
@@ -220,6 +223,7 @@ async def run_inside(
     run_id: str | None,
 ) -> Any:
     """`Agent.run` in an attempt of another run: the result, known or reached now."""
+    config = kept_as_safely(config, function, run)
     begun = await _begin(run, config, task, kwargs, run_id)
     if begun is None:
         session = Session(config, task, kwargs, run_id, run)
@@ -239,11 +243,12 @@ async def run_inside(
 
 async def stream_inside(
     run: Recorder, config: Config, function: Function, task: Any, kwargs: Mapping[str, Any]
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any]:
     """`Agent.stream` in an attempt of another run; one that goes on gives its items at its end."""
     if function.kind != "generator":
         yield await run_inside(run, config, function, task, kwargs, None)
         return
+    config = kept_as_safely(config, function, run)
     begun = await _begin(run, config, task, kwargs, None)
     if isinstance(begun, Reused):
         for item in begun.result:
@@ -258,7 +263,10 @@ async def stream_inside(
             stream = inner.items()
         async with aclosing(stream):
             async for item in stream:
-                items = [] if isinstance(item, Restarted) else [*items, item]
+                if isinstance(item, Restarted):
+                    items.clear()
+                else:
+                    items.append(item)
                 yield item
     except BaseException as error:
         if inner is not None:
@@ -266,6 +274,17 @@ async def stream_inside(
         raise
     if inner is not None:
         await inner.finished(items)
+
+
+def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
+    """The options of an agent whose runs inside this one must lose and show no more than this one."""
+    outer = run.session.config
+    if outer.redactor is not None and config.durability.redact is True:
+        durability = replace(config.durability, redact=outer.redactor)
+        config = config._replace(durability=durability, redactor=outer.redactor)
+    if config.durable or not outer.durable:
+        return config
+    return config._replace(store=outer.store, durable=True, code=fingerprint(function))
 
 
 async def _begin(

@@ -91,6 +91,12 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
     from .policy import FailurePolicy
 
     action = await FailurePolicy(default=wanted).dispatch(context._replace(diagnosis=breach))
+    # It goes beyond this limit, and beyond no other.
+    beyond = session.limits.raised({name: 1})
+    other = beyond.allows(action, context._replace(diagnosis=breach, seconds_left=None))
+    if other is not None:
+        reason = f"{reason}; {action.kind} refused: {other.evidence[0].text}"
+        return Decision(Escalate(reason), "limits", reason)
     return _gated(session, context, action, by)
 
 

@@ -6,11 +6,16 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+from ._journal import record_of
+from ._tool import calling
 from .errors import AttemptInterrupted, AttemptOver
 from .events import WatchNoticed
 from .observers import logger
+from .state import is_call
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,9 +24,11 @@ if TYPE_CHECKING:
 
     from ._session import Session
     from .diagnosis import Diagnosis
+    from .limits import Limits
+    from .steps import Step
 
 GRACE = 5.0
-"""Seconds an interrupted attempt has to stop before it is reported as one that goes on."""
+"""Seconds an interrupted attempt has to stop before it is reported as one that goes on, and told again."""
 
 
 class Interruptible:
@@ -35,17 +42,26 @@ class Interruptible:
     over = False
     interrupt: Diagnosis | None = None
     scope: anyio.CancelScope | None = None
-    # Without a scope under asyncio: the task the attempt runs in, and whether it was cancelled from here.
+    # Under asyncio: the task the attempt runs in, and how many cancellations others had asked of it
+    # before. owner: that task where there is no scope; cancelled: how often it was cancelled from here.
     owner: asyncio.Task[Any] | None = None
-    cancelled = False
+    cancelled = 0
+    _task: asyncio.Task[Any] | None = None
+    _asked = 0
     # Unsafe calls now running, and who waits for the last of them.
     calls_open = 0
     _settled: threading.Event | None = None
     _held_deadline = 0.0
     _thread = 0
     _in_loop: Callable[[Callable[[], object]], None]
+    # The limits that a recording is held against; calls that run and are not counted yet, by tool.
+    _watch: Limits | None = None
+    _running: dict[str, int] | None = None
+    # The attempts of runs inside this one.
+    _inside: WeakSet[Interruptible] | None = None
     # Reports an attempt that does not stop.
     _unstopped: threading.Timer | None = None
+    _reported = False
 
     def check_open(self) -> None:
         """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
@@ -59,10 +75,18 @@ class Interruptible:
         if self.interrupt is None:
             if not self._expired():
                 return
-            self.interrupt = out_of_time(self.session)
-        if self.owner is not None and not self.calls_open:
-            self._cancel_owner(self.owner)  # what was raised before did not end it
-        raise AttemptInterrupted(self.interrupt)
+            self.stop(out_of_time(self.session))
+        elif self.owner is not None and not self.calls_open:
+            self._cancel()  # what was raised before did not end it
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Raise `AttemptInterrupted` after an interrupt.
+
+        Not within a call while one with an effect runs, as that one is finished first.
+        """
+        if self.interrupt is not None and (not self.calls_open or calling.get() is None):
+            raise AttemptInterrupted(self.interrupt)
 
     def _expired(self) -> bool:
         """Whether the attempt's time is over, asked from any thread."""
@@ -79,15 +103,21 @@ class Interruptible:
         Unsafe calls that are running are waited for before anything is cancelled. An attempt that goes
         on all the same is reported after `GRACE` seconds, and waited for.
         """
-        if self.interrupt is not None or self.over:
-            return
-        self.interrupt = diagnosis
-        self.alert = True
-        self._unstopped = threading.Timer(GRACE, self._report_unstopped)
-        self._unstopped.daemon = True
-        self._unstopped.start()
+        with self.session.lock:
+            if self.interrupt is not None or self.over:
+                return
+            self.interrupt = diagnosis
+            self.alert = True
+            reminder = self._reminder()
+        reminder.start()
         if not self.calls_open:
             self._cancel()
+
+    def enter_task(self, task: asyncio.Task[Any] | None) -> None:
+        """Tell the attempt in which task of asyncio it runs, None for trio."""
+        self._task = task
+        if task is not None:
+            self._asked = task.cancelling()
 
     def enter_scope(self, scope: anyio.CancelScope) -> None:
         """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
@@ -97,35 +127,84 @@ class Interruptible:
         from ._worker import scheduler
 
         self._in_loop = scheduler()
+        self.enter_task(current_task())
+        if self.interrupt is not None and not self.calls_open:
+            scope.cancel()  # it came between two steps of a stream
 
     def _cancel(self) -> None:
-        if self.scope is None:
-            if self.owner is not None and not _runs_in(self.owner):
-                self._cancel_owner(self.owner)
-            return
-        # A scope may only be touched in its own thread.
-        if threading.get_ident() == self._thread:
+        """Cancel the attempt where it waits, unless it is over, or in an unsafe call, by then."""
+        if self.scope is not None:
+            # A scope may only be touched in its own thread.
+            if threading.get_ident() == self._thread:
+                self.scope.cancel()
+            else:
+                self._in_loop(self._cancel_scope)
+        elif self.owner is not None:
+            # Not at once: mostly what is raised here ends it, and then nothing is left to cancel.
+            with suppress(RuntimeError):  # its loop has ended
+                self.owner.get_loop().call_soon_threadsafe(self._cancel_owner)
+
+    def _cancel_scope(self) -> None:
+        if self.scope is not None and not (self.over or self.calls_open):
             self.scope.cancel()
-        else:
-            self._in_loop(self.scope.cancel)
 
-    def _cancel_owner(self, owner: asyncio.Task[Any]) -> None:
-        """Cancel the attempt's task where it waits, unless the attempt is over by then."""
+    def _cancel_owner(self) -> None:
+        if self.owner is not None and not (self.over or self.calls_open):
+            self.cancelled += 1
+            self.owner.cancel()
 
-        def cancel() -> None:
-            if not (self.over or self.cancelled):
-                self.cancelled = True
-                owner.cancel()
+    def check_call(self, tool: str) -> None:
+        """Before a call runs: raise `AttemptInterrupted` where it would go over a limit.
 
-        with suppress(RuntimeError):  # its loop has ended
-            owner.get_loop().call_soon_threadsafe(cancel)
+        Those that run at the same time count. No call begins within one after an interrupt.
+        """
+        if self.interrupt is not None:
+            raise AttemptInterrupted(self.interrupt)
+        if self._watch is None:
+            return
+        session = self.session
+        state = session.state
+        with session.lock:
+            running = {} if self._running is None else self._running
+            breach = self._watch.before_call(
+                tool,
+                state.tool_calls + sum(running.values()),
+                state.calls_per_tool.get(tool, 0) + running.get(tool, 0),
+            )
+            if breach is None:
+                running[tool] = running.get(tool, 0) + 1
+                self._running = running
+        if breach is not None:
+            self.stop(breach)
+            raise AttemptInterrupted(breach)
+
+    def has_inside(self, inner: Interruptible) -> None:
+        """An attempt of a run inside this one begins."""
+        with self.session.lock:
+            if self._inside is None:
+                self._inside = WeakSet()
+            self._inside.add(inner)
+
+    @property
+    def recorded(self) -> int:
+        """How much was recorded, by the runs inside this one too: another number after each recording."""
+        with self.session.lock:
+            inner = () if self._inside is None else tuple(self._inside)
+        return self.session.position + sum(one.recorded for one in inner)
+
+    def count_off(self, step: Step) -> None:
+        """A call that `check_call` has let run is recorded."""
+        began = step.metadata is not None and is_call(step) and not step.metadata.get("replayed")
+        if began and self._running is not None and step.tool_called is not None:
+            self._running[step.tool_called] -= 1
 
     def unsafe_begun(self) -> None:
         """An unsafe call begins: the attempt's deadline waits until it has ended."""
         with self.session.lock:
             self.calls_open += 1
             first = self.calls_open == 1
-        if first and self.scope is not None and threading.get_ident() == self._thread:
+        held = bool(self._held_deadline)
+        if first and not held and self.scope is not None and threading.get_ident() == self._thread:
             self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
         if self.session.parent is not None:
             self.session.parent.unsafe_begun()
@@ -139,21 +218,52 @@ class Interruptible:
             last = not self.calls_open
         if not last:
             return
-        if self._held_deadline and self.scope is not None:
-            self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
-            # Asked for, because trio looks at a deadline that has passed only when it is asked.
-            if self.interrupt is None and self.scope.cancel_called:
-                self.interrupt = out_of_time(self.session)
+        if self._held_deadline:
+            # A scope may only be touched in its own thread.
+            if threading.get_ident() == self._thread:
+                self._release_deadline()
+            else:
+                self._in_loop(self._release_deadline)
         if self.interrupt is not None:
             self._cancel()
         if self._settled is not None:
             self._settled.set()
 
+    def _release_deadline(self) -> None:
+        if self.scope is None or self.calls_open:
+            return
+        self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
+        # Asked for, because trio looks at a deadline that has passed only when it is asked.
+        if self.scope.cancel_called:
+            self.stop(out_of_time(self.session))
+
     def close(self) -> None:
         """The attempt is over: nothing is recorded from now on."""
-        self.over = self.alert = True
-        if self._unstopped is not None:
-            self._unstopped.cancel()
+        with self.session.lock:
+            self.over = self.alert = True
+            if self._unstopped is not None:
+                self._unstopped.cancel()
+
+    def leave(self) -> None:
+        """The function has ended: its task is not cancelled any more, and what was asked of it is taken
+        back.
+        """
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            for _ in range(self.cancelled):
+                owner.uncancel()
+
+    async def give_way(self) -> None:
+        """Raise the cancellation from outside that came together with an interrupt.
+
+        The agent or the event loop may have taken it for ours, and it has the last word.
+        """
+        import anyio.lowlevel
+
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        task = self._task
+        if task is not None and task.cancelling() > self._asked:
+            raise anyio.get_cancelled_exc_class()
 
     async def settle(self, grace: float) -> None:
         """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
@@ -165,26 +275,51 @@ class Interruptible:
         if self.calls_open:
             await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
 
-    def _report_unstopped(self) -> None:
-        """Say that the interrupted attempt goes on all the same; it is awaited, never abandoned."""
-        if self.over:
-            return
-        logger.warning(
-            "run %s: attempt %d was interrupted %g seconds ago and has not stopped; it is waited for",
-            self.session.run_id, self.number, GRACE,
-        )  # fmt: skip
-        text = f"not stopped {GRACE:g} seconds after its interrupt"
-        self.session.add(WatchNoticed, self.number, "unstopped", "watch.interrupt", text)
+    def _reminder(self) -> threading.Timer:
+        # A thread's, as the event loop may be what the agent holds up.
+        reminder = self._unstopped = threading.Timer(GRACE, self._remind)
+        reminder.daemon = True
+        return reminder
+
+    def _remind(self) -> None:
+        """It goes on although interrupted: say so once, and cancel it again; it is never abandoned."""
+        session = self.session
+        seq, text = None, ""
+        with session.lock:
+            if self.over:
+                return
+            reminder = self._reminder()
+            if not self._reported:
+                self._reported = True
+                seq = session.position
+                text = f"not stopped {GRACE:g} seconds after its interrupt"
+                if self.calls_open:
+                    text += ": a call with an effect is finished first"
+                fields = (self.number, "unstopped", "watch.interrupt", text)
+                session.records += record_of(WatchNoticed, session.time(), fields)
+        reminder.start()
+        if not self.calls_open:
+            self._cancel()
+        if seq is not None:
+            logger.warning(
+                "run %s: attempt %d has %s; it is waited for", session.run_id, self.number, text
+            )
+            session.tell(seq)
 
 
-def _runs_in(task: asyncio.Task[Any]) -> bool:
-    """Whether this code runs in that task, so that raising ends it."""
-    import asyncio
-
+def current_task() -> asyncio.Task[Any] | None:
+    """The task of asyncio that runs now; None under trio, and in a thread of its own."""
     try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # a thread of its own
-        return False
+        return _of_asyncio()()
+    except RuntimeError:
+        return None
+
+
+@cache
+def _of_asyncio() -> Callable[[], asyncio.Task[Any] | None]:
+    from asyncio import current_task
+
+    return current_task
 
 
 def out_of_time(session: Session) -> Diagnosis:

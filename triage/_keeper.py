@@ -15,10 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
+from ._cut import HEAVY, leaving, weight_of
 from ._journal import WIDTH, event_at
-from ._redact_events import redacted
 from .errors import StaleWriter, UsageError
-from .events import RunFinished, RunSuspended
+from .events import Event, RunFinished, RunSuspended
 from .observers import logger
 from .stores._lane import Waiter, waiter, wake
 
@@ -74,16 +74,12 @@ class Keeper:
 
     def pump(self) -> None:
         """Hand what is new to the store, unless a batch is on its way; that one's end does it then."""
-        lock = self._lock
-        lock.acquire()  # not `with`: taken with every step, and a third of the time this way
-        try:
+        with self._lock:
             start, stop = self.flushed, len(self._records) // WIDTH
             self._wanted = stop
             if self._on_its_way or start >= stop:
                 return
             going = self._on_its_way = self.error is None
-        finally:
-            lock.release()
         run_id, records = self.run_id, self._records
         first = start if going else stop - 1
         batch = [event_at(run_id, records, seq) for seq in range(first, stop)]
@@ -91,21 +87,28 @@ class Keeper:
         self.over = batch[-1].__class__ in _LAST
         if not going:
             return
-        done = partial(self._done, stop)
+        weights = [weight_of(event) for event in batch]
+        if sum(weights) > HEAVY:
+            # To look through it for secrets takes its time: no event loop should stand still meanwhile.
+            hand_over = partial(self._hand_over, batch, weights, start)
+            threading.Thread(target=hand_over, name="triage-heavy").start()
+        else:
+            self._hand_over(batch, weights, start)
+
+    def _hand_over(self, batch: list[Event], weights: list[int], start: int) -> None:
+        done = partial(self._done, start + len(batch))
         try:
             redactor = self.redactor
-            if redactor is not None:
-                batch = [redacted(event, redactor) for event in batch]
+            given = [leaving(*each, redactor) for each in zip(batch, weights, strict=True)]
             self.store.submit(
-                run_id, batch, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
+                self.run_id, given, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
             )
         except Exception as error:  # noqa: BLE001 - a store that refuses is one that fails
             done(error)
 
     def _done(self, stop: int, error: BaseException | None) -> None:
         """A batch has been stored, or has not; called in the store's thread."""
-        self._lock.acquire()
-        try:
+        with self._lock:
             self._on_its_way = False
             if error is None:
                 self.flushed = stop
@@ -121,14 +124,17 @@ class Keeper:
                     else:
                         _wake(entry[1])
             more = self._wanted > stop
-        finally:
-            self._lock.release()
+        if error is not None:
+            self._tell(error)
         if more:
             self.pump()
 
     def _fail(self, error: BaseException) -> None:
-        self.error = error
+        # In this order: another thread that sees the error has to know what it means.
         self.detached = not self.required and not isinstance(error, StaleWriter)
+        self.error = error
+
+    def _tell(self, error: BaseException) -> None:
         if self.detached:
             logger.error("run %s goes on without its store", self.run_id, exc_info=error)
 

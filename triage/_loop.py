@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +18,11 @@ from .diagnosis import Diagnosis
 from .errors import StaleWriter, UsageError
 from .events import EXACT, RunFinished
 from .observers import logger
+from .redact import redacting
 
 if TYPE_CHECKING:
     from ._keeper import Keeper
+    from ._redactor import Redactor
     from .stores.base import Store
 
 
@@ -40,8 +42,20 @@ class Restarted(NamedTuple):
     action: Action
 
 
-async def run_loop(session: Session, function: Function, start: Next | None = None) -> Any:
-    """Run to the end: the checked result, or the error that ends the run."""
+def run_loop(
+    session: Session, function: Function, start: Next | None = None
+) -> Coroutine[Any, Any, Any]:
+    """Run to the end, to be awaited: the checked result, or the error that ends the run."""
+    loop = _run_loop(session, function, start)
+    return loop if session.config.redactor is None else _redacting(session.config.redactor, loop)
+
+
+async def _redacting(redactor: Redactor, work: Coroutine[Any, Any, Any]) -> Any:
+    with redacting(redactor):
+        return await work
+
+
+async def _run_loop(session: Session, function: Function, start: Next | None) -> Any:
     run = first_attempt(session) if start is None else next_attempt(session, start)
     outside = current.get()
     try:
@@ -57,7 +71,7 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
                     raise
                 finally:
                     current.set(outside)
-                if run.calls_open or run.scope is not None or run.cancelled:
+                if run.alert or run.calls_open:
                     await end(run)
                 run.over = run.alert = True
                 if run.interrupt is not None:
@@ -81,8 +95,15 @@ async def run_loop(session: Session, function: Function, start: Next | None = No
         raise
 
 
-async def go_on(session: Session, function: Function, start: Awaitable[Next | None]) -> Any:
+def go_on(
+    session: Session, function: Function, start: Awaitable[Next | None]
+) -> Coroutine[Any, Any, Any]:
     """`run_loop` once `start` has done what comes first; a run that it leaves is given back too."""
+    work = _go_on(session, function, start)
+    return work if session.config.redactor is None else _redacting(session.config.redactor, work)
+
+
+async def _go_on(session: Session, function: Function, start: Awaitable[Next | None]) -> Any:
     try:
         following = await start
     except Exception:
@@ -110,8 +131,30 @@ async def _checked(session: Session, run: Run, result: Any) -> Any:
     return await check(session.config.checks, run, result)
 
 
-async def stream_loop(session: Session, function: Function) -> AsyncIterator[Any]:
+def stream_loop(session: Session, function: Function) -> AsyncGenerator[Any]:
     """As `run_loop`, with the items as they come, and `Restarted` before those of a new attempt."""
+    loop = _stream_loop(session, function)
+    if session.config.redactor is None:
+        return loop
+    return _stream_redacting(session.config.redactor, loop)
+
+
+async def _stream_redacting(redactor: Redactor, items: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
+    """The items; nothing of it is in force for whoever takes them."""
+    try:
+        while True:
+            with redacting(redactor):
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+            yield item
+    finally:
+        with redacting(redactor):
+            await items.aclose()
+
+
+async def _stream_loop(session: Session, function: Function) -> AsyncGenerator[Any]:
     run = first_attempt(session)
     checks = session.config.checks
     try:

@@ -13,7 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 MARK = "$triage"
 MAX_DEPTH = 64
@@ -37,6 +40,19 @@ def foreign() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     import uuid
 
     return (dt.datetime, dt.date, dt.time), (uuid.UUID, decimal.Decimal, pathlib.PurePath)
+
+
+@cache
+def _length_of_time() -> Any:
+    import datetime as dt
+
+    return dt.timedelta
+
+
+def duration(value: timedelta) -> str:
+    """A length of time as ISO 8601 says it, to the microsecond: `P1DT7200.000000S` is 26 hours."""
+    sign, size = ("-", -value) if value.days < 0 else ("", value)
+    return f"{sign}P{size.days}DT{size.seconds}.{size.microseconds:06d}S"
 
 
 class Loss:
@@ -183,6 +199,8 @@ class _Encoder:
         dates, texts = foreign()
         if isinstance(value, dates):
             return value.isoformat()
+        if isinstance(value, _length_of_time()):
+            return duration(value)
         if isinstance(value, texts):
             return str(value)
         if is_dataclass(value) and not isinstance(value, type):

@@ -12,9 +12,9 @@ from ._interrupt import Interruptible
 from ._journal import STEP, WIDTH
 from ._plain import plain
 from ._serde import exact
-from ._session import LOOK_EVERY
+from ._session import FIRST_LOOK
 from .diagnosis import Diagnosis
-from .errors import AttemptInterrupted, UsageError
+from .errors import UsageError
 from .events import (
     CompensatorRegistered,
     StateUpdated,
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from .failures import Attempt, ErrorInfo
 
 
+LOOK_EVERY = 6
+"""Steps of an attempt between two looks at them, while nothing was seen."""
+WHOLE_FROM = 16
+"""The step from which on each one goes through the detectors."""
+_BACK = (WIDTH, 2 * WIDTH, 3 * WIDTH)
+"""How far before a step the three events before it have theirs, if they are steps."""
+
+
 class Recorder(Interruptible):
     """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
 
@@ -43,6 +51,11 @@ class Recorder(Interruptible):
     # What watching found and the agent is to know while it goes on.
     live: Diagnosis | None = None
     _watcher: Watcher | None = None
+    # Index of the first step; of the next that is looked at; of the next at which anything is to be done.
+    first = 0
+    _look_at: float = FIRST_LOOK
+    _due: float = FIRST_LOOK
+    _whole_from = WHOLE_FROM
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
@@ -51,11 +64,25 @@ class Recorder(Interruptible):
         self.number = number
         self.told = guidance
         self.replay = replay
-        self.first = self._count = count
+        self._count = count
+        config = session.config
+        usual = config.first_look == FIRST_LOOK and config.checks is None
+        if session.busy or count or not usual or session.parent is not None:
+            self._arrange(session, count)
+
+    def _arrange(self, session: Session, count: int) -> None:
+        """What is otherwise than in most attempts."""
+        self.first = count
         self._watch = session.watch
-        # The index of the next step at which more is to be done than to record it.
-        self._due: float = 0 if session.busy else count + session.config.first_look
-        self._look_at = count + session.config.first_look
+        config = session.config
+        self._look_at = count + config.first_look
+        checks = config.checks
+        if config.watching and checks is not None and (checks.constraints or checks.manifest):
+            # One step may be wrong by itself.
+            self._look_at = self._whole_from = 0
+        self._due = 0 if session.busy else self._look_at
+        if session.parent is not None:
+            session.parent.has_inside(self)
 
     @property
     def guidance(self) -> Guidance:
@@ -138,8 +165,6 @@ class Recorder(Interruptible):
         if self.alert:
             self.check_open()
         session = self.session
-        if step.usage is not None:
-            step = step._replace(usage=session.limits.priced(step.usage))
         records = session.records
         # Not `with`: taken with every step, and a third of the time this way.
         lock = session.lock
@@ -236,16 +261,6 @@ class Recorder(Interruptible):
 
     # Machinery for recorded calls and interrupts ------------------------------------------------
 
-    def check_call(self, tool: str) -> None:
-        """Before a call runs: raise `AttemptInterrupted` where it would go over a limit."""
-        if self._watch is None:
-            return
-        state = self.session.state
-        breach = self._watch.before_call(tool, state.tool_calls, state.calls_per_tool)
-        if breach is not None:
-            self.stop(breach)
-            raise AttemptInterrupted(breach)
-
     def register_undo(self, name: str, key: str, undo: Callable[[], Any]) -> None:
         """Register a compensator under a key: a call's, or that of a hand-written step."""
         session = self.session
@@ -263,6 +278,8 @@ class Recorder(Interruptible):
             index = self._count
             self._count = index + 1
             session.records += (STEP, session.time(), self.number, index, step)
+            if self._running is not None:
+                self.count_off(step)
         if index >= self._due:
             self._attend(seq, index, raising=False)
         return index
@@ -285,27 +302,38 @@ class Recorder(Interruptible):
         if self._watch is not None:
             self._enforce(raising=raising)
         if index >= self._look_at and not self.over:
-            self._look(index)
-            if raising and self.interrupt is not None:
-                raise AttemptInterrupted(self.interrupt)
+            self._look(seq, index)
+            if raising:
+                self.refuse()
 
-    def _look(self, index: int) -> None:
+    def _look(self, seq: int, index: int) -> None:
         """Look whether the steps go round in a loop; at every step once there is a reason to."""
-        if self._watcher is None:
-            from ._watching import begin
-
-            self._watcher = begin(self, index)
-            self._look_at = 0 if self._watcher is not None else index + LOOK_EVERY
-            if not self.session.busy:
-                self._due = self._look_at
         if self._watcher is not None:
             self._watcher.look()
+            return
+        if index + 1 < self._whole_from and not _comes_back(self.session.records, seq):
+            self._look_next(min(index + LOOK_EVERY, self._whole_from - 1))
+            return
+        with self.session.lock:
+            if self._look_at == math.inf:
+                return  # somebody else begins to watch: what is recorded meanwhile is seen then
+            self._look_at = math.inf
+        from ._watching import begin
+
+        self._watcher = begin(self)
+        if self._watcher is not None:
+            self._look_next(0)
+            self._watcher.look()
+
+    def _look_next(self, index: float) -> None:
+        """Look at the steps from this one on. math.inf: at no further one of this attempt."""
+        self._look_at = index
+        self._due = 0 if self.session.busy else index
 
     def unwatched(self) -> None:
         """Look at no further step of this attempt."""
-        self._look_at = math.inf
-        if not self.session.busy:
-            self._due = math.inf
+        self.live = None
+        self._look_next(math.inf)
 
     def _record(self, kind: Callable[..., Any], *fields: Any, raising: bool = True) -> int:
         seq = self.session.put(kind, (self.number, *fields))
@@ -323,7 +351,23 @@ class Recorder(Interruptible):
         if breach is not None:
             self.stop(breach)
             if raising:
-                raise AttemptInterrupted(breach)
+                self.refuse()
+
+
+def _comes_back(records: list[Any], seq: int) -> bool:
+    """Whether a step is one of the three before it over again, or its tool has failed there too."""
+    at = seq * WIDTH + WIDTH - 1
+    last: Step = records[at]
+    tool, _, _, _, error = again = last[2:7]
+    for back in _BACK:
+        step = records[at - back]
+        # Other events have no step there: a later look sees what stands behind them.
+        if step.__class__ is Step and (
+            step[2:5] == again[:3]
+            or (error is not None and step[6] is not None and step[2] == tool)
+        ):
+            return True
+    return False
 
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)

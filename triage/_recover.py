@@ -17,7 +17,7 @@ from ._plain import plain
 from ._questions import Question
 from ._run import Run
 from ._session import Session
-from ._suspensions import Waiting, digest_of
+from ._suspensions import Waiting, digest_of, time_of
 from ._undo import NotUndone, behind, undo_all, undone
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .errors import (
@@ -36,7 +36,9 @@ from .events import (
     RunSuspended,
 )
 from .failures import ErrorInfo, FailureContext
+from .observers import logger
 from .redact import redact
+from .reports import report_of
 from .taxonomy import FailureType
 
 
@@ -245,6 +247,7 @@ async def stop(
     session.add(RunFinished, status, None, EXACT, context.error)
     count_in_parent(session)
     error = kind(_message(context, status, reason), context)
+    error.reporter = report_of
     for note in (*notes, *map(str, failed)):
         error.add_note(note)
     await session.flush_beside(error)
@@ -266,7 +269,11 @@ async def suspend(session: Session, context: FailureContext, action: Suspend) ->
     asked = session.question
     expires = None
     if action.expires_s is not None:
-        expires = session.config.env.time() + action.expires_s
+        try:
+            expires = await time_of(session.config) + action.expires_s
+        except Exception as error:  # noqa: BLE001 - a store that fails hides no question
+            logger.warning("run %s: its store gives no time: %r", session.run_id, error)
+            expires = session.config.env.time() + action.expires_s
     session.add(
         RunSuspended,
         context.attempt,
@@ -283,6 +290,7 @@ async def suspend(session: Session, context: FailureContext, action: Suspend) ->
         token=token,
         question=question,
     )
+    error.reporter = report_of
     since = session.config.env.monotonic()
     session.config.suspensions.put(token, Waiting(session, context, since))
     await session.flush_beside(error)

@@ -45,12 +45,10 @@ from .events import (
 )
 from .failures import FailureContext
 from .observers import logger
-from .stores.base import MAX_CLAIMS, Claim
+from .reports import report_of
 from .taxonomy import Cause, FailureType, Severity
 
 UNSET: Any = object()
-SOON_S = 0.002
-"""Seconds a lease is cut down to."""
 
 
 class Recovered(NamedTuple):
@@ -86,7 +84,7 @@ async def reopen(
         session = opened(config, function, events, kwargs, task)
     except UsageError:
         if not at_once:  # one that lives is left alone, whatever it would need
-            claim = await _claim(config, run_id, at_once=False, force=False)
+            claim = await config.store.claim(run_id, lease_s=config.durability.lease_s)
             await let_go(config.store, run_id, claim.epoch)
         raise
     try:
@@ -119,7 +117,8 @@ async def own(
     at_once, force: as for `reopen`. asks_anew: although it waits for an answer.
     """
     config, run_id = session.config, session.run_id
-    claim = await _claim(config, run_id, at_once=at_once, force=force)
+    lease_s = config.durability.lease_s
+    claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once, revive=force)
     try:
         more = await config.store.read(run_id, after=len(events) - 1)
         if more:
@@ -129,22 +128,6 @@ async def own(
         await let_go(config.store, run_id, claim.epoch)
         raise
     session.keep(claim.epoch)
-
-
-async def _claim(config: Config, run_id: str, *, at_once: bool, force: bool) -> Claim:
-    store, lease_s = config.store, config.durability.lease_s
-    try:
-        return await store.claim(run_id, lease_s=lease_s, force=force)
-    except RunBusy:
-        if not at_once:
-            raise
-    info = await store.info(run_id)
-    if info is not None and info.claims >= MAX_CLAIMS:
-        # Its workers die of it so fast that their leases still live: it is put aside all the same.
-        await store.renew(run_id, epoch=info.epoch, lease_s=SOON_S)
-        await anyio.sleep(SOON_S)
-        return await store.claim(run_id, lease_s=lease_s)
-    return await store.claim(run_id, lease_s=lease_s, force=True)
 
 
 def opened(
@@ -306,7 +289,9 @@ def outcome(config: Config, events: Sequence[Event]) -> Any:
         )
     session = Session.restored(config, events, {}, None)
     context = context_at(session) if session.state.history else None
-    raise kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
+    error = kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
+    error.reporter = report_of
+    raise error
 
 
 async def reopen_all(config: Config, function: Function, concurrency: int) -> list[Recovered]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NoReturn
 
-import anyio
-
 from ._answers import answered, check, question_of, waits_for
 from ._attempts import Next
 from ._call import Function
@@ -17,7 +15,7 @@ from ._questions import question_at
 from ._recover import kept, perform
 from ._reopen import UNSET, context_at, opened
 from ._session import Config, Session
-from ._suspensions import digest_of
+from ._suspensions import digest_of, time_of
 from .actions import Action
 from .errors import AlreadyResumed, RunBusy, RunOver, StaleWriter, TokenExpired, UsageError
 from .events import CallStarted, Event, RunResumed, RunSuspended
@@ -25,6 +23,8 @@ from .events import CallStarted, Event, RunResumed, RunSuspended
 _OLD = "this token was used before; a token answers one question once"
 SHORTEST_S, LONGEST_S = 0.01, 0.5
 """Seconds between two looks at a run that somebody else is answering."""
+PATIENCE_S = 2.0
+"""Seconds such a run is looked at. To answer takes milliseconds: who has not by then has died of it."""
 
 
 async def resume(
@@ -52,7 +52,7 @@ async def answer_to(
     Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
     """
     digest = asked.token_digest
-    if asked.expires is not None and config.env.time() >= asked.expires:
+    if asked.expires is not None and await time_of(config) >= asked.expires:
         raise TokenExpired(
             f"the answer to run {asked.run_id} came after its time; the run still waits"
         )
@@ -90,7 +90,8 @@ async def answer_to(
 async def _own(session: Session, digest: str, length: int) -> BaseException | None:
     """Become the owner of a run that waits with a journal so long; a cancellation that came meanwhile.
 
-    Raises AlreadyResumed where somebody else has answered.
+    Raises AlreadyResumed where somebody else has answered, and RunBusy where somebody else seems to
+    have died of it: then the token is still good, and is taken once the lease has ended.
     """
     config, run_id = session.config, session.run_id
 
@@ -102,16 +103,18 @@ async def _own(session: Session, digest: str, length: int) -> BaseException | No
         session.flushed = length
         session.keep(claim.epoch)
 
-    pause = SHORTEST_S
+    pause, waited = SHORTEST_S, 0.0
     while True:
         try:
             return await unbroken(take())
         except RunOver as error:
             raise AlreadyResumed(_OLD) from error
-        except RunBusy:
-            # Somebody is answering, or has died of it: then the lease ends and the token is still good.
+        except RunBusy as error:
             _asked(await config.store.read(run_id), digest)
-        await anyio.sleep(pause)
+            if waited >= PATIENCE_S and error.wait_s > LONGEST_S:
+                raise
+        await config.env.sleep(pause)
+        waited += pause
         pause = min(2 * pause, LONGEST_S)
 
 

@@ -16,6 +16,7 @@ from ._plain import plain_noting
 from .errors import StaleWriter
 from .events import CallStarted, CompensatorRegistered, Event, RunStarted
 from .observers import Observer, logger, notify
+from .redact import redacting
 from .state import RunState
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ._keeper import Keeper
     from ._recorded import Question
     from ._recorder import Recorder
+    from ._redactor import Redactor
     from ._results import Returns
     from ._suspensions import Suspensions
     from .checks import Checks, Durability
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
     from .watching import Watching
 
 
-LOOK_EVERY = 4
-"""Steps of an attempt between two looks at them, while nothing was seen; the first is at the fifth."""
+FIRST_LOOK = 4
+"""Index of the step of an attempt at which its steps are first looked at."""
 
 
 class Config(NamedTuple):
@@ -48,7 +50,7 @@ class Config(NamedTuple):
     loops, as `Checks.watch`. first_look: steps of an attempt before they are looked at. durable: the
     store outlives this process. code: fingerprint of the function where it does, else empty.
     suspensions: the runs that wait in this process. returns: what a result is declared to be.
-    function: what is run.
+    function: what is run. redactor: the run's own, None for the usual one.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Config(NamedTuple):
     suspensions: Suspensions
     returns: Returns
     function: Callable[..., Any]
+    redactor: Redactor | None
 
 
 class Session:
@@ -164,6 +167,8 @@ class Session:
         self.flushed = len(events)
         self._state = None
         self._folded = 0
+        if self.config.limits.on_limit != "escalate":
+            self.raise_limits()
 
     def keep(self, epoch: int) -> None:
         """Hand over what is recorded to the store from now on, as its owner of this epoch."""
@@ -214,7 +219,11 @@ class Session:
 
     def tell(self, seq: int) -> Sequence[AbstractContextManager[Any]]:
         """Tell the observers of the event at a position; the context managers they gave for it."""
-        return notify(self.config.observers, event_at(self.run_id, self.records, seq))
+        event = event_at(self.run_id, self.records, seq)
+        if self.config.redactor is None:
+            return notify(self.config.observers, event)
+        with redacting(self.config.redactor):
+            return notify(self.config.observers, event)
 
     def begin(self, seq: int) -> None:
         """An attempt begins with the event at this position: tell the observers, and the store."""
@@ -233,6 +242,7 @@ class Session:
             state = self._state
             if state is None:
                 state = self._state = RunState()
+                state.price = self.config.limits.priced
             end = self.position
             advance(state, self.run_id, self.records, self._folded, end)
             self._folded = end

@@ -35,12 +35,11 @@ async def guarded(run: Run, seconds: float, work: Awaitable[Any]) -> Any:
 
 
 async def _look(run: Run, seconds: float) -> None:
-    session = run.session
-    env = session.config.env
-    seen, since = session.position, env.monotonic()
+    env = run.session.config.env
+    seen, since = run.recorded, env.monotonic()
     while run.interrupt is None:
         await env.sleep(seconds / LOOKS)
-        if session.position != seen:
-            seen, since = session.position, env.monotonic()
+        if run.recorded != seen:
+            seen, since = run.recorded, env.monotonic()
         elif env.monotonic() - since >= seconds:
-            run.stop(session.limits.time_is_up("stall_seconds"))
+            run.stop(run.session.limits.time_is_up("stall_seconds"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .errors import UsageError
 
 if TYPE_CHECKING:
-    from ._session import Session
+    from ._session import Config, Session
     from .failures import FailureContext
 
 
@@ -50,3 +50,11 @@ def digest_of(token: str) -> str:
     import hashlib
 
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+async def time_of(config: Config) -> float:
+    """By what questions expire: the store's clock, that all who may answer share; seconds since the epoch.
+
+    Where the store does not outlive this process, the process' own.
+    """
+    return await config.store.now() if config.durable else config.env.time()

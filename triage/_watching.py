@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ._journal import CODES, STEP, WIDTH
+from .diagnosis import Diagnosis
 from .events import AttemptStarted, WatchNoticed
 from .observers import logger
 from .watching import Watching
@@ -18,22 +19,23 @@ from .watching import Watching
 if TYPE_CHECKING:
     from ._recorder import Recorder
     from .classifiers.detectors import Finding, Watch
-    from .diagnosis import Diagnosis
-    from .steps import Step
+    from .classifiers.detectors._loops import Loop
+    from .steps import Constraint
 
-WHOLE_FROM = 16
-"""The step from which on each one goes through the detectors."""
-_LAGS = (1, 2, 3)
-_BACK = 8 * WIDTH * max(_LAGS)
 _ATTEMPT = CODES[AttemptStarted]
 _ROUNDS = 4
 """A loop of few long rounds may still find its end: none is stopped before its fourth."""
 
 
 class Watcher:
-    """Looks at one attempt as it goes on. Safe to call from several threads: one of them looks."""
+    """Looks at one attempt as it goes on. Safe to call from several threads: one of them looks.
 
-    __slots__ = ("_at", "_busy", "_rules", "_run", "_told", "_watch")
+    Raises whatever the classifier whose detectors are used raises.
+    """
+
+    __slots__ = (
+        "_at", "_busy", "_finding", "_loop", "_noted", "_rules", "_run", "_seen", "_told", "_watch",
+    )  # fmt: skip
 
     def __init__(self, run: Recorder) -> None:
         self._run = run
@@ -41,102 +43,149 @@ class Watcher:
         checks = run.session.config.checks
         self._watch: Watch = self._rules.watch(
             None if checks is None else checks.manifest,
-            () if checks is None else checks.constraints,
+            () if checks is None else tuple(map(_until_it_raises, checks.constraints)),
             run.first,
         )
         self._at = _start_of(run)
         self._busy = threading.Lock()
-        # The loop the agent was told of, by its place and kind.
-        self._told: tuple[int, str] | None = None
+        self._seen = 0
+        # The loop that was noted, by its place and kind; how many steps were seen when it was told.
+        self._noted: tuple[int, str] | None = None
+        self._told: int | None = None
+        # What the agent is told of a loop, and of anything else.
+        self._loop: Diagnosis | None = None
+        self._finding: Diagnosis | None = None
 
     def look(self) -> None:
         """Take in the steps recorded since the last look, and do what they ask for."""
         if not self._busy.acquire(blocking=False):
-            return  # whoever looks will see these steps too
+            return  # whoever looks sees these steps too, or the next look does
         try:
-            records = self._run.session.records
-            end = len(records)
-            for at in range(self._at, end, WIDTH):
-                if records[at] == STEP:
-                    self._take(records[at + 4])
-            self._at = end
-        except Exception:  # noqa: BLE001 - a tool's schema or a user's constraint may raise anything
-            # That is no failure of the agent.
-            logger.exception(
-                "run %s: watching failed, and ends with this attempt", self._run.run_id
-            )
-            self._run.unwatched()
+            self._take_all(self._run.session.records)
+        except Exception as error:  # noqa: BLE001 - a tool's schema or a user's constraint may raise anything
+            _failed(self._run, error)
         finally:
             self._busy.release()
 
-    def _take(self, step: Step) -> None:
-        found = self._watch.add(step)
-        if found is not None:
-            self._note("note", found)
-        loop = self._watch.loop
+    def _take_all(self, records: list[Any]) -> None:
+        end = len(records)
+        for at in range(self._at, end, WIDTH):
+            if records[at] == STEP:
+                self._seen += 1
+                found = self._watch.add(records[at + WIDTH - 1])
+                if found is not None and not found.repeats:
+                    self._take(found)
+        self._at = end
+        # Of loops the one counts that stands: those between two looks were left again.
+        self._judge(self._watch.loop)
+        if self._finding is not None and not self._stands:
+            self._finding = None
+            self._show()
+
+    def _take(self, found: Finding) -> None:
+        """A step that is wrong by itself: noted and told at once."""
+        self._note("note", found)
+        if self._watching.hint_after is not None:
+            self._finding = self._explained(found)
+            self._show()
+            self._note("hint", found)
+
+    @property
+    def _stands(self) -> bool:
+        """Whether any of what was wrong by itself was not put right since."""
+        watch = self._watch
+        return not (watch.unknown_tool is None and watch.misfit is None and watch.forbidden is None)
+
+    def _judge(self, loop: Loop | None) -> None:
+        """What is to be done about the loop the last steps are in: noted, told, and at last stopped."""
         if loop is None:
-            if self._told is not None:
-                self._told = None
-                self._run.live = None
-        elif self._run.interrupt is None:
-            wasted = (loop.repeats - 1) * loop.length
-            watching = self._watching
-            if _over(wasted, watching.interrupt_after) and loop.repeats >= _ROUNDS:
-                self._stop(self._watch.found(loop))
-            elif _over(wasted, watching.hint_after) and self._told != (loop.start, loop.kind):
-                self._told = (loop.start, loop.kind)
-                self._tell(self._watch.found(loop))
-        if found is not None and not found.repeats and self._watching.hint_after is not None:
-            self._tell(found)
+            if self._loop is not None:
+                self._loop = None
+                self._show()
+            self._noted = None
+            return
+        if self._noted != (loop.start, loop.kind):
+            self._noted = (loop.start, loop.kind)
+            self._told = None
+            self._note("note", self._watch.found(loop))
+        watching = self._watching
+        wasted = (loop.repeats - 1) * loop.length
+        if self._told is None and _over(wasted, watching.hint_after):
+            self._told = self._seen
+            found = self._watch.found(loop)
+            self._loop = self._explained(found)
+            self._show()
+            self._note("hint", found)
+        elif (
+            _over(wasted, watching.interrupt_after)
+            and loop.repeats >= _ROUNDS
+            # Whoever is told may go round once more before it is stopped.
+            and (self._told is None or self._seen - self._told >= loop.length)
+        ):
+            self._stop(self._watch.found(loop))
+
+    def _stop(self, found: Finding) -> None:
+        run = self._run
+        if run.interrupt is None and not run.over:
+            explained = self._explained(found)
+            self._note("interrupt", found)
+            run.stop(explained)
+
+    def _show(self) -> None:
+        self._run.live = self._loop or self._finding
 
     @property
     def _watching(self) -> Watching:
         watching = self._run.session.config.watching
         return watching if isinstance(watching, Watching) else _usual()
 
-    def _tell(self, found: Finding) -> None:
-        self._run.live = self._explained(found)
-        self._note("hint", found)
-
-    def _stop(self, found: Finding) -> None:
-        self._note("interrupt", found)
-        self._run.stop(self._explained(found))
-
     def _explained(self, found: Finding) -> Diagnosis:
-        explained: Diagnosis = self._rules.explain(found, self._run.ended_by(None))
+        explained = self._rules.explain(found, self._run.ended_by(None))
+        if not isinstance(explained, Diagnosis):
+            raise TypeError(f"explain() must give a Diagnosis, not {type(explained).__name__}")
         return explained
 
     def _note(self, response: str, found: Finding) -> None:
         self._run.notice(WatchNoticed, response, found.rule.name, found.text, found.step)
 
 
+def begin(run: Recorder) -> Watcher | None:
+    """The watcher of an attempt; None where its classifier cannot watch, which is logged."""
+    try:
+        return Watcher(run)
+    except Exception as error:  # noqa: BLE001 - a classifier of the user may raise anything
+        _failed(run, error)
+        return None
+
+
+def _failed(run: Recorder, error: Exception) -> None:
+    # That is no failure of the agent.
+    logger.error("run %s: watching failed, and ends with this attempt", run.run_id, exc_info=error)
+    run.unwatched()
+
+
 def _over(wasted: int, allowed: int | None) -> bool:
     return allowed is not None and wasted >= allowed
 
 
-def begin(run: Recorder, index: int) -> Watcher | None:
-    """A look at an attempt of few steps: its watcher, where there is something to watch from now on."""
-    if index + 1 >= WHOLE_FROM or _comes_back(run):
-        return Watcher(run)
-    return None
+def _until_it_raises(constraint: Constraint) -> Constraint:
+    """A constraint that is asked no more in this attempt once it has raised: it is logged each time."""
+    if not callable(constraint):
+        return constraint
+    failed = False
 
+    def ask(text: str) -> Any:
+        nonlocal failed
+        if failed:
+            return None
+        try:
+            return constraint(text)
+        except Exception:
+            failed = True
+            raise
 
-def _comes_back(run: Recorder) -> bool:
-    """Whether the last step is one of the three before it over again."""
-    records = run.session.records
-    steps: list[Step] = []
-    for at in range(len(records) - WIDTH, max(-1, len(records) - _BACK), -WIDTH):
-        if records[at] == STEP:
-            steps.append(records[at + 4])
-            if len(steps) > max(_LAGS):
-                break
-        elif records[at] == _ATTEMPT:
-            break
-    last = steps[0]
-    # Tool, output, then arguments, as they tell steps apart the sooner.
-    return any(
-        last[2] == other[2] and last[4] == other[4] and last[3] == other[3] for other in steps[1:]
-    )
+    ask.__name__ = getattr(constraint, "__name__", type(constraint).__name__)
+    return ask
 
 
 def _start_of(run: Recorder) -> int:

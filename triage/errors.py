@@ -34,18 +34,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .taxonomy import Cause, FailureType, Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .diagnosis import Diagnosis
     from .failures import FailureContext
+    from .reports import Report
 
 
 class TriageError(Exception):
     """Base of all. `context` is the `FailureContext` of the failure, None where there is none.
+
+    reporter: makes the report of an error that ends a run; set where it is raised.
 
     Pickles whatever the original exception was: the live exception stays behind, its facts
     (`context.error`) travel.
     """
 
     context: FailureContext | None
+    reporter: Callable[[TriageError], Report] | None = None
+    _report: Report | None = None
     _severity: ClassVar[Severity] = Severity.CRITICAL
     _triage_hint: dict[str, Any]
     _triage_not_attempted: bool
@@ -69,6 +76,16 @@ class TriageError(Exception):
     def diagnosis(self) -> Diagnosis | None:
         """The diagnosis of the failure, None without a context."""
         return None if self.context is None else self.context.diagnosis
+
+    @property
+    def report(self) -> Report | None:
+        """What to tell a person or a developer of the run that ended; None if this ended none.
+
+        Made when it is first asked for; that never raises.
+        """
+        if self._report is None and self.reporter is not None:
+            self._report = self.reporter(self)
+        return self._report
 
 
 def _rebuild(cls: type[TriageError], args: tuple[Any, ...]) -> TriageError:

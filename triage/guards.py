@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from ._fault import Fault
 from ._options import misuse
@@ -92,7 +92,7 @@ class Guard:
 def _texts(field: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise misuse(field, given, "a tuple of texts", "write (text,)")
-    texts = tuple(cast("Iterable[Any]", given))
+    texts: tuple[Any, ...] = tuple(given)
     for text in texts:
         if not isinstance(text, str) or not text:
             raise misuse(f"{field} item", text, "a text that is not empty")

@@ -134,22 +134,23 @@ class Limits:
         more: dict[str, Any] = {}
         for limit, times in grants.items():
             name, _, tool = limit.partition(":")
-            if tool and self.calls_per_tool is not None:
-                by_tool = dict(more.get(name, self.calls_per_tool))
-                by_tool[tool] = self.calls_per_tool[tool] * (1 + times)
-                more[name] = by_tool
-            elif not tool:
-                more[name] = getattr(self, name) * (1 + times) or times
+            allowed = more.get(name, getattr(self, name, None))
+            # One that is open now was set when it was reached, by other code or from outside.
+            if tool and allowed is not None and tool in allowed:
+                more[name] = {**allowed, tool: allowed[tool] * (1 + times)}
+            elif not tool and allowed is not None:
+                more[name] = allowed * (1 + times) or times
         return replace(self, **more)
 
-    def before_call(
-        self, tool: str, tool_calls: int, per_tool: Mapping[str, int]
-    ) -> Diagnosis | None:
-        """Before a tool's call runs: the limit it would go over, or None."""
+    def before_call(self, tool: str, tool_calls: int, of_tool: int) -> Diagnosis | None:
+        """Before a tool's call runs: the limit it would go over, or None.
+
+        tool_calls, of_tool: calls so far, of all tools and of this one.
+        """
         by_tool = self.calls_per_tool or {}
         for name, used, allowed in (
             ("tool_calls", tool_calls, self.tool_calls),
-            (f"calls_per_tool:{tool}", per_tool.get(tool, 0), by_tool.get(tool)),
+            (f"calls_per_tool:{tool}", of_tool, by_tool.get(tool)),
         ):
             if allowed is not None and used >= allowed:
                 return _reached(Diagnosis(FailureType.PLAN_INCOMPLETE), name, used, allowed)
@@ -202,12 +203,15 @@ class Limits:
         refused now rather than slept through. Suspend, Escalate and Abort are always allowed.
         """
         if isinstance(action, Replan) and self.reclassifications is not None:
-            diagnoses = [past.diagnosis for past in context.attempt_history]
-            used = sum(one.severity is Severity.RECLASSIFICATION for one in diagnoses)
+            before = sum(
+                isinstance(past.action, Replan)
+                and past.diagnosis.severity is Severity.RECLASSIFICATION
+                for past in context.attempt_history
+            )
             again = context.diagnosis.severity is Severity.RECLASSIFICATION
-            if again and used >= self.reclassifications:
+            if again and before >= self.reclassifications:
                 return _reached(
-                    context.diagnosis, "reclassifications", used, self.reclassifications
+                    context.diagnosis, "reclassifications", before, self.reclassifications
                 )
         match action:
             case Retry():
@@ -292,7 +296,7 @@ def _listed() -> Prices:
     return Prices()
 
 
-def delay_of(action: Action) -> float:
+def delay_of(action: Action | None) -> float:
     """Seconds an action waits before the next attempt."""
     return action.delay if isinstance(action, Retry | Replan) else 0.0
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +19,34 @@ __all__ = ["HIDDEN", "Redactor", "redact"]
 
 
 def redact(text: str) -> str:
-    """`text` with everything that looks like a credential as `[redacted]`, as `Redactor()` does it."""
-    return _standard()(text)
+    """`text` with everything that looks like a credential as `[redacted]`, as `Redactor()` does it.
+
+    In a run whose `Durability.redact` is a `Redactor`, as that one does it; in runs inside others, as
+    each of theirs does.
+    """
+    in_force = _in_force.get()
+    if not in_force:
+        return _standard()(text)
+    for redactor in in_force:
+        text = redactor.text(text)
+    return text
+
+
+_in_force: ContextVar[tuple[Redactor, ...]] = ContextVar("triage_redactors", default=())
+
+
+@contextmanager
+def redacting(redactor: Redactor) -> Iterator[None]:
+    """While it is entered, `redact` hides what this one finds too; also in tasks that are begun in it."""
+    in_force = _in_force.get()
+    if redactor in in_force:
+        yield
+        return
+    token = _in_force.set((*in_force, redactor))
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
 
 
 @cache

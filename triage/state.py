@@ -6,7 +6,7 @@ says. Applying an event is O(1), but for an attempt's end (its steps are kept) a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from ._ledger import Ledger
@@ -104,7 +104,8 @@ AT_LIMIT = "limit:"
 class RunState:
     """Everything the journal says about a run so far. Read it; only `apply` changes it.
 
-    grants: by the name of a limit, how often its amount was allowed once more.
+    grants: by the name of a limit, how often its amount was allowed once more. price: gives a usage
+    without a cost the cost it has; None leaves it unknown.
     """
 
     run_id = ""
@@ -124,6 +125,7 @@ class RunState:
     question: str | None = None
     used_inside: Mapping[str, Usage] = {}
     grants: Mapping[str, int] = {}
+    price: Callable[[Usage], Usage] | None = None
     _at_limit = ""
     _attempt_started = 0.0
 
@@ -227,6 +229,8 @@ class RunState:
             self.used_inside = {**self.used_inside, event.run: before.plus(event.usage)}
 
     def _use(self, usage: Usage) -> None:
+        if self.price is not None:
+            usage = self.price(usage)
         self.usage = self.usage.plus(usage)
         self.attempt_usage = self.attempt_usage.plus(usage)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from triage._options import check_count, misuse
+from triage._plain import is_flat
 from triage._serde import exact
 from triage.errors import StoreError
 
@@ -19,9 +20,8 @@ FORMAT = 1
 """Version of the form of a plan as JSON."""
 
 
-def canonical(value: Any) -> str:
-    """The text of a JSON value: equal values, equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+"""The text of a JSON value: equal values, equal texts."""
 
 
 def content_hash(value: Any) -> str:
@@ -41,8 +41,9 @@ class Parameters(Mapping[str, Any]):
 
     __slots__ = ("text",)
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.text = canonical(exact(values, "parameters"))
+    def __init__(self, values: Mapping[str, Any], place: str = "parameters") -> None:
+        flat = type(values) is dict and is_flat(values)
+        self.text = canonical(values if flat else exact(values, place))
 
     def __getitem__(self, name: str) -> Any:
         return self.copy()[name]
@@ -114,7 +115,8 @@ class PlannedStep:
             raise misuse("PlannedStep.inputs", self.inputs, "a tuple of Input(type, key)")
         put("inputs", tuple(self.inputs))
         for item in self.inputs:
-            if not isinstance(item, Input) or not all(isinstance(text, str) for text in item):
+            known = isinstance(item, Input) and isinstance(item.type, str)
+            if not known or not isinstance(item.key, str):
                 raise misuse("PlannedStep.inputs item", item, "an Input(type, key) of two texts")
 
     def to_json(self) -> dict[str, Any]:

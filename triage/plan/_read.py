@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from triage._serde import exact
 from triage.errors import UsageError
 
-from ._plan import FORMAT, ExecutionPlan, Input, Parameters, PlannedStep
+from ._plan import FORMAT, NOTHING, ExecutionPlan, Input, Parameters, PlannedStep
 from ._words import closest, quoted, shortened, suggested
 
 _TEXTS = ("context_key", "capability", "task_objective", "success_criteria", "expected_output")
 _FIELDS = (*_TEXTS, "parameters", "inputs")
 _PLAN_FIELDS = ("v", "version", "steps")
 _REQUIRED = {"context_key": "blank_key", "capability": "blank_capability"}
-_MOST_BYTES = 10_000_000
+_MOST_CHARACTERS = 2_000_000
+"""No plan has so many, and reading takes its time."""
 
 
 class Fault(NamedTuple):
@@ -51,9 +51,20 @@ class Reading(NamedTuple):
 
 
 def read(data: object) -> Reading:
-    """Make what can be made of `data`: a plan, its JSON object, the text of one, or a model of one."""
+    """Make what can be made of `data`: a plan, its JSON object, the text of one, or a model of one.
+
+    Never raises.
+    """
     if isinstance(data, ExecutionPlan):
         return Reading(data.steps, data.version, ())
+    try:
+        return _read(data)
+    except Exception as error:  # noqa: BLE001 - an object of somebody's; whatever it is, it is no plan
+        message = f"plan: reading it raised {type(error).__name__}: {shortened(error)}"
+        return Reading((), 1, (Fault("malformed", message),))
+
+
+def _read(data: object) -> Reading:
     faults: list[Fault] = []
     found = _object(data, faults)
     if found is None:
@@ -79,6 +90,9 @@ def read(data: object) -> Reading:
 
 def _object(data: object, faults: list[Fault]) -> Mapping[str, Any] | None:
     if isinstance(data, str):
+        if len(data) > _MOST_CHARACTERS:
+            faults.append(Fault("malformed", f"plan: has {len(data)} characters, too many for one"))
+            return None
         try:
             data = json.loads(data, parse_constant=_no_json, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
@@ -86,12 +100,7 @@ def _object(data: object, faults: list[Fault]) -> Mapping[str, Any] | None:
             return None
     dump = getattr(data, "model_dump", None)
     if dump is not None and not isinstance(data, type):
-        try:
-            data = dump()
-        except Exception as error:  # noqa: BLE001 - somebody's model; what it is not is a plan
-            message = f"plan: model_dump raised {type(error).__name__}: {shortened(error)}"
-            faults.append(Fault("malformed", message))
-            return None
+        data = dump()
     if not isinstance(data, Mapping):
         message = f"plan: must be an object with steps, not {type(data).__name__}"
         faults.append(Fault("malformed", message))
@@ -162,18 +171,18 @@ def _text(at: int, name: str, value: object, faults: list[Fault]) -> str | None:
 def _parameters(at: int, value: object, faults: list[Fault]) -> Mapping[str, Any]:
     place = f"steps[{at}].parameters"
     if value is None:
-        return {}
+        return NOTHING
     if not isinstance(value, Mapping):
         message = f"{place}: must be an object, not {type(value).__name__}"
         faults.append(Fault("malformed", message, at, "parameters"))
-        return {}
+        return NOTHING
     if isinstance(value, Parameters):
         return value
     try:
-        return exact(value, place)
+        return Parameters(value, place)
     except UsageError as error:
         faults.append(Fault("parameters_not_json", shortened(error), at, "parameters"))
-        return {}
+        return NOTHING
 
 
 def _inputs(at: int, value: object, faults: list[Fault]) -> tuple[Input, ...]:
@@ -216,10 +225,8 @@ def read_file(path: str | os.PathLike[str]) -> ExecutionPlan:
     """The plan of a file; UsageError naming the file and what is wrong."""
     name = os.fspath(path)
     try:
-        size = Path(path).stat().st_size
-        if size > _MOST_BYTES:
-            raise UsageError(f"{name}: has {size} bytes, which is no plan")
-        text = Path(path).read_text(encoding="utf-8", errors="surrogatepass")
+        with Path(path).open(encoding="utf-8", errors="surrogatepass") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{name}: the plan cannot be read: {why}") from error

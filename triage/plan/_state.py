@@ -265,7 +265,7 @@ def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
         done=(*state.done, *done),
         at=None,
         started=False,
-        pending="",
+        pending="" if own else state.pending,
         failure=None if own else failure,
         step_retries=0,
     )

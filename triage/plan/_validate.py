@@ -32,7 +32,8 @@ def validate(
     that it is makes this raise. registry: all capabilities there are. context: results that are there
     already, key to type, None where the type is not known. active: names of those a plan may use, None
     for all; what responds always may be used. task: what the user asked, quoted in a response that is
-    appended. limits: `steps` is the most a plan may have, an appended response included.
+    appended. limits: `steps` is the most a plan may have, an appended response included; no more are looked
+    at.
 
     What is fixed is said: a response is appended where a plan does not end in one and there is a
     capability that responds; names are written as registered; unknown fields are left out. The plan
@@ -42,28 +43,25 @@ def validate(
         raise misuse("validate() registry", registry, "a Registry")
     if not isinstance(limits, PlanLimits):
         raise misuse("validate() limits", limits, "a PlanLimits")
+    if context is not None and not isinstance(context, Mapping):
+        raise misuse("validate() context", context, "a mapping of keys to types, or None")
     usable = registry if active is None else registry.subset(active)
     reading = read(plan)
     walk = _Walk(registry, usable, dict(context or {}))
     walk.take(reading.faults)
-    walk.check(reading.steps)
-    whole = all(step is not None for step in reading.steps) and not walk.lossy
-    steps = walk.finished(task) if whole else tuple(step or _UNREAD for step in reading.steps)
-    if len(steps) > limits.steps:
-        message = (
-            f"plan: has {len(steps)} steps with its response; at most {limits.steps} are allowed"
-        )
+    walk.check(reading.steps, limits.steps)
+    fixed = None if walk.lossy else walk.finished(task)
+    count = len(reading.steps if fixed is None else fixed)
+    if count > limits.steps:
+        message = f"plan: has {count} steps with its response; at most {limits.steps} are allowed"
         walk.add(IssueCode.TOO_MANY_STEPS, message)
     return Validation(
-        ExecutionPlan(steps, reading.version) if whole else None,
+        None if fixed is None else ExecutionPlan(fixed, reading.version),
         tuple(sorted(walk.issues, key=lambda issue: -1 if issue.step is None else issue.step)),
         tuple(walk.fixes),
         tuple(walk.outside),
         tuple(walk.invented),
     )
-
-
-_UNREAD = PlannedStep("", "")
 
 
 class _Walk:
@@ -84,7 +82,7 @@ class _Walk:
         self.made: list[PlannedStep] = []
         self._seen: set[tuple[int | None, str]] = set()
         self._later: dict[str, int] = {}
-        self._nearest: dict[str, str | None] = {}
+        self._looked_for = 0
 
     def add(
         self,
@@ -111,8 +109,8 @@ class _Walk:
             code = IssueCode(fault.code)
             self.add(code, fault.message, fault.step, fault.field, fault.nearest)
 
-    def check(self, steps: tuple[PlannedStep | None, ...]) -> None:
-        """Look at every step in order."""
+    def check(self, steps: tuple[PlannedStep | None, ...], most: int) -> None:
+        """Look at every step in order, as long as there are not far too many."""
         if not steps and (None, "steps") not in self._seen and not self.lossy:
             self.add(IssueCode.EMPTY_PLAN, "plan: has no steps", field="steps")
         for at, step in enumerate(steps):
@@ -120,6 +118,9 @@ class _Walk:
                 self._later.setdefault(step.context_key, at)
         for at, step in enumerate(steps):
             if step is None:
+                continue
+            if at >= most:
+                self.made.append(step)
                 continue
             found, written = self._capability(at, step)
             if found is not None and found.responds and at < len(steps) - 1:
@@ -144,7 +145,7 @@ class _Walk:
         found = self.registry.get(name)
         if found is None:
             self.invented[name] = None
-            near = self._near(name)
+            near = self._near(name, self.usable.names, self.registry.names)
             message = f"{place}: there is no capability {quoted(name)}{suggested(near)}"
             self.add(IssueCode.UNKNOWN_CAPABILITY, message, at, "capability", near)
             return None, step
@@ -166,13 +167,13 @@ class _Walk:
             step = replace(step, capability=found.name)
         return found, step
 
-    def _near(self, name: str) -> str | None:
-        """The nearest active name, else the nearest of all; looked for so often only."""
-        if name not in self._nearest:
-            many = len(self._nearest) >= _MOST_LOOKED_FOR
-            near = None if many else self.usable.nearest(name) or self.registry.nearest(name)
-            self._nearest[name] = near
-        return self._nearest[name]
+    def _near(self, name: str, *among: Iterable[str]) -> str | None:
+        """The nearest name of the first of these that have one; looked for so often only."""
+        if self._looked_for >= _MOST_LOOKED_FOR:
+            return None
+        self._looked_for += 1
+        found = (closest(name, names) for names in among)
+        return next((near for near in found if near is not None), None)
 
     def _inputs(self, at: int, step: PlannedStep) -> None:
         for number, (kind, key) in enumerate(step.inputs):
@@ -191,7 +192,7 @@ class _Walk:
                 message = f"{place}: {quoted(key)} is there only after steps[{self._later[key]}]"
                 self.add(IssueCode.FORWARD_REFERENCE, message, at, "inputs")
             else:
-                near = closest(key, self.known)
+                near = self._near(key, self.known)
                 message = f"{place}: nothing is kept under {quoted(key)}{suggested(near)}"
                 self.add(IssueCode.UNKNOWN_REFERENCE, message, at, "inputs", near)
 
@@ -233,7 +234,7 @@ class _Walk:
             self.add(IssueCode.DUPLICATE_KEY, message, at, "context_key")
         provided = () if found is None else found.provides
         if found is not None and provided and kind is not None and kind not in provided:
-            near = closest(kind, provided)
+            near = self._near(kind, provided)
             names = ", ".join(map(quoted, provided))
             message = (
                 f"steps[{at}].expected_output: {quoted(found.name)} provides {names}, not "
