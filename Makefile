@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help demo test lint check bench crash clean
+.PHONY: help demo test lint check bench crash soak clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -40,6 +40,9 @@ crash: $(READY) ## thousands of runs killed at every point and recovered: RUNS=2
 	@for store in $(or $(STORES),sqlite postgres); do \
 		$(BIN)/python tests/crash_matrix.py --store $$store --runs $(or $(RUNS),2000) --seconds $(or $(SECONDS),600) || exit 1; \
 	done
+
+soak: $(READY) ## ten thousand runs at once, failing in every way: RUNS=10000 ROUNDS=3 BACKEND=asyncio
+	$(BIN)/python -m bench.soak --runs $(or $(RUNS),10000) --rounds $(or $(ROUNDS),3) --backend $(or $(BACKEND),asyncio)
 
 clean: ## forget the virtual environments and caches
 	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
