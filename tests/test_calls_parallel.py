@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import triage
-from triage import Agent, Replan, Retry, Run
-from triage._children import child_id, next_child
+from triage import Agent, Retry, Run
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -171,78 +170,3 @@ def test_calls_of_many_threads_are_told_apart(backend: str) -> None:
     anyio.run(functools.partial(Agent(works, **recovers(Retry())).run, "t"), backend=backend)
     assert seen[0] == seen[1] == sorted(f"{what}{n}" for what in "abc" for n in range(1, 5))
     assert len(made) == 12
-
-
-# Runs inside runs ---------------------------------------------------------------------------------
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-children = st.tuples(
-    st.text(min_size=1, max_size=5),
-    st.text(min_size=1, max_size=5),
-    values,
-    st.dictionaries(st.sampled_from(["a", "b", "c"]), values),
-    st.integers(1, 5),
-)
-
-
-@steady
-@given(children, children)
-def test_a_child_is_known_by_all_that_it_was_given(one: Any, other: Any) -> None:
-    first, second = child_id(*one), child_id(*other)
-    assert first == child_id(*one)
-    assert len(first) == 32
-    assert int(first, 16) >= 0
-    if first == second:
-        assert repr(one[:2]) == repr(other[:2])
-        assert one[4] == other[4]
-
-
-def test_the_order_of_keywords_makes_no_other_child() -> None:
-    assert child_id("p", "a", "t", {"x": 1, "y": 2}, 1) == child_id(
-        "p", "a", "t", {"y": 2, "x": 1}, 1
-    )
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        ("q", "a", "t", {"x": 1}, 1),
-        ("p", "b", "t", {"x": 1}, 1),
-        ("p", "a", "u", {"x": 1}, 1),
-        ("p", "a", "t", {"x": 2}, 1),
-        ("p", "a", "t", {"y": 1}, 1),
-        ("p", "a", "t", {}, 1),
-        ("p", "a", "t", {"x": 1}, 2),
-    ],
-)
-def test_whatever_differs_makes_another_child(other: Any) -> None:
-    assert child_id("p", "a", "t", {"x": 1}, 1) != child_id(*other)
-
-
-@BACKENDS
-@pytest.mark.parametrize("action", [Retry(), Replan()])
-def test_every_attempt_finds_the_same_children(backend: str, action: Any) -> None:
-    found: list[list[str | None]] = []
-
-    async def works(task: str, *, run: Run) -> None:
-        tasks = ["x", "y", "x"] if run.attempt == 1 else ["y", "x", "x"]
-        found.append([next_child(run, "inner", task, {"n": 1}) for task in tasks])
-        if run.attempt == 1:
-            raise ConnectionError("late")
-
-    anyio.run(functools.partial(Agent(works, **recovers(action)).run, "t"), backend=backend)
-    assert found[0] == [found[1][1], found[1][0], found[1][2]]
-    assert len(set(found[0])) == 3
-
-
-@BACKENDS
-def test_a_child_whose_task_has_no_form_is_a_new_one_each_time(backend: str) -> None:
-    async def works(task: str, *, run: Run) -> str | None:
-        return next_child(run, "inner", object(), {})
-
-    result = anyio.run(functools.partial(Agent(works).run, "t"), backend=backend)
-    assert result is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import json
 import math
 import uuid
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from calls import LOST, Killed, in_two_processes, recovers
-from pydantic import BaseModel
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter
 
 import triage
 from triage import (
@@ -23,6 +26,7 @@ from triage import (
     ResultLost,
     Retry,
     Run,
+    Step,
     TriageEscalationError,
     TriageSuspendedError,
 )
@@ -107,6 +111,7 @@ KINDS: list[tuple[Any, Any]] = [
     (Parcel, Parcel(b"\x00\xff", dt.datetime(2026, 1, 2, tzinfo=dt.UTC), frozenset({Suit.HEARTS}))),
     (Point, Point(1, 2)),
     (dt.datetime, dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)),
+    (dt.timedelta, dt.timedelta(days=-1, microseconds=1)),
     (PurePosixPath, PurePosixPath("a/b")),
     (bytes, b"\x00\xff"),
     (Suit, Suit.HEARTS),
@@ -121,6 +126,13 @@ KINDS: list[tuple[Any, Any]] = [
     (str | dt.datetime, "2026-01-02T00:00:00"),
     (dict[str, Any], {"a": [1, None, "x"]}),
 ]
+
+
+@given(st.timedeltas(min_value=-dt.timedelta.max))
+def test_a_length_of_time_is_read_back_to_the_microsecond(length: dt.timedelta) -> None:
+    text = Step(action="call", tool_output=length).tool_output
+    assert text.lstrip("-").startswith("P")
+    assert TypeAdapter(dt.timedelta).validate_json(json.dumps(text)) == length
 
 
 @pytest.mark.parametrize(("kind", "value"), KINDS, ids=lambda given: str(given)[:40])

@@ -94,6 +94,20 @@ def test_calls_in_other_words_with_the_same_result_are_a_loop() -> None:
     assert found.critical_step == 0
 
 
+def test_calls_that_a_model_asks_for_fail_in_a_row_although_it_speaks_between_them() -> None:
+    steps: list[Step] = []
+    for city in ("Rome", "Oslo", "Bern"):
+        asked = [{"tool": "find", "arguments": {"city": city}}]
+        steps += [
+            Step(action="model", tool_input=f"look for {city}", tool_output=asked),
+            call("find", {"city": city}, error="the index is broken", exception_type="OSError"),
+        ]
+    [found] = seen(steps)
+    assert found.text == "'find' failed 3 times with the same error"
+    answer = Step(action="model", llm_output="I do not know", tool_input="look")
+    assert not seen([*steps[:4], answer, *steps[4:]])
+
+
 def test_the_same_error_again_is_a_loop_whatever_the_arguments() -> None:
     steps = [call("plan", {"day": text}, error=f"day '{text}' does not work") for text in "abc"]
     found = classified(steps)

@@ -109,7 +109,7 @@ async def test_a_run_inside_a_run_is_its_own_and_counts_in_the_outer_one() -> No
         run.record_step(Step(action="outer"))
         result = await inner_agent.run(task + "!")
         assert triage.current_run() is run
-        assert [step.action for step in run.trajectory] == ["outer"]
+        assert [step.action for step in run.trajectory] == ["outer", "call"]
         assert run.usage.input_tokens == 14
         return result
 
@@ -134,7 +134,7 @@ async def test_what_an_inner_run_uses_is_held_against_the_limits_of_the_outer_on
     with pytest.raises(triage.TriageEscalationError) as caught:
         await Agent(outer, limits=Limits(tokens=99)).run("t")
     assert caught.value.context is not None
-    assert len(caught.value.context.trajectory) == 0
+    assert [step.action for step in caught.value.context.trajectory] == ["call"]
 
 
 async def test_an_inner_run_that_gave_up_is_not_tried_again_by_the_outer_one() -> None:

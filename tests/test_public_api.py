@@ -38,7 +38,7 @@ def declared() -> dict[str, str]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     ]
     return {
-        alias.asname or alias.name: f"triage.{node.module}"
+        alias.asname or alias.name: f"triage.{node.module}" if node.module else "triage"
         for block in guarded
         for node in block.body
         if isinstance(node, ast.ImportFrom)

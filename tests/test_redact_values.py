@@ -189,6 +189,8 @@ def test_no_secret_is_left_in_any_event(value: Any, text: str, error: ErrorInfo)
         events.ActionChosen(*of_attempt, Retry(text, inject={"x": value}), reason=text),
         events.ActionChosen(*of_attempt, Suspend(text, held)),
         events.PlanMade(*of_run, value),
+        events.PlanRouted(*of_run, "planner", text, reason=text),
+        events.PlanFailed(*of_run, "step", diagnosis, text, whole),
         events.PlanStepMoved(*of_run, text, "done", text),
         events.ApprovalAsked(*of_run, "k", "s", text, value),
         events.ApprovalGiven(*of_run, "k", "s", "edited", text, text, value),

@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Machine(RuleBasedStateMachine):
 
     def end(self, run_id: str) -> None:
         """Bring a run of an example before to its end."""
-        claim = self.did(self.store.claim, run_id, lease_s=LONG, force=True)
+        claim = self.did(self.store.claim, run_id, lease_s=LONG, force=True, revive=True)
         last = RunFinished(run_id, claim.events, time.time(), "cancelled")
         self.did(self.store.append, run_id, [last], at=claim.events, epoch=claim.epoch)
 
@@ -152,25 +153,31 @@ class Machine(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self.known)
-    @rule(run_id=runs, lease_s=st.sampled_from([SHORT, LONG]), force=st.booleans())
-    def claim(self, *, run_id: str, lease_s: float, force: bool) -> None:
+    @rule(
+        run_id=runs,
+        lease_s=st.sampled_from([SHORT, LONG]),
+        force=st.booleans(),
+        revive=st.booleans(),
+    )
+    def claim(self, *, run_id: str, lease_s: float, force: bool, revive: bool) -> None:
         known = self.known.get(run_id)
         if known is None:
             return
-        claim = self.store.claim
+        options = {"lease_s": lease_s, "force": force, "revive": revive}
+        claim = partial(self.did, self.store.claim, run_id, **options)
         if known.status not in ("running", "suspended", "dead_letter"):
             with pytest.raises(RunOver):
-                self.did(claim, run_id, lease_s=lease_s, force=force)
+                claim()
             return
         if known.leased and not force:
             with pytest.raises(RunBusy):
-                self.did(claim, run_id, lease_s=lease_s)
+                claim()
             return
         dead = known.status == "dead_letter"
         spent = dead or (known.status == "running" and known.claims >= 3)
-        if spent and not force:
+        if spent and not revive:
             with pytest.raises(DeadLetter):
-                self.did(claim, run_id, lease_s=lease_s)
+                claim()
             known.epoch += not dead
             known.status, known.leased = "dead_letter", False
             return
@@ -178,8 +185,7 @@ class Machine(RuleBasedStateMachine):
         known.claims = 1 if spent else known.claims + 1
         known.status = "running" if spent else known.status
         known.leased = lease_s == LONG
-        expected = (known.epoch, len(known.events), known.claims)
-        assert self.did(claim, run_id, lease_s=lease_s, force=force) == expected
+        assert claim() == (known.epoch, len(known.events), known.claims)
 
     @rule(run_id=runs, stale=st.booleans())
     def release(self, *, run_id: str, stale: bool) -> None:

@@ -88,7 +88,9 @@ async def reopen(
             await let_go(config.store, run_id, claim.epoch)
         raise
     try:
-        cancelled = await unbroken(own(session, events, at_once=at_once, asks_anew=force, force=force))
+        cancelled = await unbroken(
+            own(session, events, at_once=at_once, asks_anew=force, force=force)
+        )
     except RunOver:  # it has ended meanwhile
         return outcome(config, await config.store.read(run_id))
     return await go_on(session, function, taken_over(session, cancelled))

@@ -6,10 +6,10 @@ import datetime as dt
 import re
 import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from logging import getLogger
 from os import PathLike
 from pathlib import Path
+from pkgutil import get_data
 from threading import Lock
 from typing import Any, NamedTuple, Self, cast
 
@@ -224,7 +224,10 @@ def _from_table(where: str, table: Mapping[str, Any]) -> Price:
 
 def _listed() -> tuple[dict[str, Price], dict[str, str]]:
     """The prices that come with the package, and the provider of each."""
-    text = files("triage").joinpath("data", "prices.toml").read_text(encoding="utf-8")
+    # As modules are read, from wherever they come.
+    data = get_data("triage", "data/prices.toml")
+    assert data is not None
+    text = data.decode("utf-8")
     prices: dict[str, Price] = {}
     providers: dict[str, str] = {}
     for provider, listed in tomllib.loads(text).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
 from ._plain import HUGE, LEAST, plain
 from .taxonomy import Effect
@@ -118,18 +118,6 @@ class _StepFields(NamedTuple):
     duration_s: float | None
 
 
-class Rare(TypedDict, total=False):
-    """The fields that most steps do not have; as in `Step`."""
-
-    error: str | None
-    exception_type: str | None
-    effect: Effect | str | None
-    usage: Usage | None
-    metadata: Mapping[str, Any] | None
-    timestamp: float | None
-    duration_s: float | None
-
-
 class Step(_StepFields):
     """One observable thing the agent did.
 
@@ -147,7 +135,7 @@ class Step(_StepFields):
 
     __slots__ = ()
 
-    def __new__(  # noqa: D102 - the fields of a record; the class says them
+    def __new__(  # noqa: D102, PLR0913, PLR0917 - the fields of a record; the class says them
         cls,
         index: int | None = None,
         action: str = "",
@@ -155,39 +143,51 @@ class Step(_StepFields):
         tool_input: Any = None,
         tool_output: Any = None,
         llm_output: str | None = None,
-        **rare: Unpack[Rare],
+        error: str | None = None,
+        exception_type: str | None = None,
+        effect: Effect | str | None = None,
+        usage: Usage | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        timestamp: float | None = None,
+        duration_s: float | None = None,
     ) -> Self:
         if type(tool_input) is dict:
             # `plain` would say the same; a step is made with each turn, and the call is felt.
-            tool_input = {**tool_input}
-            for key in tool_input:
-                item = tool_input[key]
+            for key, item in tool_input.items():
+                kind = type(item)
                 if type(key) is not str or (
-                    type(item) is not str and (type(item) is not int or not LEAST < item < HUGE)
+                    kind is not str and (kind is not int or not LEAST < item < HUGE)
                 ):
                     tool_input = plain(tool_input)
                     break
+            else:
+                tool_input = tool_input.copy()
         elif tool_input is not None:
             tool_input = plain(tool_input)
         if tool_output is not None and type(tool_output) is not str:
             tool_output = plain(tool_output)
         # The common case first: identity tests only, no loop, no call.
         if (
-            rare
-            or index is not None
-            or action.__class__ is not str
+            action.__class__ is not str
             or (tool_called is not None and tool_called.__class__ is not str)
             or (llm_output is not None and llm_output.__class__ is not str)
+            or index is not None
+            or error is not None
+            or exception_type is not None
+            or effect is not None
+            or usage is not None
+            or metadata is not None
+            or timestamp is not None
+            or duration_s is not None
         ):
-            first = (index, action, tool_called, tool_input, tool_output, llm_output)
-            return _new(cls, _checked((*first, *_rare_of(rare))))
+            return _new(cls, _checked((
+                index, action, tool_called, tool_input, tool_output, llm_output, error,
+                exception_type, effect, usage, metadata, timestamp, duration_s,
+            )))  # fmt: skip
         return _new(cls, (
             None, action, tool_called, tool_input, tool_output, llm_output, None, None, None, None,
             None, None, None,
         ))  # fmt: skip
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _new, (type(self), tuple(self))
 
 
 _new = tuple.__new__
@@ -199,16 +199,6 @@ _OPTIONAL_TEXT = (
     (6, "error", "text or None"),
     (7, "exception_type", "an exception's class name or None"),
 )
-
-
-_RARE = ("error", "exception_type", "effect", "usage", "metadata", "timestamp", "duration_s")
-
-
-def _rare_of(given: Mapping[str, Any]) -> list[Any]:
-    for name in given:
-        if name not in _RARE:
-            raise TypeError(f"Step has no field {name!r}; it has {', '.join(_StepFields._fields)}")
-    return [given.get(name) for name in _RARE]
 
 
 def _checked(fields: tuple[Any, ...]) -> tuple[Any, ...]:

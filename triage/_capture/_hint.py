@@ -25,6 +25,7 @@ from ._trust import _mro, _namespace, attributes_of, plain_class
 _HINT = "_triage_hint"
 _NOT_ATTEMPTED = "_triage_not_attempted"
 _FAULT = "__triage_fault__"
+_ATTEMPTED = "not_attempted"
 _MAX_SUGGESTIONS = 10
 
 E = TypeVar("E", bound=BaseException)
@@ -54,7 +55,10 @@ def is_not_attempted(exc: BaseException) -> bool:
     """Whether `not_attempted` marked the exception, or its class says so of all of its kind."""
     if attributes_of(exc).get(_NOT_ATTEMPTED) is True:
         return True
-    return _is_fault(exc) and _static(exc, "not_attempted") is True
+    if not _is_fault(exc):
+        return False
+    spaces = (attributes_of(exc), *(_namespace(cls) for cls in _mro(type(exc))))
+    return next((space[_ATTEMPTED] for space in spaces if _ATTEMPTED in space), None) is True
 
 
 # --- what the class declares ------------------------------------------------------------------
@@ -73,22 +77,18 @@ def _declares(kind: Hashable) -> bool:
 def _declared(exc: BaseException, *, known: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     closer = dict(attributes_of(exc))
-    for name, read in _FIELDS.items():
-        value = _static(exc, name)
+    static: dict[str, Any] = {}
+    for space in (*(_namespace(cls) for cls in reversed(_mro(type(exc)))), closer):
+        static |= {name: space[name] for name in _FIELDS if name in space}
+    for name, value in static.items():
+        read = _FIELDS[name]
         if hasattr(type(value), "__get__"):  # a property: it works the value out
-            value = closer[name] = attr(exc, name) if known else None
-        value = None if value is None else read(value)
-        if value not in (None, []):
-            found[name] = value
+            closer[name] = attr(exc, name) if known else None
+            value = closer[name]  # noqa: PLW2901 - what the property said
+        said = None if value is None else read(value)
+        if said not in (None, []):
+            found[name] = said
     return _outdated(found, closer)
-
-
-def _static(exc: BaseException, name: str) -> Any:
-    """The attribute as it stands on the exception or its classes, with no code run."""
-    held = attributes_of(exc)
-    if name in held:
-        return held[name]
-    return next((_namespace(cls)[name] for cls in _mro(type(exc)) if name in _namespace(cls)), None)
 
 
 def _outdated(own: dict[str, Any], closer: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +128,8 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
 
 def _of_mapping(found: object) -> dict[str, Any]:
     given: dict[str, Any] = {}
+    if found is None:  # as on nearly every exception
+        return given
     for name, read in _FIELDS.items():
         value = entry(found, name)
         value = None if value is None else read(value)

@@ -246,6 +246,16 @@ class StreamLeft(Exception):
     """A stream was left before its end, so its answer is not known."""
 
 
+class _Closed:
+    """The HTTP response of a stream that is given again: there is none to be closed."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
 class _Stream:
     """A stream of the client's, or one that is given again; its pieces are kept as they pass."""
 
@@ -257,7 +267,11 @@ class _Stream:
         self._iterator: Any = self._pieces()
 
     def __getattr__(self, name: str) -> Any:
-        return None if self._stream is None else getattr(self._stream, name)
+        if self._stream is not None:
+            return getattr(self._stream, name)
+        if name == "response":
+            return _Closed()
+        raise AttributeError(f"a stream that is given again from the journal has no {name}")
 
     def _pieces(self) -> Any:
         raise NotImplementedError
@@ -293,6 +307,7 @@ class _AsyncPieces(_Stream):
             self._recording.failed(error)
             raise
         self._recording.done(self._kept)
+        await self._recording.durable()
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,6 @@ request already is not added again.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from triage._guidance import Guidance
@@ -57,8 +56,3 @@ def hinted_anthropic(messages: list[Any], hint: str | None) -> list[Any]:
         [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
     )
     return [*messages[:-1], {**last, "content": [*blocks, block]}]
-
-
-def quoted(text: str) -> str:
-    """Text from elsewhere, as data inside of a hint."""
-    return json.dumps(text[:300], ensure_ascii=False)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from triage._drivers import _drive, call_sync
@@ -24,7 +25,7 @@ from triage.steps import Step
 from triage.taxonomy import Effect
 from triage.traces._talk import ending_of
 
-from ._forms import Answer, Form
+from ._forms import Form
 
 AsStep = Callable[[Step], Step]
 MODEL = "model"
@@ -157,7 +158,8 @@ async def call_model(run: Run, call: ModelCall, ask: Callable[[], Awaitable[Any]
     made: list[Any] = []
 
     async def body(model: str, said: Any) -> Any:  # noqa: ARG001 - as the journal shows them
-        made.append(await ask())
+        with _inside(run):
+            made.append(await ask())
         return plain(call.form.dump(made[0]))
 
     tool = _model_tool(call, body)
@@ -171,7 +173,8 @@ def call_model_sync(run: Run, call: ModelCall, ask: Callable[[], Any]) -> Any:
     made: list[Any] = []
 
     def body(model: str, said: Any) -> Any:  # noqa: ARG001 - as the journal shows them
-        made.append(ask())
+        with _inside(run):
+            made.append(ask())
         return plain(call.form.dump(made[0]))
 
     tool = _model_tool(call, body)
@@ -203,6 +206,12 @@ class Streamed:
         if begun is not None:
             finish(self._run, begun, answer)
 
+    async def durable(self) -> None:
+        """Wait until what was recorded is stored, where a store keeps the run."""
+        session = self._run.session
+        if session.durable and not self._run.over:
+            await session.barrier()
+
     def failed(self, error: BaseException) -> None:
         """It broke off."""
         begun, self._begun = self._begun, None
@@ -216,7 +225,8 @@ async def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) 
     made: list[Any] = []
 
     async def body(**arguments: Any) -> Any:  # noqa: ARG001 - the framework has its own
-        made.append(await do())
+        with _inside(run):
+            made.append(await do())
         return made[0] if call.form is None else plain(call.form.dump(made[0]))
 
     tool = _framework_tool(call, body, given)
@@ -232,7 +242,8 @@ def call_tool_sync(run: Run, call: ToolCall, do: Callable[[], Any]) -> Any:
     made: list[Any] = []
 
     def body(**arguments: Any) -> Any:  # noqa: ARG001 - the framework has its own
-        made.append(do())
+        with _inside(run):
+            made.append(do())
         return made[0] if call.form is None else plain(call.form.dump(made[0]))
 
     tool = _framework_tool(call, body, given)
@@ -240,6 +251,16 @@ def call_tool_sync(run: Run, call: ToolCall, do: Callable[[], Any]) -> Any:
     if made or call.form is None:
         return made[0] if made else known
     return call.form.load(known)
+
+
+@contextmanager
+def _inside(run: Run) -> Generator[None]:
+    """What a call's body records by itself is written in its own words."""
+    token = current.set(run)
+    try:
+        yield
+    finally:
+        current.reset(token)
 
 
 def _call_sync(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -307,9 +328,3 @@ def _calls_before(run: Recorder) -> list[tuple[str, str | None, int]]:
         ended = ended or not reusable(call, run)
         found.append((call.tool, None if ended else call.key, metadata[LINE]))
     return found
-
-
-__all__ = [
-    "MODEL", "Answer", "Form", "ModelCall", "Streamed", "ToolCall", "call_model", "call_model_sync",
-    "call_tool", "call_tool_sync", "key_of",
-]  # fmt: skip

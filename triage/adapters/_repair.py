@@ -6,8 +6,8 @@ it. Each function gives a new list, valid whatever it was given; a valid one com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from triage.traces._values import listed, mapping
 
@@ -34,42 +34,60 @@ def as_data(message: Any) -> Any:
     return message if dump is None or isinstance(message, dict) else dump(exclude_unset=True)
 
 
+Place = tuple[int, int]
+"""A message and a part of it, both from 0."""
+
+
+class _Pairs:
+    """Which result belongs to which call: the first of its id that comes after it, and before the next
+    call of that id. calls, results: where they stand, with their ids.
+    """
+
+    def __init__(self, calls: list[tuple[Place, str]], results: list[tuple[Place, str]]) -> None:
+        self.of: dict[Place, Place] = {}
+        waiting: dict[str, Place] = {}
+        both = [(at, False, call) for at, call in calls] + [
+            (at, True, call) for at, call in results
+        ]
+        for at, is_result, call in sorted(both):
+            if not is_result:
+                waiting[call] = at
+            elif call in waiting:
+                self.of[waiting.pop(call)] = at
+        self.closed = len(calls) - len(self.of)
+        self.dropped = len(results) - len(self.of)
+
+    def results(self, calls: list[tuple[Place, str]]) -> tuple[list[Place], list[str]]:
+        """Where the results of these calls stand, in that order, and the calls that have none."""
+        found = sorted(self.of[at] for at, _ in calls if at in self.of)
+        return found, [call for at, call in calls if at not in self.of]
+
+
 def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
     """Chat messages of OpenAI's form: results follow right after the turn that asked for them."""
+    given = list(messages)
+    data = [mapping(as_data(message)) for message in given]
+    asked = [_calls_in_chat(at, message) for at, message in enumerate(data)]
+    answers = [
+        ((at, 0), str(message.get("tool_call_id")))
+        for at, message in enumerate(data)
+        if message.get("role") == "tool"
+    ]
+    pairs = _Pairs([call for calls in asked for call in calls], answers)
+    found: list[Any] = []
+    for at, message in enumerate(data):
+        if message.get("role") == "tool":
+            continue
+        found.append(given[at])
+        there, lost = pairs.results(asked[at])
+        found += [given[place] for place, _ in there]
+        found += [{"role": "tool", "tool_call_id": call, "content": text} for call in lost]
+    return Repaired(found, pairs.closed, pairs.dropped)
 
-    def asked(message: Any) -> list[str]:
-        calls = listed(mapping(message).get("tool_calls"))
-        return [call["id"] for call in map(mapping, calls) if isinstance(call.get("id"), str)]
 
-    def made(call: str) -> Any:
-        return {"role": "tool", "tool_call_id": call, "content": text}
-
-    def answers(message: Any) -> str | None:
-        found = mapping(message)
-        return found.get("tool_call_id", "") if found.get("role") == "tool" else None
-
-    return _repaired(list(messages), asked, answers, made)
-
-
-def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
-    """Input items of OpenAI's Responses API: each call's output follows it."""
-
-    def asked(item: Any) -> list[str]:
-        found = mapping(item)
-        is_call = found.get("type") in _OUTPUTS and isinstance(found.get("call_id"), str)
-        return [found["call_id"]] if is_call else []
-
-    given = [as_data(item) for item in items]
-    kinds = {call: mapping(item)["type"] for item in given for call in asked(item)}
-
-    def made(call: str) -> Any:
-        return {"type": _OUTPUTS[kinds[call]], "call_id": call, "output": text}
-
-    def answers(item: Any) -> str | None:
-        found = mapping(item)
-        return found.get("call_id", "") if found.get("type") in _OUTPUTS.values() else None
-
-    return _repaired(given, asked, answers, made, together=True)
+def _calls_in_chat(at: int, message: Mapping[str, Any]) -> list[tuple[Place, str]]:
+    calls = [mapping(as_data(call)).get("id") for call in listed(message.get("tool_calls"))]
+    return [((at, part), call) for part, call in enumerate(calls) if isinstance(call, str)]
 
 
 _OUTPUTS = {
@@ -78,107 +96,76 @@ _OUTPUTS = {
 }
 
 
-def _repaired(
-    given: list[Any],
-    asked: Callable[[Any], list[str]],
-    answers: Callable[[Any], str | None],
-    made: Callable[[str], Any],
-    *,
-    together: bool = False,
-) -> Repaired:
-    """Put each result behind its call. together: calls side by side come before their results."""
-    data = [as_data(message) for message in given]
-    results: dict[str, Any] = {}
-    for at, message in enumerate(data):
-        call = answers(message)
-        if call is not None:
-            results.setdefault(call, given[at])
+def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
+    """Input items of OpenAI's Responses API: each call has its output somewhere behind it."""
+    given = list(items)
+    data = [mapping(as_data(item)) for item in given]
+
+    def ids(kinds: Collection[str]) -> list[tuple[Place, str]]:
+        found = [
+            (at, item.get("call_id")) for at, item in enumerate(data) if item.get("type") in kinds
+        ]
+        return [((at, 0), call) for at, call in found if isinstance(call, str)]
+
+    calls = ids(_OUTPUTS)
+    pairs = _Pairs(calls, ids(_OUTPUTS.values()))
+    kept = set(pairs.of.values())
+    open_ = {at: call for (at, part), call in calls if (at, part) not in pairs.of}
     found: list[Any] = []
-    waiting: list[str] = []
-    known: set[str] = set()
-    used = closed = 0
-    for at, message in enumerate(data):
-        if answers(message) is not None:
+    for at, item in enumerate(data):
+        kind = str(item.get("type"))
+        if kind in _OUTPUTS.values() and (at, 0) not in kept:
             continue
-        calls = [call for call in asked(message) if call not in known]
-        if waiting and not (together and calls):
-            found += [results.get(call) or made(call) for call in waiting]
-            waiting = []
-        if together and asked(message) and not calls:
-            continue  # the same call once more
         found.append(given[at])
-        waiting += calls
-        known.update(calls)
-        used += sum(call in results for call in calls)
-        closed += sum(call not in results for call in calls)
-    found += [results.get(call) or made(call) for call in waiting]
-    count = sum(answers(message) is not None for message in data)
-    return Repaired(found, closed, count - used)
+        if at in open_:
+            found.append({"type": _OUTPUTS[kind], "call_id": open_[at], "output": text})
+    return Repaired(found, pairs.closed, pairs.dropped)
 
 
 def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
     """Anthropic messages: the turn after one that calls tools begins with all their results."""
-    given = [as_data(message) for message in messages]
-    results: dict[str, Any] = {}
-    count = 0
-    for message in given:
-        for block in _blocks(message):
-            if _is_result(block):
-                count += 1
-                results.setdefault(mapping(block).get("tool_use_id", ""), block)
-    found: list[Any] = []
-    waiting: list[str] = []
-    known: set[str] = set()
-    closed = used = 0
-    for message in given:
-        is_user = mapping(message).get("role") == "user"
-        if waiting and not is_user:
-            found.append({"role": "user", "content": _results(waiting, results, text)})
-            waiting = []
-        if is_user:
-            rest = [block for block in _blocks(message) if not _is_result(block)]
-            had = len(rest) != len(_blocks(message))
-            if waiting or had:
-                content = [*_results(waiting, results, text), *map(_block, rest)]
-                waiting = []
-                if content:
-                    found.append({**message, "content": content})
-                continue
-        found.append(message)
-        for block in _blocks(message):
-            call = mapping(block).get("id")
-            if (
-                mapping(block).get("type") == "tool_use"
-                and isinstance(call, str)
-                and call not in known
-            ):
-                known.add(call)
-                waiting.append(call)
-                used += call in results
-                closed += call not in results
-    if waiting:
-        found.append({"role": "user", "content": _results(waiting, results, text)})
-    return Repaired(found, closed, count - used)
-
-
-def _blocks(message: Any) -> list[Any]:
-    content = mapping(message).get("content")
-    if isinstance(content, str):
-        return [content]
-    return [as_data(block) for block in cast("Iterable[Any]", content or ())]
-
-
-def _block(block: Any) -> Any:
-    return {"type": "text", "text": block} if isinstance(block, str) else block
-
-
-def _is_result(block: Any) -> bool:
-    return mapping(block).get("type") == "tool_result"
-
-
-def _results(calls: list[str], results: dict[str, Any], text: str) -> list[Any]:
-    return [
-        results.get(call)
-        or {"type": "tool_result", "tool_use_id": call, "content": text, "is_error": True}
-        for call in calls
+    given = [mapping(as_data(message)) for message in messages]
+    blocks = [_blocks(message) for message in given]
+    asked = [_calls_in_blocks(at, found) for at, found in enumerate(blocks)]
+    answers = [
+        ((at, part), str(block.get("tool_use_id")))
+        for at, found in enumerate(blocks)
+        for part, block in enumerate(found)
+        if block.get("type") == "tool_result"
     ]
+    pairs = _Pairs([call for calls in asked for call in calls], answers)
+    made: list[Any] = []
+    waiting: list[Any] = []
+    for at, message in enumerate(given):
+        if message.get("role") == "user":
+            rest = [block for block in blocks[at] if block.get("type") != "tool_result"]
+            if waiting or len(rest) != len(blocks[at]):
+                content = [*waiting, *rest]
+                made += [{**message, "content": content}] if content else []
+                waiting = []
+                continue
+        elif waiting:
+            made.append({"role": "user", "content": waiting})
+            waiting = []
+        made.append(message)
+        there, lost = pairs.results(asked[at])
+        waiting = [blocks[place][part] for place, part in there]
+        waiting += [
+            {"type": "tool_result", "tool_use_id": call, "content": text, "is_error": True}
+            for call in lost
+        ]
+    if waiting:
+        made.append({"role": "user", "content": waiting})
+    return Repaired(made, pairs.closed, pairs.dropped)
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [mapping(as_data(block)) for block in content or ()]
+
+
+def _calls_in_blocks(at: int, blocks: list[Mapping[str, Any]]) -> list[tuple[Place, str]]:
+    calls = [block.get("id") if block.get("type") == "tool_use" else None for block in blocks]
+    return [((at, part), call) for part, call in enumerate(calls) if isinstance(call, str)]

@@ -29,7 +29,10 @@ class Known(NamedTuple):
     types: tuple[str, ...]
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN: tuple[Known, ...] = (
+    Known(".langgraph", "LangGraphAdapter", ("langgraph.pregel.main.Pregel",)),
+    Known(".langchain", "LangChainAdapter", ("langchain_core.runnables.base.Runnable",)),
+)
 """The adapters there are; each module is imported when one of its objects is wrapped."""
 
 _CLIENTS = {

@@ -27,7 +27,7 @@ from triage._capture import hint as write_hint
 from triage._plain import plain
 from triage._run import Run
 from triage.actions import RecoveryAction, Resume, Retry, Rollback
-from triage.errors import AttemptInterrupted, UsageError
+from triage.errors import UsageError
 from triage.steps import Step, effect_of
 from triage.taxonomy import Cause, Effect, FailureType
 from triage.traces._talk import ending_of
@@ -108,7 +108,8 @@ class Adapter(ABC):
     """Runs the objects of one framework. One instance for each wrapped object; it keeps nothing of a run.
 
     target: the wrapped object. effects: what each tool does to the world, by name; tools that are not
-    named are `unknown`. Raises UsageError for an effect that is none.
+    named are `unknown`. Raises UsageError for an effect that is none, and for a class whose `cannot`
+    names no ability.
 
     name: as the user says it. cannot: which of `ABILITIES` it has not, with the reason, as a sentence.
     """
@@ -117,6 +118,12 @@ class Adapter(ABC):
     cannot: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, target: Any, *, effects: Mapping[str, Effect | str] | None = None) -> None:
+        unknown = ", ".join(sorted(set(self.cannot) - set(ABILITIES)))
+        if unknown:
+            known = ", ".join(ABILITIES)
+            raise UsageError(
+                f"{type(self).__name__}.cannot names {unknown}; abilities are: {known}"
+            )
         self.target = target
         self.effects: dict[str, Effect] = {}
         for tool, effect in (effects or {}).items():
@@ -148,28 +155,17 @@ class Adapter(ABC):
     async def run(self, task: Any, run: Run, kwargs: Mapping[str, Any]) -> Any:
         """One attempt with all that is the same for every framework: what `triage.wrap` calls."""
         seam = Seam(self, run)
-        try:
-            result = await self.attempt(seam, task, **kwargs)
-        except AttemptInterrupted:
-            raise
-        except Exception as error:
-            # Whatever the framework made of our signal: an attempt that was stopped has failed by it.
-            if run.interrupt is not None:
-                raise AttemptInterrupted(run.interrupt) from error
-            raise
+        result = await self.attempt(seam, task, **kwargs)
         failure = self.soft_failure(result)
         if failure is not None:
-            raise failure from failure.__cause__ or _other_than(failure, seam.last_error)
+            cause = None if failure is seam.last_error else seam.last_error
+            raise failure from failure.__cause__ or cause
         if seam.last_error is not None:
             text = "the last model call failed, and the framework gave a result all the same"
             raise SoftFailure(text) from seam.last_error
         if seam.ending is not None:
             raise SoftFailure(seam.ending)
         return result
-
-
-def _other_than(error: BaseException, cause: BaseException | None) -> BaseException | None:
-    return None if cause is error else cause
 
 
 class Seam:

@@ -18,6 +18,7 @@ from triage.errors import UsageError
 from ._llm_answer import SCHEMA, Unusable
 
 TOOL = "report_diagnosis"
+PROSE = "prose"
 _ABOUT = "Report why the attempt failed."
 AS_TEXT = "\n\nAnswer with one JSON object and nothing else. Its JSON Schema: " + json.dumps(
     SCHEMA, separators=(",", ":")
@@ -50,7 +51,7 @@ class Reply(NamedTuple):
 
 
 class Provider(Protocol):
-    """One protocol. forms: how a structured answer may be asked for, best first."""
+    """One protocol. forms: how a structured answer may be asked for, best first; `PROSE` asks for none."""
 
     name: ClassVar[str]
     client_class: ClassVar[str]
@@ -129,7 +130,7 @@ class OpenAI(Provider):
             function = {"name": TOOL, "description": _ABOUT, "parameters": SCHEMA}
             extra["tools"] = [{"type": "function", "function": function}]
             extra["tool_choice"] = {"type": "function", "function": {"name": TOOL}}
-        else:
+        elif form == "text":
             system += AS_TEXT
         messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
         create = client.chat.completions.with_raw_response.create
@@ -193,7 +194,7 @@ class Anthropic(Provider):
         if form == "tool":
             extra["tools"] = [{"name": TOOL, "description": _ABOUT, "input_schema": SCHEMA}]
             extra["tool_choice"] = {"type": "tool", "name": TOOL}
-        else:
+        elif form == "text":
             system += AS_TEXT
         messages = [{"role": "user", "content": text}]
         create = client.messages.with_raw_response.create
@@ -225,15 +226,15 @@ def _read(form: type[M], body: str) -> M:
 PROVIDERS: dict[str, Provider] = {"openai": OpenAI(), "anthropic": Anthropic()}
 
 
-def provider_of(value: object) -> tuple[Provider, Any]:
+def provider_of(value: object, owner: str = "LLMClassifier") -> tuple[Provider, Any]:
     """The protocol of a name, with None, or of a client that the user made, with that client.
 
-    Raises UsageError for anything else, and where the extra is not installed.
+    owner: whose argument it is. Raises UsageError for anything else, and where the extra is not installed.
     """
     if isinstance(value, str) and value in PROVIDERS:
         if find_spec(value) is None:
             raise UsageError(
-                f"LLMClassifier(provider={value!r}) needs the package {value}, which is not "
+                f"{owner}(provider={value!r}) needs the package {value}, which is not "
                 f"installed; run pip install triage-recovery[{value}]"
             )
         return PROVIDERS[value], None
@@ -246,11 +247,11 @@ def provider_of(value: object) -> tuple[Provider, Any]:
             return provider, value
         if isinstance(value, getattr(module, provider.client_class.removeprefix("Async"))):
             raise UsageError(
-                f"LLMClassifier.provider is the synchronous client {type(value).__name__}; give an "
+                f"{owner}.provider is the synchronous client {type(value).__name__}; give an "
                 f"{provider.client_class}"
             )
     shown = repr(value) if isinstance(value, str) else type(value).__name__
     raise UsageError(
-        "LLMClassifier.provider must be 'openai', 'anthropic', an AsyncOpenAI or an AsyncAnthropic, "
+        f"{owner}.provider must be 'openai', 'anthropic', an AsyncOpenAI or an AsyncAnthropic, "
         f"not {shown[:60]}"
     )

@@ -75,7 +75,11 @@ def diagnosis_of(
     if hinted is not None and given:
         who = "the exception" if hinted is error else hinted.type_name
         told = ", ".join(sorted(given)) if recovery is None else _of_itself(given)
-        evidence = (Evidence("hint", f"{who} carries {told}"), *evidence)
+        # That no rule knows it matters to nobody where it says so much itself.
+        beside = (
+            one for one in evidence if "failure_type" not in given or one.rule != UNKNOWN.name
+        )
+        evidence = (Evidence("hint", f"{who} carries {told}"), *beside)
     return Diagnosis(
         failure_type=rule.failure_type,
         cause=rule.cause,

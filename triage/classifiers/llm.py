@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from triage._env import SYSTEM, Environment
@@ -15,7 +14,8 @@ from triage.steps import Trajectory, Usage
 
 from ._llm_answer import CLASSIFIER
 from ._llm_budget import Budget, Meter
-from ._llm_clients import Endpoint, Provider, provider_of
+from ._llm_clients import provider_of
+from ._llm_endpoint import endpoint_of
 from ._llm_talk import Settings, Stopped, Talk, abstained, with_usage
 
 LEAST_CHARS = 2_000
@@ -73,15 +73,10 @@ class LLMClassifier:
         _check_budgets(budget, run_budget, price)
         if environment is not None and not isinstance(environment, Environment):
             raise misuse("LLMClassifier.environment", environment, "an Environment or None")
-        if client is not None and (base_url is not None or api_key is not None):
-            raise UsageError(
-                "LLMClassifier.base_url and api_key are the client's own where one is given; leave "
-                "them out"
-            )
         self._seconds = deadline
         self._settings = Settings(
             protocol,
-            _endpoint(protocol, client, model, base_url, api_key),
+            endpoint_of("LLMClassifier", protocol, client, model, base_url, api_key),
             Meter(budget, run_budget),
             retries,
             max_chars,
@@ -122,42 +117,6 @@ class LLMClassifier:
         where = settings.endpoint.base_url
         at = f", base_url={redact(where)!r}" if where else ""
         return f"LLMClassifier({settings.provider.name!r}, {settings.endpoint.model!r}{at})"
-
-
-def _endpoint(
-    protocol: Provider, client: Any, model: object, base_url: object, api_key: object
-) -> Endpoint:
-    """Where to ask, from the arguments or else from the environment."""
-    prefix = protocol.name.upper()
-    found_model = _setting("model", model, f"{prefix}_MODEL")
-    if found_model is None:
-        raise UsageError(
-            f"LLMClassifier.model is not given, and {prefix}_MODEL is not set; name a model"
-        )
-    if client is not None:
-        return Endpoint(found_model, None, None, client)
-    key = _setting("api_key", api_key, f"{prefix}_API_KEY")
-    if key is None:
-        raise UsageError(
-            f"LLMClassifier.api_key is not given, and {prefix}_API_KEY is not set; give any text to "
-            "an endpoint that needs no key"
-        )
-    url = _setting("base_url", base_url, f"{prefix}_BASE_URL")
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise misuse("LLMClassifier.base_url", redact(url), "a URL with http:// or https://")
-    return Endpoint(found_model, url, key)
-
-
-def _setting(field: str, value: object, variable: str) -> str | None:
-    if value is None:
-        return os.environ.get(variable, "").strip() or None
-    if not isinstance(value, str) or not value.strip():
-        # Of a key not even a part is shown.
-        raise UsageError(
-            f"LLMClassifier.{field} must be text that is not empty, or None for {variable}, not "
-            f"{'empty text' if isinstance(value, str) else type(value).__name__}"
-        )
-    return value.strip()
 
 
 def _checked_price(price: object) -> tuple[float, float] | None:

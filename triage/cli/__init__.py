@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from triage import UsageError, __version__
 
-from ._runs_options import add_runs
+from ._runs_options import add_report, add_runs
 from ._show import Progress, clean
 
 __all__ = ["Progress", "main"]
@@ -103,6 +103,7 @@ def _add_run(commands: _Commands) -> None:
     )
     run.add_argument("--json", action="store_true", help="one line of JSON instead of the result")
     run.add_argument("--quiet", action="store_true", help="show no progress")
+    add_report(run)
 
 
 def _add_diagnose(commands: _Commands) -> None:

@@ -14,6 +14,7 @@ from triage import (
     Agent,
     FailurePolicy,
     Limits,
+    Report,
     RunState,
     TriageError,
     TriageSuspendedError,
@@ -21,6 +22,7 @@ from triage import (
     fold,
 )
 from triage.events import Event
+from triage.reports import report_of
 
 from ._show import Progress, clean, printable
 
@@ -77,7 +79,16 @@ def run(options: argparse.Namespace) -> int:
         )
         return SUSPENDED
     _note(str(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}")
+    if options.report is not None:
+        made = error.report if isinstance(error, TriageError) else None
+        told(report_of(error) if made is None else made, options)
     return FAILED
+
+
+def told(report: Report, options: argparse.Namespace) -> None:
+    """Print a report as `--report` and `--audience` ask for it."""
+    forms = {"markdown": report.to_markdown, "text": report.to_text, "json": report.to_json}
+    _write(printable(forms[options.report](options.audience).rstrip("\n")))
 
 
 # What is to be run --------------------------------------------------------------------------------

@@ -31,6 +31,21 @@ RUN is the id of a run, or its beginning where no other run begins so.
 _AGENT = "the agent function, or the Agent, that the run was started with"
 
 
+def add_report(command: Any) -> None:
+    """Add how the report of a run that has failed is asked for."""
+    command.add_argument(
+        "--report",
+        choices=("markdown", "text", "json"),
+        help="if it has failed, a report of it in this form",
+    )
+    command.add_argument(
+        "--audience",
+        choices=("person", "developer"),
+        default="developer",
+        help="for whom the report is: a person sees no internals (developer)",
+    )
+
+
 def add_runs(commands: _Commands) -> None:
     """Add `runs` and what it can do."""
     runs = commands.add_parser(
@@ -79,6 +94,7 @@ def _show(table: _Commands) -> None:
     form.add_argument(
         "--events", action="store_true", help="its journal, one line of JSON an event"
     )
+    add_report(command)
 
 
 def _recover(table: _Commands) -> None:

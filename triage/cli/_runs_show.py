@@ -13,10 +13,11 @@ from triage._journal import active_seconds
 from triage._wire import dump, to_json
 from triage.events import AttemptFailed, Event, RunRecovered, RunStarted, RunSuspended
 from triage.redact import Redactor
+from triage.reports import report_of
 from triage.state import Call
 from triage.stores import RunInfo, Store
 
-from ._run import _console, _write
+from ._run import _console, _note, _write, told
 from ._runs import carry_out, lease, moment, now, run_of, shown, span, store_of
 from ._runs_list import as_json
 from ._show import Line, _action, _counted, _failure, _step, json_text
@@ -42,7 +43,13 @@ def run(options: argparse.Namespace) -> int:
 
     def say(found: tuple[RunInfo, list[Event]]) -> None:
         info, events = found
-        if options.events:
+        if options.report is not None:
+            state = fold(events)
+            if state.status in ("done", "running"):
+                _note(f"run {info.run_id} has not failed: {state.status}")
+            else:
+                told(report_of(state), options)
+        elif options.events:
             for event in events:
                 _write(_line(dump(event)))
         elif options.json:

@@ -8,7 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from triage._capture._probe import is_a, plain, some, text_of, whole
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_ITEMS = 60
 """Entries kept of one list; of steps and attempts the newest."""
 MAX_TEXT = 2_000
+_MAX_TEXTS = 30
+_LONGEST_ITEM = 500
 _LIMITS = {
     "given": 300,
     "result": 300,
@@ -37,7 +39,7 @@ _READ = 16
 """So many times the limit is looked at, so that no secret is cut in two before it is seen."""
 
 # Controls, marks that are not seen or turn the direction of writing, and halves of surrogate pairs.
-_UNSEEN = re.compile(
+UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -61,7 +63,7 @@ def _passing() -> tuple[type[BaseException], ...]:
     return tuple(found)
 
 
-def attempt(make: Callable[[], R], otherwise: R) -> R:
+def safely(make: Callable[[], R], otherwise: R) -> R:
     """What `make` returns, `otherwise` where it raises anything that may be caught."""
     try:
         return make()
@@ -87,7 +89,7 @@ class Cleaner:
             found = text_of(value)
         else:
             found = self._of_value(value, limit)
-        return _cut(_UNSEEN.sub("", self._redactor.text(found)).strip(), limit)
+        return _cut(UNSEEN.sub("", self._redactor.text(found)).strip(), limit)
 
     def _of_value(self, value: object, limit: int) -> str:
         if any(is_a(value, kind) for kind in (dict, list, tuple)):
@@ -100,7 +102,7 @@ class Cleaner:
         """A named tuple of `cls` with fields that are as they are declared, whatever they were."""
         given: dict[str, Any] = {}
         for name, kind in kinds_of(cls).items():
-            held = attempt(lambda name=name: getattr(value, name, None), None)  # type: ignore[misc] # mypy does not infer a lambda with a default
+            held = safely(partial(getattr, value, name, None), None)
             given[name] = self._field(name, kind, held)
         return cls(**{name: item for name, item in given.items() if item is not None})
 
@@ -119,7 +121,8 @@ class Cleaner:
         items = some(value, 5_000) if not is_a(value, str) else [value]
         inner = get_args(kind)[0]
         if inner is str:
-            return tuple(text for item in items[:MAX_ITEMS] if (text := self.text(item)))
+            shown = (self.text(item, _LONGEST_ITEM) for item in items[:_MAX_TEXTS])
+            return tuple(text for text in shown if text)
         kept = [item for item in items if is_a(item, inner)][-MAX_ITEMS:]
         return tuple(self.record(inner, item) for item in kept)
 

@@ -74,10 +74,11 @@ class Facts(NamedTuple):
     failure_type, cause, severity, level, recovery, confidence, user_message, technical_details, hint,
     suggestions, evidence, classifier: of the diagnosis, evidence in words. error: in words; chain: it
     and what was behind it, one text each; classes: the names of their classes; frames: where in the
-    code, outermost first. status_code, code: of an answer. ended: how the run ended (`"escalated"`, `"suspended"` …), empty while it has
-    not. reason: why so. question: what a person is asked. run_id, agent, attempt: of the run. steps:
-    oldest first. attempts: oldest first, the failed one last. counters: what was used, each by itself.
-    capabilities: what can be done. partial: what there is to show all the same. elapsed_s: seconds.
+    code, outermost first. status_code, code: of an answer. ended: how the run ended (`"escalated"`,
+    `"suspended"` …), empty while it has not. reason: why so. question: what a person is asked. run_id,
+    agent, attempt: of the run. steps: oldest first. attempts: oldest first, the failed one last.
+    counters: what was used, each by itself. capabilities: what can be done. partial: what there is to
+    show all the same. elapsed_s: seconds.
     next_steps: what a person may do now, before what follows from the diagnosis. left_out: what could
     not be read, and what was too much, in words.
     """
@@ -130,10 +131,12 @@ ATTEMPTS_FOR_PERSONS = frozenset({"number", "user_message", "action", "delay_s",
 
 def for_a_person(facts: Facts) -> Facts:
     """Without what code, tools and errors said, and without ids: what the one who asked is told."""
-    kept = _only(facts, FOR_PERSONS)
+    kept: Facts = _only(facts, FOR_PERSONS)
+    last = facts.steps[-1].attempt if facts.steps else 0
     return kept._replace(
         user_message=without_internals(facts.user_message, facts),
-        steps=tuple(_only(step, STEPS_FOR_PERSONS) for step in facts.steps),
+        # What earlier attempts did is told by how they failed.
+        steps=tuple(_only(step, STEPS_FOR_PERSONS) for step in facts.steps if step.attempt == last),
         attempts=tuple(
             _only(attempt, ATTEMPTS_FOR_PERSONS)._replace(
                 user_message=without_internals(attempt.user_message, facts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from triage._capture import capture
 from triage._capture._probe import attr, entry, is_a, is_mapping, some, text_of
@@ -49,22 +50,34 @@ class _Found:
 
     def all(self, source: Iterator[tuple[str, Callable[[], Any]]]) -> None:
         """These facts; nothing that reading one of them raises ends the others."""
-        for name, read in source:
+        while True:
+            try:
+                name, read = next(source)
+            except StopIteration:
+                return
+            except BaseException as error:
+                if passes(error):
+                    raise
+                self.unread.append("more could not be read")
+                return
             self.put(name, read)
 
     def facts(self) -> Facts:
         """What was found."""
-        return Facts(**{**self.fields, "left_out": tuple(self.unread)})
+        left_out = (*some(self.fields.get("left_out", ())), *self.unread)
+        fields: dict[str, Any] = {**self.fields, "left_out": left_out}
+        return Facts(**fields)
 
 
-def facts_of(subject: object) -> Facts:
+def facts_of(subject: Any) -> Facts:
     """What is known of a failure by this. Raises what may not be caught, nothing else."""
     if is_a(subject, Facts):
-        return subject  # type: ignore[return-value] # as tested above
+        return cast("Facts", subject)
     found = _Found()
     if is_a(subject, TriageError):
         found.all(_of_ended(subject))
-        subject = attr(subject, "context") or subject
+        context = attr(subject, "context")
+        subject = subject if context is None else context
     if is_a(subject, FailureContext):
         found.all(_of_context(subject))
     elif is_a(subject, RunState):
@@ -77,7 +90,7 @@ def facts_of(subject: object) -> Facts:
         found.all(_of_exception(subject))
     elif is_mapping(subject):
         for name in Facts._fields:
-            found.put(name, lambda name=name: entry(subject, name))  # type: ignore[misc] # mypy does not infer a lambda with a default
+            found.put(name, partial(entry, subject, name))
     elif subject is not None:
         found.put("technical_details", lambda: text_of(subject) or None)
     return found.facts()
@@ -108,6 +121,7 @@ def _of_context(context: Any) -> _Parts:
     if context.error is not None:
         yield from _of_error(context.error)
     yield "frames", lambda: _frames(context.exception)
+    yield "where", lambda: next(iter(_frames(context.exception)[-1:]), None)
     yield "run_id", lambda: context.run_id
     yield "attempt", lambda: context.attempt
     history: Sequence[Attempt] = context.attempt_history
@@ -118,12 +132,9 @@ def _of_context(context: Any) -> _Parts:
     yield "partial", lambda: context.partial.last_output
     yield "elapsed_s", lambda: context.elapsed_s
     yield "capabilities", lambda: tuple(CapabilityFacts(name) for name in some(context.tools, 200))
-    yield (
-        "counters",
-        lambda: _counters(
-            context.attempt, [*(past.trajectory for past in history), trajectory], context.usage
-        ),
-    )
+    all_of_it = [*(past.trajectory for past in history), trajectory]
+    yield "counters", lambda: _counters(context.attempt, all_of_it, context.usage)
+    yield "left_out", lambda: _too_many(all_of_it)
 
 
 def _of_state(state: RunState) -> _Parts:
@@ -149,6 +160,7 @@ def _of_state(state: RunState) -> _Parts:
     yield "attempts", lambda: tuple(map(_attempt, history))
     trajectories = [*(past.trajectory for past in history), now]
     yield "counters", lambda: _counters(state.attempt, trajectories, state.usage)
+    yield "left_out", lambda: _too_many(trajectories)
     if last is not None:
         yield "elapsed_s", lambda: max(0.0, last.ended - state.started)
 
@@ -161,7 +173,7 @@ def _of_diagnosis(diagnosis: Any) -> _Parts:
         return
     for name in ("failure_type", "severity", "level", "confidence", "user_message",
                  "technical_details", "hint", "suggestions", "classifier"):  # fmt: skip
-        yield name, lambda name=name: getattr(diagnosis, name)  # type: ignore[misc] # mypy does not infer a lambda with a default
+        yield name, partial(getattr, diagnosis, name)
     yield "cause", lambda: None if diagnosis.cause is None else str(diagnosis.cause)
     yield "recovery", lambda: diagnosis.recovery
     yield "evidence", lambda: tuple(f"{one.rule}: {one.text}" for one in diagnosis.evidence)
@@ -205,23 +217,29 @@ def _all_steps(
     history: Sequence[Attempt], last: Trajectory, attempt: int, diagnosis: Diagnosis | None
 ) -> tuple[StepFacts, ...]:
     """The steps of all attempts, the newest of them."""
-    found = [
-        fact for past in history for fact in _steps(past.trajectory, past.number, past.diagnosis)
-    ]
-    found += _steps(last, attempt, diagnosis)
-    return tuple(found[-MAX_ITEMS:])
+    found = list(_steps(last, attempt, diagnosis, MAX_ITEMS))
+    for past in reversed(history):
+        room = MAX_ITEMS - len(found)
+        found = [*_steps(past.trajectory, past.number, past.diagnosis, room), *found]
+    return tuple(found)
+
+
+def _too_many(trajectories: Sequence[Trajectory]) -> tuple[str, ...]:
+    count = sum(len(trajectory) for trajectory in trajectories) - MAX_ITEMS
+    return (f"{count} earlier steps",) if count > 0 else ()
 
 
 def _steps(
-    trajectory: Trajectory, attempt: int, diagnosis: Diagnosis | None
+    trajectory: Trajectory, attempt: int, diagnosis: Diagnosis | None, most: int
 ) -> Iterator[StepFacts]:
     critical = None if diagnosis is None else diagnosis.critical_step
-    for at, step in enumerate(trajectory.steps):
+    first = max(0, len(trajectory) - most)
+    for at, step in enumerate(trajectory.steps[first:], first):
         yield StepFacts(
             number=at + 1,
             name=step.tool_called or step.action or "step",
             outcome=_outcome(step),
-            objective=step.action if step.tool_called and step.action != step.tool_called else "",
+            objective="" if step.action in ("call", step.tool_called) else step.action,
             given=step.tool_input,
             result=step.tool_output if step.tool_output is not None else step.llm_output,
             error=step.error or "",

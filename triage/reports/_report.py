@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from triage._options import check_word
 from triage.errors import UsageError
 from triage.steps import Usage
 
-from ._clean import as_json, attempt, from_json
+from ._clean import as_json, from_json, safely
 from ._facts import Facts, for_a_person, without_internals
 
 Audience: TypeAlias = Literal["person", "developer"]
@@ -56,14 +56,14 @@ class Report(NamedTuple):
         from ._pages import markdown, page
 
         shown = self.seen_by(audience)
-        return attempt(lambda: markdown(page(shown)), f"{CONSTANT}\n")
+        return safely(lambda: markdown(page(shown)), f"{CONSTANT}\n")
 
     def to_text(self, audience: Audience = "person") -> str:
         """The report as plain lines."""
         from ._pages import page, text
 
         shown = self.seen_by(audience)
-        return attempt(lambda: text(page(shown)), f"{CONSTANT}\n")
+        return safely(lambda: text(page(shown)), f"{CONSTANT}\n")
 
     def as_dict(self, audience: Audience = "developer") -> dict[str, Any]:
         """The report as a JSON object; fields that have their defaults are left out."""
@@ -85,7 +85,8 @@ class Report(NamedTuple):
 
     def to_json(self, audience: Audience = "developer") -> str:
         """`as_dict` in one line, ASCII only."""
-        return attempt(lambda: json.dumps(self.as_dict(audience), allow_nan=False), "{}")
+        shown = self.seen_by(audience)
+        return safely(lambda: json.dumps(shown.as_dict(), allow_nan=False), "{}")
 
     def seen_by(self, audience: Audience) -> Report:
         """The report with what this audience may see. Raises UsageError for another word."""
@@ -115,7 +116,8 @@ class Report(NamedTuple):
         if not isinstance(missing, str):
             raise UsageError(f"Report.missing must be text, not {type(missing).__name__}")
         facts = from_json(Facts, data.get("facts", {}), "Report.facts")
-        return cls(float(time), how, facts, _analysis(data.get("analysis")), missing)
+        complete = cast("Completeness", how)
+        return cls(float(time), complete, facts, _analysis(data.get("analysis")), missing)
 
     @classmethod
     def from_json(cls, text: str) -> Report:

@@ -32,6 +32,8 @@ async def a_lease_keeps_others_away(store: Store) -> None:
     promise((await run.info()).epoch == 0, "a refused claim changes nothing")
     await run.claim(force=True)
     await refused(RunBusy, "a new lease lives", store.claim(run.run_id, lease_s=LEASE))
+    tried = store.claim(run.run_id, lease_s=LEASE, revive=True)
+    await refused(RunBusy, "to revive is not to pass over a lease", tried)
 
 
 async def a_lease_ends_by_itself(store: Store) -> None:
@@ -39,6 +41,15 @@ async def a_lease_ends_by_itself(store: Store) -> None:
     await run.claim(lease_s=OVER)
     await run.claim(lease_s=OVER)
     promise((await run.info()).claims == 2, "claims are counted")
+
+
+async def leases_are_on_the_clock_that_the_store_tells(store: Store) -> None:
+    before = await store.now()
+    run = await Written(store).begin(lease_s=LEASE)
+    after = await store.now()
+    lease = (await run.info()).lease_until or 0.0
+    promise(before - 1 <= lease - LEASE <= after + 1, "a lease lasts so many seconds from now()")
+    promise(before <= after, "the time goes on")
 
 
 async def a_run_without_a_lease_can_be_claimed(store: Store) -> None:
@@ -77,14 +88,15 @@ async def three_lost_owners_make_a_dead_letter(store: Store) -> None:
     run = await Written(store).begin(lease_s=OVER)
     for _ in range(3):
         await run.claim(lease_s=OVER)
-    for _ in range(2):
-        await refused(DeadLetter, "a fourth claim", store.claim(run.run_id, lease_s=LEASE))
+    for force in (True, False):
+        tried = store.claim(run.run_id, lease_s=LEASE, force=force)
+        await refused(DeadLetter, "a fourth claim, whether the lease lives or not", tried)
         await run.status("dead_letter")
     letters = await store.runs("dead_letter")
     promise([info.run_id for info in letters] == [run.run_id], "a dead letter is listed")
     await refused(StaleWriter, "its last owner is fenced", run.append(run.step()))
-    claim = await store.claim(run.run_id, lease_s=LEASE, force=True)
-    promise(claim.claims == 1, "by force, its claims count anew")
+    claim = await store.claim(run.run_id, lease_s=LEASE, revive=True)
+    promise(claim.claims == 1, "of a dead letter that is revived, the claims count anew")
     run.epoch = claim.epoch
     await run.status("running")
     await run.append(run.finished())
@@ -155,6 +167,7 @@ CHECKS = (
     who_is_taken_over_can_write_no_more,
     a_lease_keeps_others_away,
     a_lease_ends_by_itself,
+    leases_are_on_the_clock_that_the_store_tells,
     a_run_without_a_lease_can_be_claimed,
     appends_and_renewals_extend_the_lease,
     a_release_ends_the_lease_and_takes_back_the_claim,

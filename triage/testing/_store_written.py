@@ -89,9 +89,11 @@ class Written:
         await self.append(self.started(), lease_s=lease_s)
         return self
 
-    async def claim(self, *, lease_s: float = LEASE, force: bool = False) -> None:
+    async def claim(
+        self, *, lease_s: float = LEASE, force: bool = False, revive: bool = False
+    ) -> None:
         """Take the run over and write as its new owner from now on."""
-        claim = await self.store.claim(self.run_id, lease_s=lease_s, force=force)
+        claim = await self.store.claim(self.run_id, lease_s=lease_s, force=force, revive=revive)
         promise(claim.epoch == self.epoch + 1, "a claim raises the epoch by one")
         promise(claim.events == len(self.events), "a claim says the journal's length")
         self.epoch = claim.epoch

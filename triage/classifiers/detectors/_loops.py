@@ -130,6 +130,8 @@ class Loops:
             lag -= 1
 
     def _count(self, step: Step, at: int) -> None:
+        if step[_TOOL] is None and step[_ACTION] == _MODEL and step[_OUTPUT] is not None:
+            return  # a model that asks for calls says nothing itself: what its calls come to counts
         self._count_errors(step, at)
         if step[_TOOL] is None:
             self._count_talk(step, at)
@@ -140,7 +142,7 @@ class Loops:
         if step[_TOOL] is None or step[_ERROR] is None:
             self._failed = (0, -1)
             return
-        last = self._recent[-1] if self._recent else None
+        last = next((other for other in reversed(self._recent) if other[_TOOL] is not None), None)
         if (
             last is not None
             and last[_ERROR] is not None
@@ -197,6 +199,8 @@ class Loops:
 
 
 _ACTION, _TOOL, _INPUT, _OUTPUT, _SAID, _ERROR = 1, 2, 3, 4, 5, 6
+_MODEL = "model"
+"""The action of a step that is a call of a model."""
 _EQUAL, _REWORDED = "equal", "reworded"
 
 

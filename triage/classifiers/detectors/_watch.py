@@ -83,7 +83,8 @@ class Watch:
         if self._tools and tool is not None:
             new = self._call(step, tool, at)
         if self._constraints and self._forbidden is None:
-            new = self._forbidden = forbidden(step, at, self._constraints) or new
+            self._forbidden = forbidden(step, at, self._constraints)
+            new = self._forbidden or new
         was = self._loop
         loop = self._loop = self._loops.add(step, at)
         if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):

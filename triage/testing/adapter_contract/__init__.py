@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from ._bench import Bench
-from ._loopback import loopback
+from ._loopback import loopback, provider
 from ._scenarios import SCENARIOS
 from ._script import (
     CRASHES,
@@ -59,6 +59,7 @@ __all__ = [
     "check_adapter",
     "check_wire",
     "loopback",
+    "provider",
     "reason_against",
     "says",
 ]

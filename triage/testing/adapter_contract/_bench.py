@@ -18,9 +18,20 @@ class Bench(Protocol):
     reason. backends: the event loops that the framework runs on.
     """
 
-    name: str
-    cannot: Mapping[str, str]
-    backends: tuple[str, ...]
+    @property
+    def name(self) -> str:
+        """The adapter's name."""
+        ...
+
+    @property
+    def cannot(self) -> Mapping[str, str]:
+        """Scenarios, each with its reason."""
+        ...
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """`asyncio`, `trio` or both."""
+        ...
 
     def text(self, result: Any) -> str:
         """The model's last words, from what the agent gave."""

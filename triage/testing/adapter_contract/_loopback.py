@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
@@ -110,6 +110,20 @@ def loopback(world: World) -> Generator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@asynccontextmanager
+async def provider(world: World) -> AsyncGenerator[str]:
+    """`loopback` for async code, which it does not block."""
+    import anyio
+
+    entered = loopback(world)
+    url = entered.__enter__()
+    try:
+        yield url
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(entered.__exit__, None, None, None)
 
 
 # Whole answers ------------------------------------------------------------------------------------

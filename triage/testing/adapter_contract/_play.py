@@ -14,7 +14,7 @@ from triage.state import fold
 from triage.steps import Step, Usage
 
 from ._bench import Bench
-from ._loopback import loopback
+from ._loopback import provider
 from ._script import Script, World
 from ._wire import check_wire, times_told
 
@@ -50,6 +50,13 @@ class Played(NamedTuple):
     def failures(self) -> list[Attempt]:
         """The attempts that failed."""
         return fold(self.events).history
+
+    @property
+    def failure(self) -> Attempt:
+        """The attempt that failed. Raises AssertionError unless it is one."""
+        failures = self.failures
+        assert len(failures) == 1, f"{len(failures)} attempts failed, not 1"
+        return failures[0]
 
     @property
     def usage(self) -> Usage:
@@ -89,7 +96,7 @@ class Stage:
         self._url = ""
 
     async def __aenter__(self) -> Self:
-        self._url = self._stack.enter_context(loopback(self.world))
+        self._url = await self._stack.enter_async_context(provider(self.world))
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -65,7 +65,7 @@ async def rate_limited_model(bench: Bench) -> None:
     done.check_done()
     assert done.world.deeds == ["search(x)", "charge(300)"], done.world.deeds
     assert len(done.world.requests) == 4, f"{len(done.world.requests)} requests, not 4"
-    (failure,) = done.failures
+    failure = done.failure
     assert failure.failure_type is FailureType.EXTERNAL_FAULT, failure.diagnosis
     assert failure.error is None or any("429" in e.message for e in failure.error.walk())
     refused = [step for step in done.models if step.error]
@@ -127,7 +127,7 @@ async def loop(bench: Bench) -> None:
     script = Script(rules, tools={"search": ("nothing",)})
     done = await play(bench, script, policy=HINTED)
     done.check_done()
-    (failure,) = done.failures
+    failure = done.failure
     assert failure.failure_type is FailureType.LOOP_DETECTED, failure.diagnosis
     assert done.told()[-1] == 1, f"the hint stands so often in the requests: {done.told()}"
 
@@ -146,7 +146,7 @@ async def budget(bench: Bench) -> None:
 async def hang(bench: Bench) -> None:
     """A model that never answers: the attempt ends in time, and the next one goes on."""
     script = Script(BOTH, faults={3: Hangs()})
-    done = await play(bench, script, policy=RETRY, limits=Limits(attempt_seconds=1.0))
+    done = await play(bench, script, policy=RETRY, limits=Limits(attempt_seconds=0.7))
     done.check_done()
     assert done.world.deeds == ["search(x)", "charge(300)"], done.world.deeds
 
@@ -203,7 +203,7 @@ async def soft_failure(bench: Bench) -> None:
     rules = (Rule(says("done"), HINT), Rule(says("half of i", ended="length")))
     done = await play(bench, Script(rules), policy=HINTED)
     done.check_done()
-    assert len(done.failures) == 1, f"{len(done.failures)} attempts failed, not 1"
+    assert done.failure.number == 1, "another attempt than the first failed"
 
 
 async def cancellation(bench: Bench) -> None:

@@ -1,0 +1,1 @@
+"""One bench for each adapter: see triage.testing.adapter_contract."""

@@ -1,0 +1,89 @@
+"""Histories of conversations for property tests: any order of turns, calls and results, right or wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+IDS = st.sampled_from(["a", "b", "c", "d"])
+CALLS = st.lists(IDS, unique=True, max_size=3)
+
+
+def _chat_call(call: str) -> dict[str, Any]:
+    return {"id": call, "type": "function", "function": {"name": "search", "arguments": "{}"}}
+
+
+CHAT = st.lists(
+    st.one_of(
+        st.just({"role": "user", "content": "hello"}),
+        st.builds(
+            lambda calls: {
+                "role": "assistant",
+                "content": None if calls else "well",
+                **({"tool_calls": [_chat_call(call) for call in calls]} if calls else {}),
+            },
+            CALLS,
+        ),
+        st.builds(
+            lambda call, text: {"role": "tool", "tool_call_id": call, "content": text},
+            IDS,
+            st.sampled_from(["one", "two"]),
+        ),
+    ),
+    max_size=10,
+)
+
+ITEMS = st.lists(
+    st.one_of(
+        st.just({"role": "user", "content": "hello"}),
+        st.builds(
+            lambda call: {
+                "type": "function_call",
+                "call_id": call,
+                "name": "search",
+                "arguments": "{}",
+            },
+            IDS,
+        ),
+        st.builds(
+            lambda call: {"type": "function_call_output", "call_id": call, "output": "found"}, IDS
+        ),
+    ),
+    max_size=10,
+)
+
+_TEXT = {"type": "text", "text": "hello"}
+MESSAGES = st.lists(
+    st.one_of(
+        st.just({"role": "user", "content": "hello"}),
+        st.builds(
+            lambda calls: {
+                "role": "assistant",
+                "content": [
+                    _TEXT,
+                    *(
+                        {"type": "tool_use", "id": call, "name": "search", "input": {}}
+                        for call in calls
+                    ),
+                ],
+            },
+            CALLS,
+        ),
+        st.builds(
+            lambda calls, words: {
+                "role": "user",
+                "content": [
+                    *(
+                        {"type": "tool_result", "tool_use_id": call, "content": "found"}
+                        for call in calls
+                    ),
+                    *([_TEXT] if words or not calls else []),
+                ],
+            },
+            CALLS,
+            st.booleans(),
+        ),
+    ),
+    max_size=10,
+)

@@ -1,0 +1,159 @@
+"""A run's own redactor holds wherever the run's texts go: errors, questions, hints, logs, prompts."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from calls import recovers
+from support import Says, always, in_turn
+
+import triage
+from triage import Agent, Checks, Durability, Escalate, Grounds, Retry, Run, Suspend
+from triage.errors import TriageError, TriageSuspendedError
+from triage.observers import LoggingObserver
+from triage.redact import HIDDEN, Redactor, redact
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "BADGE-4711"
+OWN = Durability(redact=Redactor(patterns=(r"BADGE-\d+",)))
+
+
+def clean(text: str) -> bool:
+    return SECRET not in text and HIDDEN in text
+
+
+async def test_the_usual_one_does_not_know_what_this_one_finds() -> None:
+    assert redact(SECRET) == SECRET
+
+
+async def fails(task: str) -> None:
+    raise ConnectionError(f"no entry with {SECRET}")
+
+
+async def test_errors_and_logs(caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent(
+        fails,
+        always(lambda _context: Escalate(f"ask {SECRET}")),
+        durability=OWN,
+        observers=[LoggingObserver(logging.WARNING)],
+    )
+    with caplog.at_level(logging.WARNING, "triage"), pytest.raises(TriageError) as raised:
+        await agent.run(SECRET)
+    assert clean(str(raised.value))
+    assert raised.value.diagnosis is not None
+    assert clean(raised.value.diagnosis.technical_details)
+    assert clean(caplog.text)
+    assert redact(SECRET) == SECRET  # the run is over
+
+
+async def test_questions_of_a_policy_and_of_calls() -> None:
+    asks = Agent(fails, always(lambda _c: Suspend(f"may {SECRET} in?")), durability=OWN)
+    with pytest.raises(TriageSuspendedError) as raised:
+        await asks.run("t")
+    assert clean(raised.value.question)
+
+    @triage.tool(effect="once")
+    async def enter(badge: str) -> None:
+        raise ConnectionResetError("reset by peer")
+
+    async def enters(task: str) -> None:
+        await enter(SECRET)
+
+    with pytest.raises(TriageSuspendedError) as raised:
+        await Agent(enters, durability=OWN).run("t")
+    assert clean(raised.value.question)
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        Checks(verify=lambda result: f"{result} is refused"),
+        Checks(grounding=Grounds(kinds=("id",))),
+    ],
+)
+async def test_hints_of_checks(checks: Checks) -> None:
+    async def works(task: str) -> str:
+        return f"the answer is {SECRET}"
+
+    agent = Agent(
+        works,
+        always(lambda _context: Escalate("enough")),
+        checks=checks,
+        durability=OWN,
+    )
+    with pytest.raises(TriageError) as raised:
+        await agent.run("t")
+    assert raised.value.diagnosis is not None
+    assert clean(str(raised.value.diagnosis.hint))
+
+
+async def test_what_a_classifier_and_code_inside_the_run_redact() -> None:
+    seen: list[str] = []
+
+    class Sees:
+        def classify(self, trajectory: Any, task: Any) -> Any:
+            seen.append(redact(SECRET))
+            return Says().answer
+
+    async def works(task: str, *, run: Run) -> str:
+        seen.append(redact(SECRET))
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return "done"
+
+    agent = Agent(works, always(lambda _c: Retry()), classifier=Sees(), durability=OWN)
+    await agent.run("t")
+    assert seen == [HIDDEN] * 3
+
+
+async def test_a_stream_redacts_inside_and_not_for_who_reads_it() -> None:
+    seen: list[str] = []
+
+    async def counts(task: str) -> Any:
+        for number in range(2):
+            seen.append(redact(SECRET))
+            yield number
+
+    async for _ in Agent(counts, durability=OWN).stream("t"):
+        assert redact(SECRET) == SECRET
+    assert seen == [HIDDEN] * 2
+
+
+async def test_runs_inside_hide_what_the_outer_one_hides_and_what_is_theirs() -> None:
+    inner_own = Durability(redact=Redactor(patterns=("ROOM-[0-9]+",)))
+    seen: list[str] = []
+
+    async def inner(task: str) -> str:
+        seen.append(redact(f"{SECRET} ROOM-7"))
+        return "done"
+
+    for durability in (None, inner_own):
+        agent = Agent(inner, durability=durability)
+
+        async def outer(task: str, agent: Any = agent) -> str:
+            found = await agent.run(task)
+            seen.append(redact(f"{SECRET} ROOM-7"))
+            return str(found)
+
+        await Agent(outer, durability=OWN).run("t")
+    assert seen == [
+        f"{HIDDEN} ROOM-7",
+        f"{HIDDEN} ROOM-7",
+        f"{HIDDEN} {HIDDEN}",
+        f"{HIDDEN} ROOM-7",
+    ]
+
+
+async def test_a_run_that_is_gone_on_with_keeps_its_redactor() -> None:
+    async def works(task: str, *, run: Run) -> None:
+        raise ConnectionError(f"no entry with {SECRET}")
+
+    agent = Agent(works, **recovers(in_turn(Suspend("?"), Escalate("e"))), durability=OWN)
+    with pytest.raises(TriageSuspendedError) as asked:
+        await agent.run("t")
+    with pytest.raises(TriageError) as raised:
+        await agent.resume(asked.value.token, Retry())
+    assert clean(str(raised.value))

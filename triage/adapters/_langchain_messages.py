@@ -1,0 +1,245 @@
+"""LangChain's messages as the seam wants them: kept as JSON, repaired, hinted, told apart."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.tool import ToolOutputMixin
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from triage._plain import plain
+from triage.traces._values import as_text, content_text, mapping, text_or_none, usage_of
+
+from ._forms import Answer, Asked, Form
+from ._hints import says
+from ._recording import key_of
+from ._repair import LOST, repair_chat
+
+MOST_SAID = 20
+"""Messages that a step shows."""
+_FIELDS = (
+    "content", "id", "name", "tool_calls", "invalid_tool_calls", "usage_metadata",
+    "additional_kwargs", "response_metadata",
+)  # fmt: skip
+_MESSAGE = "tool_message"
+_OWN = "graph_value"
+
+
+# Answers of models ----------------------------------------------------------------------------------
+
+
+def dump_answer(result: ChatResult) -> Any:
+    """What a model gave, in fields that have a JSON form."""
+    made = [_dumped(generation) for generation in result.generations]
+    return {"generations": made, "llm_output": result.llm_output}
+
+
+def _dumped(generation: ChatGeneration) -> dict[str, Any]:
+    message = generation.message
+    found = ((name, getattr(message, name, None)) for name in _FIELDS)
+    kept = {name: value for name, value in found if value}
+    if generation.generation_info:
+        kept["info"] = generation.generation_info
+    return kept
+
+
+def load_answer(data: Any) -> ChatResult:
+    """What a model gave, from its JSON."""
+    made = [
+        ChatGeneration(message=message_of(kept), generation_info=kept.get("info"))
+        for kept in data["generations"]
+    ]
+    return ChatResult(generations=made, llm_output=data.get("llm_output"))
+
+
+def message_of(kept: Mapping[str, Any]) -> AIMessage:
+    """The message of one generation."""
+    given = {name: value for name, value in kept.items() if name != "info"}
+    return AIMessage(**{"content": "", **given})
+
+
+def read_answer(data: Any) -> Answer:
+    """What an answer says; of several the first."""
+    generations = data.get("generations")
+    kept = mapping(generations[0]) if generations else {}
+    about = mapping(kept.get("response_metadata"))
+    calls = [_asked(call) for call in kept.get("tool_calls") or ()]
+    calls += [_asked(call) for call in kept.get("invalid_tool_calls") or ()]
+    refused = mapping(kept.get("additional_kwargs")).get("refusal")
+    name = about.get("model_name") or about.get("model")
+    ended = about.get("finish_reason") or about.get("stop_reason") or about.get("done_reason")
+    return Answer(
+        refused or content_text(_words(kept.get("content"))),
+        tuple(calls),
+        usage_of(kept.get("usage_metadata"), name),
+        "refusal" if refused else text_or_none(ended),
+    )
+
+
+def _asked(call: Mapping[str, Any]) -> Asked:
+    return Asked(as_text(call.get("id")), as_text(call.get("name")), call.get("args"))
+
+
+def _words(content: Any) -> Any:
+    """The parts of a content that are words: calls stand there, too, with some providers."""
+    if not isinstance(content, list):
+        return content
+    return [part for part in content if isinstance(part, str) or part.get("type") == "text"]
+
+
+ANSWER = Form(dump_answer, load_answer, read_answer)
+
+
+# Results of tools -----------------------------------------------------------------------------------
+
+
+def result_form(name: str, call: str | None) -> Form:
+    """How what a tool gave is kept. call: the model's id of the call, None without one."""
+
+    def load(data: Any) -> Any:
+        if _OWN in mapping(data):
+            return _serializer().loads_typed(("msgpack", b64decode(data[_OWN])))
+        kept = mapping(data).get(_MESSAGE)
+        if isinstance(kept, dict):
+            return ToolMessage(tool_call_id=call or "", name=name, **kept)
+        if call is None or not isinstance(data, str | int | float | bool | dict | None):
+            return data
+        return ToolMessage(as_text(data), tool_call_id=call, name=name)
+
+    return Form(_dumped_result, load)
+
+
+def _dumped_result(result: Any) -> Any:
+    if _is_for_graphs(result):
+        kind, data = _serializer().dumps_typed(result)
+        return (
+            {_OWN: b64encode(data).decode(), "shown": plain(result)}
+            if kind == "msgpack"
+            else result
+        )
+    if not isinstance(result, ToolMessage):
+        return result
+    if isinstance(result.content, str) and result.artifact is None and result.status == "success":
+        return result.content
+    kept = {"content": result.content, "status": result.status, "artifact": result.artifact}
+    return {_MESSAGE: {name: value for name, value in kept.items() if value is not None}}
+
+
+def _is_for_graphs(result: Any) -> bool:
+    """Whether a tool gave a graph something to do: commands, with or without messages beside them."""
+    if isinstance(result, list):
+        return any(map(_is_for_graphs, result))
+    return isinstance(result, ToolOutputMixin) and not isinstance(result, ToolMessage)
+
+
+def _serializer() -> Any:
+    """LangGraph's own, as its checkpointers use it."""
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    return JsonPlusSerializer()
+
+
+# Requests -------------------------------------------------------------------------------------------
+
+
+def hinted(messages: Sequence[BaseMessage], hint: str | None) -> list[BaseMessage]:
+    """The messages with the hint as the user's last one, unless it stands there already."""
+    if not hint or any(says(message.content, hint) for message in messages):
+        return list(messages)
+    return [*messages, HumanMessage(hint)]
+
+
+def repair(messages: Sequence[BaseMessage], text: str = LOST) -> Sequence[BaseMessage]:
+    """The messages with a result behind each call; those given where nothing is amiss."""
+    if _is_valid(messages):
+        return messages
+    outline = [_outlined(at, message) for at, message in enumerate(messages)]
+    return [
+        messages[entry["at"]]
+        if "at" in entry
+        else ToolMessage(text, tool_call_id=entry["tool_call_id"], status="error")
+        for entry in repair_chat(outline).messages
+    ]
+
+
+def _outlined(at: int, message: BaseMessage) -> dict[str, Any]:
+    """Of a message what its place depends on, as a chat message."""
+    if isinstance(message, ToolMessage):
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "at": at}
+    return {"role": "other", "tool_calls": [{"id": call} for call in asked_in(message)], "at": at}
+
+
+def asked_in(message: BaseMessage) -> list[str]:
+    """The ids of the calls that a message asks for, also of those that cannot be read."""
+    if not isinstance(message, AIMessage):
+        return []
+    calls = [*message.tool_calls, *message.invalid_tool_calls]
+    return [call["id"] for call in calls if call["id"]]
+
+
+def _is_valid(messages: Sequence[BaseMessage]) -> bool:
+    waiting: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in waiting:
+                return False
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            return False
+        elif isinstance(message, AIMessage):
+            waiting = asked_in(message)
+    return not waiting
+
+
+class Digests:
+    """The digests of requests of one attempt: what decides an answer, without ids that are new each time.
+
+    A message is looked at once: graphs hand on the same objects with each request.
+    """
+
+    def __init__(self) -> None:
+        # The message is kept, so that no other one comes to have its id.
+        self._known: dict[int, tuple[BaseMessage, str]] = {}
+
+    def of(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> str:
+        """The digest of a request."""
+        tools = [_name_of(tool) for tool in options.get("tools") or ()]
+        chosen = [options.get(name) for name in ("tool_choice", "response_format", "stop")]
+        return key_of([[self._digest(message) for message in messages], tools, chosen])
+
+    def _digest(self, message: BaseMessage) -> str:
+        found = self._known.get(id(message))
+        if found is None:
+            found = self._known[id(message)] = (message, key_of(_essence(message)))
+        return found[1]
+
+
+def _essence(message: BaseMessage) -> list[Any]:
+    found: list[Any] = [message.type, message.content]
+    if isinstance(message, AIMessage):
+        found += [[call["name"], call["args"]] for call in message.tool_calls]
+    elif isinstance(message, ToolMessage):
+        found.append(message.status)
+    return found
+
+
+def _name_of(tool: Any) -> Any:
+    found = mapping(tool)
+    return mapping(found.get("function")).get("name") or found.get("name")
+
+
+def said_in(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """The messages after the model's last turn, for the step."""
+    new = messages[last_turn(messages) + 1 :]
+    return [{"role": message.type, "content": message.content} for message in new[:MOST_SAID]]
+
+
+def last_turn(messages: Sequence[BaseMessage]) -> int:
+    """Where the model's last turn stands; -1 where there is none."""
+    at = len(messages) - 1
+    while at >= 0 and not isinstance(messages[at], AIMessage):
+        at -= 1
+    return at

@@ -1,0 +1,172 @@
+"""One attempt of a wrapped agent as LangChain's calls find it, in whatever task or thread they are made."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tools import BaseTool
+from pydantic import ValidationError
+
+from triage._recorder import current
+from triage.taxonomy import Effect
+from triage.traces._values import content_text
+
+from ._langchain_messages import ANSWER, Digests, last_turn, repair, result_form, said_in
+from .base import Seam
+
+
+class Scope:
+    """One attempt of a wrapped agent, as LangChain's calls find it.
+
+    known: ids of the tool calls whose results the agent begins with.
+    """
+
+    def __init__(self, seam: Seam, known: Iterable[str] = ()) -> None:
+        self.seam = seam
+        self._known = set(known)
+        self._hidden: dict[tuple[Any, ...], frozenset[Any]] = {}
+        self._digests = Digests()
+
+    # Models -------------------------------------------------------------------------------------
+
+    def asking(self, model: Any, messages: Sequence[BaseMessage], options: Any) -> Asking:
+        """A model call that is to be made, its messages repaired; what never ran is noted first."""
+        self._note_refused(messages)
+        given = repair(messages)
+        name = getattr(model, "model_name", None) or getattr(model, "model", None)
+        request = self._digests.of(given, options)
+        return Asking(
+            given, request, said_in(given), name if isinstance(name, str) else "", place()
+        )
+
+    def _note_refused(self, messages: Sequence[BaseMessage]) -> None:
+        """Calls that the agent answered with an error itself: an unknown tool, a call not allowed."""
+        at = last_turn(messages)
+        if at < 0:
+            return
+        turn = messages[at]
+        assert isinstance(turn, AIMessage)
+        calls = {call["id"]: call for call in (*turn.tool_calls, *turn.invalid_tool_calls)}
+        for result in messages[at + 1 :]:
+            if not isinstance(result, ToolMessage) or result.status != "error":
+                continue
+            call = calls.get(result.tool_call_id)
+            if call is None or result.tool_call_id in self._known:
+                continue
+            self._known.add(result.tool_call_id)
+            self.seam.refused(call["name"] or "?", call["args"], content_text(result.content))
+
+    # Tools --------------------------------------------------------------------------------------
+
+    def using(self, tool: BaseTool, given: Any, call: str | None) -> dict[str, Any]:
+        """The seam's words for a tool call."""
+        if call is not None:
+            self._known.add(call)
+        return {
+            "name": tool.name,
+            "arguments": self._shown(tool, given),
+            "id": call or place() or None,
+            "effect": _effect_of(tool),
+            "form": result_form(tool.name, call),
+            "function": getattr(tool, "coroutine", None) or getattr(tool, "func", None),
+        }
+
+    def _shown(self, tool: BaseTool, given: Any) -> Any:
+        """The arguments as the model gave them, without what the agent has put in beside them."""
+        if not isinstance(given, dict):
+            return given
+        key = (id(tool), *given)
+        hidden = self._hidden.get(key)
+        if hidden is None:
+            shown = tool._filter_injected_args(given)  # noqa: SLF001 - as LangChain's own callbacks are told
+            hidden = self._hidden[key] = frozenset(given) - frozenset(shown)
+        return {name: value for name, value in given.items() if name not in hidden}
+
+
+class Asking(NamedTuple):
+    """A model call that is to be made."""
+
+    messages: Sequence[BaseMessage]
+    request: Any
+    said: Any
+    model: str
+    who: str
+
+    def words(self) -> dict[str, Any]:
+        """As the seam is told."""
+        return {
+            "form": ANSWER,
+            "request": self.request,
+            "said": self.said,
+            "model": self.model,
+            "who": self.who,
+        }
+
+
+_SIGNAL = "langgraph.errors.GraphBubbleUp"
+_FITTING = BaseTool._to_args_and_kwargs.__code__  # noqa: SLF001 - where arguments are looked at, not the body
+_scope: ContextVar[Scope | None] = ContextVar("triage_langchain", default=None)
+
+
+@contextmanager
+def within(scope: Scope | None) -> Generator[None]:
+    """Have the calls of this code, and of tasks and threads it starts, belong to an attempt, or to none."""
+    token = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def active() -> Scope | None:
+    """The attempt that this code belongs to, None outside of any."""
+    scope = _scope.get()
+    if scope is None:
+        return None
+    run = current.get()
+    # A run inside this one, of a function that is none of ours, keeps its own journal.
+    if run is not None and run.session is not scope.seam.run.session:
+        return None
+    return scope
+
+
+def place() -> str:
+    """Where in a graph this code runs, the same each time: nodes from the outside in, and the step.
+
+    `model#3`, or `research/model#1` inside of a subgraph; empty outside of any graph.
+    """
+    config = var_child_runnable_config.get()
+    about = None if config is None else config.get("metadata")
+    names = about.get("langgraph_checkpoint_ns") if about else None
+    if not about or not isinstance(names, str):
+        return ""
+    nodes = "/".join(part.partition(":")[0] for part in names.split("|"))
+    sent = [part for part in about.get("langgraph_path") or () if type(part) is int]
+    several = "".join(f".{part}" for part in sent)
+    return f"{nodes}#{about.get('langgraph_step')}{several}"
+
+
+def _effect_of(tool: BaseTool) -> Effect | None:
+    """What a tool of an MCP server says of itself."""
+    hints = tool.metadata or {}
+    if hints.get("readOnlyHint") is True:
+        return Effect.READ
+    return Effect.IDEMPOTENT if hints.get("idempotentHint") is True else None
+
+
+def did_nothing(error: Exception) -> bool:
+    """Whether a tool's body has not run, or not to its end: the arguments did not fit, or the graph
+    raised what controls it, such as an interrupt.
+    """
+    if any(f"{k.__module__}.{k.__name__}" == _SIGNAL for k in type(error).__mro__):
+        return True
+    if not isinstance(error, ValidationError):
+        return False
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is _FITTING for frame, _ in frames)
