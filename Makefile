@@ -20,8 +20,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## a real agent against a failing service: bare, under blind retry, under triage
 	$(BIN)/python -m examples.demo
 
-test: $(READY) ## every test, on asyncio and trio
-	$(BIN)/python -m pytest
+test: $(READY) ## every test, on asyncio and trio, in two processes: JOBS=2
+	$(BIN)/python -m pytest -n $(or $(JOBS),2)
 
 lint: $(READY) ## format, lint, types twice, import contracts
 	$(BIN)/ruff format --check .

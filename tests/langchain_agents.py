@@ -9,9 +9,10 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
+from support import always
 
 import triage
-from triage import Prices, Step
+from triage import Agent, Prices, Retry, Step
 from triage._capture import capture
 from triage.events import Event, StepRecorded
 from triage.testing.adapter_contract import Asks, Fails, Says, World
@@ -91,3 +92,16 @@ def calls_of(events: list[Event]) -> list[tuple[str | None, Any, Any]]:
         for step in steps_of(events)
         if step.tool_called is not None
     ]
+
+
+def turn_asking(*calls: str) -> AIMessage:
+    """A model's turn that asks for a look, with calls of these ids."""
+    asked = [{"name": "look", "args": {}, "id": each} for each in calls]
+    return AIMessage("", tool_calls=asked)
+
+
+def wrapped(target: Any, action: Any = None, **options: Any) -> tuple[Agent[Any], list[Event]]:
+    """The target as an agent that answers each failure with this action, Retry for None; its events."""
+    events: list[Event] = []
+    policy = always(Retry() if action is None else action)
+    return triage.wrap(target, policy, observers=[events.append], **options), events

@@ -1,48 +1,30 @@
-"""Runnables of LangChain: what is recorded and given again, what is repaired, and what is no success."""
+"""Runnables of LangChain: what is recorded, and given again to the next attempt."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from blockbuster import BlockBuster
-from hypothesis import given
-from hypothesis import strategies as st
-from langchain.agents import create_agent
-from langchain.agents.middleware import (
-    ModelCallLimitMiddleware,
-    ModelRetryMiddleware,
-    ToolCallLimitMiddleware,
-)
-from langchain_agents import Log, Refused, Scripted, calls_of, steps_of, tools_of
-from langchain_core.exceptions import ContextOverflowError
+from langchain_agents import Scripted, calls_of, steps_of, turn_asking, wrapped
 from langchain_core.messages import (
-    AIMessage,
     AIMessageChunk,
-    AnyMessage,
     BaseMessage,
     HumanMessage,
     ToolMessage,
 )
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import StructuredTool, tool
-from langgraph.graph import START, StateGraph
-from langgraph.types import Command, RetryPolicy
-from support import always
+from langgraph.types import Command
 
 import triage
-from triage import Agent, Cause, Escalate, FailureType, Replan, Retry, TriageEscalationError
-from triage._plain import plain
-from triage.adapters._langchain_messages import dump_answer, load_answer, repair
-from triage.adapters.base import LOST, SoftFailure
-from triage.events import Event
-from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
+from triage import Agent
+from triage.testing.adapter_contract import Fails, Rule, Script, World, says
 
 pytestmark = pytest.mark.anyio
 
@@ -59,12 +41,6 @@ def anyio_backend() -> str:
 def theirs_may_block(never_blocked: BlockBuster) -> None:
     """Frameworks look at files and clocks in the event loop; that is theirs."""
     never_blocked.deactivate()
-
-
-def wrapped(target: Any, action: Any = None, **options: Any) -> tuple[Agent[Any], list[Event]]:
-    events: list[Event] = []
-    policy = always(Retry() if action is None else action)
-    return triage.wrap(target, policy, observers=[events.append], **options), events
 
 
 # Recording and reuse --------------------------------------------------------------------------------
@@ -92,7 +68,7 @@ async def test_outside_of_a_run_nothing_is_recorded_or_changed() -> None:
     agent, events = wrapped(model)
     await agent.run("greet")
     before = len(events)
-    dangling = [HumanMessage("greet"), _turn("c1")]
+    dangling = [HumanMessage("greet"), turn_asking("c1")]
     assert (await model.ainvoke(dangling)).text == "hello"
     assert [message["role"] for message in world.requests[-1].body["messages"]] == [
         "user",
@@ -308,225 +284,3 @@ async def test_a_stream_that_is_left_is_asked_again() -> None:
     assert await agent.run("go") == "end"
     assert said == ["he", "he"]
     assert all(step.error for step in steps_of(events))
-
-
-# Requests -------------------------------------------------------------------------------------------
-
-
-def _turn(*calls: str) -> AIMessage:
-    asked = [{"name": "look", "args": {}, "id": each} for each in calls]
-    return AIMessage("", tool_calls=asked)
-
-
-async def test_a_call_that_was_left_open_is_closed_before_the_model_is_asked() -> None:
-    world = World(HELLO)
-    history = [HumanMessage("greet"), _turn("c1", "c2"), ToolMessage("17", tool_call_id="c2")]
-    agent, _ = wrapped(Scripted(world=world))
-    await agent.run(history)
-    check_wire(world.requests)
-    results = [
-        message for message in world.requests[0].body["messages"] if message["role"] == "tool"
-    ]
-    assert {found["tool_call_id"]: found["content"] for found in results} == {
-        "c1": LOST,
-        "c2": "17",
-    }
-    assert len(history) == 3
-
-
-_IDS = st.sampled_from(["a", "b", "c"])
-_MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
-    st.just(HumanMessage("hello")),
-    st.lists(_IDS, max_size=2, unique=True).map(lambda calls: _turn(*calls)),
-    _IDS.map(lambda call: ToolMessage("result", tool_call_id=call)),
-)
-
-
-@given(st.lists(_MESSAGES, max_size=8))
-def test_a_repaired_history_is_valid_and_stays_as_it_is(messages: list[AnyMessage]) -> None:
-    found = repair(messages)
-    waiting: list[str] = []
-    for message in found:
-        if isinstance(message, ToolMessage):
-            waiting.remove(message.tool_call_id)
-            continue
-        assert not waiting
-        if isinstance(message, AIMessage):
-            waiting = [str(asked["id"]) for asked in message.tool_calls]
-    assert not waiting
-    assert repair(found) is found
-    assert [m for m in found if not isinstance(m, ToolMessage)] == [
-        m for m in messages if not isinstance(m, ToolMessage)
-    ]
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
-_ANSWERS = st.builds(
-    AIMessage,
-    content=st.text(max_size=9) | st.just([{"type": "text", "text": "part"}]),
-    id=st.none() | st.text(min_size=1, max_size=5),
-    tool_calls=st.lists(
-        st.fixed_dictionaries(
-            {"name": st.text(min_size=1, max_size=5), "id": _IDS}
-            | {"args": st.dictionaries(st.text(max_size=3), _JSON, max_size=2)}
-        ),
-        max_size=2,
-    ),
-    response_metadata=st.dictionaries(st.text(max_size=3), _JSON, max_size=2),
-)
-
-
-@given(_ANSWERS)
-def test_an_answer_is_read_back_as_it_was(message: AIMessage) -> None:
-    result = ChatResult(generations=[ChatGeneration(message=message)], llm_output={"model": "m"})
-    found = load_answer(plain(dump_answer(result)))
-    assert found.generations[0].message == message
-    assert found.llm_output == result.llm_output
-
-
-async def test_a_hint_ends_the_request_once_and_stays_nowhere() -> None:
-    world = World(Script((Rule(says("{}"), "Answer in JSON."), Rule(says("{")))))
-    kept: list[BaseMessage] = [HumanMessage("go")]
-
-    def whole(result: Any) -> None:
-        if result.text != "{}":
-            raise ValueError("not JSON")
-
-    agent, _ = wrapped(Scripted(world=world), Replan("Answer in JSON."), verify=whole)
-    await agent.run(kept)
-    last = world.requests[-1].body["messages"][-1]
-    assert last == {"role": "user", "content": "Answer in JSON."}
-    assert kept == [HumanMessage("go")]
-
-
-# Failures -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        {"messages": [ToolMessage("boom", tool_call_id="c1", status="error")]},
-        AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "1", "error": None}]),
-        {"messages": [AIMessage("Sorry, need more steps to process this request.")]},
-    ],
-    ids=["failed tool", "unreadable call", "no steps left"],
-)
-async def test_a_result_that_stands_for_a_failure_is_none(result: Any) -> None:
-    agent, _ = wrapped(RunnableLambda(lambda _: result), Escalate())
-    with pytest.raises(TriageEscalationError) as caught:
-        await agent.run("go")
-    assert isinstance(caught.value.__cause__, SoftFailure)
-
-
-async def test_an_ordinary_answer_is_a_result() -> None:
-    results: list[Any] = [
-        _turn("c1"),
-        AIMessage("Sorry, I cannot."),
-        {"messages": []},
-        "text",
-        None,
-    ]
-    for result in results:
-
-        def gives(_: Any, made: Any = result) -> Any:
-            return made
-
-        agent, _ = wrapped(RunnableLambda(gives))
-        assert await agent.run("go") == result
-
-
-LOOP = Script((Rule(asks(call("search", query="x"))),))
-OUT_OF_STEPS = (FailureType.PLAN_INCOMPLETE, Cause.STEP_BUDGET)
-
-
-@pytest.mark.parametrize(
-    ("middleware", "expected"),
-    [
-        ([ModelCallLimitMiddleware(run_limit=2)], OUT_OF_STEPS),
-        ([ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")], OUT_OF_STEPS),
-        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="end")], OUT_OF_STEPS),
-        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")], OUT_OF_STEPS),
-        ([], OUT_OF_STEPS),
-    ],
-    ids=["model, end", "model, error", "tool, end", "tool, error", "recursion"],
-)
-async def test_an_agent_that_runs_out_of_steps_is_known_for_it(
-    middleware: Any, expected: Any
-) -> None:
-    world = World(LOOP)
-    graph = create_agent(Scripted(world=world), tools_of(world), middleware=middleware)
-    agent, _ = wrapped(graph, Escalate(), effects=world.effects)
-    with pytest.raises(TriageEscalationError) as caught:
-        await agent.run("go", config={"recursion_limit": 5})
-    diagnosis = caught.value.diagnosis
-    assert diagnosis is not None
-    assert (diagnosis.failure_type, diagnosis.cause) == expected
-
-
-async def test_a_model_that_was_retried_in_vain_has_failed_for_its_own_reason() -> None:
-    world = World(Script((Rule(Fails(429, "Rate limit reached")),)))
-    retry = ModelRetryMiddleware(max_retries=1, initial_delay=0.0)
-    agent, events = wrapped(create_agent(Scripted(world=world), middleware=[retry]), Escalate())
-    with pytest.raises(TriageEscalationError) as caught:
-        await agent.run("go")
-    diagnosis = caught.value.diagnosis
-    assert diagnosis is not None
-    assert diagnosis.cause == Cause.RATE_LIMITED
-    assert isinstance(caught.value.__cause__, SoftFailure)
-    assert isinstance(caught.value.__cause__.__cause__, Refused)
-    assert len(steps_of(events)) == 2, "a try of the middleware is not recorded"
-
-
-async def test_a_context_that_is_too_long_is_known_for_it() -> None:
-    def fails(_: Any) -> Any:
-        raise ContextOverflowError("no")
-
-    agent, _ = wrapped(RunnableLambda(fails), Escalate())
-    with pytest.raises(TriageEscalationError) as caught:
-        await agent.run("go")
-    assert caught.value.diagnosis is not None
-    assert caught.value.diagnosis.failure_type is FailureType.CONTEXT_OVERFLOW
-
-
-# Retries of their own -------------------------------------------------------------------------------
-
-
-def test_what_retries_by_itself_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    class Often(Scripted):
-        max_retries: int = 4
-
-    class Again(ModelRetryMiddleware):
-        """A class of its own, as each class is said once in a process."""
-
-    model = Often(world=World(HELLO))
-
-    async def node(state: Log) -> Log:
-        await model.ainvoke("hello")
-        return {"log": []}
-
-    built: Any = StateGraph(Log)
-    built.add_node("node", node, retry_policy=RetryPolicy(max_attempts=3)).add_edge(START, "node")
-    with caplog.at_level(logging.WARNING, "triage.retries"):
-        triage.wrap(built.compile())
-        triage.wrap(RunnableLambda(lambda _: None).with_retry(stop_after_attempt=5))
-        triage.wrap(create_agent(Scripted(world=World(HELLO)), middleware=[Again(max_retries=7)]))
-    text = caplog.text
-    assert "Often retries up to 4 times" in text
-    assert "langgraph.types.RetryPolicy retries up to 2 times" in text
-    assert "RunnableRetry retries up to 4 times" in text
-    assert "Again retries up to 7 times" in text
-
-
-async def test_a_call_of_a_tool_that_does_not_exist_is_a_step_with_an_error() -> None:
-    world = World(Script((Rule(says("done"), "lookup"), Rule(asks(call("lookup"))))))
-    graph = create_agent(Scripted(world=world), tools_of(world))
-    agent, events = wrapped(graph, effects=world.effects)
-    await agent.run("go")
-    (wrong,) = [step for step in steps_of(events) if step.tool_called == "lookup"]
-    assert "not a valid tool" in str(wrong.error)

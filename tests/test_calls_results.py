@@ -128,7 +128,7 @@ KINDS: list[tuple[Any, Any]] = [
 ]
 
 
-@given(st.timedeltas(min_value=-dt.timedelta.max))
+@given(st.timedeltas(min_value=dt.timedelta(days=-999_999_998)))
 def test_a_length_of_time_is_read_back_to_the_microsecond(length: dt.timedelta) -> None:
     text = Step(action="call", tool_output=length).tool_output
     assert text.lstrip("-").startswith("P")

@@ -13,13 +13,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 from durable_runs import PAYMENTS, RUN, Kept, brought_to_its_end, check_journal, payments, policy_of
+from store_kinds import Opened
 from support import Says
 
 import triage
 from triage import Agent, MemoryStore
 from triage.errors import TriageSuspendedError
 from triage.events import Event, RunFinished
-from triage.stores import SQLiteStore, Store
+from triage.stores import Store
 
 pytestmark = pytest.mark.anyio
 EXPECTED = ["paid 5", "paid 7"]
@@ -146,14 +147,25 @@ async def goes_on(agent: Agent[Any], world: Kept, store: Store) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("what", ["run", "resume", "recover"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_cancelled_anywhere_a_durable_run_can_be_gone_on_with(
-    what: str, how: str, tmp_path: Path, anyio_backend_name: str
+    kind: str, what: str, how: str, tmp_path: Path, anyio_backend_name: str
 ) -> None:
     if how.startswith("native") and anyio_backend_name == "trio":
         pytest.skip("trio has scopes alone")
     before = set(threading.enumerate())
+    with Opened(kind, tmp_path) as opened:
+        await _swept(opened, what, how, anyio_backend_name)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(("SQLite", "Postgres")):
+            thread.join(5)  # it may be on its way out
+            assert not thread.is_alive(), thread.name
+
+
+async def _swept(opened: Opened, what: str, how: str, anyio_backend_name: str) -> None:
+    """Cancel at the first suspension, at the second, and so on, each time a run of its own."""
     for at in range(1, 200):
-        store, world = SQLiteStore(str(tmp_path / f"{at}.db")), Kept()
+        store, world = opened.new(), Kept()
         agent, told, work = await prepared(what, store, world)
         try:
             stopped = await cancelled(work, at, how)
@@ -175,10 +187,6 @@ async def test_cancelled_anywhere_a_durable_run_can_be_gone_on_with(
     else:
         pytest.fail("no end")
     assert at > 5
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("SQLite"):
-            thread.join(5)  # it may be on its way out
-            assert not thread.is_alive(), thread.name
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from incident_desks import KINDS, NOON, OWNER, Inbox, Restarts, World
+from incident_desks import KINDS, OWNER, Inbox, Restarts, World
 from store_kinds import Opened
 
+import triage.incidents
 from triage import UsageError
 from triage.incidents import IncidentDesk, Lifecycle, Status
 
@@ -275,5 +276,10 @@ async def test_where_there_is_no_desk_nothing_is_in_the_runs_tables(tmp_path: Pa
     assert "incidents" not in tables
 
 
-def test_noon_is_when_the_document_says() -> None:
-    assert NOON == 1_761_474_900
+def test_every_public_name_is_there_and_described() -> None:
+    page = Path(__file__).parent.parent / "docs" / "incidents.md"
+    words = set(re.findall(r"\w+", page.read_text(encoding="utf-8")))
+    assert triage.incidents.__all__ == sorted(set(triage.incidents.__all__))
+    for name in triage.incidents.__all__:
+        assert getattr(triage.incidents, name) is not None
+        assert name in words, name

@@ -311,6 +311,26 @@ async def test_their_columns_may_have_other_names_and_wrong_ones_are_named(
         await world.close()
 
 
+@pytest.mark.parametrize("kind", DURABLE)
+async def test_two_tasks_of_one_id_make_no_second_failure(kind: str, tmp_path: Path) -> None:
+    with World(kind, tmp_path) as world:
+        await world.desk().stats()
+        theirs = Theirs(world, tmp_path, "epoch")
+        theirs.run(
+            "CREATE TABLE orchestrator_task (task_id TEXT, priority INTEGER, estimated_hours REAL)"
+        )
+        for _ in range(2):
+            theirs.run("INSERT INTO orchestrator_task VALUES ('T-1', 1, 2.5)")
+        theirs.put(1, "failed", "Network timeout", NOON - 1, task="T-1")
+        joined = Lifecycle(database=theirs.source().database)
+        (one,) = await found(world.desk("b", sources=[joined]))
+        assert one.occurrences == 1
+        task = await world.desk("b").task("T-1")
+        assert task is not None
+        assert (task.priority, task.estimated_hours) == (1, 2.5)
+        await world.close()
+
+
 @pytest.mark.parametrize(
     "name", ['x"; DROP TABLE runs; --', "a.b.c", "", "1a", "naïve", "a b", None, "a" * 64]
 )

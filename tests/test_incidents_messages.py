@@ -78,6 +78,8 @@ async def test_a_message_is_written_with_the_move_it_tells_of_or_not_at_all(worl
         world.execute("ALTER TABLE messages RENAME TO gone")
         with pytest.raises(StoreError):
             await desk.escalate("err-001", "project_manager")
+        with pytest.raises(StoreError):  # and no group of them
+            await desk.tick()
         world.execute("ALTER TABLE gone RENAME TO messages")
     one = await desk.incident("err-001")
     assert (one.escalation_level, len(await desk.messages())) == ("architect", before)

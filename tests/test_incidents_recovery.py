@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from incident_desks import DIED, KINDS, Restarts, World, refuses
 
@@ -198,6 +199,38 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(small: World) -> N
         go_on.set()
     assert (await other.incident("err-001")).status is Status.FAILED
     assert (await other.log("err-001"))[-1].verb == "came too late"
+    await small.close()
+
+
+async def test_only_who_has_the_lease_writes_down_how_it_went(small: World) -> None:
+    """A desk that was slow finds that another has begun anew: its outcome is not the outcome."""
+    inside = [anyio.Event(), anyio.Event()]
+    go_on = [anyio.Event(), anyio.Event()]
+
+    def hooks(number: int) -> Hooks:
+        async def slow(_recovery: Recovery) -> str:
+            inside[number].set()
+            await go_on[number].wait()
+            return f"agent-of-{number}"
+
+        return Hooks(restart=slow, on_in_doubt="rerun")
+
+    slow, fast = small.desk("slow", hooks=hooks(0)), small.desk("fast", hooks=hooks(1))
+    await slow.report(DIED, task_id="T-1", agent_id="agent-1", agent_type="coder")
+    async with anyio.create_task_group() as group:
+        group.start_soon(slow.handle, "err-001")
+        await inside[0].wait()
+        small.later(331)
+        group.start_soon(fast.handle, "err-001")
+        await inside[1].wait()
+        go_on[0].set()
+        while (await fast.log("err-001"))[-1].verb != "came too late":
+            await anyio.lowlevel.checkpoint()
+        assert (await fast.incident("err-001")).status is Status.RECOVERING
+        go_on[1].set()
+    assert (await fast.incident("err-001")).status is Status.RECOVERED
+    assert await fast.agent("agent-of-0") is None
+    assert await fast.agent("agent-of-1") is not None
     await small.close()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from store_kinds import DURABLE, Opened
-from store_runs import created
+from store_runs import created, started
 from support import RETRY
 
 import triage
 from triage import Agent, Durability, Step
 from triage import _cut as cutting
 from triage.errors import StoreError
-from triage.events import CallFinished, CallStarted, Event, StepRecorded
+from triage.events import CallFinished, CallStarted, StepRecorded
 from triage.stores import SQLiteStore, Store
 
 pytestmark = pytest.mark.anyio
@@ -135,7 +137,7 @@ def test_whatever_is_cut_is_a_step_of_bounded_size(value: Any, said: str) -> Non
         step = Step(action="x", tool_output=value, llm_output=said, metadata={"value": value})
         event = StepRecorded("r", 1, 1.0, 1, 0, step)
         weight = cutting.weight_of(event)
-        cut = cutting.leaving(event, weight, None)
+        cut = cutting.fitting(event, None)
         assert isinstance(cut, StepRecorded)
         if weight <= 100:
             assert cut is event
@@ -247,39 +249,30 @@ async def test_small_appends_do_not_wait_for_a_large_one_behind_them(tmp_path: P
     store = SQLiteStore(tmp_path / "runs.db")
     for run_id in ("a", "b", "c"):
         await created(store, run_id)
-    order: list[str] = []
-    release = threading.Event()
-    done = threading.Event()
+    order: list[tuple[str, int]] = []
+    release, done = threading.Event(), threading.Event()
 
-    def submit(run_id: str, events: list[Event]) -> None:
+    def submit(run_id: str, output: str) -> None:
         def tell(error: BaseException | None) -> None:
             assert error is None
-            order.append(
-                f"{run_id}: {len(anyio.run(Opened('sqlite', tmp_path).at(store.path).read, 'c'))}"
-            )
+            with contextlib.closing(sqlite3.connect(store.path)) as db:
+                (length,) = db.execute("SELECT events FROM runs WHERE run_id = 'c'").fetchone()
+            order.append((run_id, length))
             if len(order) == 3:
                 done.set()
 
-        store.submit(run_id, events, at=1, epoch=0, lease_s=None, done=tell)
+        event = StepRecorded(run_id, 1, 1.0, 1, 0, Step(action="x", tool_output=output))
+        store.submit(run_id, [event], at=1, epoch=0, lease_s=None, done=tell)
 
-    await created(store, "d")
-    store.submit(
-        "d",
-        [step("d", "x")],
-        at=1,
-        epoch=0,
-        lease_s=None,
-        done=lambda _error: release.wait(10) and None,
-    )
-    submit("a", [step("a", "small")])
-    submit("b", [step("b", "small")])
-    submit("c", [step("c", prose(6 * MB))])
+    def hold(_error: BaseException | None) -> None:
+        release.wait(10)  # until all of them wait
+
+    store.submit("d", [started("d")], at=0, epoch=0, lease_s=None, done=hold)
+    submit("a", "small")
+    submit("b", "small")
+    submit("c", prose(6 * MB))
     release.set()
     await anyio.to_thread.run_sync(done.wait, 20)
     # What was told before the large one was there does not know of it.
-    assert order == ["a: 1", "b: 1", "c: 2"]
+    assert order == [("a", 1), ("b", 1), ("c", 2)]
     await store.close()
-
-
-def step(run_id: str, output: str) -> StepRecorded:
-    return StepRecorded(run_id, 1, 1.0, 1, 0, Step(action="x", tool_output=output))

@@ -34,13 +34,9 @@ if TYPE_CHECKING:
         Retry,
         Rollback,
         Suspend,
-        approve,
-        edit,
-        happened,
-        reject,
-        rerun,
     )
     from .adapters._wrap import wrap
+    from .answers import approve, edit, happened, reject, rerun
     from .checks import Checks, Durability
     from .classifiers import (
         ChainClassifier,
@@ -106,9 +102,9 @@ _HOMES = {
     "_run": ("Run", "current_run"),
     "actions": (
         "Abort", "Action", "Escalate", "RecoveryAction", "Replan", "Resume", "Retry", "Rollback",
-        "Suspend", "approve", "edit",
-        "happened", "reject", "rerun",
+        "Suspend",
     ),
+    "answers": ("approve", "edit", "happened", "reject", "rerun"),
     "_agent": ("Agent", "agent"),
     "adapters._wrap": ("wrap",),
     "checks": ("Checks", "Durability"),

@@ -22,7 +22,7 @@ from .stores.base import Store
 if TYPE_CHECKING:
     from ._loop import Restarted
     from ._reopen import Recovered
-    from .actions import Reply
+    from .answers import Reply
     from .classifiers.base import Classifier
     from .policy import FailurePolicy
 

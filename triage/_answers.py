@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 from ._attempts import is_milestone
 from ._plain import plain_noting
 from ._questions import Question
-from .actions import (
-    Abort,
-    Action,
-    Approved,
-    Edited,
-    Escalate,
-    Happened,
-    Rejected,
-    Replan,
-    Rerun,
-    Retry,
-    Suspend,
-)
+from .actions import Abort, Action, Escalate, Replan, Retry, Suspend
+from .answers import Approved, Edited, Happened, Rejected, Rerun
 from .errors import AlreadyResumed, RunOver, StoreError, UnknownRun, UsageError
 from .events import (
     ApprovalGiven,

@@ -1,4 +1,4 @@
-"""What leaves the process for a store: without secrets, and no larger than a store is there for."""
+"""Steps that are too large for a store are cut, and say so: `fitting`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._plain import MARK
-from ._redact_events import redacted
 from .events import CallStarted, Event, StepRecorded
 
 if TYPE_CHECKING:
@@ -31,21 +30,35 @@ _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 def weight_of(event: Event) -> int:
     """How many characters an event holds in values that are given, nearly."""
-    return _weight(event.step[1:11] if isinstance(event, StepRecorded) else event)
+    if not isinstance(event, StepRecorded):
+        return _weight(event)
+    step = event.step
+    given, output, said = step[3], step[4], step[5]
+    # The common case first: a step is weighed whenever one is recorded.
+    if output.__class__ is str and given.__class__ is dict and step[6] is None and step[10] is None:
+        weight = len(output) if said is None else len(output) + len(said)
+        for item in given.values():
+            if item.__class__ is str:
+                weight += len(item)
+            elif item.__class__ is not int:
+                break
+        else:
+            return weight
+    return _weight(step[1:11])
 
 
-def leaving(event: Event, weight: int, redactor: Redactor | None) -> Event:
-    """The event as a store gets it; the very same object where there is nothing to hide or to cut.
+def fitting(event: Event, redactor: Redactor | None) -> Event:
+    """The event as a store may keep it; the very same object where nothing is cut.
 
     Of a step that holds more than 8 million characters each longer value keeps the first million, its
     length and its SHA-256; so do the arguments of a call. Nothing else is cut: a run goes on with it.
     """
-    if weight > WHOLE:
+    if weight_of(event) > WHOLE:
         if isinstance(event, StepRecorded):
-            event = event._replace(step=_shortened(event.step, redactor))
-        elif isinstance(event, CallStarted):
-            event = event._replace(arguments=_Cutter(redactor).cut(event.arguments))
-    return event if redactor is None else redacted(event, redactor)
+            return event._replace(step=_shortened(event.step, redactor))
+        if isinstance(event, CallStarted):
+            return event._replace(arguments=_Cutter(redactor).cut(event.arguments))
+    return event
 
 
 def _weight(values: Iterable[Any]) -> int:

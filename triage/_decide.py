@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class Decision(NamedTuple):
-    """What will be done and who says so."""
+    """What will be done and who says so. diagnosis: why the run ends, where it is not why the attempt did."""
 
     action: Action
     by: str
     reason: str = ""
     fatal: bool = False
+    diagnosis: Diagnosis | None = None
 
 
 @cache
@@ -87,7 +88,7 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
         question = f"{reason}. May the run use as much once more?"
         return Decision(Suspend(question, {"limit": name}), by, reason)
     if wanted == "escalate" or session.state.grants.get(name):
-        return Decision(Escalate(reason), "limits", reason)
+        return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
     from .policy import FailurePolicy
 
     action = await FailurePolicy(default=wanted).dispatch(context._replace(diagnosis=breach))
@@ -96,8 +97,10 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
     other = beyond.allows(action, context._replace(diagnosis=breach, seconds_left=None))
     if other is not None:
         reason = f"{reason}; {action.kind} refused: {other.evidence[0].text}"
-        return Decision(Escalate(reason), "limits", reason)
-    return _gated(session, context, action, by)
+        return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
+    decision = _gated(session, context, action, by)
+    ends = isinstance(decision.action, Escalate | Abort)
+    return decision._replace(diagnosis=breach) if ends else decision
 
 
 def _ask(session: Session, question: Question) -> Decision:

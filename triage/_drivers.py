@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from ._env import in_event_loop
 from ._guarding import Guarded, rule, rule_sync
 from ._recorded import Begun, Reused, Undo, begin, fail, finish, pause
 from ._recorder import Recorder, current
@@ -160,7 +161,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
         result = _tried_sync(run, begun, args, kwargs)
     result = finish(run, begun, result)
     # In the event loop's own thread only what must not happen twice is worth holding everybody up.
-    if session.durable and not run.over and (unsafe or not _in_event_loop()):
+    if session.durable and not run.over and (unsafe or not in_event_loop()):
         session.barrier_sync()
     return result
 
@@ -174,7 +175,7 @@ def _tried_sync(
             return _body_sync(begun.tool, args, kwargs)
         except Exception as error:
             # Nobody may sleep in the event loop's own thread.
-            seconds = None if _in_event_loop() else pause(run, begun, error)
+            seconds = None if in_event_loop() else pause(run, begun, error)
             if seconds is None:
                 raise
             failed = error
@@ -184,16 +185,6 @@ def _tried_sync(
                 raise failed
         finally:
             del failed
-
-
-def _in_event_loop() -> bool:
-    import anyio
-
-    try:
-        anyio.get_cancelled_exc_class()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _sleep(env: Environment, seconds: float) -> None:

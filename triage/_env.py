@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import time as clock
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 @runtime_checkable
@@ -46,10 +48,13 @@ class SystemEnvironment:
     monotonic = staticmethod(clock.monotonic)
 
     def __init__(self) -> None:
-        self._source = random.Random()  # noqa: S311 - ids and jitter, no secrets
         self.reseed()
 
     def random(self) -> float:
+        if self._source is None:
+            import random
+
+            self._source = random.Random()  # noqa: S311 - jitter, no secrets
         return self._source.random()
 
     def new_id(self) -> str:
@@ -65,13 +70,25 @@ class SystemEnvironment:
 
     def reseed(self) -> None:
         """Take new randomness: a forked child must not repeat its parent's ids."""
-        self._source.seed(os.urandom(16))
+        self._source: Random | None = None
         # A count from a random start, then what is this process' own: unique, told apart by its first
         # eight digits, and at half the cost of drawing 128 bits for each run.
-        self._count = itertools.count(self._source.randrange(10_000_000, 90_000_000))
+        start = int.from_bytes(os.urandom(8), "big") % 80_000_000
+        self._count = itertools.count(10_000_000 + start)
         self._rest = os.urandom(12).hex()
 
 
 SYSTEM = SystemEnvironment()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=SYSTEM.reseed)
+
+
+def in_event_loop() -> bool:
+    """Whether this is code of a running event loop, in which one can await."""
+    import anyio
+
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:
+        return False
+    return True

@@ -15,8 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from ._cut import HEAVY, leaving, weight_of
+from ._cut import HEAVY, fitting, weight_of
 from ._journal import WIDTH, event_at
+from ._redact_events import redacted
 from .errors import StaleWriter, UsageError
 from .events import Event, RunFinished, RunSuspended
 from .observers import logger
@@ -87,21 +88,23 @@ class Keeper:
         self.over = batch[-1].__class__ in _LAST
         if not going:
             return
-        weights = [weight_of(event) for event in batch]
-        if sum(weights) > HEAVY:
+        if sum(map(weight_of, batch)) > HEAVY:
             # To look through it for secrets takes its time: no event loop should stand still meanwhile.
-            hand_over = partial(self._hand_over, batch, weights, start)
+            hand_over = partial(self._hand_over, batch, start, heavy=True)
             threading.Thread(target=hand_over, name="triage-heavy").start()
         else:
-            self._hand_over(batch, weights, start)
+            self._hand_over(batch, start)
 
-    def _hand_over(self, batch: list[Event], weights: list[int], start: int) -> None:
+    def _hand_over(self, batch: list[Event], start: int, *, heavy: bool = False) -> None:
         done = partial(self._done, start + len(batch))
+        redactor = self.redactor
         try:
-            redactor = self.redactor
-            given = [leaving(*each, redactor) for each in zip(batch, weights, strict=True)]
+            if heavy:
+                batch = [fitting(event, redactor) for event in batch]
+            if redactor is not None:
+                batch = [redacted(event, redactor) for event in batch]
             self.store.submit(
-                self.run_id, given, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
+                self.run_id, batch, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
             )
         except Exception as error:  # noqa: BLE001 - a store that refuses is one that fails
             done(error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._attempts import Failure, Next, count_in_parent, first_attempt, next_attempt
 from ._call import Failed, Function, Refused, end, invoke, passes, sort, stream_attempt
+from ._env import in_event_loop
 from ._plain import plain_noting
 from ._recorder import current
 from ._run import Run
@@ -258,6 +259,12 @@ async def _cancelled(session: Session, run: Run | None, error: BaseException) ->
 
     if run is not None:
         run.close()
+    if not in_event_loop():
+        # Whoever held the coroutine has let it go after its loop had ended: here nothing can be awaited.
+        if session.keeper is not None:
+            session.keeper.pump()
+            session.keeper.over = True
+        return
     if session.keeper is not None:
         await unbroken(_hand_back(session, session.keeper, error))
         return

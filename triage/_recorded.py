@@ -198,7 +198,7 @@ def _known(
 
 def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: int | None) -> Any:
     session = run.session
-    result = _restored(tool, call, session.live)
+    result = restored(tool, call, session.live)
     step = call.step
     if run.replay is not None:
         run.replay.meet(tool.name, call.key)
@@ -228,7 +228,7 @@ def _metadata(key: str, line: int | None, run: str | None) -> dict[str, Any]:
     return metadata
 
 
-def _restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
+def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
     if live is not None and call.key in live:
         return live[call.key]
     if call.exact and not call.answered:

@@ -110,6 +110,8 @@ def kept(action: Action) -> Action:
 async def perform(session: Session, context: FailureContext, decision: Decision) -> Next:
     """Carry out the action: the start of the next attempt, or the error that ends the run."""
     action = decision.action
+    if decision.diagnosis is not None:
+        context = context._replace(diagnosis=decision.diagnosis)
     match action:
         case Suspend():
             await suspend(session, context, action)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +49,8 @@ class Returns:
             from pydantic import TypeAdapter
 
             self._adapter = TypeAdapter(self.type)
+        import json
+
         text = json.dumps(data)
         if MARK in text:
             return self._adapter.validate_python(_unmarked(data))

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import enum
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
@@ -42,7 +41,15 @@ def canonical(value: Any, field: str) -> str:
     Knows JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
     pydantic models. Raises UsageError naming the parameter and the remedy for anything else.
     """
+    import json
+
     return json.dumps(_canonical(value, field, MAX_DEPTH), sort_keys=True, separators=(",", ":"))
+
+
+def _sorted(items: Iterable[Any]) -> list[Any]:
+    import json
+
+    return sorted(items, key=json.dumps)
 
 
 def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - one return a kind
@@ -71,14 +78,14 @@ def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - on
             [_canonical(key, field, depth - 1), _canonical(item, f"{field}[{key!r}]", depth - 1)]
             for key, item in value.items()
         ]
-        return [MARK, "map", sorted(items, key=json.dumps)]
+        return [MARK, "map", _sorted(items)]
     if isinstance(value, list | tuple):
         return [_canonical(item, f"{field}[{at}]", depth - 1) for at, item in enumerate(value)]
     if isinstance(value, AbstractSet):
         return [
             MARK,
             "set",
-            sorted((_canonical(i, field, depth - 1) for i in value), key=json.dumps),
+            _sorted(_canonical(i, field, depth - 1) for i in value),
         ]
     return _canonical_object(value, field, depth)
 

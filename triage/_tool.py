@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -165,6 +164,8 @@ class Tool:
             if not self.by_position:
                 raise
             # Known by its position, it needs no exact form.
+            import json
+
             return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
         return digest(salt, ",".join(sorted(parts)))
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def _optional_text(owner: object, *names: str) -> None:
+def optional_text(owner: object, *names: str) -> None:
+    """Raise TypeError for a field of these that is neither text nor None."""
     for name in names:
         value = getattr(owner, name)
         if value is not None and not isinstance(value, str):
@@ -53,7 +54,7 @@ class Retry(RecoveryAction):
     kind: ClassVar[str] = "retry"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "hint")
+        optional_text(self, "hint")
         if self.delay.__class__ is not float or self.delay:
             _check_delay("Retry.delay", self.delay)
         inject = self.inject
@@ -79,7 +80,7 @@ class Replan(RecoveryAction):
     kind: ClassVar[str] = "replan"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "hint")
+        optional_text(self, "hint")
         _check_delay("Replan.delay", self.delay)
 
 
@@ -97,7 +98,7 @@ class Rollback(RecoveryAction):
     kind: ClassVar[str] = "rollback"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "hint")
+        optional_text(self, "hint")
         checkpoint = self.checkpoint_id
         if checkpoint is not None and (type(checkpoint) is not int or checkpoint < 0):
             raise refuse(
@@ -121,7 +122,7 @@ class Resume(RecoveryAction):
     kind: ClassVar[str] = "resume"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "subgoal", "hint")
+        optional_text(self, "subgoal", "hint")
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Suspend(RecoveryAction):
     kind: ClassVar[str] = "suspend"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "question")
+        optional_text(self, "question")
         if self.expires_s is not None:
             _check_delay("Suspend.expires_s", self.expires_s)
         if not isinstance(self.metadata, Mapping):
@@ -165,7 +166,7 @@ class Escalate(RecoveryAction):
     kind: ClassVar[str] = "escalate"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "reason")
+        optional_text(self, "reason")
         _check_flag("Escalate.compensate", self.compensate)
 
     def __repr__(self) -> str:
@@ -185,7 +186,7 @@ class Abort(RecoveryAction):
     kind: ClassVar[str] = "abort"
 
     def __post_init__(self) -> None:
-        _optional_text(self, "reason")
+        optional_text(self, "reason")
         _check_flag("Abort.compensate", self.compensate)
 
     def __repr__(self) -> str:
@@ -221,69 +222,3 @@ def _name_actions(actions: Iterable[type[Action]]) -> None:
 
 
 _name_actions(ACTIONS)
-
-
-@dataclass(frozen=True)
-class Happened:
-    """Answer to "did this call happen?": yes, with this result, which the call then returns."""
-
-    result: Any = None
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """Answer to "may this call run?": yes, once."""
-
-
-def happened(result: Any = None) -> Happened:
-    """The call in doubt has happened, with this result. For `Agent.resume`."""
-    return Happened(result)
-
-
-def rerun() -> Rerun:
-    """The call in doubt has not happened, or may happen again: run it. For `Agent.resume`."""
-    return Rerun()
-
-
-@dataclass(frozen=True)
-class Approved:
-    """Answer to a question: yes, go on."""
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """Answer to a question: no. reason: told on; None tells none."""
-
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        _optional_text(self, "reason")
-
-
-@dataclass(frozen=True)
-class Edited:
-    """Answer to a question: go on with this. payload: keyword arguments for the next attempt."""
-
-    payload: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        Retry(inject=self.payload)  # the same is asked of both
-
-
-def approve() -> Approved:
-    """Go on: retry, or make the call that was asked about. For `Agent.resume`."""
-    return Approved()
-
-
-def reject(reason: str | None = None) -> Rejected:
-    """Do not go on: end the run, or let the agent find another way than the call asked about."""
-    return Rejected(reason)
-
-
-def edit(payload: Mapping[str, Any]) -> Edited:
-    """Go on with other input: keyword arguments for the next attempt. For `Agent.resume`."""
-    return Edited(payload)
-
-
-Reply: TypeAlias = Action | Happened | Rerun | Approved | Rejected | Edited
-"""What `Agent.resume` takes."""

@@ -42,15 +42,28 @@ def _nothing(_data: Any) -> Answer:
     return Answer()
 
 
+class Failed(NamedTuple):
+    """A tool that answered with an error. kind: its class, or whatever it is called."""
+
+    text: str
+    kind: str | None = None
+
+
+def _good(_data: Any) -> Failed | None:
+    return None
+
+
 class Form(NamedTuple):
     """How a framework's answer is kept: `dump` gives JSON, `load` reads it back, `read` says what it is.
 
-    read is only used for model calls. `load(dump(x))` must serve the framework as `x` does.
+    read is only used for model calls, failed only for tools: the error that a result stands for, None
+    for a good one. `load(dump(x))` must serve the framework as `x` does.
     """
 
     dump: Callable[[Any], Any] = _same
     load: Callable[[Any], Any] = _same
     read: Callable[[Any], Answer] = _nothing
+    failed: Callable[[Any], Failed | None] = _good
 
 
 def read_chat(data: Any) -> Answer:

@@ -18,11 +18,10 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool
 
-from triage._capture import not_attempted
 from triage._plain import plain
 
 from ._langchain_messages import ANSWER, dump_answer, hinted, load_answer
-from ._langchain_scope import Asking, Scope, active, did_nothing, within
+from ._langchain_scope import Asking, Scope, active, within
 from ._recording import ModelCall, Streamed, key_of
 from .base import Seam
 
@@ -128,15 +127,15 @@ def _arun(original: Any) -> Any:
         if scope is None:
             return await original(self, tool_input, *args, **options)
 
+        words = scope.using(self, tool_input, options.get("tool_call_id"))
+
         async def do() -> Any:
             try:
                 return await original(self, tool_input, *args, **options)
             except Exception as error:
-                if did_nothing(error):
-                    not_attempted(error)
+                scope.judge(error, words)
                 raise
 
-        words = scope.using(self, tool_input, options.get("tool_call_id"))
         return await scope.seam.tool(do=do, **words)
 
     return arun
@@ -148,15 +147,15 @@ def _run(original: Any) -> Any:
         if scope is None:
             return original(self, tool_input, *args, **options)
 
+        words = scope.using(self, tool_input, options.get("tool_call_id"))
+
         def do() -> Any:
             try:
                 return original(self, tool_input, *args, **options)
             except Exception as error:
-                if did_nothing(error):
-                    not_attempted(error)
+                scope.judge(error, words)
                 raise
 
-        words = scope.using(self, tool_input, options.get("tool_call_id"))
         return scope.seam.tool_sync(do=do, **words)
 
     return run

@@ -32,39 +32,31 @@ _OWN = "graph_value"
 
 
 def dump_answer(result: ChatResult) -> Any:
-    """What a model gave, in fields that have a JSON form."""
-    made = [_dumped(generation) for generation in result.generations]
-    return {"generations": made, "llm_output": result.llm_output}
+    """What a model gave, in fields that have a JSON form.
+
+    What LangChain keeps beside the messages is in them, too, or counts tokens, which are not used again.
+    """
+    return [_dumped(generation.message) for generation in result.generations]
 
 
-def _dumped(generation: ChatGeneration) -> dict[str, Any]:
-    message = generation.message
+def _dumped(message: BaseMessage) -> dict[str, Any]:
     found = ((name, getattr(message, name, None)) for name in _FIELDS)
-    kept = {name: value for name, value in found if value}
-    if generation.generation_info:
-        kept["info"] = generation.generation_info
-    return kept
+    return {name: value for name, value in found if value}
 
 
 def load_answer(data: Any) -> ChatResult:
     """What a model gave, from its JSON."""
-    made = [
-        ChatGeneration(message=message_of(kept), generation_info=kept.get("info"))
-        for kept in data["generations"]
-    ]
-    return ChatResult(generations=made, llm_output=data.get("llm_output"))
+    return ChatResult(generations=[ChatGeneration(message=message_of(kept)) for kept in data])
 
 
 def message_of(kept: Mapping[str, Any]) -> AIMessage:
     """The message of one generation."""
-    given = {name: value for name, value in kept.items() if name != "info"}
-    return AIMessage(**{"content": "", **given})
+    return AIMessage(**{"content": "", **kept})
 
 
 def read_answer(data: Any) -> Answer:
     """What an answer says; of several the first."""
-    generations = data.get("generations")
-    kept = mapping(generations[0]) if generations else {}
+    kept = mapping(data[0]) if data else {}
     about = mapping(kept.get("response_metadata"))
     calls = [_asked(call) for call in kept.get("tool_calls") or ()]
     calls += [_asked(call) for call in kept.get("invalid_tool_calls") or ()]

@@ -13,12 +13,13 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
+from triage._capture import not_attempted
 from triage._recorder import current
 from triage.taxonomy import Effect
 from triage.traces._values import content_text
 
 from ._langchain_messages import ANSWER, Digests, last_turn, repair, result_form, said_in
-from .base import Seam
+from .base import Seam, is_tool
 
 
 class Scope:
@@ -76,6 +77,16 @@ class Scope:
             "form": result_form(tool.name, call),
             "function": getattr(tool, "coroutine", None) or getattr(tool, "func", None),
         }
+
+    def judge(self, error: Exception, words: dict[str, Any]) -> None:
+        """Say of an error that the tool's body has not run, or not to its end, where that is so."""
+        if _is_signal(error):
+            not_attempted(error)
+        elif _is_misfit(error):
+            not_attempted(error)
+            if is_tool(words["function"]):  # it was not reached, and has recorded nothing
+                kind = type(error).__name__
+                self.seam.refused(words["name"], words["arguments"], str(error), kind=kind)
 
     def _shown(self, tool: BaseTool, given: Any) -> Any:
         """The arguments as the model gave them, without what the agent has put in beside them."""
@@ -160,12 +171,13 @@ def _effect_of(tool: BaseTool) -> Effect | None:
     return Effect.IDEMPOTENT if hints.get("idempotentHint") is True else None
 
 
-def did_nothing(error: Exception) -> bool:
-    """Whether a tool's body has not run, or not to its end: the arguments did not fit, or the graph
-    raised what controls it, such as an interrupt.
-    """
-    if any(f"{k.__module__}.{k.__name__}" == _SIGNAL for k in type(error).__mro__):
-        return True
+def _is_signal(error: Exception) -> bool:
+    """Whether a graph raised it to control itself: an interrupt, a command to its parent."""
+    return any(f"{k.__module__}.{k.__name__}" == _SIGNAL for k in type(error).__mro__)
+
+
+def _is_misfit(error: Exception) -> bool:
+    """Whether it says that a tool's arguments do not fit."""
     if not isinstance(error, ValidationError):
         return False
     frames = traceback.walk_tb(error.__traceback__)

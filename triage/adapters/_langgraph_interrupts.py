@@ -7,16 +7,20 @@ from typing import Any, NoReturn
 
 from triage._plain import plain
 from triage._questions import Question, shown
-from triage._questions import ask as ask_person
 from triage._run import Run
 from triage._serde import digest
+from triage.diagnosis import Diagnosis, Evidence
+from triage.errors import AttemptInterrupted
 from triage.events import ApprovalAsked, StepRecorded
 from triage.steps import Step
-from triage.taxonomy import Effect
+from triage.taxonomy import Effect, FailureType, Severity
 
 NAME = "interrupt"
 """What such a question is about, as the journal names it; in the metadata of a step: the key of the
 question whose answer was given to the graph."""
+
+WAITS = "waits_for_answer"
+"""The cause of an attempt's end that is no failure."""
 
 
 def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
@@ -26,7 +30,18 @@ def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
     key = f"{NAME}:{digest(run.run_id, str(number))}:1"
     words = "; ".join(shown(value) for value in values.values())
     text = f"the graph waits for an answer: {words}"
-    ask_person(run, Question(key, NAME, Effect.READ.value, values, text, doubt=False))
+    run.session.question = Question(key, NAME, Effect.READ.value, values, text, doubt=False)
+    diagnosis = Diagnosis(
+        FailureType.UNKNOWN,
+        cause=WAITS,
+        severity=Severity.CRITICAL,
+        evidence=(Evidence("graph:interrupt", text),),
+        technical_details=text,
+        user_message="The work waits for an answer.",
+        classifier="calls",
+    )
+    run.stop(diagnosis)
+    raise AttemptInterrupted(diagnosis)
 
 
 def answer_for(run: Run, waiting: Sequence[Any]) -> dict[str, Any] | None:

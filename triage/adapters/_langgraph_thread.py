@@ -215,7 +215,7 @@ def _messages(turns: Iterable[Turn]) -> Iterator[BaseMessage]:
             place = turn.name.partition(" ")[2]
             if "/" in place.partition("#")[0]:
                 continue  # a conversation of its own, inside of a subgraph
-            message = message_of(turn.value["generations"][0])
+            message = message_of(turn.value[0])
             if not message.tool_calls and not message.content:
                 continue
             asked = {call["id"] or "": call["name"] for call in message.tool_calls}

@@ -120,9 +120,12 @@ def _model_step(call: ModelCall) -> AsStep:
 
 def _tool_step(call: ToolCall) -> AsStep:
     def as_step(step: Step) -> Step:
-        if call.id is None:
+        if call.id is not None:
+            step = step._replace(metadata={**(step.metadata or {}), "id": call.id})
+        failed = None if call.form is None or step.error else call.form.failed(step.tool_output)
+        if failed is None:
             return step
-        return step._replace(metadata={**(step.metadata or {}), "id": call.id})
+        return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
 
     return as_step
 

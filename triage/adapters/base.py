@@ -36,6 +36,7 @@ from ._carried import Turn, carried
 from ._forms import (
     Answer,
     Asked,
+    Failed,
     Form,
     read_anthropic,
     read_chat,
@@ -59,6 +60,7 @@ __all__ = [
     "Adapter",
     "Answer",
     "Asked",
+    "Failed",
     "Form",
     "Repaired",
     "Seam",
@@ -281,7 +283,8 @@ class Seam:
         do: runs the tool. arguments: as the model gave them. id: the model's id of the call. effect:
         what the framework itself knows; `wrap(effects=…)` wins; None: unknown. form: for results that
         are no JSON; None keeps them as they are. function: what the tool runs; a `@triage.tool`
-        records itself, and is only called. Raises what `do` raises.
+        records itself, and is only called. Raises what `do` raises. A result that `form.failed` knows
+        as an error is given like any other, and its step has the error: it answered, and is not in doubt.
 
         A tool that pauses the framework (for an approval) must not look like one that failed: give
         its signal through `triage.not_attempted`.

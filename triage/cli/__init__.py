@@ -101,6 +101,12 @@ def _add_run(commands: _Commands) -> None:
         dest="args",
         help="another argument of the function; the value is read as JSON, else taken as text",
     )
+    run.add_argument(
+        "--store",
+        metavar="TEXT",
+        help="keep the run, in such as sqlite:///runs.db (with --run-id: the environment's TRIAGE_STORE)",
+    )
+    run.add_argument("--run-id", metavar="ID", help="the id it is kept under (one is made)")
     run.add_argument("--json", action="store_true", help="one line of JSON instead of the result")
     run.add_argument("--quiet", action="store_true", help="show no progress")
     add_report(run)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from triage import (
     UsageError,
     fold,
 )
+from triage._call import fingerprint
 from triage.events import Event
 from triage.reports import report_of
 
@@ -29,41 +32,49 @@ from ._show import Progress, clean, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from triage.stores import Store
+
 DONE, FAILED, SUSPENDED = 0, 1, 3
 _OWN_OPTIONS = ("policy", "attempts", "seconds", "cost")
 
 
 class Follower:
-    """Keeps the events of a run, and shows them."""
+    """Keeps the events of a run, and shows them. progress: None shows nothing."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.events: list[Event] = []
         self._progress = progress
 
-    async def follow(self, agent: Agent[Any], task: str, given: dict[str, Any]) -> None:
-        """Run to the end; raises what the run raises."""
-        async for event in agent.events(task, **given):
-            self.events.append(event)
-            if self._progress is not None:
-                self._progress(event)
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if self._progress is not None:
+            self._progress(event)
+
+
+def watched(agent: Agent[Any], store: Store | None, watcher: Callable[[Event], None]) -> Agent[Any]:
+    """The same agent, with one who watches, and a durable store where one is given."""
+    config = agent._config  # noqa: SLF001 - an agent's options are its own, and it is ours
+    config = config._replace(observers=(*config.observers, watcher), plain=False, busy=True)
+    if store is not None:
+        code = fingerprint(agent._function)  # noqa: SLF001 - as above
+        config = config._replace(store=store, durable=True, code=code)
+    again = copy.copy(agent)
+    again._config = config  # noqa: SLF001 - as above
+    return again
 
 
 def run(options: argparse.Namespace) -> int:
     """Carry out the command; its exit code. Raises UsageError for what cannot be run."""
-    import anyio
-
     given = _given(options.args)
+    for name in ("task", "run_id"):
+        if name in given:
+            raise UsageError(f"--arg {name} is none of the function's arguments; leave it out")
     follower = Follower(None if options.quiet else Progress(_console()))
-    error: Exception | None = None
     # What the function prints must not get between a program and the result it reads.
     with contextlib.redirect_stdout(sys.stderr):
-        agent = _agent(options)
-        try:
-            anyio.run(follower.follow, agent, options.task, given)
-        except Exception as raised:
-            if isinstance(raised, UsageError) and not follower.events:
-                raise
-            error = raised
+        named = _agent(options)
+        store = _kept_in(options, named)
+        error = _ended(watched(named, store, follower), store, options, given, follower)
     state = fold(follower.events)
     if options.json:
         _write(json.dumps(_report(follower.events, state, error), allow_nan=False))
@@ -73,6 +84,9 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     if isinstance(error, TriageSuspendedError):
         _note(f"the run waits for an answer: {error.question}")
+        if store is not None:
+            _note(f"token {error.token}: triage runs resume TOKEN {options.function} goes on, once")
+            return SUSPENDED
         _note(
             f"token {error.token}: agent.resume(token, action) goes on with it, once, where the run "
             "is kept; one that is kept in memory only has ended with this command"
@@ -89,6 +103,39 @@ def told(report: Report, options: argparse.Namespace) -> None:
     """Print a report as `--report` and `--audience` ask for it."""
     forms = {"markdown": report.to_markdown, "text": report.to_text, "json": report.to_json}
     _write(printable(forms[options.report](options.audience).rstrip("\n")))
+
+
+def _ended(
+    agent: Agent[Any],
+    store: Store | None,
+    options: argparse.Namespace,
+    given: dict[str, Any],
+    follower: Follower,
+) -> Exception | None:
+    """Run to the end; the error that the run ends with. Raises UsageError where it did not begin."""
+    import anyio
+
+    async def work() -> None:
+        try:
+            await agent.run(options.task, run_id=options.run_id, **given)
+        finally:
+            if store is not None:
+                with anyio.CancelScope(shield=True):
+                    await store.close()
+
+    try:
+        anyio.run(work)
+    except KeyboardInterrupt:
+        if store is not None and follower.events:
+            run_id = follower.events[0].run_id
+            _note(f"the run is kept: triage runs recover {run_id} {options.function} goes on")
+        raise
+    except Exception as error:
+        # Its start alone is no run: it was not taken.
+        if isinstance(error, UsageError) and len(follower.events) < 2:  # noqa: PLR2004 - as said
+            raise
+        return error
+    return None
 
 
 # What is to be run --------------------------------------------------------------------------------
@@ -111,6 +158,19 @@ def _agent(options: argparse.Namespace) -> Agent[Any]:
         if value is not None:
             limits[field] = value
     return Agent(found, policy, limits=Limits(**limits))
+
+
+def _kept_in(options: argparse.Namespace, agent: Agent[Any]) -> Store | None:
+    """The durable store the run is kept in, None for none. Raises UsageError for an id without one."""
+    from ._runs import durable, store_of
+
+    if options.store is not None:
+        return store_of(options.store, new=True)
+    if durable(agent.store):
+        return agent.store
+    if options.run_id is not None:
+        return store_of(None, new=True)
+    return None
 
 
 def _found(place: str) -> Any:

@@ -28,10 +28,10 @@ _LEAST = 4
 _NAMED = 5
 
 
-def store_of(text: str | None, *, needed: bool = True) -> Store | None:
+def store_of(text: str | None, *, needed: bool = True, new: bool = False) -> Store | None:
     """The store of `--store`, else of the environment; None for none where none is needed.
 
-    Raises UsageError for none, and for one that can hold no runs.
+    new: it may be made. Raises UsageError for none, and for one that can hold no runs.
     """
     given, said = text, "--store"
     if given is None:
@@ -48,7 +48,7 @@ def store_of(text: str | None, *, needed: bool = True) -> Store | None:
         raise UsageError(f"{said} {given}: what is in memory ends with its process; name another")
     path = getattr(store, "path", None)
     # Opening makes the file, and a mistyped name would pass for a store without runs.
-    if path is not None and not Path(path).exists():
+    if path is not None and not new and not Path(path).exists():
         raise UsageError(f"{said}: there is no file {path}")
     return store
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,11 +27,10 @@ from triage import (
     rerun,
 )
 from triage._answers import waits_for
-from triage._call import fingerprint
 from triage.events import Event
 from triage.stores import RunInfo, Store
 
-from ._run import _agent, _console, _given, _note, _report, _text, _write
+from ._run import _agent, _console, _given, _note, _report, _text, _write, watched
 from ._runs import FAILED, carry_out, durable, json_given, lease, now, run_of, shown, store_of, told
 from ._show import Progress
 
@@ -134,21 +132,6 @@ def _store(options: argparse.Namespace, agent: Agent[Any]) -> Store:
     store = store_of(options.store)
     assert store is not None
     return store
-
-
-def watched(agent: Agent[Any], store: Store, watcher: Watcher) -> Agent[Any]:
-    """The same agent, with this store and one who watches: what is named is made already."""
-    config = agent._config  # noqa: SLF001 - an agent's options are its own, and it is ours
-    again = copy.copy(agent)
-    again._config = config._replace(  # noqa: SLF001 - as above
-        store=store,
-        durable=True,
-        code=fingerprint(agent._function),  # noqa: SLF001 - as above
-        observers=(*config.observers, watcher),
-        plain=False,
-        busy=True,
-    )
-    return again
 
 
 async def _meant(store: Store, options: argparse.Namespace, token: str) -> RunInfo:

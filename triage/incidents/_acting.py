@@ -144,7 +144,7 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
     """Write down how a recovery ended. Raises IncidentBusy where it is somebody else's by now."""
     incident = rows.load(db, begun.incident.id)
     said = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
-    if incident.stamp != begun.incident.stamp or incident.status is not Status.RECOVERING:
+    if incident.status is not Status.RECOVERING:
         rows.log(db, "came too late", rules.owner, said, incident)
         return incident
     rows.log(db, "hook done" if outcome.ok else "hook failed", rules.owner, said, incident)
@@ -281,8 +281,8 @@ def number_of_task(db: Db, task_id: str) -> int:
 
 DUE_QUERIES = {
     "detected": ("status = 'detected' AND last_seen <= :now", "last_seen"),
-    "waiting": ("status = 'waiting' AND next_attempt_at <= :now", "next_attempt_at"),
-    "left": ("status = 'recovering' AND lease_until <= :now", "lease_until"),
+    "waiting": ("next_attempt_at <= :now AND next_attempt_at IS NOT NULL", "next_attempt_at"),
+    "left": ("lease_until <= :now AND lease_until IS NOT NULL", "lease_until"),
 }
 """What one round handles: what is new, what is due, and what a desk that died has left."""
 

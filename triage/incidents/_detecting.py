@@ -48,7 +48,7 @@ class Detecting:
         limit: incidents listed at most, the newest; `errors_found` counts all that wait.
         """
         check_count("limit", limit, 1)
-        while await self.look(full=full) and not full:
+        while await self.look(full=full):
             continue
         count, found = await self._lanes.read(partial(_unhandled, limit=limit))
         return answers.detected(count, found)
@@ -110,11 +110,12 @@ def _write_down(db: Db, rules: Rules, drafts: Iterable[tuple[Sighting, Incident]
 
 _MARK = """
 INSERT INTO cursors (source, mark) VALUES (:source, :mark)
-ON CONFLICT (source) DO UPDATE SET mark = excluded.mark"""
+ON CONFLICT (source) DO UPDATE SET mark = excluded.mark
+WHERE CAST(excluded.mark AS double precision) > CAST(cursors.mark AS double precision)"""
 
 
 def _mark(db: Db, sources: Iterable[Lifecycle], seen: list[Sighting], *, all_runs: bool) -> None:
-    """Note how far each source has been read."""
+    """Note how far each source has been read; never back, nor beyond now, whatever its clock says."""
     if all_runs:
         db.run(_MARK, {"source": RUNS, "mark": repr(db.now)})
     for source in sources:
@@ -125,4 +126,6 @@ def _mark(db: Db, sources: Iterable[Lifecycle], seen: list[Sighting], *, all_run
                 if one.source == source.name and one.status == word and one.at is not None
             ]
             if times:
-                db.run(_MARK, {"source": source.cursor(word), "mark": repr(max(times))})
+                db.run(
+                    _MARK, {"source": source.cursor(word), "mark": repr(min(max(times), db.now))}
+                )

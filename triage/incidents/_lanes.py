@@ -6,9 +6,11 @@ import copy
 import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from triage.errors import UsageError
+from triage.errors import StoreError, TriageError, UsageError
 from triage.stores import MemoryStore, Store
 from triage.stores._lane import Lane, Outcome, Stop, Waiter, together, waiter, wake
 from triage.stores._threaded import ThreadedStore, _lanes, _let_go
@@ -23,11 +25,12 @@ TIMEOUT = 10.0
 
 
 class _Job:
-    __slots__ = ("before", "waiter", "work")
+    __slots__ = ("before", "waiter", "work", "writes")
 
-    def __init__(self, work: Work, waiter: Waiter, before: Work | None) -> None:
+    def __init__(self, work: Work, waiter: Waiter, before: Work | None, *, writes: bool) -> None:
         self.work = work
         self.before = before
+        self.writes = writes
         self.waiter = waiter
 
 
@@ -40,21 +43,14 @@ class Lanes:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         connect = _connects(store, clock)
         memory = isinstance(store, MemoryStore)
-        self.durable = not memory
-        self._writer: Lane[Db] = Lane(
-            "incidents-writer", partial(connect, writes=True), _write, timeout=TIMEOUT, limit=QUEUE
-        )
+        self._kept = memory
+        patience = TIMEOUT if memory else _patience(store)
+        self._writer = _lane("incidents-writer", partial(connect, writes=True), patience)
         # What is in memory has one connection, and what it reads waits behind what it writes.
-        self._reader: Lane[Db] = (
+        self._reader = (
             self._writer
             if memory
-            else Lane(
-                "incidents-reader",
-                partial(connect, writes=False),
-                _read,
-                timeout=TIMEOUT,
-                limit=QUEUE,
-            )
+            else _lane("incidents-reader", partial(connect, writes=False), patience)
         )
         lanes: Any = {self._writer, self._reader}
         _lanes.update(lanes)
@@ -65,20 +61,27 @@ class Lanes:
 
         Raises what `work` raises, or StoreError.
         """
-        return await self._done(self._writer, work)
+        return await self._done(self._writer, work, None, writes=True)
 
     async def read(self, work: Callable[[Db], T], *, before: Work | None = None) -> T:
         """Do this in a transaction that reads. before: what is done before it begins."""
-        return await self._done(self._reader, work, before)
+        return await self._done(self._reader, work, before, writes=False)
 
-    async def _done(self, lane: Lane[Db], work: Callable[[Db], T], before: Work | None = None) -> T:
+    async def _done(
+        self, lane: Lane[Db], work: Callable[[Db], T], before: Work | None, *, writes: bool
+    ) -> T:
         done = waiter()
-        lane.put(_Job(work, done, before))
+        lane.put(_Job(work, done, before, writes=writes))
         found: T = await done
         return found
 
     async def close(self) -> None:
-        """Wait for what was given to them, then end the threads and close the connections."""
+        """Wait for what was given to them, then end the threads and close the connections.
+
+        Tables in memory stay as long as their store.
+        """
+        if self._kept:
+            return
         for lane in {self._writer, self._reader}:
             if not lane.idle:
                 done = waiter()
@@ -86,41 +89,64 @@ class Lanes:
                 await done
 
 
-def _write(lane: Lane[Db], jobs: list[_Job]) -> None:
-    for start in range(0, len(jobs), BATCH):
-        some = jobs[start : start + BATCH]
-        outcomes: list[Outcome]
-        try:
-            outcomes = lane.use(partial(_together, some))
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits
-            outcomes = [(None, copy.copy(error)) for _ in some]
-        with together():
-            for job, outcome in zip(some, outcomes, strict=True):
-                wake(job.waiter, outcome)
+def _lane(name: str, connect: Callable[[], Db], patience: float) -> Lane[Db]:
+    return Lane(name, connect, _work, timeout=patience, limit=QUEUE)
 
 
-def _read(lane: Lane[Db], jobs: list[_Job]) -> None:
-    for job in jobs:
-        outcome: Outcome
-        try:
-            outcome = (lane.use(partial(_in_one, job)), None)
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits
-            outcome = (None, error)
-        wake(job.waiter, outcome)
+def _patience(store: Any) -> float:
+    """Seconds after which the store gives up a database that does not answer."""
+    return float(store._writer._timeout)  # noqa: SLF001 - the store was told, and we do as it does
+
+
+_of_memory: weakref.WeakKeyDictionary[MemoryStore, Lanes] = weakref.WeakKeyDictionary()
+
+
+def lanes_of(store: Store, clock: Callable[[], float]) -> Lanes:
+    """The way to a store's tables; all desks of one memory store share theirs. Raises as `Lanes`."""
+    if not isinstance(store, MemoryStore):
+        return Lanes(store, clock)
+    found = _of_memory.get(store)
+    if found is None:
+        found = _of_memory[store] = Lanes(store, clock)
+    return found
+
+
+def _work(lane: Lane[Db], jobs: list[_Job]) -> None:
+    """Do them in their order: writes that stand together in one commit, reads one by one."""
+    for writes, group in groupby(jobs, key=attrgetter("writes")):
+        some = list(group)
+        size = BATCH if writes else 1
+        for start in range(0, len(some), size):
+            _do(lane, some[start : start + size], writes=writes)
+
+
+def _do(lane: Lane[Db], jobs: list[_Job], *, writes: bool) -> None:
+    outcomes: list[Outcome]
+    try:
+        outcomes = lane.use(partial(_together if writes else _in_one, jobs))
+    except Exception as error:  # noqa: BLE001 - handed to whoever waits
+        outcomes = [(None, copy.copy(error)) for _ in jobs]
+    with together():
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            wake(job.waiter, outcome)
 
 
 def _together(jobs: list[_Job], db: Db) -> list[Outcome]:
-    for job in jobs:
-        if job.before is not None:
-            job.before(db)
     return list(db.each([job.work for job in jobs]))
 
 
-def _in_one(job: _Job, db: Db) -> Any:
-    if job.before is not None:
-        job.before(db)
-    with db.transaction(write=False):
-        return job.work(db)
+def _in_one(jobs: list[_Job], db: Db) -> list[Outcome]:
+    """What a work gave or refused; what the store itself raises goes on to the lane."""
+    (job,) = jobs
+    try:
+        if job.before is not None:
+            job.before(db)
+        with db.transaction(write=False):
+            return [(job.work(db), None)]
+    except StoreError:
+        raise
+    except TriageError as refusal:
+        return [(None, refusal)]
 
 
 # Connections --------------------------------------------------------------------------------------

@@ -67,13 +67,14 @@ TABLES: tuple[str, ...] = (
         CHECK ((status IN ({_CLOSED})) = (resolved_at IS NOT NULL)))""",
     "CREATE UNIQUE INDEX incidents_open ON incidents (fingerprint) WHERE resolved_at IS NULL",
     "CREATE INDEX incidents_by_fingerprint ON incidents (fingerprint, id)",
-    "CREATE INDEX incidents_by_status ON incidents (status, last_seen)",
+    "CREATE INDEX incidents_by_status ON incidents (status, last_seen, id)",
+    "CREATE INDEX incidents_open_by_time ON incidents (last_seen, id) WHERE resolved_at IS NULL",
     "CREATE INDEX incidents_by_level ON incidents (level, status)",
     "CREATE INDEX incidents_by_task ON incidents (task_id) WHERE task_id IS NOT NULL",
     "CREATE INDEX incidents_by_run ON incidents (run_id) WHERE run_id IS NOT NULL",
     "CREATE INDEX incidents_by_type ON incidents (agent_type)",
-    "CREATE INDEX incidents_due ON incidents (next_attempt_at) WHERE status = 'waiting'",
-    "CREATE INDEX incidents_leased ON incidents (lease_until) WHERE status = 'recovering'",
+    "CREATE INDEX incidents_due ON incidents (next_attempt_at) WHERE next_attempt_at IS NOT NULL",
+    "CREATE INDEX incidents_leased ON incidents (lease_until) WHERE lease_until IS NOT NULL",
     "CREATE INDEX incidents_unheard ON incidents (ack_due) WHERE ack_due IS NOT NULL",
     # What a source has shown us already.
     """CREATE TABLE sightings (
@@ -103,8 +104,7 @@ TABLES: tuple[str, ...] = (
         unseen {big} NOT NULL DEFAULT 0 CHECK (unseen IN (0, 1)),
         CHECK ((status = 'running') = (ended IS NULL)))""",
     "CREATE INDEX agents_unseen ON agents (ended) WHERE unseen = 1",
-    "CREATE INDEX agents_due ON agents (due) WHERE status = 'running'",
-    "CREATE INDEX agents_by_status ON agents (status)",
+    "CREATE INDEX agents_by_status ON agents (status, due)",
     "CREATE INDEX agents_by_task ON agents (task_id) WHERE task_id IS NOT NULL",
     """CREATE TABLE incident_log (
         id {id},
@@ -131,9 +131,8 @@ TABLES: tuple[str, ...] = (
         due {{real}} NOT NULL,
         sent_at {{real}},
         CHECK ((status = 'sent') = (sent_at IS NOT NULL)))""",
-    "CREATE INDEX messages_due ON messages (due) WHERE status = 'pending'",
     "CREATE INDEX messages_by_role ON messages (role, sent_at) WHERE sent_at IS NOT NULL",
-    "CREATE INDEX messages_by_status ON messages (status)",
+    "CREATE INDEX messages_by_status ON messages (status, due)",
     "CREATE INDEX messages_by_incident ON messages (incident)",
 )
 

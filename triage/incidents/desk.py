@@ -11,6 +11,8 @@ import anyio
 from triage._env import SYSTEM, Environment
 from triage._options import check_count, check_word, misuse
 from triage.classifiers import Classifier
+from triage.errors import StoreError
+from triage.observers import logger
 from triage.redact import Redactor
 from triage.stores import Store, open_store
 
@@ -22,7 +24,7 @@ from ._asking import invoke
 from ._detecting import Detecting
 from ._errors import IncidentError
 from ._hooks import call, run_hook, said
-from ._lanes import Lanes
+from ._lanes import lanes_of
 from ._model import CLOSED, Incident, LogEntry, Message, RecoveryStrategy, Status
 from ._reporting import Reporting
 from ._seeing import Judge, Rules
@@ -70,7 +72,7 @@ class IncidentDesk(Detecting, Reporting):
     ) -> None:
         self._env: Environment = SYSTEM if environment is None else environment
         self._store = open_store(store)
-        self._lanes = Lanes(self._store, self._env.time)
+        self._lanes = lanes_of(self._store, self._env.time)
         self._hooks = _given("hooks", hooks, Hooks)
         self._watch = _given("watch", watch, Watch)
         self._sources = _sources(sources)
@@ -237,6 +239,11 @@ class IncidentDesk(Detecting, Reporting):
                 _, outcome = await self._carried_out(number, None, None)
             except IncidentError:
                 return  # another desk was faster
+            except StoreError as error:
+                # One error for the whole round comes from what it does next, if the store is gone.
+                logger.warning("incidents: err-%03d could not be handled: %s", number, error)
+                counted["failed"] += 1
+                return
             counted["handled" if outcome is None or outcome.ok else "failed"] += 1
 
     async def deliver(self, *, limit: int = 1000) -> int:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from math import inf
 from typing import Any, ClassVar, Protocol
 
 from triage.errors import DeadLetter, RunBusy, RunOver, StaleWriter, StoreError, UnknownRun
@@ -55,6 +54,10 @@ class Driver(Protocol):
         """The run that waits with this token."""
         ...
 
+    def now(self) -> float:
+        """As in `Store`."""
+        ...
+
     def prune(self, older_than: float | None, keep: int | None) -> int:
         """As in `Store`; one of the two is given."""
         ...
@@ -91,7 +94,8 @@ class Worker:
     def __init__(self) -> None:
         # Runs of which an append failed: what was submitted behind it fails in the same way.
         self._failed: dict[str, tuple[int, BaseException]] = {}
-        self._quickest = inf
+        # How long a commit has taken of late, in seconds.
+        self._usual = QUICK
 
     def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
         """Do them all and tell who waits."""
@@ -113,7 +117,7 @@ class Worker:
         while the store writes what the others wait for. Where they are slow, as few commits as can be.
         """
         parts = waiting // PART
-        return -(-waiting // parts) if parts > 1 and self._quickest < QUICK else BATCH
+        return -(-waiting // parts) if parts > 1 and self._usual < QUICK else BATCH
 
     def _commit(self, lane: Lane[Driver], batch: list[Append]) -> None:
         for appends in rounds(batch):
@@ -149,8 +153,7 @@ class Worker:
     def _committed(self, lane: Lane[Driver], appends: list[Append]) -> list[BaseException | None]:
         began = time.monotonic()
         errors: list[BaseException | None] = lane.use(lambda driver: driver.commit(appends))
-        # It grows a little each time, so that a disk that was quick once is not taken for it for ever.
-        self._quickest = min(self._quickest * 1.05, time.monotonic() - began)
+        self._usual += (time.monotonic() - began - self._usual) / 8
         return errors
 
     def _behind(self, append: Append) -> BaseException | None:
@@ -163,15 +166,15 @@ class Worker:
 
 
 def _batches(items: Iterable[Append], most: int) -> Iterator[list[Append]]:
-    """Appends in commits that are not too large."""
+    """Appends in commits that are not too large; a very large one does not keep those before it waiting."""
     batch: list[Append] = []
     size = 0
     for item in items:
-        batch.append(item)
-        size += item.size
-        if len(batch) >= most or size >= BATCH_BYTES:
+        if batch and (len(batch) >= most or size + item.size > BATCH_BYTES):
             yield batch
             batch, size = [], 0
+        batch.append(item)
+        size += item.size
     if batch:
         yield batch
 

@@ -39,6 +39,7 @@ def claimed(
     lease_s: float,
     *,
     force: bool,
+    revive: bool,
     claimant: str = "",
 ) -> Owned:
     """The row once the run has been taken over, or put aside as a dead letter: see `checked`."""
@@ -52,7 +53,7 @@ def claimed(
         left = row.lease_until - now
         raise RunBusy(f"run {run_id} has an owner whose lease lasts {left:.1f} s more", wait_s=left)
     spent = row.status == "dead_letter" or (row.status == "running" and row.claims >= MAX_CLAIMS)
-    if spent and not force:
+    if spent and not revive:
         if row.status == "dead_letter":
             raise dead_letter(run_id)
         return row._replace(
@@ -72,7 +73,7 @@ def dead_letter(run_id: str) -> DeadLetter:
     """What who asks for a dead letter is told."""
     return DeadLetter(
         f"run {run_id} was taken over {MAX_CLAIMS} times and came to no end; find out why, then "
-        "take it over with force"
+        "take it over all the same: recover(run_id, force=True)"
     )
 
 

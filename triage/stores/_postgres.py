@@ -184,6 +184,12 @@ class PostgresDriver:
             found = db.execute(statement, (token,)).fetchone()
         return None if found is None else str(found[0])
 
+    def now(self) -> float:
+        """As in `Driver`."""
+        with self._connection() as db:
+            (now,) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+        return float(now)
+
     def prune(self, older_than: float | None, keep: int | None) -> int:
         """As in `Driver`."""
         age = float("-inf") if older_than is None else older_than

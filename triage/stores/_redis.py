@@ -252,6 +252,12 @@ class RedisDriver:
             return None
         return str(run_id.decode())
 
+    def now(self) -> float:
+        """As in `Driver`."""
+        with _translated():
+            seconds, micros = self._db.time()
+        return float(seconds) + float(micros) / 1e6
+
     def prune(self, older_than: float | None, keep: int | None) -> int:
         """As in `Driver`."""
         count = 0

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 from triage import _wire
 from triage._options import check_number, misuse
 from triage.errors import StoreCorrupt, StoreError, UsageError
-from triage.events import Event, RunFinished, RunResumed, RunStarted, RunSuspended
+from triage.events import (
+    CallFinished,
+    Event,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StateUpdated,
+)
 
 from ._blobs import Piece, join, refs_text, split
 from ._owners import Owned, stale
@@ -21,12 +29,19 @@ from .base import RunInfo
 
 LARGE = 16_384
 """Events whose line is longer than this have their large values kept apart."""
+MOST_CHARACTERS = 128 * 2**20
+"""Of an event's line; a larger one is refused: to write it would keep all others waiting."""
 MAX_ID = 512
 """Characters of the longest run id."""
 MOST = 2**31
 """Events a run may have; owners too."""
 Done = Callable[[BaseException | None], None]
 """Told how an append ended: None, or what it failed with."""
+_HELD: dict[type, str] = {
+    RunStarted: "the task and the arguments",
+    RunFinished: "the result",
+    StateUpdated: "a state",
+}
 _TELLING = frozenset({RunStarted, RunSuspended, RunResumed, RunFinished})
 
 
@@ -89,21 +104,25 @@ class Append:
         self.head: Head | None = None
         self.status: str | None = None
         self.token: str | None = None
-        self.lines: list[str] = []
+        self.lines = lines = []
         self.size = 0
-        given = events[:]
-        for event in given:
+        for event in events[:]:
             line = _wire.dumps(event)
             if len(line) > LARGE:
-                line = self._split(event)
+                line = self._split(event, len(line))
             self.size += len(line)
-            self.lines.append(line)
+            lines.append(line)
             if event.__class__ in _TELLING:
                 self._take(event)
-        self.updated = given[-1].time
+        self.updated = event.time
 
-    def _split(self, event: Event) -> str:
-        """The line of an event without its large values."""
+    def _split(self, event: Event, length: int) -> str:
+        """The line of an event without its large values. Raises StoreError for one that is too long."""
+        if length > MOST_CHARACTERS:
+            raise StoreError(
+                f"{_what(event)} of run {event.run_id} takes {length:,} characters as JSON, and a store "
+                f"keeps up to {MOST_CHARACTERS:,}; keep it elsewhere and record where it is"
+            )
         line, pieces = split(event, self.at + len(self.lines))
         self.pieces = [*self.pieces, *pieces]
         self.size += sum(len(piece.body) for piece in pieces)
@@ -144,6 +163,14 @@ class Append:
     def over(self) -> bool:
         """Whether the run has no owner afterwards, as it is suspended or has ended."""
         return self.status is not None and self.status != "running"
+
+
+def _what(event: Event) -> str:
+    """What an event holds that may be large, in words."""
+    if isinstance(event, CallFinished):
+        tool = event.key.rsplit(":", 2)[0]  # digest and occurrence follow
+        return f"the result of tool {tool}"
+    return _HELD.get(type(event)) or f"an event {type(event).__name__}"
 
 
 def _check(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from triage.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from triage.events import Event
 
-from ._blobs import packed
+from ._blobs import Piece, packed
 from ._commits import Change, own_each
 from ._owners import Owned
 from ._rows import Append, Row, events_of, info_of, refused, row_of
@@ -92,6 +92,7 @@ class SQLiteDriver:
     def __init__(self, path: str, synchronous: str, timeout: float, *, writes: bool) -> None:
         self._path = path
         self._ids: dict[str, int] = {}
+        self._packed: dict[str, bytes] = {}
         with _translated(path):
             self._db = connect(path, synchronous, timeout, writes=writes)
 
@@ -121,6 +122,7 @@ class SQLiteDriver:
         if self._at_once(batch):
             return outcomes
         new: dict[str, int] = {}
+        self._pack(batch)
         with self._transaction() as db:
             # Nearly always nobody is stale, and a few statements write them all.
             db.execute("SAVEPOINT batch")
@@ -131,6 +133,7 @@ class SQLiteDriver:
         if len(self._ids) > KNOWN:
             self._ids.clear()
         self._ids.update(new)
+        self._packed.clear()
         return outcomes
 
     def _at_once(self, batch: list[Append]) -> bool:
@@ -138,15 +141,18 @@ class SQLiteDriver:
 
         Between two statements this thread may wait for the interpreter, and everybody for the lock.
         """
-        if len(batch) > SIZES[-1] or any(
-            append.status is not None or append.pieces or append.run_id not in self._ids
-            for append in batch
-        ):
+        if len(batch) > SIZES[-1]:
             return False
-        now = time.time()
+        ids, now = self._ids, time.time()
+        rows: list[tuple[Any, ...]] = []
+        for append in batch:
+            run = ids.get(append.run_id)
+            if run is None or append.status is not None or append.pieces:
+                return False
+            rows.append(_added(append, run, now))
         with _translated(self._path):
             try:
-                self._add(self._db, [_added(a, self._ids[a.run_id], now) for a in batch])
+                self._add(self._db, rows)
             except _REFUSED:
                 return False
         return True
@@ -186,7 +192,7 @@ class SQLiteDriver:
                     statement, change = _change_of(append, run, now)
                     changes[statement].append(change)
             for piece in append.pieces:
-                self._keep(db, run, piece.digest, piece.body)
+                self._keep(db, run, piece)
         for statement, values in changes.items():
             if values and db.executemany(statement, values).rowcount != len(values):
                 return False
@@ -213,11 +219,27 @@ class SQLiteDriver:
         row = db.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
         return None if row is None else int(row[0])
 
-    def _keep(self, db: sqlite3.Connection, run: int, digest: str, body: bytes) -> None:
+    def _pack(self, batch: list[Append]) -> None:
+        """Make ready what is to be kept of large values, before other processes wait for the lock."""
+        self._packed.clear()
+        for append in batch:
+            for piece in append.pieces:
+                if piece.digest not in self._packed and not self._kept(piece.digest):
+                    self._packed[piece.digest] = packed(piece.body)
+
+    def _kept(self, digest: str) -> bool:
+        with _translated(self._path):
+            found = self._db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+            return found.fetchone() is not None
+
+    def _keep(self, db: sqlite3.Connection, run: int, piece: Piece) -> None:
         """Keep a large value, if it is not kept already."""
+        digest = piece.digest
         db.execute("INSERT INTO uses VALUES (?, ?) ON CONFLICT DO NOTHING", (run, digest))
-        if db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone() is None:
-            db.execute("INSERT INTO blobs (digest, body) VALUES (?, ?)", (digest, packed(body)))
+        if not self._kept(digest):
+            # Where it was removed since it was looked for, it is not ready.
+            body = self._packed.get(digest) or packed(piece.body)
+            db.execute("INSERT INTO blobs (digest, body) VALUES (?, ?)", (digest, body))
 
     def _write_one(self, db: sqlite3.Connection, append: Append) -> BaseException | None:
         """Write one append, and say why if that cannot be; its neighbours are not touched."""
@@ -293,6 +315,10 @@ class SQLiteDriver:
         with _translated(self._path):
             row = self._db.execute(statement, (token,)).fetchone()
         return None if row is None else str(row[0])
+
+    def now(self) -> float:
+        """As in `Driver`: this machine's, as a file has no other."""
+        return time.time()
 
     def prune(self, older_than: float | None, keep: int | None) -> int:
         """As in `Driver`."""

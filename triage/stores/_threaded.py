@@ -100,13 +100,15 @@ class ThreadedStore:
         found: list[RunInfo] = await self._read(lambda driver: driver.runs(where, 1))
         return found[0] if found else None
 
-    async def claim(self, run_id: str, *, lease_s: float, force: bool = False) -> Claim:
+    async def claim(
+        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
+    ) -> Claim:
         """As in `Store`."""
         check_lease("claim", lease_s)
         claimant = os.urandom(8).hex()
 
         def change(row: Owned | None, now: float) -> Owned:
-            return claimed(run_id, row, now, lease_s, force=force, claimant=claimant)
+            return claimed(run_id, row, now, lease_s, force=force, revive=revive, claimant=claimant)
 
         return checked(run_id, await self._own(run_id, change))
 
@@ -131,6 +133,10 @@ class ThreadedStore:
         """As in `Store`."""
         found = await self._read(lambda driver: driver.find(as_column(token_digest)))
         return None if found is None else from_column(found)
+
+    async def now(self) -> float:
+        """As in `Store`."""
+        return float(await self._read(lambda driver: driver.now()))
 
     async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
         """As in `Store`."""

@@ -114,13 +114,15 @@ class Store(Protocol):
         """One run as `runs` shows it, None for an unknown one."""
         ...
 
-    async def claim(self, run_id: str, *, lease_s: float, force: bool = False) -> Claim:
+    async def claim(
+        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
+    ) -> Claim:
         """Take a run over: a new epoch, one claim more and a lease, in one commit.
 
         From then on the owner before gets StaleWriter. Raises RunBusy while the lease of another
         lives, UnknownRun, RunOver for a finished run, and DeadLetter for a run that three claims have
         not brought to an end or a suspension: its status is `dead_letter` from then on. force: take
-        it over in spite of a lease, or as a dead letter, whose claims then count anew.
+        it over in spite of a lease. revive: take it over as a dead letter, and count its claims anew.
         """
         ...
 
@@ -140,6 +142,10 @@ class Store(Protocol):
 
     async def find(self, token_digest: str) -> str | None:
         """The run that waits for the answer with this token, None when none does (any more)."""
+        ...
+
+    async def now(self) -> float:
+        """Seconds since the epoch on the store's clock, by which leases end and questions expire."""
         ...
 
     async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:

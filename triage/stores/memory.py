@@ -136,12 +136,15 @@ class MemoryStore:
             kept = self._kept(run_id)
             return self._info(run_id, kept) if kept else None
 
-    async def claim(self, run_id: str, *, lease_s: float, force: bool = False) -> Claim:
+    async def claim(
+        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
+    ) -> Claim:
         """As in `Store`."""
         check_lease("claim", lease_s)
         with self._lock:
             row = self._owned(run_id, self._kept(run_id))
-            row = self._owners[run_id] = claimed(run_id, row, _now(), lease_s, force=force)
+            row = claimed(run_id, row, _now(), lease_s, force=force, revive=revive)
+            self._owners[run_id] = row
         return checked(run_id, row)
 
     async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
@@ -161,6 +164,10 @@ class MemoryStore:
         """As in `Store`."""
         with self._lock:
             return self._tokens.get(token_digest)
+
+    async def now(self) -> float:
+        """As in `Store`."""
+        return _now()
 
     async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
         """As in `Store`."""

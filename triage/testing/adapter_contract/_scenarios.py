@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from triage.actions import Replan, Retry, Rollback, happened
+from triage.actions import Replan, Retry, Rollback
+from triage.answers import happened
 from triage.errors import TriageEscalationError, TriageSuspendedError
 from triage.limits import Limits
 from triage.policy import FailurePolicy

@@ -1,0 +1,401 @@
+"""Where Pydantic AI's model requests and tool calls pass: through the attempt's seam, inside of a run.
+
+A capability for each run of an agent wraps the model and the tools it has at that moment. The agent that
+is wrapped may run others, in its tools and hooks; so the one method through which every run of an agent
+begins is replaced, once in a process, by one that looks whether a wrapped agent is running, and adds the
+capability. Where none is running it calls straight on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from typing import Any, NamedTuple
+
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    ToolFailed,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.models import (
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestContext,
+    ModelRequestParameters,
+    StreamedResponse,
+)
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
+
+from triage._capture import not_attempted
+from triage._plain import plain
+from triage._recorder import current
+from triage.taxonomy import Effect
+from triage.traces._talk import ending_of
+from triage.traces._values import arguments
+
+from ._pydantic_ai_deferred import answers_to
+from ._pydantic_ai_messages import (
+    ANSWER,
+    RESULT,
+    Refused,
+    hinted,
+    history_of,
+    is_refusal,
+    request_of,
+    said_in,
+)
+from ._recording import ModelCall, Streamed, key_of
+from .base import Seam
+
+
+class StreamLeft(Exception):
+    """A stream was left before its end, so its answer is not known."""
+
+
+class Scope:
+    """One attempt of a wrapped agent. agents: how many have begun to run in it."""
+
+    def __init__(self, seam: Seam) -> None:
+        self.seam = seam
+        self.agents = 0
+
+    def capability(self, agent: Any) -> Recording:
+        """What is added to a run that begins: the first is the wrapped agent's own."""
+        self.agents += 1
+        first = self.agents == 1
+        return Recording(self.seam, "" if first else agent.name or "agent", first=first)
+
+
+_scope: ContextVar[Scope | None] = ContextVar("triage_pydantic_ai", default=None)
+
+
+@contextmanager
+def entered(seam: Seam) -> Generator[None]:
+    """Have the runs of agents that this code starts, and tasks and threads of it, pass through a seam."""
+    _install()
+    token = _scope.set(Scope(seam))
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def _active() -> Scope | None:
+    scope = _scope.get()
+    if scope is None:
+        return None
+    run = current.get()
+    # A run inside this one, of a function that is none of ours, keeps its own journal.
+    if run is not None and run.session is not scope.seam.run.session:
+        return None
+    return scope
+
+
+_lock = Lock()
+_installed: list[Any] = []
+
+
+def _install() -> None:
+    with _lock:
+        if _installed:
+            return
+        original: Any = Agent.iter
+
+        @functools.wraps(original)
+        def iter(self: Any, *args: Any, capabilities: Any = None, **options: Any) -> Any:  # noqa: A001 - theirs
+            scope = _active()
+            if scope is not None:
+                capabilities = [*(capabilities or ()), scope.capability(self)]
+            return original(self, *args, capabilities=capabilities, **options)
+
+        Agent.iter = iter  # type: ignore[method-assign] # it takes what the original takes
+        _installed.append(original)
+
+
+# A run of an agent ----------------------------------------------------------------------------------
+
+
+class Recording(AbstractCapability[Any]):
+    """Has one run of an agent pass through a seam.
+
+    who: the agent's name where others run beside it. first: it is the attempt's own, whose conversation
+    may begin in the middle.
+    """
+
+    def __init__(self, seam: Seam, who: str, *, first: bool) -> None:
+        super().__init__()
+        self.seam = seam
+        self.who = who
+        self._carries = first
+        self._refused = Refused()
+        self._last: list[ModelMessage] = []
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        """None: it lives as long as one run."""
+        return None
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        """The model, asked through the seam."""
+        return _Model(model, self.seam, self.who)
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
+        """The tools, called through the seam."""
+        return _Toolset(toolset, self.seam)
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Put in what was carried, and note what never ran."""
+        messages = request_context.messages
+        for call, told, cause in self._refused.new_in(messages):
+            self._refuse(call, told, cause)
+        if self._carries:
+            self._carries = False
+            messages.extend(history_of(self.seam.carried, hint=self.seam.hint is not None))
+        return request_context
+
+    async def after_model_request(
+        self,
+        ctx: RunContext[Any],
+        *,
+        request_context: ModelRequestContext,
+        response: ModelResponse,
+    ) -> ModelResponse:
+        """Remember what was asked for last."""
+        self._last = [response]
+        return response
+
+    async def on_run_error(self, ctx: RunContext[Any], *, error: BaseException) -> Any:
+        """Note the call that was refused once too often: no request tells of it any more."""
+        cause = error.__cause__
+        if isinstance(error, UnexpectedModelBehavior) and cause is not None:
+            for message in self._last:
+                for part in message.parts:
+                    if isinstance(part, ToolCallPart) and f"Tool {part.tool_name!r}" in str(error):
+                        self._refuse(part, str(cause), type(cause).__name__.strip("_"))
+        raise error
+
+    def _refuse(self, call: ToolCallPart, told: str, kind: str) -> None:
+        self.seam.refused(call.tool_name, arguments(call.args), told, kind=_KINDS.get(kind, kind))
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """What a person said to these calls; where nobody was asked yet, the run waits for it."""
+        return answers_to(self.seam.run, requests)
+
+
+_KINDS = {
+    "unknown_tool": "UnknownTool",
+    "unavailable_tool": "UnknownTool",
+    "validation_error": "InvalidArguments",
+    "ValidationError": "InvalidArguments",
+}
+"""How a refused call's step calls what was wrong."""
+
+
+# Models ---------------------------------------------------------------------------------------------
+
+
+class _Asking(NamedTuple):
+    """A request on its way. settings, parameters: as Pydantic AI hands them on."""
+
+    messages: list[ModelMessage]
+    settings: ModelSettings | None
+    parameters: ModelRequestParameters
+    model: str
+
+    @property
+    def request(self) -> Any:
+        return request_of(self.messages, self.settings, self.parameters)
+
+
+class _Model(WrapperModel):
+    """A model that is asked through a seam."""
+
+    def __init__(self, wrapped: Model, seam: Seam, who: str) -> None:
+        super().__init__(wrapped)
+        self._seam = seam
+        self._who = who
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        asking = _Asking(messages, model_settings, model_request_parameters, self.model_name)
+
+        async def ask(hint: str | None) -> ModelResponse:
+            given = hinted(messages, hint)
+            return await self.wrapped.request(given, model_settings, model_request_parameters)
+
+        answer: ModelResponse = await self._seam.model(
+            ask,
+            form=ANSWER,
+            request=asking.request,
+            said=said_in(messages),
+            model=asking.model,
+            who=self._who,
+        )
+        return answer
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        asking = _Asking(messages, model_settings, model_request_parameters, self.model_name)
+        stream = _Stream(self._seam, asking, self._who)
+        known = stream.known
+        if known is not None:
+            yield CompletedStreamedResponse(
+                known, model_request_parameters=model_request_parameters, replay_events=True
+            )
+            return
+        with stream.passing():
+            async with self.wrapped.request_stream(
+                hinted(messages, self._seam.hint),
+                model_settings,
+                model_request_parameters,
+                run_context,
+            ) as pieces:
+                yield pieces
+                stream.ended(pieces.get())
+        await stream.durable()
+
+
+class _Stream:
+    """A model call whose answer comes in pieces. known: the answer, where it is known already."""
+
+    def __init__(self, seam: Seam, asking: _Asking, who: str) -> None:
+        name = f"{seam.adapter.name} {who}" if who else seam.adapter.name
+        key = key_of(asking.request)
+        call = ModelCall(name, asking.model, said_in(asking.messages), key, ANSWER)
+        self._seam = seam
+        self._recording = Streamed(seam.run, call)
+        found = self._recording.known
+        self.known: ModelResponse | None = None if found is None else self._answered(found)
+
+    def _answered(self, data: Any) -> ModelResponse:
+        said = ANSWER.read(data)
+        ending = None if said.calls else ending_of(said.ended)
+        self._seam.last_error = None
+        self._seam.ending = None if ending is None else ending.message
+        answer: ModelResponse = ANSWER.load(data)
+        return answer
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """Around the pieces as they come."""
+        try:
+            yield
+        except BaseException as error:
+            self._recording.failed(error)
+            if isinstance(error, Exception):
+                self._seam.last_error = error
+            raise
+
+    def ended(self, answer: ModelResponse) -> None:
+        """All of it has come, or its reader has left."""
+        if answer.state != "complete":
+            self._recording.failed(StreamLeft("the stream was left before its end"))
+            return
+        data = plain(ANSWER.dump(answer))
+        self._recording.done(data)
+        self._answered(data)
+
+    async def durable(self) -> None:
+        """Wait until it is stored, where a store keeps the run."""
+        await self._recording.durable()
+
+
+# Tools ----------------------------------------------------------------------------------------------
+
+
+class _Toolset(WrapperToolset[Any]):
+    """Tools that are called through a seam."""
+
+    def __init__(self, wrapped: AbstractToolset[Any], seam: Seam) -> None:
+        super().__init__(wrapped)
+        self.seam = seam
+
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        return self._around(await self.wrapped.for_run(ctx))
+
+    async def for_run_step(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        return self._around(await self.wrapped.for_run_step(ctx))
+
+    def visit_and_replace(self, visitor: Any) -> AbstractToolset[Any]:
+        return self._around(self.wrapped.visit_and_replace(visitor))
+
+    def _around(self, wrapped: AbstractToolset[Any]) -> AbstractToolset[Any]:
+        return self if wrapped is self.wrapped else _Toolset(wrapped, self.seam)
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        once = self.seam.adapter.effects.get(name) is Effect.ONCE
+
+        async def do() -> Any:
+            try:
+                return await self.wrapped.call_tool(name, tool_args, ctx, tool)
+            except (ModelRetry, ToolFailed) as refusal:
+                if once and refusal.__context__ is not None:
+                    raise  # what stands behind it may have come after the effect
+                return refusal
+            except (ApprovalRequired, CallDeferred) as signal:
+                raise not_attempted(signal) from None
+
+        answer = await self.seam.tool(
+            name,
+            tool_args,
+            do,
+            id=ctx.tool_call_id,
+            effect=_effect_of(tool.tool_def),
+            form=RESULT,
+            function=_function_of(tool),
+        )
+        if is_refusal(answer):
+            raise answer
+        return answer
+
+
+def _effect_of(tool: ToolDefinition) -> Effect | None:
+    """What a tool of an MCP server says of itself."""
+    hints = (tool.metadata or {}).get("annotations")
+    if not isinstance(hints, dict):
+        return None
+    if hints.get("readOnlyHint") is True:
+        return Effect.READ
+    return Effect.IDEMPOTENT if hints.get("idempotentHint") is True else None
+
+
+def _function_of(tool: ToolsetTool[Any]) -> object:
+    """The user's own function, where the tool is one."""
+    held: Any = tool.toolset
+    if not isinstance(held, FunctionToolset):
+        return None
+    name = getattr(tool, "original_name", None) or tool.tool_def.name
+    found = held.tools.get(name)
+    return None if found is None else found.function
+
+
+def calls_in(requests: DeferredToolRequests) -> Sequence[ToolCallPart]:
+    """The calls that wait, in the model's order as far as it is known."""
+    return [*requests.approvals, *requests.calls]
