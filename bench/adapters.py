@@ -38,7 +38,7 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-NAMES = ("langgraph",)
+NAMES = ("langgraph", "pydantic_ai")
 TURNS = 20
 PROMISED = 0.05
 HINT = "Answer with what you have."

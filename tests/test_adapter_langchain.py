@@ -16,7 +16,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import StructuredTool, tool
@@ -75,6 +75,20 @@ async def test_outside_of_a_run_nothing_is_recorded_or_changed() -> None:
         "assistant",
     ]
     assert len(events) == before
+
+
+class Relaying(Scripted):
+    """A model that asks another one."""
+
+    async def _agenerate(self, messages: Any, *_: Any, **__: Any) -> ChatResult:
+        answer = await Scripted(world=self.world).ainvoke(messages)
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+async def test_a_model_that_asks_another_one_is_one_call() -> None:
+    agent, events = wrapped(Relaying(world=World(HELLO)))
+    assert (await agent.run("greet")).text == "hello"
+    assert [step.llm_output for step in steps_of(events)] == ["hello"]
 
 
 async def test_sync_code_is_recorded_in_its_thread() -> None:

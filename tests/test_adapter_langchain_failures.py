@@ -127,6 +127,13 @@ def test_an_answer_is_read_back_as_it_was(message: AIMessage) -> None:
     assert found.generations[0].message == message
 
 
+async def test_a_hint_that_stands_there_already_is_not_said_twice() -> None:
+    world = World(Script(HELLO.rules, faults={1: Fails(503, "overloaded")}))
+    agent, _ = wrapped(Scripted(world=world), Retry("please greet"))
+    await agent.run("please greet")
+    assert [len(request.body["messages"]) for request in world.requests] == [1, 1]
+
+
 async def test_a_hint_ends_the_request_once_and_stays_nowhere() -> None:
     world = World(Script((Rule(says("{}"), "Answer in JSON."), Rule(says("{")))))
     kept: list[BaseMessage] = [HumanMessage("go")]
@@ -179,31 +186,30 @@ async def test_an_ordinary_answer_is_a_result() -> None:
 
 
 LOOP = Script((Rule(asks(call("search", query="x"))),))
-OUT_OF_STEPS = (FailureType.PLAN_INCOMPLETE, Cause.STEP_BUDGET)
 
 
 @pytest.mark.parametrize(
-    ("middleware", "expected"),
+    ("middleware", "steps"),
     [
-        ([ModelCallLimitMiddleware(run_limit=2)], OUT_OF_STEPS),
-        ([ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")], OUT_OF_STEPS),
-        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="end")], OUT_OF_STEPS),
-        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")], OUT_OF_STEPS),
-        ([], OUT_OF_STEPS),
+        ([ModelCallLimitMiddleware(run_limit=2)], 20),
+        ([ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")], 20),
+        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="end")], 20),
+        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")], 20),
+        ([], 4),
     ],
     ids=["model, end", "model, error", "tool, end", "tool, error", "recursion"],
 )
-async def test_an_agent_that_runs_out_of_steps_is_known_for_it(
-    middleware: Any, expected: Any
-) -> None:
+async def test_an_agent_that_runs_out_of_steps_is_known_for_it(middleware: Any, steps: int) -> None:
     world = World(LOOP)
     graph = create_agent(Scripted(world=world), tools_of(world), middleware=middleware)
     agent, _ = wrapped(graph, Escalate(), effects=world.effects)
     with pytest.raises(TriageEscalationError) as caught:
-        await agent.run("go", config={"recursion_limit": 5})
+        await agent.run("go", config={"recursion_limit": steps})
     diagnosis = caught.value.diagnosis
     assert diagnosis is not None
-    assert (diagnosis.failure_type, diagnosis.cause) == expected
+    assert diagnosis.failure_type is FailureType.PLAN_INCOMPLETE
+    assert diagnosis.cause == Cause.STEP_BUDGET
+    assert len(world.requests) == 2
 
 
 async def test_a_model_that_was_retried_in_vain_has_failed_for_its_own_reason() -> None:

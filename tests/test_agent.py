@@ -240,7 +240,8 @@ async def test_an_async_verify_that_asserts_is_a_failed_check() -> None:
     with pytest.raises(TriageEscalationError) as caught:
         await agent.run("t")
     assert caught.value.diagnosis is not None
-    assert caught.value.diagnosis.cause == triage.Cause.CHECK_FAILED
+    found = [evidence.rule for evidence in caught.value.diagnosis.evidence]
+    assert found == ["limit:attempts", "check:verify"]
     assert "want two" in str(caught.value.diagnosis.hint)
     assert "attempts" in str(caught.value)
 

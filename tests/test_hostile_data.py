@@ -103,6 +103,11 @@ HOSTILE = (
 )  # fmt: skip
 
 
+def files(folder: Path) -> set[str]:
+    """The files there, those that SQLite puts beside its own left out."""
+    return {path.name.partition("-")[0] for path in folder.iterdir()}
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", DURABLE)
 async def test_no_text_is_more_than_a_value_to_a_store(kind: str, tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ async def test_no_text_is_more_than_a_value_to_a_store(kind: str, tmp_path: Path
         for number, text in enumerate(HOSTILE):
             started = RunStarted(text, 0, float(number), text, text, parent=text)
             await store.append(text, [started], at=0, epoch=0)
-        before = sorted(path.name for path in tmp_path.iterdir())
+        before = files(tmp_path)
         for text in HOSTILE:
             assert (await store.read(text))[0].agent == text
             for options in ({"agent": text}, {"parent": text}):
@@ -120,8 +125,7 @@ async def test_no_text_is_more_than_a_value_to_a_store(kind: str, tmp_path: Path
             assert await store.find(text) is None
         assert len(await store.runs()) == len(HOSTILE)
         await store.close()
-        after = sorted(path.name for path in tmp_path.iterdir())
-        assert {name.split("-")[0] for name in after} == {name.split("-")[0] for name in before}
+        assert files(tmp_path) == before
 
 
 @settings(max_examples=200, deadline=None)
@@ -131,7 +135,7 @@ def test_an_id_is_of_few_signs_or_refused(run_id: str) -> None:
         return "done"
 
     allowed = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-")
-    fits = 0 < len(run_id.strip("._:-")) and len(run_id) <= 128 and set(run_id) <= allowed
+    fits = bool(run_id.strip("._:-")) and len(run_id) <= 128 and set(run_id) <= allowed
     try:
         result = Agent(works).run_sync("t", run_id=run_id)
     except UsageError:
@@ -144,7 +148,12 @@ def test_an_id_is_of_few_signs_or_refused(run_id: str) -> None:
 # Data is data -------------------------------------------------------------------------------------
 
 PLANTED = (
-    {"lc": 1, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "touch planted"}},
+    {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["os", "system"],
+        "kwargs": {"command": "touch planted"},
+    },
     {"py/object": "os.system", "py/reduce": [{"py/function": "os.system"}, ["touch planted"]]},
     {"__reduce__": ["os.system", ["touch planted"]], "__class__": "subprocess.Popen"},
     {"$triage": "bytes", "text": "gASVHgAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjANsc5SFlFKULg=="},
@@ -189,7 +198,7 @@ async def test_a_row_that_was_changed_is_refused_or_read_as_data(data: Any) -> N
         event = loads(changed)
     except TriageError:
         return
-    assert json.loads(dumps(event))["event"] in ("RunStarted",)
+    assert json.loads(dumps(event))["event"] == "RunStarted"
 
 
 INJECTIONS = (
@@ -222,6 +231,51 @@ async def test_no_message_of_an_error_chooses_what_is_done(text: str) -> None:
     assert await ended(text) == await ended("connection refused by the peer")
 
 
+# Groups -------------------------------------------------------------------------------------------
+
+trees = st.recursive(
+    st.sampled_from([ValueError, ConnectionError, KeyboardInterrupt, SystemExit]),
+    lambda inner: st.lists(inner, min_size=1, max_size=3),
+    max_leaves=5,
+)
+
+
+def grown(tree: Any) -> BaseException:
+    if isinstance(tree, list):
+        return BaseExceptionGroup("several", [grown(branch) for branch in tree])
+    error: BaseException = tree("a leaf")
+    return error
+
+
+def leaves(tree: Any) -> list[type[BaseException]]:
+    return (
+        [leaf for branch in tree for leaf in leaves(branch)] if isinstance(tree, list) else [tree]
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(trees, min_size=1, max_size=3))
+def test_a_group_that_ends_a_program_passes_and_any_other_is_a_failure(tree: Any) -> None:
+    raised = grown(tree)
+    calls: list[int] = []
+
+    async def works(task: str) -> None:
+        calls.append(1)
+        raise raised
+
+    agent = Agent(works, always(in_turn(Retry(), Escalate("no"))), classifier=Says())
+    if all(issubclass(leaf, Exception) for leaf in leaves(tree)):
+        with pytest.raises(TriageEscalationError) as caught:
+            agent.run_sync("t")
+        assert caught.value.__cause__ is raised
+        assert len(calls) == 2
+    else:
+        with pytest.raises(BaseExceptionGroup) as passed:
+            agent.run_sync("t")
+        assert passed.value is raised
+        assert len(calls) == 1
+
+
 # Much of it ---------------------------------------------------------------------------------------
 
 
@@ -249,7 +303,7 @@ async def test_tools_that_hold_every_thread_hold_up_no_store(kind: str, tmp_path
             limiter.total_tokens = 4
             for _ in range(4):
                 group.start_soon(anyio.to_thread.run_sync, hold, "t")
-            while limiter.borrowed_tokens < 4:
+            while limiter.borrowed_tokens < 4:  # noqa: ASYNC110 - they run in threads
                 await anyio.sleep(0.001)
             with anyio.fail_after(20):
                 assert await Agent(quick, store=store).run("t") == "stored"
@@ -276,7 +330,11 @@ async def test_a_huge_payload_is_kept_once_and_whole(tmp_path: Path) -> None:
     assert await agent.run("t", run_id=RUN) == len(text)
     assert len(str(await store.read(RUN))) > len(text)
     await store.close()
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < len(text) / 4
+    assert size(tmp_path) < len(text) / 4
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 @pytest.mark.anyio

@@ -5,12 +5,15 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triage.actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from triage.diagnosis import Diagnosis, Evidence
 from triage.errors import UsageError
 from triage.failures import Attempt, FailureContext
 from triage.limits import Limits
+from triage.prices import Prices
 from triage.steps import NO_USAGE, Trajectory, Usage
 from triage.taxonomy import Cause, FailureType, Level, Severity
 
@@ -23,6 +26,11 @@ TIMED_OUT = Diagnosis(
     technical_details="ReadTimeout after 10 s",
     hint="Ask for less.",
 )
+AMOUNTS = [
+    field.name
+    for field in fields(Limits)
+    if field.name not in ("calls_per_tool", "on_limit", "prices")
+]
 ALL_PROCEED: tuple[Action, ...] = (Retry(), Replan(), Rollback(), Resume())
 ALL_STOP: tuple[Action, ...] = (Suspend(), Escalate(), Abort())
 
@@ -46,6 +54,11 @@ def context(
     return FailureContext(**(given | changes))
 
 
+def limits_of(**given: Any) -> Limits:
+    """Limits by the names of their fields."""
+    return Limits(**given)
+
+
 def rule_of(diagnosis: Diagnosis | None) -> str:
     assert diagnosis is not None
     return diagnosis.evidence[0].rule
@@ -53,23 +66,45 @@ def rule_of(diagnosis: Diagnosis | None) -> str:
 
 def test_ten_attempts_are_the_only_limit_by_default() -> None:
     limits = Limits()
-    assert [f.name for f in fields(limits) if getattr(limits, f.name) is not None] == ["attempts"]
-    assert limits.attempts == 10
+    set_ = [f.name for f in fields(limits) if getattr(limits, f.name) is not None]
+    assert set_ == ["attempts", "on_limit"]
+    assert (limits.attempts, limits.on_limit) == (10, "escalate")
     assert not limits.watches
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+@pytest.mark.parametrize("name", AMOUNTS)
 @pytest.mark.parametrize("value", ["10", -1, True, float("nan"), float("inf"), [1]])
 def test_a_wrong_value_is_refused_with_field_type_and_remedy(name: str, value: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        Limits(**{name: value})
+        limits_of(**{name: value})
     assert re.match(rf"Limits\.{name} must be .*, not {type(value).__name__} ", str(caught.value))
     assert "None for no limit" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "value", ["search", 3, [("search", 3)], {"search": 0}, {"search": 1.5}, {5: 1}]
+)
+def test_counts_by_tool_are_a_mapping_of_names_to_counts(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"Limits\.calls_per_tool"):
+        Limits(calls_per_tool=value)
+
+
+def test_counts_by_tool_are_a_copy() -> None:
+    given = {"search": 3}
+    limits = Limits(calls_per_tool=given)
+    given["search"] = 100
+    assert limits.calls_per_tool == {"search": 3}
+
+
+@pytest.mark.parametrize(("name", "value"), [("on_limit", "stop"), ("prices", {"mine": (1, 2)})])
+def test_what_is_no_amount_is_checked_too(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"Limits\.{name} must be"):
+        limits_of(**{name: value})
+
+
 @pytest.mark.parametrize("name", ["retries", "replans", "rollbacks", "resumes"])
 def test_zero_forbids_a_kind_of_action(name: str) -> None:
-    limits = Limits(**{name: 0})
+    limits = limits_of(**{name: 0})
     refused = [action for action in ALL_PROCEED if limits.allows(action, context())]
     kinds = {"retries": "retry", "replans": "replan", "rollbacks": "rollback", "resumes": "resume"}
     assert [action.kind for action in refused] == [kinds[name]]
@@ -78,13 +113,16 @@ def test_zero_forbids_a_kind_of_action(name: str) -> None:
 @pytest.mark.parametrize("name", ["attempts", "attempts_per_type", "steps", "tokens", "seconds"])
 def test_a_limit_that_allows_nothing_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=rf"Limits\.{name}"):
-        Limits(**{name: 0})
+        limits_of(**{name: 0})
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+@pytest.mark.parametrize("name", [*AMOUNTS, "calls_per_tool", "on_limit", "prices"])
 def test_every_limit_says_whether_it_must_be_watched(name: str) -> None:
-    watched = {"steps", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd"}
-    assert Limits(**{name: 1}).watches is (name in watched)
+    watched = {
+        "steps", "tool_calls", "calls_per_tool", "input_tokens", "output_tokens", "tokens", "cost_usd",
+    }  # fmt: skip
+    others = {"calls_per_tool": {"search": 1}, "on_limit": "suspend", "prices": Prices()}
+    assert limits_of(**{name: others.get(name, 1)}).watches is (name in watched)
 
 
 def test_nothing_is_exceeded_while_everything_is_open() -> None:
@@ -155,7 +193,7 @@ def test_before_the_deadline_the_run_goes_on() -> None:
     ],
 )
 def test_spent_usage_pays_for_no_further_attempt(limits: Limits, usage: Usage) -> None:
-    (name,) = (f.name for f in fields(limits) if f.name != "attempts" and getattr(limits, f.name))
+    (name,) = (name for name in AMOUNTS if name != "attempts" and getattr(limits, name))
     assert rule_of(limits.exceeded(context(usage=usage))) == f"limit:{name}"
     assert limits.watch(0, 0, usage) is None
     assert rule_of(limits.watch(0, 0, usage.plus(Usage(1, 1, 0.01)))) == f"limit:{name}"
@@ -198,7 +236,7 @@ def test_a_limit_that_is_the_diagnosis_already_is_not_said_twice() -> None:
 def test_actions_of_a_kind_are_counted_over_all_failure_types(action: Action) -> None:
     names = {"retry": "retries", "replan": "replans", "rollback": "rollbacks", "resume": "resumes"}
     name = names[action.kind]
-    limits = Limits(**{name: 2})
+    limits = limits_of(**{name: 2})
     once = context(action, failure_type=FailureType.GOAL_DRIFT)
     twice = context(action, action, failure_type=FailureType.GOAL_DRIFT)
     assert limits.allows(action, once) is None
@@ -234,3 +272,74 @@ def test_stopping_is_always_allowed(action: Action) -> None:
         attempts=1, attempts_per_type=1, retries=0, replans=0, rollbacks=0, resumes=0, seconds=1
     )
     assert strict.allows(action, context(elapsed_s=100.0)) is None
+
+
+# Counted -----------------------------------------------------------------------------------------
+
+
+def test_only_new_plans_after_such_a_failure_are_reclassifications() -> None:
+    limits = Limits(reclassifications=1)
+    unsure = replace(TIMED_OUT, severity=Severity.RECLASSIFICATION)
+
+    def after(*actions: Action) -> FailureContext:
+        past = [one._replace(diagnosis=unsure) for one in context(*actions).attempt_history]
+        return context(*actions, diagnosis=unsure, attempt_history=tuple(past))
+
+    assert limits.allows(Replan(), after()) is None
+    assert limits.allows(Replan(), after(Retry(), Retry())) is None
+    assert limits.allows(Retry(), after(Replan(), Replan())) is None
+    assert rule_of(limits.allows(Replan(), after(Replan()))) == "limit:reclassifications"
+    assert limits.allows(Replan(), context(Replan(), Replan())) is None
+
+
+def test_waiting_is_counted_over_all_actions() -> None:
+    limits = Limits(slept_seconds=10)
+    assert limits.allows(Retry(delay=4), context(Retry(delay=3), Replan(delay=3))) is None
+    assert rule_of(limits.allows(Retry(delay=5), context(Retry(delay=3), Replan(delay=3)))) == (
+        "limit:slept_seconds"
+    )
+    assert limits.allows(Retry(), context(Retry(delay=100))) is None
+
+
+@pytest.mark.parametrize(
+    ("calls", "of_tool", "rule"),
+    [(0, 0, None), (2, 1, None), (3, 0, "limit:tool_calls"), (2, 2, "limit:calls_per_tool:search")],
+)
+def test_a_call_is_refused_where_its_limit_is_used_up(
+    calls: int, of_tool: int, rule: str | None
+) -> None:
+    limits = Limits(tool_calls=3, calls_per_tool={"search": 2})
+    found = limits.before_call("search", calls, of_tool)
+    assert (None if found is None else rule_of(found)) == rule
+    assert limits.before_call("other", 2, 100) is None
+
+
+# Allowed once more --------------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(st.sampled_from(AMOUNTS), st.integers(1, 1000)),
+    st.dictionaries(st.sampled_from([*AMOUNTS, "calls_per_tool:search"]), st.integers(1, 5)),
+    st.integers(1, 50),
+)
+def test_what_is_granted_is_the_same_amount_each_time(
+    given_: dict[str, int], grants: dict[str, int], calls: int
+) -> None:
+    limits = limits_of(**{"attempts": None, **given_}, calls_per_tool={"search": calls, "other": 1})
+    raised = limits.raised(grants)
+    for name in AMOUNTS:
+        allowed = getattr(limits, name)
+        wanted = None if allowed is None else allowed * (1 + grants.get(name, 0))
+        assert getattr(raised, name) == wanted
+    times = 1 + grants.get("calls_per_tool:search", 0)
+    assert raised.calls_per_tool == {"search": calls * times, "other": 1}
+    assert raised.raised({}) == raised
+
+
+def test_one_that_allows_nothing_allows_as_many_as_were_granted() -> None:
+    assert Limits(retries=0).raised({"retries": 2}).retries == 2
+
+
+def test_grants_of_limits_that_are_not_set_any_more_do_nothing() -> None:
+    limits = Limits(calls_per_tool={"other": 1})
+    assert limits.raised({"tokens": 1, "calls_per_tool:search": 1, "gone": 1}) == limits

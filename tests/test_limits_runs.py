@@ -10,6 +10,7 @@ import anyio
 import pytest
 from limit_scenarios import PRICED, SCENARIOS, Scenario, search
 from support import Says, always
+from test_limits import limits_of
 
 import triage
 from triage import (
@@ -188,7 +189,7 @@ async def test_an_attempt_that_takes_too_long_is_a_failure_like_any_other(name: 
         failed.extend(run.history)
         return "done"
 
-    agent = Agent(works, always(Retry()), limits=Limits(**{name: 8}), environment=env)
+    agent = Agent(works, always(Retry()), limits=limits_of(**{name: 8}), environment=env)
     assert await agent.run("t") == "done"
     [past] = failed
     found = past.diagnosis

@@ -20,6 +20,7 @@ from triage import (
     RulesClassifier,
     Run,
     Step,
+    Usage,
     UsageError,
 )
 from triage.events import AttemptFailed, WatchNoticed
@@ -119,6 +120,15 @@ async def test_a_loop_that_is_seen_late_is_told_before_it_is_stopped() -> None:
     assert run.responses == [(response, "steps.near_loop") for response in ALL]
     assert run.first_hint is not None
     assert run.recorded >= run.first_hint
+
+
+async def test_what_differs_from_step_to_step_beside_the_call_hides_no_loop() -> None:
+    steps = [
+        call(usage=Usage(at, 1), duration_s=float(at), llm_output=f"Once more: {at}")
+        for at in range(40)
+    ]
+    run = await watched(steps)
+    assert (run.first_hint, run.recorded) == (5, 9)
 
 
 async def test_the_same_error_is_stopped_whatever_the_arguments() -> None:

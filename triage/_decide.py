@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Decision(NamedTuple):
-    """What will be done and who says so. diagnosis: why the run ends, where it is not why the attempt did."""
+    """What will be done and who says so. diagnosis: why the run ends, where the attempt did for less."""
 
     action: Action
     by: str
@@ -85,7 +85,8 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
     name = limit_of(breach)
     by = f"{AT_LIMIT}{name}"
     if wanted == "suspend":
-        question = f"{reason}. May the run use as much once more?"
+        field = name.partition(":")[0]
+        question = f"{reason} (Limits.{field}). May the run use as much once more?"
         return Decision(Suspend(question, {"limit": name}), by, reason)
     if wanted == "escalate" or session.state.grants.get(name):
         return Decision(Escalate(reason), "limits", reason, diagnosis=breach)

@@ -229,6 +229,7 @@ def _metadata(key: str, line: int | None, run: str | None) -> dict[str, Any]:
 
 
 def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
+    """The result of a call that is done. Raises ResultLost where it cannot be read back."""
     if live is not None and call.key in live:
         return live[call.key]
     if call.exact and not call.answered:

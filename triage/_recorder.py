@@ -34,8 +34,8 @@ LOOK_EVERY = 6
 """Steps of an attempt between two looks at them, while nothing was seen."""
 WHOLE_FROM = 16
 """The step from which on each one goes through the detectors."""
-_BACK = (WIDTH, 2 * WIDTH, 3 * WIDTH)
-"""How far before a step the three events before it have theirs, if they are steps."""
+_NOTHING_MORE = (None,) * 8
+"""What a step has behind its output, where it is the call of a tool and nothing else."""
 
 
 class Recorder(Interruptible):
@@ -293,6 +293,15 @@ class Recorder(Interruptible):
     def _attend(self, seq: int, index: int = -1, *, raising: bool = True) -> None:
         """Tell the observers of an event, hold it against the limits, and look at a step."""
         session = self.session
+        if session.busy:
+            self._tell(seq, raising=raising)
+        if index >= self._look_at and not self.over:
+            self._look(seq, index)
+            if raising:
+                self.refuse()
+
+    def _tell(self, seq: int, *, raising: bool) -> None:
+        session = self.session
         if session.config.observers:
             session.tell(seq)
         if session.durable and session.keeper is not None:
@@ -301,10 +310,6 @@ class Recorder(Interruptible):
                 session.keeper.check()
         if self._watch is not None:
             self._enforce(raising=raising)
-        if index >= self._look_at and not self.over:
-            self._look(seq, index)
-            if raising:
-                self.refuse()
 
     def _look(self, seq: int, index: int) -> None:
         """Look whether the steps go round in a loop; at every step once there is a reason to."""
@@ -358,16 +363,19 @@ def _comes_back(records: list[Any], seq: int) -> bool:
     """Whether a step is one of the three before it over again, or its tool has failed there too."""
     at = seq * WIDTH + WIDTH - 1
     last: Step = records[at]
-    tool, _, _, _, error = again = last[2:7]
-    for back in _BACK:
-        step = records[at - back]
-        # Other events have no step there: a later look sees what stands behind them.
-        if step.__class__ is Step and (
-            step[2:5] == again[:3]
-            or (error is not None and step[6] is not None and step[2] == tool)
-        ):
-            return True
-    return False
+    # Other events have no step there: a later look sees what stands behind them.
+    before = (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH])
+    if last in before:
+        return True
+    if last[5:] == _NOTHING_MORE:
+        return False
+    # Metadata, usage and the like tell equal calls apart; an error counts whatever the arguments.
+    error = last[6] is not None
+    return any(
+        type(step) is Step
+        and (step[2:5] == last[2:5] or (error and step[6] is not None and step[2] == last[2]))
+        for step in before
+    )
 
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)

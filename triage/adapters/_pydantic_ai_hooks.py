@@ -9,11 +9,11 @@ capability. Where none is running it calls straight on.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
@@ -48,11 +48,11 @@ from ._pydantic_ai_deferred import answers_to
 from ._pydantic_ai_messages import (
     ANSWER,
     RESULT,
+    Course,
     Refused,
     hinted,
     history_of,
     is_refusal,
-    request_of,
     said_in,
 )
 from ._recording import ModelCall, Streamed, key_of
@@ -139,7 +139,8 @@ class Recording(AbstractCapability[Any]):
         self.who = who
         self._carries = first
         self._refused = Refused()
-        self._last: list[ModelMessage] = []
+        self._course = Course()
+        self._last: list[ToolCallPart] = []
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
@@ -148,7 +149,7 @@ class Recording(AbstractCapability[Any]):
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """The model, asked through the seam."""
-        return _Model(model, self.seam, self.who)
+        return _Model(model, self.seam, self.who, self._course)
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         """The tools, called through the seam."""
@@ -160,10 +161,13 @@ class Recording(AbstractCapability[Any]):
         """Put in what was carried, and note what never ran."""
         messages = request_context.messages
         for call, told, cause in self._refused.new_in(messages):
-            self._refuse(call, told, cause)
+            self._refuse(call, told, _KINDS[cause])
         if self._carries:
             self._carries = False
-            messages.extend(history_of(self.seam.carried, hint=self.seam.hint is not None))
+            known = history_of(self.seam.carried, hint=self.seam.hint is not None)
+            if known:
+                request_context.messages = [*messages, *known]
+                ctx.messages.extend(known)
         return request_context
 
     async def after_model_request(
@@ -174,21 +178,20 @@ class Recording(AbstractCapability[Any]):
         response: ModelResponse,
     ) -> ModelResponse:
         """Remember what was asked for last."""
-        self._last = [response]
+        self._last = [part for part in response.parts if isinstance(part, ToolCallPart)]
         return response
 
     async def on_run_error(self, ctx: RunContext[Any], *, error: BaseException) -> Any:
         """Note the call that was refused once too often: no request tells of it any more."""
-        cause = error.__cause__
-        if isinstance(error, UnexpectedModelBehavior) and cause is not None:
-            for message in self._last:
-                for part in message.parts:
-                    if isinstance(part, ToolCallPart) and f"Tool {part.tool_name!r}" in str(error):
-                        self._refuse(part, str(cause), type(cause).__name__.strip("_"))
+        kind = _KINDS.get(type(error.__cause__).__name__)
+        if isinstance(error, UnexpectedModelBehavior) and kind is not None:
+            calls = [part for part in self._last if f"Tool {part.tool_name!r}" in str(error)]
+            for call in calls:
+                self._refuse(call, str(error.__cause__), kind)
         raise error
 
     def _refuse(self, call: ToolCallPart, told: str, kind: str) -> None:
-        self.seam.refused(call.tool_name, arguments(call.args), told, kind=_KINDS.get(kind, kind))
+        self.seam.refused(call.tool_name, arguments(call.args), told, kind=kind)
 
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[Any], *, requests: DeferredToolRequests
@@ -199,36 +202,26 @@ class Recording(AbstractCapability[Any]):
 
 _KINDS = {
     "unknown_tool": "UnknownTool",
+    "_UnknownTool": "UnknownTool",
     "unavailable_tool": "UnknownTool",
+    "_ToolUnavailable": "UnknownTool",
     "validation_error": "InvalidArguments",
     "ValidationError": "InvalidArguments",
 }
-"""How a refused call's step calls what was wrong."""
+"""What was wrong with a call that never ran: by the framework's word or class, as its step calls it."""
 
 
 # Models ---------------------------------------------------------------------------------------------
 
 
-class _Asking(NamedTuple):
-    """A request on its way. settings, parameters: as Pydantic AI hands them on."""
-
-    messages: list[ModelMessage]
-    settings: ModelSettings | None
-    parameters: ModelRequestParameters
-    model: str
-
-    @property
-    def request(self) -> Any:
-        return request_of(self.messages, self.settings, self.parameters)
-
-
 class _Model(WrapperModel):
     """A model that is asked through a seam."""
 
-    def __init__(self, wrapped: Model, seam: Seam, who: str) -> None:
+    def __init__(self, wrapped: Model, seam: Seam, who: str, course: Course) -> None:
         super().__init__(wrapped)
         self._seam = seam
         self._who = who
+        self._course = course
 
     async def request(
         self,
@@ -236,8 +229,6 @@ class _Model(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        asking = _Asking(messages, model_settings, model_request_parameters, self.model_name)
-
         async def ask(hint: str | None) -> ModelResponse:
             given = hinted(messages, hint)
             return await self.wrapped.request(given, model_settings, model_request_parameters)
@@ -245,9 +236,9 @@ class _Model(WrapperModel):
         answer: ModelResponse = await self._seam.model(
             ask,
             form=ANSWER,
-            request=asking.request,
+            request=self._course.request(messages, model_settings, model_request_parameters),
             said=said_in(messages),
-            model=asking.model,
+            model=self.model_name,
             who=self._who,
         )
         return answer
@@ -260,8 +251,15 @@ class _Model(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        asking = _Asking(messages, model_settings, model_request_parameters, self.model_name)
-        stream = _Stream(self._seam, asking, self._who)
+        seam = self._seam
+        call = ModelCall(
+            f"{seam.adapter.name} {self._who}" if self._who else seam.adapter.name,
+            self.model_name,
+            said_in(messages),
+            key_of(self._course.request(messages, model_settings, model_request_parameters)),
+            ANSWER,
+        )
+        stream = _Stream(seam, call)
         known = stream.known
         if known is not None:
             yield CompletedStreamedResponse(
@@ -270,7 +268,7 @@ class _Model(WrapperModel):
             return
         with stream.passing():
             async with self.wrapped.request_stream(
-                hinted(messages, self._seam.hint),
+                hinted(messages, seam.hint),
                 model_settings,
                 model_request_parameters,
                 run_context,
@@ -283,10 +281,7 @@ class _Model(WrapperModel):
 class _Stream:
     """A model call whose answer comes in pieces. known: the answer, where it is known already."""
 
-    def __init__(self, seam: Seam, asking: _Asking, who: str) -> None:
-        name = f"{seam.adapter.name} {who}" if who else seam.adapter.name
-        key = key_of(asking.request)
-        call = ModelCall(name, asking.model, said_in(asking.messages), key, ANSWER)
+    def __init__(self, seam: Seam, call: ModelCall) -> None:
         self._seam = seam
         self._recording = Streamed(seam.run, call)
         found = self._recording.known
@@ -395,7 +390,3 @@ def _function_of(tool: ToolsetTool[Any]) -> object:
     found = held.tools.get(name)
     return None if found is None else found.function
 
-
-def calls_in(requests: DeferredToolRequests) -> Sequence[ToolCallPart]:
-    """The calls that wait, in the model's order as far as it is known."""
-    return [*requests.approvals, *requests.calls]

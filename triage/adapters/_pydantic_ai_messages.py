@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai.exceptions import ModelRetry, ToolFailed
 from pydantic_ai.messages import (
-    InstructionPart,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
+    SystemPromptPart,
     ToolCallPart,
     ToolReturn,
     ToolReturnPart,
@@ -28,21 +27,19 @@ from triage.traces._values import arguments, as_text, listed, mapping, usage_of
 
 from ._carried import Turn
 from ._forms import Answer, Asked, Failed, Form
-
-_BYTES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-_RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse, config=_BYTES)
-_RETURN: TypeAdapter[ToolReturnPart] = TypeAdapter(ToolReturnPart, config=_BYTES)
-_USER: TypeAdapter[UserPromptPart] = TypeAdapter(UserPromptPart, config=_BYTES)
+from ._recording import key_of
 
 # Answers of a model -------------------------------------------------------------------------------
 
 
 def _dump_answer(response: ModelResponse) -> Any:
-    return _RESPONSE.dump_python(response, mode="json", exclude_none=True)
+    return ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True)[0]
 
 
 def _load_answer(data: Any) -> ModelResponse:
-    return _RESPONSE.validate_json(json.dumps(data))
+    (response,) = ModelMessagesTypeAdapter.validate_json(json.dumps([data]))
+    assert isinstance(response, ModelResponse)
+    return response
 
 
 def _read_answer(data: Any) -> Answer:
@@ -85,19 +82,29 @@ def _dump_result(value: Any) -> Any:
         kind = "ModelRetry" if isinstance(value, ModelRetry) else "ToolFailed"
         return {_KIND: kind, "message": value.message}
     if isinstance(value, ToolReturn):
-        told = None if value.content is None else _dump_content(value.content)
+        told = None if value.content is None else _dump_part(UserPromptPart(value.content))
         result = _dump_result(value.return_value)
         more = {"content": told, "metadata": plain(value.metadata), "tools": value.tools}
         return {_KIND: "ToolReturn", "result": result, **more}
     if isinstance(value, str | int | float | bool | None):
         return value
     part = ToolReturnPart("", value)
-    data = _RETURN.dump_python(part, mode="json")["content"]
+    data = _dump_part(part)
     return {_KIND: "files", "content": data} if part.files else data
 
 
-def _dump_content(content: Any) -> Any:
-    return _USER.dump_python(UserPromptPart(content), mode="json")["content"]
+def _dump_part(part: ToolReturnPart | UserPromptPart) -> Any:
+    """The content of a part, as a message with it is kept."""
+    (data,) = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
+    return data["parts"][0]["content"]
+
+
+def _load_part(kind: str, content: Any) -> Any:
+    part = {"part_kind": kind, "content": content, "tool_name": "", "tool_call_id": "x"}
+    data = json.dumps([{"kind": "request", "parts": [part]}])
+    (request,) = ModelMessagesTypeAdapter.validate_json(data)
+    found: Any = request.parts[0]
+    return found.content
 
 
 def _load_result(data: Any) -> Any:
@@ -108,18 +115,13 @@ def _load_result(data: Any) -> Any:
         told = data["content"]
         return ToolReturn(
             _load_result(data["result"]),
-            content=None if told is None else _load_content(told),
+            content=None if told is None else _load_part("user-prompt", told),
             metadata=data["metadata"],
             tools=data["tools"],
         )
     if kind == "files":
-        part = {"tool_name": "", "content": data["content"], "tool_call_id": "x"}
-        return _RETURN.validate_json(json.dumps(part)).content
+        return _load_part("tool-return", data["content"])
     return data
-
-
-def _load_content(data: Any) -> Any:
-    return _USER.validate_json(json.dumps({"content": data})).content
 
 
 def _failed(data: Any) -> Failed | None:
@@ -132,18 +134,37 @@ RESULT = Form(_dump_result, _load_result, failed=_failed)
 
 # Requests -----------------------------------------------------------------------------------------
 
-_NEW_EACH_TIME = {"timestamp", "run_id", "conversation_id", "metadata", "workspace_ref", "model_id"}
-_EXCLUDED = {"__all__": {**dict.fromkeys(_NEW_EACH_TIME, True), "parts": {"__all__": {"timestamp"}}}}
+class Course:
+    """What tells the requests of one run of an agent from each other: all that was said up to them.
+
+    Times and ids of runs are left out, and so are instructions, which may be made anew each time, from
+    the time of day say. Each message is looked at once, however long the conversation becomes.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ModelMessage, str]] = {}
+
+    def request(
+        self, messages: list[ModelMessage], settings: Any, parameters: ModelRequestParameters
+    ) -> Any:
+        """As `Seam.model` takes it."""
+        tools = [tool.name for tool in (*parameters.function_tools, *parameters.output_tools)]
+        return [[self._digest(message) for message in messages], tools, dict(settings or {})]
+
+    def _digest(self, message: ModelMessage) -> str:
+        known = self._known.get(id(message))
+        if known is None or known[0] is not message:
+            parts = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
+            known = message, key_of([_told(part) for part in parts])
+            self._known[id(message)] = known
+        return known[1]
 
 
-def request_of(
-    messages: list[ModelMessage], settings: Any, parameters: ModelRequestParameters
-) -> Any:
-    """All that decides the answer: no times, and no ids of runs."""
-    said = ModelMessagesTypeAdapter.dump_json(messages, exclude=_EXCLUDED, exclude_none=True)  # type: ignore[arg-type] # a nested set, as pydantic documents it
-    tools = [tool.name for tool in (*parameters.function_tools, *parameters.output_tools)]
-    system = [part.content for part in parameters.instruction_parts or ()]
-    return [said.decode(), system, tools, dict(settings or {})]
+def _told(part: Any) -> list[Any]:
+    return [part.part_kind, *(getattr(part, name, None) for name in _TELLING)]
+
+
+_TELLING = ("tool_name", "tool_call_id", "args", "content")
 
 
 def hinted(messages: list[ModelMessage], hint: str | None) -> list[ModelMessage]:
@@ -203,7 +224,7 @@ class Refused:
             known = part.retry.cause not in self.CAUSES or part.tool_call_id in self._told
             if call is not None and not known:
                 self._told.add(part.tool_call_id)
-                yield call, part.model_response_str(), part.retry.cause
+                yield call, part.model_response_str(wrap_if_error=False), part.retry.cause
 
 
 def _call_of(messages: Sequence[ModelMessage], id_: str) -> ToolCallPart | None:

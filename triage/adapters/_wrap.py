@@ -32,6 +32,7 @@ class Known(NamedTuple):
 KNOWN: tuple[Known, ...] = (
     Known(".langgraph", "LangGraphAdapter", ("langgraph.pregel.main.Pregel",)),
     Known(".langchain", "LangChainAdapter", ("langchain_core.runnables.base.Runnable",)),
+    Known(".pydantic_ai", "PydanticAIAdapter", ("pydantic_ai.agent.abstract.AbstractAgent",)),
 )
 """The adapters there are; each module is imported when one of its objects is wrapped."""
 

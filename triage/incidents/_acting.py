@@ -144,7 +144,7 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
     """Write down how a recovery ended. Raises IncidentBusy where it is somebody else's by now."""
     incident = rows.load(db, begun.incident.id)
     said = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
-    if incident.status is not Status.RECOVERING:
+    if incident.stamp != begun.incident.stamp or incident.status is not Status.RECOVERING:
         rows.log(db, "came too late", rules.owner, said, incident)
         return incident
     rows.log(db, "hook done" if outcome.ok else "hook failed", rules.owner, said, incident)

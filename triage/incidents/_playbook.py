@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from triage.classifiers import RULES, RulesClassifier
+from triage.classifiers import RULES, Classifier, RulesClassifier
 from triage.classifiers._rule import Rule, lines
 from triage.classifiers.diagnose import diagnose
 from triage.diagnosis import Diagnosis
@@ -325,7 +325,7 @@ def said(status: str, message: str | None) -> str:
     return text or _STATUS_TEXTS.get(status, f"Agent {status} without a message")
 
 
-def classified(message: str, error: ErrorInfo | None, classifier: RulesClassifier) -> Diagnosis:
+def classified(message: str, error: ErrorInfo | None, classifier: Classifier) -> Diagnosis:
     """The diagnosis of a recorded text, or of what is known of its exception."""
     return diagnose(
         ErrorInfo("", message=message) if error is None else error, classifier=classifier

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from triage.classifiers import Classifier, RulesClassifier
+from triage.classifiers import Classifier
 from triage.diagnosis import Diagnosis
 from triage.failures import ErrorInfo
 from triage.redact import Redactor
@@ -37,7 +37,7 @@ class Judge(NamedTuple):
     """Makes draft incidents of sightings; slow beside all else, so it runs in a worker thread."""
 
     classifier: Classifier | None
-    redactor: Redactor | None
+    redactor: Redactor
     retries: Retries
 
     def drafts(self, sightings: list[Sighting]) -> list[tuple[Sighting, Incident]]:
@@ -95,8 +95,7 @@ class Judge(NamedTuple):
 
     def text(self, text: str, most: int = MAX_MESSAGE) -> str:
         """A text as it is kept: cleaned, capped, without secrets."""
-        text = clean(text, most)
-        return text if self.redactor is None else self.redactor.text(text)
+        return self.redactor.text(clean(text, most))
 
     def _diagnosis(self, message: str, known: Any) -> Diagnosis:
         if isinstance(known, Diagnosis):
@@ -106,10 +105,10 @@ class Judge(NamedTuple):
         classifier = self.classifier or operations_classifier()
         error = known if isinstance(known, ErrorInfo) else None
         try:
-            found = classified(message, error, cast("RulesClassifier", classifier))
+            found = classified(message, error, classifier)
             # An exception's class may say nothing where its words do.
             if error is not None and found.failure_type is FailureType.UNKNOWN:
-                found = classified(message, None, cast("RulesClassifier", classifier))
+                found = classified(message, None, classifier)
         except Exception as error:  # noqa: BLE001 - a classifier that fails must not lose the incident
             name = type(error).__name__
             return Diagnosis(FailureType.UNKNOWN, technical_details=f"the classifier raised {name}")

@@ -3,8 +3,10 @@
     registry = Registry([find, respond])
     found = validate(plan, registry, task="Where is the beam?")
     decision = route(fold_plan(journal), PlanLimits(replans=2))
+    answer = await Orchestrator(registry, planner).run("Where is the beam?")
 
-Everything here is a value or a pure function: nothing waits, nothing asks, nothing is run.
+Capabilities, plans, routing and approvals are values and pure functions; `Orchestrator` runs them on the
+engine of `Agent`.
 """
 
 from __future__ import annotations
@@ -26,13 +28,18 @@ if TYPE_CHECKING:
         subject_of,
         unsafe_effects,
     )
+    from ._approving import Approval, answer_in, asked_in
     from ._capability import Capability, ClassifyError, capability
     from ._feedback import feedback
     from ._issues import Fix, Issue, IssueCode, Validation
     from ._limits import PlanLimits
+    from ._judging import JudgeEach, Judgement
+    from ._orchestrator import Orchestrator
     from ._plan import ExecutionPlan, Input, PlannedStep
+    from ._progress import Progress
     from ._read import plan_schema
     from ._registry import Registry
+    from ._requests import Planner, PlanRequest, SelectionRequest, Selector
     from ._route import Decision, route
     from ._state import DoneStep, PlanState, Target, fold_plan
     from ._validate import validate
@@ -42,13 +49,18 @@ _HOMES = {
         "ApprovalAnswer", "ApprovalMode", "ApprovalRequest", "Evaluator", "Need", "ask", "matches",
         "mismatch", "needs_approval", "subject_of", "unsafe_effects",
     ),
+    "_approving": ("Approval", "answer_in", "asked_in"),
     "_capability": ("Capability", "ClassifyError", "capability"),
     "_feedback": ("feedback",),
     "_issues": ("Fix", "Issue", "IssueCode", "Validation"),
     "_limits": ("PlanLimits",),
+    "_judging": ("JudgeEach", "Judgement"),
+    "_orchestrator": ("Orchestrator",),
     "_plan": ("ExecutionPlan", "Input", "PlannedStep"),
+    "_progress": ("Progress",),
     "_read": ("plan_schema",),
     "_registry": ("Registry",),
+    "_requests": ("PlanRequest", "Planner", "SelectionRequest", "Selector"),
     "_route": ("Decision", "route"),
     "_state": ("DoneStep", "PlanState", "Target", "fold_plan"),
     "_validate": ("validate",),
@@ -56,6 +68,7 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Approval",
     "ApprovalAnswer",
     "ApprovalMode",
     "ApprovalRequest",
@@ -69,14 +82,24 @@ __all__ = [
     "Input",
     "Issue",
     "IssueCode",
+    "JudgeEach",
+    "Judgement",
     "Need",
+    "Orchestrator",
     "PlanLimits",
+    "PlanRequest",
     "PlanState",
     "PlannedStep",
+    "Planner",
+    "Progress",
     "Registry",
+    "SelectionRequest",
+    "Selector",
     "Target",
     "Validation",
+    "answer_in",
     "ask",
+    "asked_in",
     "capability",
     "feedback",
     "fold_plan",

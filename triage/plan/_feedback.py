@@ -52,7 +52,7 @@ def _told(state: PlanState | None, registry: Registry | None) -> Iterator[str]:
     yield from _forbidden(state, registry)
     if state.done:
         yield "Done already. Use the results by their keys and do not plan these steps again:"
-        for step, _ in state.done[-_MOST_STEPS:]:
+        for step, _, _ in state.done[-_MOST_STEPS:]:
             found = None if registry is None else registry.get(step.capability)
             kind = output_of(step, found)
             typed = "" if kind is None else f" of type {quoted(kind)}"
@@ -70,7 +70,7 @@ def _told(state: PlanState | None, registry: Registry | None) -> Iterator[str]:
 def _forbidden(state: PlanState, registry: Registry | None) -> Iterator[str]:
     """Steps with an effect that has happened or may have: no plan may have them again."""
     lines: dict[str, None] = {}
-    for step, _ in state.done:
+    for step, _, _ in state.done:
         found = None if registry is None else registry.get(step.capability)
         if found is None or not found.repeatable:
             lines[

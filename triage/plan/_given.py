@@ -37,13 +37,24 @@ def takes(function: Callable[..., Any]) -> Takes:
 def _takes(function: Callable[..., Any], bound: int) -> Takes:
     parameters = list(inspect.signature(function).parameters.values())[bound:]
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    told = {p.name: str(p).partition(":")[2].strip() or str(p) for p in named}
+    told = {p.name: _told(p) for p in named}
     return Takes(
         frozenset(p.name for p in named),
         frozenset(p.name for p in named if p.default is p.empty and p.name not in FILLED),
         any(p.kind is p.VAR_KEYWORD for p in parameters),
         {name: text for name, text in told.items() if name not in FILLED},
     )
+
+
+def _told(parameter: inspect.Parameter) -> str:
+    kind = parameter.annotation
+    if kind is parameter.empty:
+        text = "any"
+    elif isinstance(kind, str):
+        text = kind
+    else:
+        text = kind.__name__ if isinstance(kind, type) else str(kind)
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"[:200]
 
 
 def place_of(kind: str, key: str, known: Takes) -> str | None:

@@ -30,6 +30,8 @@ class IssueCode(StrEnum):
     INPUT_TYPE = "input_type"
     OUTPUT_TYPE = "output_type"
     MISSING_REQUIREMENT = "missing_requirement"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    MISSING_PARAMETER = "missing_parameter"
     EARLY_RESPONSE = "early_response"
     PARAMETERS_NOT_JSON = "parameters_not_json"
 

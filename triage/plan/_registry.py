@@ -8,6 +8,7 @@ from typing import Any
 from triage.errors import UsageError
 
 from ._capability import Capability, capability_of
+from ._given import takes
 from ._plan import PlannedStep
 from ._words import closest, quoted, suggested
 
@@ -108,10 +109,22 @@ class Registry:
                 "requires": list(known.requires),
                 "provides": list(known.provides),
                 "effect": str(known.effect),
+                **_parameters(known),
                 **({"ends_the_plan": True} if known.responds else {}),
             }
             for known in self
         ]
+
+
+def _parameters(known: Capability) -> dict[str, dict[str, str]]:
+    """The parameters a plan fills, with what the function says of them; nothing where it takes any.
+
+    Its inputs come by themselves.
+    """
+    found = takes(known.function)
+    inputs = {kind.lower() for kind in known.requires}
+    told = {name: text for name, text in found.told.items() if name not in inputs}
+    return {} if found.open else {"parameters": told}
 
 
 def output_of(step: PlannedStep | None, found: Capability | None) -> str | None:

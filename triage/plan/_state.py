@@ -46,10 +46,11 @@ class Target(StrEnum):
 
 
 class DoneStep(NamedTuple):
-    """A step that has been done. version: of the plan it belongs to."""
+    """A step that has been done. version: of the plan it belongs to. call: key of its recorded call."""
 
     step: PlannedStep
     version: int
+    call: str = ""
 
 
 class PlanState(NamedTuple):
@@ -111,7 +112,7 @@ class PlanState(NamedTuple):
         """The results that are there, key to type, as `validate` takes them; None for an unknown type."""
         return {
             step.context_key: output_of(step, registry.get(step.capability))
-            for step, _ in self.done
+            for step, _, _ in self.done
         }
 
     def apply(self, event: Event) -> PlanState:
@@ -259,7 +260,7 @@ def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
         return state
     failure = state.failure
     own = failure is not None and failure.target == Target.STEP and failure.step == step.context_key
-    done = (DoneStep(step, state.version),) if event.status == "done" else ()
+    done = (DoneStep(step, state.version, event.detail),) if event.status == "done" else ()
     return state._replace(
         position=state.position + 1,
         done=(*state.done, *done),

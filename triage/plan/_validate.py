@@ -9,6 +9,7 @@ from triage._options import misuse
 from triage.taxonomy import Severity
 
 from ._capability import Capability
+from ._given import misfits, takes
 from ._issues import Fix, Issue, IssueCode, Validation
 from ._limits import LIMITS, PlanLimits
 from ._plan import ExecutionPlan, Input, PlannedStep
@@ -132,6 +133,7 @@ class _Walk:
             self._inputs(at, step)
             if found is not None:
                 self._requirements(at, step, found)
+                self._parameters(at, step, found)
             self._result(at, step, found)
             self.made.append(written)
 
@@ -216,6 +218,20 @@ class _Walk:
                 self.outside |= dict.fromkeys(outside)
                 severity = Severity.RECLASSIFICATION
             self.add(IssueCode.MISSING_REQUIREMENT, message, at, "inputs", key, severity)
+
+    def _parameters(self, at: int, step: PlannedStep, found: Capability) -> None:
+        known = takes(found.function)
+        unknown, missing = misfits(step, known)
+        for name in unknown:
+            near = self._near(name, known.told)
+            message = f"steps[{at}].parameters: {quoted(found.name)} takes no {quoted(name)}"
+            code = IssueCode.UNKNOWN_PARAMETER
+            self.add(code, message + suggested(near), at, "parameters", near)
+        wired = {kind.lower() for kind in found.requires}
+        for name in missing:
+            if name not in wired:  # else the requirement has been told already
+                message = f"steps[{at}].parameters: {quoted(found.name)} needs {quoted(name)}"
+                self.add(IssueCode.MISSING_PARAMETER, message, at, "parameters", name)
 
     def _outsiders(self, kind: str) -> Iterator[Capability]:
         return (known for known in self.registry.providers(kind) if known.name not in self.usable)

@@ -187,7 +187,8 @@ class PostgresDriver:
     def now(self) -> float:
         """As in `Driver`."""
         with self._connection() as db:
-            (now,) = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+            found = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+            (now,) = found.fetchone() or (0.0,)
         return float(now)
 
     def prune(self, older_than: float | None, keep: int | None) -> int:

@@ -104,17 +104,17 @@ class Append:
         self.head: Head | None = None
         self.status: str | None = None
         self.token: str | None = None
-        self.lines = lines = []
+        self.lines: list[str] = []
         self.size = 0
         for event in events[:]:
             line = _wire.dumps(event)
             if len(line) > LARGE:
                 line = self._split(event, len(line))
             self.size += len(line)
-            lines.append(line)
+            self.lines.append(line)
             if event.__class__ in _TELLING:
                 self._take(event)
-        self.updated = event.time
+        self.updated = events[-1].time
 
     def _split(self, event: Event, length: int) -> str:
         """The line of an event without its large values. Raises StoreError for one that is too long."""

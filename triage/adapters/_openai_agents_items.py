@@ -1,0 +1,170 @@
+"""The answers and results of the OpenAI Agents SDK, as the journal keeps them and as input has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from agents import ItemHelpers, ModelResponse
+from agents.tool import default_tool_error_function
+from agents.usage import deserialize_usage, serialize_usage
+from openai.types.responses import Response, ResponseFunctionToolCall
+from pydantic import BaseModel
+
+from triage.traces._values import listed, mapping
+
+from ._carried import Turn
+from ._forms import Answer, Asked, Form, read_responses
+from ._repair import as_data, repair_responses
+
+Handed = Mapping[str, str]
+"""The agent that each call of a handoff names, by the id of the call."""
+
+# Answers of a model -------------------------------------------------------------------------------
+
+
+class Kept:
+    """How one model call's answer is kept.
+
+    model: its name. inside: where a run inside the wrapped agent's own made it, empty for its own.
+    handed: of the calls in an answer, those that hand the conversation over.
+    """
+
+    def __init__(self, model: str, inside: str, handed: Callable[[Sequence[Any]], Handed]) -> None:
+        self._model = model
+        self._inside = inside
+        self._handed = handed
+        self._last: tuple[ModelResponse, Any] | None = None
+        self.form = Form(self._dump, load, self._read)
+
+    def _dump(self, answer: ModelResponse) -> Any:
+        if self._last is None or self._last[0] is not answer:
+            self._last = (answer, self._dumped(answer))
+        return self._last[1]
+
+    def _dumped(self, answer: ModelResponse) -> Any:
+        data: dict[str, Any] = {
+            "output": [_item(item) for item in answer.output],
+            "usage": serialize_usage(answer.usage),
+            "response_id": answer.response_id,
+            "request_id": answer.request_id,
+        }
+        handed = self._handed(answer.output)
+        if handed:
+            data["handed"] = dict(handed)
+        if self._inside:
+            data["inside"] = self._inside
+        return data
+
+    def _read(self, data: Any) -> Answer:
+        found = read_responses({**mapping(data), "model": self._model})
+        output = [mapping(item) for item in listed(mapping(data).get("output"))]
+        cut = any(item.get("status") == "incomplete" for item in output)
+        return found._replace(ended="max_output_tokens" if cut else found.ended)
+
+
+def _item(item: Any) -> Any:
+    return item.model_dump(mode="json", exclude_unset=True) if isinstance(item, BaseModel) else item
+
+
+def load(data: Any) -> ModelResponse:
+    """An answer that was kept."""
+    return ModelResponse(
+        output=response_of(data).output,
+        usage=deserialize_usage(data["usage"]),
+        response_id=data.get("response_id"),
+        request_id=data.get("request_id"),
+    )
+
+
+def response_of(data: Any) -> Response:
+    """An answer that was kept, as OpenAI's client gives it."""
+    used = data["usage"]
+    details = {
+        name: (listed(used.get(name)) or [{}])[0]
+        for name in ("input_tokens_details", "output_tokens_details")
+    }
+    return Response.construct(
+        id=data.get("response_id") or "",
+        object="response",
+        status="completed",
+        output=data["output"],
+        usage={**used, **details},
+    )
+
+
+# Results of a tool --------------------------------------------------------------------------------
+
+
+def _dump_result(value: Any) -> Any:
+    """JSON that the model is shown as it would be shown the value."""
+    if isinstance(value, list):
+        return [_dump_result(item) for item in value]
+    if isinstance(value, BaseModel) and type(value).__module__ == "agents.tool":
+        return value.model_dump(mode="json", exclude_none=True)
+    return value if isinstance(value, str | int | float | bool | dict | None) else str(value)
+
+
+RESULT = Form(_dump_result)
+
+# Requests -------------------------------------------------------------------------------------------
+
+
+def repaired(items: str | list[Any]) -> str | list[Any]:
+    """Input whose calls all have their outputs."""
+    return items if isinstance(items, str) else repair_responses(items).messages
+
+
+def history_of(turns: Iterable[Turn], refused: Callable[[str], str | None]) -> list[Any]:
+    """Turns of attempts before as input: those of the wrapped agent's own conversation.
+
+    refused: what the model is told of a call that a person refused, by its id; None for any other.
+    """
+    items: list[Any] = []
+    waiting: list[Asked] = []
+
+    def close() -> None:
+        for asked in waiting:
+            told = refused(asked.id)
+            if told is not None:
+                items.append(_output(asked, told))
+        waiting.clear()
+
+    for turn in turns:
+        if turn.kind == "tool":
+            asked = next((one for one in waiting if _is(one, turn)), None)
+            if asked is not None:
+                waiting.remove(asked)
+                told = turn.value if turn.error is None else default_tool_error_function(*_NOBODY)
+                items.append(_output(asked, told))
+            continue
+        data = mapping(turn.value)
+        if data.get("inside"):
+            continue
+        close()
+        items += load(data).to_input_items()
+        handed = mapping(data.get("handed"))
+        for asked in read_responses(data).calls:
+            name = handed.get(asked.id)
+            if name is None:
+                waiting.append(asked)
+            else:
+                items.append(_output(asked, json.dumps({"assistant": name})))
+    close()
+    return repair_responses(items).messages
+
+
+_NOBODY: Any = (None, None)
+"""The SDK's own text says nothing of the error that it is about."""
+
+
+def _is(asked: Asked, turn: Turn) -> bool:
+    return asked.id == turn.id if turn.id else asked.name == turn.name
+
+
+def _output(asked: Asked, told: Any) -> Any:
+    call = ResponseFunctionToolCall(
+        type="function_call", call_id=asked.id, name=asked.name, arguments=""
+    )
+    return as_data(ItemHelpers.tool_call_output_item(call, told))

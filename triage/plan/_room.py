@@ -1,0 +1,469 @@
+"""One attempt of a plan-first run: it reads from the journal where the run stands, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from triage._call import Refused
+from triage._capture import capture
+from triage._drivers import _drive
+from triage._journal import CODES, WIDTH, event_at
+from triage._recorded import restored
+from triage._serde import canonical
+from triage._suspensions import time_of
+from triage._tally import tally
+from triage._tool import Tool
+from triage.actions import Replan as Replanned
+from triage.classifiers import diagnose
+from triage.diagnosis import Diagnosis, Evidence
+from triage.errors import ResultLost, TriageSuspendedError, UsageError
+from triage.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CallFinished,
+    CapabilitiesSelected,
+    PlanFailed,
+    PlanMade,
+    PlanRouted,
+    PlanStepMoved,
+)
+from triage.faults import PlanInvalid
+from triage.observers import logger
+from triage.taxonomy import Cause, FailureType, Severity
+
+from ._approval import ApprovalMode, ApprovalRequest, needs_approval, subject_of
+from ._approving import Approval, told
+from ._capability import Capability
+from ._ending import routed, waiting
+from ._feedback import feedback
+from ._given import Takes, arguments, by_origin, misfits, place_of
+from ._issues import Issue, IssueCode, Validation
+from ._limits import PlanLimits
+from ._registry import Registry
+from ._requests import PlanRequest, SelectionRequest
+from ._route import Decision, route
+from ._state import DoneStep, PlanState, Target, fold_plan
+from ._validate import validate
+from ._words import quoted
+
+if TYPE_CHECKING:
+    from triage._run import Run
+    from triage.events import Event
+
+    from ._plan import PlannedStep
+
+_MAX_QUESTION = 300
+
+
+class Known(NamedTuple):
+    """A capability as it is called. owner: the object its function is bound to, if any."""
+
+    capability: Capability
+    tool: Tool
+    owner: tuple[Any, ...]
+    takes: Takes
+
+
+class Setup(NamedTuple):
+    """What all runs of an orchestrator share. selector: None selects everything."""
+
+    registry: Registry
+    known: Mapping[str, Known]
+    planner: Tool
+    selector: Tool | None
+    approval: Approval
+    limits: PlanLimits
+
+
+class Room:
+    """The plan of one run, in one attempt. Nothing but the journal goes from one attempt to the next."""
+
+    def __init__(
+        self, setup: Setup, run: Run, task: Any, background: Any, *, development: bool
+    ) -> None:
+        self._setup = setup
+        self._run = run
+        self._session = run.session
+        self._task = task
+        self._background = background
+        self._development = development
+        self._results: dict[str, Any] = {}
+        self._needs: tuple[object, ApprovalRequest | None] | None = None
+        self._entered = False
+        self.state = fold_plan(self._session.events)
+
+    async def go(self, answer: Any) -> Any:
+        """To the end of the plan: what its last step gave. Raises `Refused` where the attempt ends."""
+        self._hear(answer)
+        self._take_up()
+        while True:
+            if self.state.edited is not None:
+                self._adopt(self._checked(self.state.edited.payload), Target.APPROVER)
+                continue
+            match await self._next():
+                case Target.SELECTOR:
+                    await self._select()
+                case Target.PLANNER:
+                    await self._plan()
+                case Target.APPROVER:
+                    await self._ask()
+                case Target.STEP:
+                    await self._step()
+                case Target.END:
+                    return await self._answer()
+                case ended:
+                    self._end(Decision(ended, reason=self.state.decisions[-1].reason))
+
+    # Where the run stands -------------------------------------------------------------------------
+
+    def _add(self, kind: Callable[..., Event], *fields: Any) -> None:
+        """Write an event down, and take it in."""
+        session = self._session
+        seq = session.put(kind, fields)
+        if session.config.observers:
+            session.tell(seq)
+        self.state = self.state.apply(event_at(session.run_id, session.records, seq))
+
+    def _hear(self, answer: Any) -> None:
+        """Take in what a person has said since the last attempt."""
+        state = self.state
+        if answer is not None:
+            given, why = told(state, answer)
+            if given is None:
+                logger.warning("run %s: an answer does not count: %s", state.run_id, why)
+            else:
+                _, _, kind, subject, decision, by, reason, payload = given
+                self._add(ApprovalGiven, kind, subject, decision, by, reason, payload)
+            return
+        action = self._run.told.action
+        if isinstance(action, Replanned) and state.at is Target.STEP and not state.pending:
+            # Not the router's word: a person has refused a call of this step.
+            diagnosis = Diagnosis(
+                FailureType.UNKNOWN,
+                cause="rejected",
+                severity=Severity.REPLANNING,
+                hint=action.hint,
+                user_message="A step was not allowed.",
+                technical_details=action.hint or "a person refused a call",
+                classifier="plan",
+            )
+            self._add(PlanFailed, Target.STEP, diagnosis, state.step)
+
+    def _take_up(self) -> None:
+        """Count what this plan has done as come to: it is not asked about, and not counted again."""
+        state, replay = self.state, self._run.replay
+        if replay is None or state.plan is None:
+            return  # what an earlier plan has done is met again by its calls alone
+        counted = tally(self._run)
+        for done in state.done:
+            if done.version == state.version and done.call:
+                tool, _, _ = done.call.rsplit(":", 2)
+                name, _, occurrence = done.call.rpartition(":")
+                counted[name] = max(counted.get(name, 0), int(occurrence))
+                replay.meet(tool, done.call)
+
+    async def _next(self) -> Target:
+        """Decide what is entered next, write it down, and wait as long as that says."""
+        session, state = self._session, self.state
+        env = session.config.env
+        decision = route(
+            state,
+            self._setup.limits,
+            retry=self._tries(),
+            draw=env.random(),
+            elapsed_s=env.monotonic() - session.started,
+            approval=self._wanted(),
+        )
+        self._entered = state.at is decision.target and not state.pending
+        if not self._entered and state.ended is None:
+            self._add(PlanRouted, *decision[:5])
+            if decision.delay_s:
+                await env.sleep(decision.delay_s)
+        return decision.target
+
+    def _tries(self) -> Any:
+        failure = self.state.failure
+        if failure is None or failure.target != Target.STEP:
+            return None
+        step = self.state.next_step
+        found = None if step is None else self._setup.registry.get(step.capability)
+        return None if found is None else found.tries
+
+    def _failed(
+        self, target: Target, diagnosis: Diagnosis, error: Exception | None, step: str = ""
+    ) -> NoReturn:
+        """Write down what failed and where that leads, and end the attempt."""
+        info = None if error is None else capture(error)
+        if info is not None and info.refused:
+            diagnosis = replace(diagnosis, severity=Severity.FATAL)
+        self._add(PlanFailed, target, diagnosis, step, info)
+        session = self._session
+        env = session.config.env
+        decision = route(
+            self.state,
+            self._setup.limits,
+            retry=self._tries(),
+            draw=env.random(),
+            elapsed_s=env.monotonic() - session.started,
+        )
+        if self._development and not decision.target.ends:
+            decision = Decision(Target.REPORT, reason="in development nothing is tried again")
+        self._add(PlanRouted, *decision[:5])
+        self._end(decision, error)
+
+    def _end(self, decision: Decision, error: Exception | None = None) -> NoReturn:
+        raise Refused(routed(self.state, decision)) from error
+
+    # Selecting and planning -----------------------------------------------------------------------
+
+    async def _select(self) -> None:
+        registry, selector = self._setup.registry, self._setup.selector
+        if selector is None:
+            self._add(CapabilitiesSelected, registry.names)
+            return
+        request = SelectionRequest(
+            self._task,
+            registry.manifest(),
+            feedback((), self.state, registry),
+            1 + self.state.reclassifications,
+            self._background,
+        )
+        answer = await self._consult(selector, request, Target.SELECTOR)
+        self._add(CapabilitiesSelected, self._chosen(answer))
+
+    def _chosen(self, answer: Any) -> tuple[str, ...]:
+        registry = self._setup.registry
+        if isinstance(answer, list | tuple) and all(isinstance(name, str) for name in answer):
+            unknown = [name for name in answer if name not in registry]
+            if not unknown:
+                return registry.subset(answer).names
+            said = f"selected what does not exist: {', '.join(map(quoted, unknown[:10]))}"
+            kind, cause = FailureType.WRONG_TOOL_CALLED, Cause.UNKNOWN_TOOL
+        else:
+            said = f"answered {type(answer).__name__}, not the names of capabilities"
+            kind, cause = FailureType.SCHEMA_MISMATCH, Cause.INVALID_RESULT
+        diagnosis = Diagnosis(
+            kind,
+            cause=cause,
+            severity=Severity.RECLASSIFICATION,
+            user_message="The means for this task could not be chosen.",
+            technical_details=f"the selector {said}",
+            hint=f"The selector {said}. There are: {', '.join(map(quoted, registry.names))}.",
+            classifier="plan",
+        )
+        self._failed(Target.SELECTOR, diagnosis, None)
+
+    async def _plan(self) -> None:
+        state, registry = self.state, self._setup.registry
+        active = registry if state.active is None else registry.subset(state.active)
+        request = PlanRequest(
+            self._task,
+            active.manifest(),
+            state.context(registry),
+            feedback(_issues(state), state, registry),
+            state.version + 1,
+            self._setup.limits.steps,
+            self._background,
+        )
+        answer = await self._consult(self._setup.planner, request, Target.PLANNER)
+        self._adopt(self._checked(answer), Target.PLANNER)
+
+    async def _consult(self, tool: Tool, request: Any, target: Target) -> Any:
+        """Ask the planner or the selector; once more only if this has been entered once more."""
+        if not self._entered and self._run.replay is not None:
+            tally(self._run).leave()
+        try:
+            return await _drive(self._run, tool, (request,), {})
+        except Exception as error:
+            self._pass(error)
+            self._failed(target, diagnose(error), error)
+
+    def _pass(self, error: Exception) -> None:
+        """Raise what is not for the router: an interrupt, and the question of a run inside this one."""
+        if self._run.interrupt is not None or isinstance(error, TriageSuspendedError):
+            raise error
+        if self._session.failed_with(error):
+            raise error
+
+    def _checked(self, answer: Any) -> Validation:
+        return validate(
+            answer,
+            self._setup.registry,
+            self.state.context(self._setup.registry),
+            active=self.state.active,
+            task=self._task if isinstance(self._task, str) else "",
+            limits=self._setup.limits,
+        )
+
+    def _adopt(self, found: Validation, target: Target) -> None:
+        """Make a plan the one that is run, if it can be."""
+        if found.plan is None or not found.ok:
+            error = PlanInvalid(issues=[issue.message for issue in found.issues])
+            self._failed(target, found.diagnosis(), error)
+        for fix in found.fixes:
+            logger.info("run %s: %s", self.state.run_id, fix.message)
+        version = self.state.version + 1
+        plan = replace(found.plan, version=version)
+        self._add(PlanMade, plan.to_json(), version, subject_of(self.state.run_id, "plan", plan))
+
+    # Approval -------------------------------------------------------------------------------------
+
+    def _wanted(self) -> ApprovalRequest | None:
+        """What must be approved before the next step; None for nothing."""
+        approval, state = self._setup.approval, self.state
+        step = state.next_step
+        if approval.mode == ApprovalMode.OFF or state.plan is None or step is None:
+            return None
+        content = state.plan if approval.of == "plan" else step
+        if self._needs is None or self._needs[0] is not content:
+            self._needs = content, self._need(content)
+        return self._needs[1]
+
+    def _need(self, content: Any) -> ApprovalRequest | None:
+        approval, run_id = self._setup.approval, self.state.run_id
+        need = needs_approval(approval.mode, content, approval.evaluator)
+        if not need:
+            return None
+        what = ", ".join(
+            f"{quoted(step.context_key)} by {quoted(step.capability)}"
+            for step in getattr(content, "steps", (content,))
+        )
+        question = f"May this {approval.of} be run ({need.why[:_MAX_QUESTION]}): {what}?"
+        subject = subject_of(run_id, approval.of, content)
+        return ApprovalRequest(
+            "", run_id, approval.of, subject, question[: 2 * _MAX_QUESTION], content.to_json()
+        )
+
+    async def _ask(self) -> NoReturn:
+        request = self._wanted()
+        assert request is not None
+        seconds = self._setup.approval.expires_s
+        expires = None
+        if seconds is not None:
+            expires = await time_of(self._session.config) + seconds
+        _, _, kind, subject, question, payload, _ = request
+        self._add(ApprovalAsked, kind, subject, question, payload, expires)
+        raise Refused(waiting(question))
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        step = self.state.next_step
+        assert step is not None
+        key = step.context_key
+        known = self._setup.known.get(step.capability.casefold())
+        if known is None:
+            name = quoted(step.capability)
+            self._failed(Target.STEP, _unfit(f"there is no capability {name}"), None, key)
+        unknown, missing = misfits(step, known.takes)
+        if unknown or missing:
+            self._failed(Target.STEP, _unfit(_misfit(known, unknown, missing)), None, key)
+        if not self.state.started:
+            self._add(PlanStepMoved, key, "started")
+        try:
+            results = {item.key: await self._result(item.key) for item in step.inputs}
+            await self._call(known, step, results)
+        except Exception as error:
+            self._pass(error)
+            diagnosis = known.capability.diagnose(
+                error, {"step": key, "objective": step.task_objective, "task": self._task}
+            )
+            self._failed(Target.STEP, diagnosis, error, key)
+        self._add(PlanStepMoved, key, "done", self._last_call(known.tool))
+
+    async def _call(self, known: Known, step: PlannedStep, results: Mapping[str, Any]) -> Any:
+        given = arguments(step, known.takes, results, self._task)
+        tool = self._told_apart(known, step, given)
+        result = await _drive(self._run, tool, known.owner, given)
+        self._results[step.context_key] = result
+        return result
+
+    def _told_apart(self, known: Known, step: PlannedStep, given: Mapping[str, Any]) -> Tool:
+        """The tool; where a result that is passed on has no exact form, by the call it comes from."""
+        tool = known.tool
+        if tool.key is not None or not step.inputs:
+            return tool
+        calls = {done.step.context_key: done.call for done in self.state.done}
+        origins: dict[str, list[str]] = {}
+        for kind, key in step.inputs:
+            place = place_of(kind, key, known.takes)
+            for name in ({place} | ({"results"} & known.takes.names)) - {None}:
+                origins.setdefault(str(name), []).append(calls.get(key, ""))
+        lost = {name: " ".join(keys) for name, keys in origins.items() if not _exact(given[name])}
+        return by_origin(tool, lost) if lost else tool
+
+    def _last_call(self, tool: Tool) -> str:
+        """The key of the call that has just ended: the journal's last of this tool."""
+        records, code = self._session.records, CODES[CallFinished]
+        prefix = f"{tool.name}:"
+        for at in range(len(records) - WIDTH, -1, -WIDTH):
+            if records[at] == code and records[at + 2][1].startswith(prefix):
+                return str(records[at + 2][1])
+        return ""
+
+    async def _result(self, key: str) -> Any:
+        """What a step has given: at hand, or read back from its call."""
+        if key not in self._results:
+            done = next(done for done in self.state.done if done.step.context_key == key)
+            self._results[key] = await self._read(done)
+        return self._results[key]
+
+    async def _read(self, done: DoneStep) -> Any:
+        known = self._setup.known.get(done.step.capability.casefold())
+        call = self._session.state.calls.get(done.call)
+        if known is None or call is None:
+            raise UsageError(f"the result of {quoted(done.step.context_key)} is not in the journal")
+        try:
+            return restored(known.tool, call, self._session.live)
+        except ResultLost:
+            if not known.capability.repeatable:
+                raise
+        results = {item.key: await self._result(item.key) for item in done.step.inputs}
+        return await self._call(known, done.step, results)
+
+    async def _answer(self) -> Any:
+        done = self.state.done
+        return await self._result(done[-1].step.context_key) if done else None
+
+
+def _exact(value: Any) -> bool:
+    try:
+        canonical(value, "value")
+    except UsageError:
+        return False
+    return True
+
+
+def _issues(state: PlanState) -> tuple[Issue, ...]:
+    """What was wrong with the plan before, as the journal has it."""
+    failure = state.failure
+    if failure is None:
+        return ()
+    codes = {f"plan.{code}": code for code in IssueCode}
+    return tuple(
+        Issue(codes[rule], failure.diagnosis.severity, text)
+        for rule, text, _ in failure.diagnosis.evidence
+        if rule in codes
+    )
+
+
+def _misfit(known: Known, unknown: list[str], missing: list[str]) -> str:
+    said = [f"takes no {quoted(name)}" for name in unknown]
+    said += [f"needs {quoted(name)}" for name in missing]
+    names = ", ".join(sorted(known.takes.told)) or "nothing"
+    return f"{quoted(known.capability.name)} {', '.join(said)}; it takes {names}"
+
+
+def _unfit(text: str) -> Diagnosis:
+    return Diagnosis(
+        FailureType.SCHEMA_MISMATCH,
+        cause=Cause.INVALID_ARGUMENTS,
+        severity=Severity.REPLANNING,
+        evidence=(Evidence("plan.step", text),),
+        user_message="A step of the plan could not be begun.",
+        technical_details=text,
+        hint=text,
+        classifier="plan",
+    )
