@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from triage import FailurePolicy, Replan, Retry
 from triage.testing.adapter_contract import (
     Fails,
+    Request,
     Rule,
     Script,
     World,
@@ -38,7 +39,7 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-NAMES = ("langgraph", "pydantic_ai")
+NAMES = ("langgraph", "pydantic_ai", "openai_agents")
 TURNS = 20
 PROMISED = 0.05
 HINT = "Answer with what you have."
@@ -78,8 +79,9 @@ class Turns(World):
     def __init__(self) -> None:
         super().__init__(Script(()))
 
-    def answer(self, protocol: str, body: dict[str, Any]) -> Any:  # noqa: ARG002 - the base class' name
+    def answer(self, protocol: str, body: dict[str, Any]) -> Any:
         """The next look, by how many there have been."""
+        self.requests.append(Request(protocol, {}, ""))  # each has ids of its own
         asked = sum(message.get("role") == "assistant" for message in body["messages"])
         return asks(call("look", what=f"part {asked}")) if asked < TURNS else says("done")
 
@@ -90,7 +92,7 @@ async def look(what: str) -> str:
 
 
 @contextmanager
-def provider() -> Iterator[str]:
+def provider() -> Generator[str]:
     """A provider in another process."""
     command = [sys.executable, "-m", "bench.adapters", "--provider"]
     pipe = subprocess.PIPE

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from langchain.agents import create_agent
@@ -87,7 +87,7 @@ def failures(event: Event) -> None:
 
 
 @contextmanager
-def provider() -> Iterator[tuple[str | None, str]]:
+def provider() -> Generator[tuple[str | None, str]]:
     """OpenAI where there is a key for it, else a provider on this machine; its address and the key."""
     key = os.environ.get("OPENAI_API_KEY")
     if key:

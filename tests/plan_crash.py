@@ -29,9 +29,7 @@ from triage.errors import AlreadyResumed, TriageSuspendedError
 from triage.plan import Orchestrator, Target, feedback  # noqa: F401 - imported before the fork
 from triage.stores import Store, open_store
 
-PLAN = plan(
-    step("bill", "pay", cents=5), FIND, READ, step("bill2", "pay", cents=7), ANSWER
-)  # fmt: skip
+PLAN = plan(step("bill", "pay", cents=5), FIND, READ, step("bill2", "pay", cents=7), ANSWER)
 EFFECTS = {"pay 5": 1, "pay 7": 1}
 
 
@@ -101,7 +99,8 @@ async def check(store: Store, run_id: str, world: Outside, result: Any) -> None:
     assert paid == EFFECTS, world.done()
     state = await state_of(store, run_id)
     assert state.ended is Target.END
-    assert (state.replans, state.total_retries, state.version) == (1, 1, 1), state
+    assert (state.replans, state.version) == (1, 1), state.decisions
+    assert state.total_retries <= 1, state.decisions  # a failure may die with its process
     assert Counter(done.step.context_key for done in state.done) == Counter(
         step.context_key for step in PLAN.steps
     )
@@ -119,6 +118,7 @@ def child(path: str, run_id: str, place: Place, at: int) -> None:
         if at == 0:
             await check(store, run_id, world, result)
             place.note("points", str(fuse.count))
+            place.note("ended", run_id)
         await store.close()
 
     try:
@@ -147,7 +147,7 @@ def one(folder: Path, number: int, first: int, second: int) -> tuple[int, int, s
     forked(path, run_id, place, 0)
     points = max([0, *map(int, place.noted("points"))])
     wrong = "\n".join(place.noted("failed"))
-    return kills, points, wrong or ("" if points else "the last process came to no end")
+    return kills, points, wrong or ("" if place.noted("ended") else "the last process came to no end")
 
 
 def main() -> int:

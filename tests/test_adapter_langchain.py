@@ -183,6 +183,25 @@ async def test_results_of_every_kind_are_given_again_as_they_were(made: Any, kep
         assert results[1] == kept
 
 
+async def test_what_code_gets_from_a_tool_is_the_same_object_again() -> None:
+    results: list[Any] = []
+
+    @tool
+    async def look(what: str) -> Any:
+        """Look."""
+        return {1, 2}
+
+    async def work(task: str) -> str:
+        results.append(await look.ainvoke({"what": "a"}))
+        if len(results) == 1:
+            raise ConnectionError("reset")
+        return "end"
+
+    agent, _ = wrapped(RunnableLambda(work), effects={"look": "once"})
+    assert await agent.run("go") == "end"
+    assert results == [{1, 2}, {1, 2}]
+
+
 async def test_a_tool_of_a_server_says_itself_that_it_only_reads() -> None:
     @tool
     async def look(what: str) -> str:
@@ -279,6 +298,18 @@ async def test_a_stream_is_recorded_when_it_ends_and_given_again_whole(
     found = [(step.llm_output, step.error) for step in steps_of(events)]
     assert found == [(None, "reset"), ("hello", None)]
     assert model.streams == 2
+
+
+async def test_a_streamed_answer_that_is_cut_off_is_no_success() -> None:
+    class Cut(Streaming):
+        def _pieces(self, messages: list[BaseMessage]) -> Iterator[ChatGenerationChunk]:
+            message = AIMessageChunk(content="half", response_metadata={"finish_reason": "length"})
+            yield ChatGenerationChunk(message=message)
+
+    stream = _streams_in_the_loop(Cut(world=World(HELLO)))
+    agent, _ = wrapped(RunnableLambda(stream), triage.Escalate())
+    with pytest.raises(triage.TriageEscalationError, match="SoftFailure"):
+        await agent.run("go")
 
 
 async def test_a_stream_that_is_left_is_asked_again() -> None:

@@ -30,7 +30,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 
 import triage
-from triage import Cause, Escalate, FailureType, Replan, TriageEscalationError
+from triage import Cause, Escalate, FailureType, Replan, Retry, TriageEscalationError
 from triage._plain import plain
 from triage.adapters._langchain_messages import dump_answer, load_answer, repair
 from triage.adapters.base import LOST, SoftFailure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,13 +9,11 @@ from blockbuster import BlockBuster
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware
 from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import StructuredTool, tool
-from langchain_openai import ChatOpenAI
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
-from pydantic import SecretStr
 from support import always
 
 import triage
@@ -26,13 +22,10 @@ from triage.events import Event
 from triage.testing.adapter_contract import (
     Fails,
     Rule,
-    Scenario,
     Script,
     World,
-    adapter_scenarios,
     asks,
     call,
-    check_adapter,
     check_wire,
     says,
 )
@@ -60,7 +53,7 @@ class Course:
     def __init__(self, failures: int = 1) -> None:
         self.did: list[str] = []
         self.events: list[Event] = []
-        self._failures = failures
+        self.failures = failures
 
         @tool
         async def pay(cents: int) -> str:
@@ -77,8 +70,8 @@ class Course:
         self.pay, self.look = pay, look
 
     def fail(self) -> None:
-        self._failures -= 1
-        if self._failures >= 0:
+        self.failures -= 1
+        if self.failures >= 0:
             raise ConnectionError("reset")
 
     def graph(self, *nodes: Any, saver: Any = None) -> Any:
@@ -172,6 +165,42 @@ async def test_what_ran_beside_the_failed_node_does_not_run_again() -> None:
     result = await course.agent(graph).run({"log": []})
     assert sorted(result["log"]) == ["left", "right"]
     assert sorted(course.did) == ["left", "right", "right"]
+
+
+async def test_a_call_beside_the_failed_one_is_not_taken_for_a_later_one() -> None:
+    both = asks(call("charge", cents=300), call("search", query="x"))
+    rules = (Rule(says("done"), "receipt 6"), Rule(CHARGE, "found 17"), Rule(both))
+    tools = {"charge": ("receipt 5", "receipt 6"), "search": (ConnectionError("reset"), "found 17")}
+    world = World(Script(rules, tools=tools))
+    graph = create_agent(Scripted(world=world), tools_of(world), checkpointer=InMemorySaver())
+    result = await triage.wrap(graph, always(Retry()), effects=world.effects).run("go")
+    assert result["messages"][-1].text == "done"
+    assert sorted(world.deeds) == ["charge(300)", "charge(300)", "search(x)", "search(x)"]
+    check_wire(world.requests)
+
+
+async def test_a_run_from_an_older_checkpoint_goes_on_from_its_own() -> None:
+    course = Course(failures=0)
+
+    async def first(state: Log) -> Log:
+        course.did.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: Log) -> Log:
+        course.did.append("second")
+        course.fail()
+        return {"log": ["second"]}
+
+    graph = course.graph(first, second, saver=InMemorySaver())
+    config = {"configurable": {"thread_id": "7"}}
+    agent = course.agent(graph)
+    await agent.run({"log": []}, config=config)
+    history = [snapshot async for snapshot in graph.aget_state_history(config)]
+    before_second = next(one.config for one in history if one.next == ("second",))
+    course.did.clear()
+    course.failures = 1
+    assert await agent.run(None, config=before_second) == {"log": ["first", "second"]}
+    assert course.did == ["second", "second"]
 
 
 async def test_a_thread_keeps_what_it_had_before_the_run() -> None:
@@ -357,28 +386,3 @@ async def test_pieces_are_told_while_the_graph_runs() -> None:
         "go", on_chunk=lambda mode, piece: told.append((mode, None)), stream_mode="messages"
     )
     assert {mode for mode, _ in told} == {"messages"}
-
-
-# The contract without a checkpointer ----------------------------------------------------------------
-
-
-class _Bare:
-    name = "langgraph without a checkpointer"
-    cannot: Mapping[str, str] = {}
-    backends = ("asyncio",)
-
-    def text(self, result: Any) -> str:
-        message = result["messages"][-1]
-        assert isinstance(message, AIMessage)
-        return str(message.text)
-
-    @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
-        model = ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=SecretStr("x"), max_retries=0)
-        tools = [StructuredTool.from_function(coroutine=each) for each in world.tools()]
-        yield triage.wrap(create_agent(model, tools), **options)
-
-
-@pytest.mark.parametrize("scenario", adapter_scenarios, ids=lambda scenario: scenario.__name__)
-async def test_a_graph_without_a_checkpointer_keeps_the_contract(scenario: Scenario) -> None:
-    await check_adapter(_Bare(), scenario)

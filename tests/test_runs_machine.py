@@ -94,9 +94,9 @@ class Known:
             return
 
     def _attempt(self) -> Act:
-        act = self.script[0] if self.script else ("ok", None)
+        act: Act = self.script[0] if self.script else ("ok", None)
         for number in range(PAYMENTS):
-            if act in (("dies", number), ("vanishes", number)):
+            if act[0] in ("dies", "vanishes") and act[1] == number:
                 return self.script.pop(0)
             if self.doubt == number:
                 return "asks", None
@@ -174,10 +174,10 @@ class Machine(RuleBasedStateMachine):
 
         async def works(task: str, *, run: Run) -> list[str]:
             script = self.scripts[task]
-            act = script[0] if script else ("ok", None)
+            act: Act = script[0] if script else ("ok", None)
             found: list[str] = []
             for number in range(PAYMENTS):
-                if act in (("dies", number), ("vanishes", number)):
+                if act[0] in ("dies", "vanishes") and act[1] == number:
                     script.pop(0)
                     self.holding.vanished = act[0] == "vanishes"
                     raise Dead

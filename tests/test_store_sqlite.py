@@ -195,7 +195,8 @@ async def test_a_flipped_bit_is_found_or_changes_no_journal(tmp_path: Path) -> N
                 found += 1
         await store.close()
         for file in files(tmp_path, f"{number}.db*"):
-            file.unlink(missing_ok=True)  # SQLite removes its own when the last statement is collected
+            # SQLite removes its own when the last statement is collected.
+            file.unlink(missing_ok=True)
     assert found > 30
 
 

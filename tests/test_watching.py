@@ -238,6 +238,12 @@ async def test_when_it_is_told_and_stopped_is_counted_in_steps_of_the_loop(
     assert (run.first_hint, run.recorded) == (hint_at, recorded)
 
 
+async def test_none_is_stopped_before_its_fourth_round() -> None:
+    cycle = [call(f"tool_{at}", {"at": at}, "no such row") for at in range(6)]
+    run = await watched(cycle * 10, Watching(None, 1))
+    assert run.recorded == 4 * 6 - 1
+
+
 @pytest.mark.parametrize("field", ["hint_after", "interrupt_after"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True])
 def test_a_wrong_count_is_refused_with_its_field(field: str, value: Any) -> None:

@@ -137,7 +137,9 @@ class Own(Silent):
         return self.answer or Diagnosis(FailureType.GOAL_DRIFT, hint=hint)
 
 
-@pytest.mark.parametrize("classifier", [None, Silent(), HybridClassifier(Silent())], ids=str)
+@pytest.mark.parametrize(
+    "classifier", [None, Silent(), HybridClassifier(Silent())], ids=["none", "silent", "hybrid"]
+)
 async def test_a_classifier_without_detectors_is_helped_by_the_rules(classifier: Any) -> None:
     run = await watched([call()] * 40, classifier=classifier)
     assert [one.response for one in run.noticed] == ["note", "hint", "interrupt"]

@@ -220,8 +220,9 @@ class Agent(Generic[T]):
         action: any action but Suspend, `approve()`, `reject(reason)`, `edit(payload)`, or for a call in
         doubt `happened(result)` or `rerun()`. kwargs: arguments that could not be stored and must be
         given again. With a durable store any process may answer. Raises AlreadyResumed for a token
-        used before, TokenExpired for one used too late; UsageError for one this agent does not know
-        and for an answer that does not fit the question, in which case the token stays good.
+        used before, TokenExpired for one used too late, RunBusy where somebody has died while answering
+        and has a lease left; UsageError for one this agent does not know and for an answer that does not
+        fit the question. After the last three the token stays good.
         """
         from ._resume import resume
 

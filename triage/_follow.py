@@ -65,7 +65,11 @@ async def follow(
         while True:
             finished = over
             while given < session.position:
-                yield session.events[given]
+                try:
+                    yield session.events[given]
+                except GeneratorExit:  # a group would make another error of it
+                    group.cancel_scope.cancel()
+                    return
                 given += 1
             if finished:
                 break

@@ -88,12 +88,15 @@ class Keeper:
         self.over = batch[-1].__class__ in _LAST
         if not going:
             return
-        if sum(map(weight_of, batch)) > HEAVY:
-            # To look through it for secrets takes its time: no event loop should stand still meanwhile.
-            hand_over = partial(self._hand_over, batch, start, heavy=True)
-            threading.Thread(target=hand_over, name="triage-heavy").start()
-        else:
+        if sum(map(weight_of, batch)) <= HEAVY:
             self._hand_over(batch, start)
+            return
+        # To look through it for secrets takes its time: no event loop should stand still meanwhile.
+        hand_over = partial(self._hand_over, batch, start, heavy=True)
+        try:
+            threading.Thread(target=hand_over, name="triage-heavy").start()
+        except RuntimeError:  # the interpreter ends, or has no thread left
+            hand_over()
 
     def _hand_over(self, batch: list[Event], start: int, *, heavy: bool = False) -> None:
         done = partial(self._done, start + len(batch))

@@ -273,8 +273,8 @@ async def suspend(session: Session, context: FailureContext, action: Suspend) ->
     if action.expires_s is not None:
         try:
             expires = await time_of(session.config) + action.expires_s
-        except Exception as error:  # noqa: BLE001 - a store that fails hides no question
-            logger.warning("run %s: its store gives no time: %r", session.run_id, error)
+        except Exception as silent:  # noqa: BLE001 - a store that fails hides no question
+            logger.warning("run %s: its store gives no time: %r", session.run_id, silent)
             expires = session.config.env.time() + action.expires_s
     session.add(
         RunSuspended,

@@ -274,16 +274,7 @@ def outcome(config: Config, events: Sequence[Event]) -> Any:
     assert isinstance(finished, RunFinished)
     run_id, status = finished.run_id, finished.status
     if status == "done":
-        if not finished.exact:
-            raise ResultLost(
-                f"run {run_id} has finished, and its result has no JSON form to be read back from; "
-                "return a value of JSON types, or set result_type",
-                tool=config.name,
-                key=run_id,
-            )
-        if config.checks is not None and config.checks.result_type is not None:
-            return validate_result(config.checks.result_type, finished.result)
-        return finished.result
+        return _result(config, finished)
     kind = _RAISED.get(status)
     if kind is None:
         raise RunOver(
@@ -294,6 +285,25 @@ def outcome(config: Config, events: Sequence[Event]) -> Any:
     error = kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
     error.reporter = report_of
     raise error
+
+
+def _result(config: Config, finished: RunFinished) -> Any:
+    """A recorded result as what it was. Raises ResultLost where the journal does not say that."""
+    if finished.typed and config.returns.type is not Any:
+        try:
+            return config.returns.read(finished.result)
+        except Exception as error:  # noqa: BLE001 - the user's types may raise anything
+            logger.debug("run %s: its result is not what is declared: %s", finished.run_id, error)
+    if not finished.exact:
+        raise ResultLost(
+            f"run {finished.run_id} has finished, and its result cannot be read back from JSON here; "
+            "return a value of JSON types, or set result_type, or annotate what the function returns",
+            tool=config.name,
+            key=finished.run_id,
+        )
+    if config.checks is not None and config.checks.result_type is not None:
+        return validate_result(config.checks.result_type, finished.result)
+    return finished.result
 
 
 async def reopen_all(config: Config, function: Function, concurrency: int) -> list[Recovered]:

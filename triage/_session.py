@@ -293,8 +293,8 @@ class Session:
             self.flushed = end
 
     async def flush_attempt(self) -> None:
-        """`flush` between two attempts, unless nothing need be durable before the end of the run."""
-        if self.config.durability.mode != "exit" or self.keeper is None:
+        """`flush` between two attempts, unless nothing need be kept before the run ends or waits."""
+        if self.keeper is not None and self.config.durability.mode != "exit":
             await self.flush()
 
     async def barrier(self) -> None:

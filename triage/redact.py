@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -36,7 +36,7 @@ _in_force: ContextVar[tuple[Redactor, ...]] = ContextVar("triage_redactors", def
 
 
 @contextmanager
-def redacting(redactor: Redactor) -> Iterator[None]:
+def redacting(redactor: Redactor) -> Generator[None]:
     """While it is entered, `redact` hides what this one finds too; also in tasks that are begun in it."""
     in_force = _in_force.get()
     if redactor in in_force:

@@ -19,6 +19,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool
 
 from triage._plain import plain
+from triage.traces._talk import ending_of
 
 from ._langchain_messages import ANSWER, dump_answer, hinted, load_answer
 from ._langchain_scope import Asking, Scope, active, within
@@ -126,7 +127,6 @@ def _arun(original: Any) -> Any:
         scope = active()
         if scope is None:
             return await original(self, tool_input, *args, **options)
-
         words = scope.using(self, tool_input, options.get("tool_call_id"))
 
         async def do() -> Any:
@@ -146,7 +146,6 @@ def _run(original: Any) -> Any:
         scope = active()
         if scope is None:
             return original(self, tool_input, *args, **options)
-
         words = scope.using(self, tool_input, options.get("tool_call_id"))
 
         def do() -> Any:
@@ -221,6 +220,7 @@ class _Stream:
     def known(self) -> Iterator[AIMessageChunk]:
         """The answer in one piece, where it is known."""
         if self._recording.known is not None:
+            self._ended(self._recording.known)
             message = load_answer(self._recording.known).generations[0].message
             yield _as_piece(message)
 
@@ -228,7 +228,6 @@ class _Stream:
     def passing(self) -> Generator[Callable[[Any], None] | None]:
         """Around the pieces as they come; what keeps each of them, None where the answer is known."""
         if self._recording.known is not None:
-            self._seam.last_error = None
             yield None
             return
         pieces: list[AIMessageChunk] = []
@@ -242,12 +241,18 @@ class _Stream:
             if isinstance(error, Exception):
                 self._seam.last_error = error
             raise
-        self._seam.last_error = None
         whole = pieces[0] if pieces else AIMessageChunk(content="")
         for piece in pieces[1:]:
             whole = whole + piece
-        result = ChatResult(generations=[ChatGeneration(message=whole)])
-        self._recording.done(plain(dump_answer(result)))
+        answer = plain(dump_answer(ChatResult(generations=[ChatGeneration(message=whole)])))
+        self._recording.done(answer)
+        self._ended(answer)
+
+    def _ended(self, answer: Any) -> None:
+        """The seam is told how the last answer ended."""
+        said = ANSWER.read(answer)
+        ending = None if said.calls else ending_of(said.ended)
+        self._seam.last_error, self._seam.ending = None, None if ending is None else ending.message
 
 
 def _as_piece(message: BaseMessage) -> AIMessageChunk:

@@ -88,17 +88,15 @@ ANSWER = Form(dump_answer, load_answer, read_answer)
 # Results of tools -----------------------------------------------------------------------------------
 
 
-def result_form(name: str, call: str | None) -> Form:
-    """How what a tool gave is kept. call: the model's id of the call, None without one."""
+def result_form(name: str, call: str) -> Form:
+    """How what a tool gave for a model's call is kept. call: the model's id of it."""
 
     def load(data: Any) -> Any:
         if _OWN in mapping(data):
             return _serializer().loads_typed(("msgpack", b64decode(data[_OWN])))
         kept = mapping(data).get(_MESSAGE)
         if isinstance(kept, dict):
-            return ToolMessage(tool_call_id=call or "", name=name, **kept)
-        if call is None or not isinstance(data, str | int | float | bool | dict | None):
-            return data
+            return ToolMessage(tool_call_id=call, name=name, **kept)
         return ToolMessage(as_text(data), tool_call_id=call, name=name)
 
     return Form(_dumped_result, load)

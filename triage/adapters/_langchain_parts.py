@@ -88,7 +88,9 @@ def layers_in(root: object) -> Iterator[RetryLayer]:
 def tools_in(root: object) -> dict[str, Any]:
     """The tools that the graph's own nodes run, name to JSON Schema."""
     nodes = [
-        part for part in parts_of(root) if isinstance(getattr(part, "tools_by_name", None), dict)
+        part
+        for part in parts_of(root)
+        if _is_theirs(part) and isinstance(getattr(part, "tools_by_name", None), dict)
     ]
     found: dict[str, BaseTool] = {}
     for node in nodes:

@@ -74,7 +74,7 @@ class Scope:
             "arguments": self._shown(tool, given),
             "id": call or place() or None,
             "effect": _effect_of(tool),
-            "form": result_form(tool.name, call),
+            "form": None if call is None else result_form(tool.name, call),
             "function": getattr(tool, "coroutine", None) or getattr(tool, "func", None),
         }
 

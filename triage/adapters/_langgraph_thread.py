@@ -40,31 +40,39 @@ async def start_of(graph: Any, seam: Seam, given: Any, config: Any) -> Start:
     run = seam.run
     replay = run.replay
     config = dict(config or {})
-    if not has_saver(graph):
-        if replay is not None and replay.kind == "replan":
-            given = _with_turns(given, seam)
-        return Start(given, config)
-    config = _marked(graph, config, run.run_id)
-    if replay is None:
-        return Start(given, config)
-    line = [one async for one in _own(graph, config, run.run_id)]
-    if not line:
-        return Start(given, config)
-    if replay.kind == "replan":
-        # Before the run: the input of the plan that failed is not in it.
-        return Start(_with_turns(given, seam), _at(config, line[-1]))
-    if replay.kind == "rollback":
-        chosen = _before(run, line)
-    else:
-        chosen = line[0] if line[0].next else _last_asking(run, line)
+    if has_saver(graph):
+        config = _marked(graph, config, run.run_id)
+        if replay is not None:
+            found = await _taken_up(graph, seam, given, _latest(config))
+            return Start(given, config) if found is None else found
+    elif replay is not None and replay.kind == "replan":
+        given = _with_turns(given, seam)
+    return Start(given, config)
+
+
+async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) -> Start | None:
+    """Where an attempt goes on in the graph's thread; None where the run has left nothing there."""
+    run = seam.run
+    assert run.replay is not None
+    kind = run.replay.kind
+    newest = await graph.aget_state(config)
+    if not _is_of(newest, run):
+        return None
+    chosen = newest
+    if kind in ("replan", "rollback") or not newest.next:
+        line = [one async for one in _line(graph, config, newest, run)]
+        if kind == "replan":
+            # Before the run: the input of the plan that failed is not in it.
+            return Start(_with_turns(given, seam), _at(config, line[-1]))
+        chosen = _before(run, line) if kind == "rollback" else _last_asking(run, line)
     if "__start__" in chosen.next:
         return Start(given, _at(config, chosen))
-    latest = await graph.aget_state(_at(config, chosen), subgraphs=True)
-    held = frozenset(_results_in(latest))
-    _count(run, held, latest)
-    if chosen is not line[0]:
+    whole = await graph.aget_state(_at(config, chosen), subgraphs=True)
+    held = frozenset(_results_in(whole))
+    _count(run, held, whole)
+    if chosen is not newest:
         return Start(None, _at(config, chosen), held)
-    answers = answer_for(run, latest.interrupts)
+    answers = answer_for(run, whole.interrupts)
     return Start(None if answers is None else Command(resume=answers), config, held)
 
 
@@ -86,10 +94,20 @@ def _at(config: dict[str, Any], snapshot: Any) -> dict[str, Any]:
     return {**config, "configurable": place}
 
 
-async def _own(graph: Any, config: dict[str, Any], run_id: str) -> AsyncIterator[Any]:
+def _latest(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without the checkpoint that the first attempt began at."""
+    place = {key: value for key, value in config["configurable"].items() if key != "checkpoint_id"}
+    return {**config, "configurable": place}
+
+
+def _is_of(snapshot: Any, run: Run) -> bool:
+    return bool((snapshot.metadata or {}).get(RUN) == run.run_id)
+
+
+async def _line(graph: Any, config: Any, newest: Any, run: Run) -> AsyncIterator[Any]:
     """The run's checkpoints from the newest to the first, each one's parent after it."""
-    snapshot = await graph.aget_state(config)
-    while (snapshot.metadata or {}).get(RUN) == run_id:
+    snapshot = newest
+    while _is_of(snapshot, run):
         yield snapshot
         if snapshot.parent_config is None:
             return
@@ -131,7 +149,7 @@ def _steps(run: Run) -> list[Step]:
 
 
 def _place_of(step: Step) -> str:
-    """Where in the graph a step was made, as `_langchain_hooks.place` says it; empty: not known."""
+    """Where in the graph a step was made, as `_langchain_scope.place` says it; empty: not known."""
     metadata = step.metadata or {}
     if step.action == MODEL:
         name = str(metadata.get("call", "")).rsplit(":", 2)[0]

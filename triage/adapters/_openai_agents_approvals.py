@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agents import RunState, ToolApprovalItem
@@ -42,23 +42,25 @@ def decide(
             ask_person(run, Question(key, _name(item), effect, given, text, doubt=False))
 
 
-def refused(run: Run) -> Mapping[str, str]:
-    """What the model is told of the calls that were asked about and not approved, by their digests."""
+def refused(run: Run) -> Callable[[str], str | None]:
+    """What the model is told of a call, by its id, that was asked about and not approved."""
     journal = run.session.state
-    asked = [
-        event.subject
+    asked = {
+        event.subject.rsplit(":", 2)[1]
         for event in run.session.events
-        if isinstance(event, ApprovalAsked) and event.kind == "call"
-    ]
-    return {
-        key.rsplit(":", 2)[1]: DEFAULT_APPROVAL_REJECTION_MESSAGE
-        for key in asked
-        if key not in journal.approved and key not in journal.calls
+        if isinstance(event, ApprovalAsked)
+        and event.kind == "call"
+        and event.subject not in journal.approved
+        and event.subject not in journal.calls
     }
 
+    def told(call: str) -> str | None:
+        return DEFAULT_APPROVAL_REJECTION_MESSAGE if _digest(run, call) in asked else None
 
-def digest_of(run: Run, call: str) -> str:
-    """How a question is known that is about the call with this id."""
+    return told
+
+
+def _digest(run: Run, call: str) -> str:
     return digest(run.run_id, f"approval {call}")
 
 
@@ -69,4 +71,4 @@ def _name(item: ToolApprovalItem) -> str:
 def _key(run: Run, item: ToolApprovalItem) -> str:
     raw: Any = item.raw_item
     call = item.call_id or (raw.get("id") if isinstance(raw, dict) else raw.id)
-    return f"{_name(item)}:{digest_of(run, str(call))}:1"
+    return f"{_name(item)}:{_digest(run, str(call))}:1"

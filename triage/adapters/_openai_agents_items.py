@@ -8,10 +8,11 @@ from typing import Any
 
 from agents import ItemHelpers, ModelResponse
 from agents.tool import default_tool_error_function
-from agents.usage import deserialize_usage, serialize_usage
+from agents.usage import Usage, deserialize_usage, serialize_usage
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
+from triage._plain import plain
 from triage.traces._values import listed, mapping
 
 from ._carried import Turn
@@ -46,10 +47,11 @@ class Kept:
     def _dumped(self, answer: ModelResponse) -> Any:
         data: dict[str, Any] = {
             "output": [_item(item) for item in answer.output],
-            "usage": serialize_usage(answer.usage),
+            "usage": _usage(answer.usage),
             "response_id": answer.response_id,
-            "request_id": answer.request_id,
         }
+        if answer.request_id is not None:
+            data["request_id"] = answer.request_id
         handed = self._handed(answer.output)
         if handed:
             data["handed"] = dict(handed)
@@ -68,6 +70,22 @@ def _item(item: Any) -> Any:
     return item.model_dump(mode="json", exclude_unset=True) if isinstance(item, BaseModel) else item
 
 
+def _usage(used: Usage) -> dict[str, Any]:
+    """Counts and what they are made of, as far as it is more than nothing."""
+    kept = {name: getattr(used, name) for name in _COUNTS}
+    for name in _DETAILS:
+        details = getattr(used, name)
+        if any(vars(details).values()):
+            kept[name] = details.model_dump()
+    if len(used.request_usage_entries) > 1:
+        kept["request_usage_entries"] = serialize_usage(used)["request_usage_entries"]
+    return kept
+
+
+_COUNTS = ("requests", "input_tokens", "output_tokens", "total_tokens")
+_DETAILS = ("input_tokens_details", "output_tokens_details")
+
+
 def load(data: Any) -> ModelResponse:
     """An answer that was kept."""
     return ModelResponse(
@@ -81,17 +99,20 @@ def load(data: Any) -> ModelResponse:
 def response_of(data: Any) -> Response:
     """An answer that was kept, as OpenAI's client gives it."""
     used = data["usage"]
-    details = {
-        name: (listed(used.get(name)) or [{}])[0]
-        for name in ("input_tokens_details", "output_tokens_details")
-    }
     return Response.construct(
         id=data.get("response_id") or "",
         object="response",
         status="completed",
         output=data["output"],
-        usage={**used, **details},
+        usage={**dict.fromkeys(_DETAILS, {}), **used},
     )
+
+
+def whole(response: Response) -> ModelResponse:
+    """The answer that a stream ended with."""
+    used = response.usage
+    usage = Usage() if used is None else deserialize_usage({"requests": 1, **used.model_dump()})
+    return ModelResponse(output=response.output, usage=usage, response_id=response.id)
 
 
 # Results of a tool --------------------------------------------------------------------------------
@@ -109,6 +130,15 @@ def _dump_result(value: Any) -> Any:
 RESULT = Form(_dump_result)
 
 # Requests -------------------------------------------------------------------------------------------
+
+
+def request_of(*parts: Any) -> str:
+    """What decides an answer, as a text."""
+    return json.dumps(parts, sort_keys=True, default=_written)
+
+
+def _written(value: Any) -> Any:
+    return plain(as_data(value))
 
 
 def repaired(items: str | list[Any]) -> str | list[Any]:

@@ -33,6 +33,7 @@ KNOWN: tuple[Known, ...] = (
     Known(".langgraph", "LangGraphAdapter", ("langgraph.pregel.main.Pregel",)),
     Known(".langchain", "LangChainAdapter", ("langchain_core.runnables.base.Runnable",)),
     Known(".pydantic_ai", "PydanticAIAdapter", ("pydantic_ai.agent.abstract.AbstractAgent",)),
+    Known(".openai_agents", "OpenAIAgentsAdapter", ("agents.agent.Agent",)),
 )
 """The adapters there are; each module is imported when one of its objects is wrapped."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .desk import IncidentDesk
     from .lifecycle import Lifecycle
     from .sinks import FileSink, LogSink, NotDelivered, WebhookSink, signature_fits
+    from .supervisor import Health, Supervisor
 
 _HOMES = {
     "_errors": ("IncidentBusy", "IncidentClosed", "IncidentError", "UnknownIncident"),
@@ -37,12 +38,14 @@ _HOMES = {
     "desk": ("IncidentDesk",),
     "lifecycle": ("Lifecycle",),
     "sinks": ("FileSink", "LogSink", "NotDelivered", "WebhookSink", "signature_fits"),
+    "supervisor": ("Health", "Supervisor"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AgentRecord",
     "FileSink",
+    "Health",
     "Hooks",
     "Incident",
     "IncidentBusy",
@@ -59,6 +62,7 @@ __all__ = [
     "RecoveryStrategy",
     "Retries",
     "Status",
+    "Supervisor",
     "TaskRecord",
     "Threshold",
     "UnknownIncident",

@@ -15,8 +15,6 @@ from ._model import RECOVERY_ACTION, Incident, Recovery, RecoveryStrategy, Statu
 from ._seeing import Rules, errors_in_window, title_of
 from ._settings import Hooks
 
-LEASE_MARGIN_S = 30.0
-"""Seconds a lease lasts beyond its hook's deadline."""
 DUE = 500
 """Incidents one round looks at."""
 _HELD = (Status.ESCALATED, Status.ACKNOWLEDGED)
@@ -43,12 +41,22 @@ class Begun(NamedTuple):
 
 
 class HookOutcome(NamedTuple):
-    """How a hook ended. doubt: nobody knows whether it did its work. error: why it failed."""
+    """How a hook ended.
+
+    error: why it failed. doubt: nobody knows whether it did its work. final: to try again is of no use.
+    stopped: its desk was, in the middle of it or before.
+    """
 
     ok: bool
     new_agent_id: str | None = None
     error: str = ""
     doubt: bool = False
+    final: bool = False
+    stopped: bool = False
+
+
+STOPPED = HookOutcome(ok=False, error="the desk was stopped before it", stopped=True)
+CUT_OFF = HookOutcome(ok=False, error="the desk was stopped during it", doubt=True, stopped=True)
 
 
 def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
@@ -78,7 +86,7 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
         return Begun(after, plan, None, told, order.strategy is not None)
     after = claimed(
         incident, db.now, plan.strategy, owner=rules.owner, stamp=order.stamp,
-        lease_s=order.hooks.deadline_s + LEASE_MARGIN_S,
+        lease_s=order.hooks.lease_s,
     )._replace(recovery_action=action_of(plan.strategy))  # fmt: skip
     after = rows.save(db, incident, after)
     rows.log(
@@ -156,7 +164,9 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
         return _recovered(db, rules, begun, incident, outcome)
     if outcome.doubt and hooks.on_in_doubt == "escalate":
         reason = f"{outcome.error}; whether it has happened is not known"
-    elif begun.by_person:
+    elif outcome.stopped:
+        return _given_back(db, rules, incident)
+    elif begun.by_person or outcome.final:
         reason = f"{begun.plan.strategy} failed: {outcome.error}"
     elif incident.attempt >= incident.max_retries:
         reason = f"{incident.attempt} of {incident.max_retries} retries failed, the last: {outcome.error}"
@@ -167,6 +177,30 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
         rows.log(db, "postponed", rules.owner, f"tried again in {delay:g} s", after)
         return after
     return escalate(db, rules, incident, None, reason, rules.owner)[0]
+
+
+def _given_back(db: Db, rules: Rules, incident: Incident) -> Incident:
+    """For the next desk, at once; an attempt that a stop has cut off is none."""
+    after = moved(
+        incident, "postpone", db.now, next_attempt_at=db.now, attempt=incident.attempt - 1
+    )
+    after = rows.save(db, incident, after)
+    rows.log(db, "given back", rules.owner, "the desk was stopped", after)
+    return after
+
+
+def renew(db: Db, begun: Begun, lease_s: float) -> bool:
+    """Keep a recovery for as long again; False where it is somebody else's by now."""
+    changed = db.run(
+        "UPDATE incidents SET lease_until = :until "
+        "WHERE id = :id AND stamp = :stamp AND status = 'recovering'",
+        {
+            "until": db.now + lease_s,
+            "id": begun.incident.id,
+            "stamp": begun.incident.stamp,
+        },
+    )
+    return changed == 1
 
 
 def _recovered(

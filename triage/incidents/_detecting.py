@@ -89,7 +89,11 @@ class Detecting:
             events = await self._store.read(run.run_id, after=max(-1, run.events - TAIL))
         except StoreError as error:
             logger.warning("incidents: the journal of run %s cannot be read: %s", run.run_id, error)
-        now = await self._lanes.read(lambda db: db.now) if run.word in ("lost", "waits") else 0.0
+        now = (
+            await self._lanes.read(lambda db: db.now)
+            if run.word in ("lost", "left", "waits")
+            else 0.0
+        )
         return of_journal(run, events, now)
 
 

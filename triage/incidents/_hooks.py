@@ -12,6 +12,7 @@ import anyio
 from triage.errors import TriageSuspendedError, UsageError
 from triage.observers import logger
 from triage.redact import redact
+from triage.stores._owners import OPEN
 
 from ._acting import HookOutcome
 from ._model import Recovery
@@ -57,8 +58,13 @@ async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOut
             return HookOutcome(ok=False, error=f"the hook hung for {deadline_s:g} s", doubt=True)
         return HookOutcome(ok=False, error=said(error))
     except Exception as error:  # noqa: BLE001 - whatever it raises is the attempt's outcome
-        logger.warning("incident %s: the hook failed", recovery.incident.error_id, exc_info=True)
-        return HookOutcome(ok=False, error=said(error))
+        # It says itself that it was asked for what it cannot do; to ask again is of no use.
+        final = isinstance(error, UsageError)
+        if not final:
+            logger.warning(
+                "incident %s: the hook failed", recovery.incident.error_id, exc_info=True
+            )
+        return HookOutcome(ok=False, error=said(error), final=final)
     if answer is None or answer is True:
         return HookOutcome(ok=True)
     if answer is False:
@@ -81,8 +87,10 @@ def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
 
     agents: those whose runs the store holds, told apart by their names. group: a task group the run goes
     on in, after the hook has returned; without one the hook returns when the run has ended, so its
-    deadline must be longer than a run. A dead letter is taken over by force. A run that waits for an
-    answer again counts as recovered.
+    deadline must be longer than a run. A run that has found an owner meanwhile is left to that one. A
+    dead letter is taken over by force. A run that waits for an answer again counts as recovered. What is
+    of no use to try again (a run of another agent, one that has ended) raises UsageError, and a person
+    is asked at once.
 
     Raises UsageError for what is no agent, and for two of one name.
     """
@@ -103,6 +111,8 @@ def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
             raise UsageError(
                 f"{incident.error_id} is of no run of {names}, but of {incident.agent_type or 'no agent'}"
             )
+        if await _is_seen_to(chosen, incident.run_id):
+            return None
         force = incident.cause == "dead_letter"
         going_on = partial(_going_on, chosen, incident.run_id, force=force)
         if group is None:
@@ -112,6 +122,18 @@ def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
         return None
 
     return recover_run
+
+
+async def _is_seen_to(agent: Agent[Any], run_id: str) -> bool:
+    """Whether a run is done, or has an owner that lives. Raises UsageError for one that has failed."""
+    store = agent.store
+    info = await store.info(run_id)
+    if info is None:
+        raise UsageError(f"the store of {agent.name} knows no run {run_id}")
+    if info.status not in (*OPEN, "done"):
+        raise UsageError(f"run {run_id} has ended as {info.status}; start a new one in its place")
+    alive = info.lease_until is not None and info.lease_until > await store.now()
+    return info.status == "done" or alive
 
 
 async def _going_on(agent: Agent[Any], run_id: str, *, force: bool, quiet: bool) -> None:

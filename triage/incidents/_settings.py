@@ -29,9 +29,10 @@ class Hooks:
     restart, retry, increase_timeout, wait_and_retry, clear_cache, fallback, custom: as the strategies
     are named. Without a hook of their own, retry, increase_timeout and wait_and_retry call restart.
     deadline_s: seconds, 300 by default, after which a hook counts as hung: an async one is cancelled, a
-    sync one is left to its thread. on_in_doubt: what is done where nobody knows whether a recovery
-    happened, as its hook hung or its desk died: `"escalate"` (default) or `"rerun"`, for hooks that may
-    be repeated.
+    sync one is left to its thread. lease_s: seconds, 60 by default, after which another desk takes up
+    what one that fell silent was recovering; renewed while a hook runs. on_in_doubt: what is done where
+    nobody knows whether a recovery happened, as its hook hung, or its desk died or was stopped:
+    `"escalate"` (default) or `"rerun"`, for hooks that may be repeated.
 
     Raises UsageError, which names the field.
     """
@@ -44,6 +45,7 @@ class Hooks:
     fallback: Hook | None = None
     custom: Hook | None = None
     deadline_s: float = 300.0
+    lease_s: float = 60.0
     on_in_doubt: Literal["escalate", "rerun"] = "escalate"
 
     def __post_init__(self) -> None:
@@ -52,6 +54,7 @@ class Hooks:
             if hook is not None and not callable(hook):
                 raise misuse(f"Hooks.{strategy}", hook, "a function of one argument, or None")
         check_number("Hooks.deadline_s", self.deadline_s, "seconds", above=True)
+        check_number("Hooks.lease_s", self.lease_s, "seconds", above=True)
         check_word("Hooks.on_in_doubt", self.on_in_doubt, ("escalate", "rerun"))
 
     def of(self, strategy: RecoveryStrategy) -> Hook | None:
@@ -129,7 +132,8 @@ class Retries:
 class Watch:
     """What counts as a failure although nobody said so.
 
-    lease_lost_s: seconds, 60 by default, since a run's lease has ended and nobody took it over.
+    lease_lost_s: seconds, 60 by default, since a run's lease has ended, or it was given back, and nobody
+    took it over.
     suspended_s: seconds a run may wait for an answer, 86,400 by default; None for ever. runs: False reads
     no runs at all, for stores whose agents look after themselves.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from triage.diagnosis import Diagnosis
 from triage.events import AttemptFailed, Event, RunFinished, RunSuspended
 from triage.stores import RunInfo
 from triage.stores._rows import from_column
+from triage.taxonomy import Cause, FailureType, Severity
 
 from ._cycles import cycles
 from ._db import Db
@@ -19,6 +21,7 @@ OVERLAP_S = 300.0
 """How far behind the last look a source is read again, for rows that were committed late."""
 FAILED = ("escalated", "aborted", "fatal", "error")
 """How a run may end that operations must see."""
+_LEFT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.PROCESS_DIED, severity=Severity.RETRIABLE)
 TAIL = 12
 """Events at the end of a journal that are read to learn why."""
 
@@ -51,6 +54,7 @@ def run_queries() -> tuple[Query, ...]:
         ("ended", "epoch", f"finished > :since AND status || '' IN ({ends})", "finished"),
         ("dead", "epoch", "status = 'dead_letter'", "id"),
         ("lost", "epoch", "status = 'running' AND lease_until < :lost", "id"),
+        ("left", "events", "status = 'running' AND lease_until IS NULL AND updated < :lost", "id"),
         ("waits", "events", "status = 'suspended' AND updated < :waiting", "id"),
     )
     found: list[Query] = []
@@ -203,6 +207,11 @@ def _said_by(run: FoundRun, events: list[Event], now: float) -> tuple[str, Any]:
     if run.word == "lost":
         silent = 0.0 if run.lease_until is None else now - run.lease_until
         return f"Process died: run {run.run_id} lost its owner's lease {silent:.0f} s ago", None
+    if run.word == "left":
+        text = (
+            f"Run {run.run_id} was given back {now - run.at:.0f} s ago, and nobody goes on with it"
+        )
+        return text, _LEFT
     if run.word == "dead":
         return f"Run {run.run_id} is a dead letter: too many processes died with it", "dead_letter"
     asked = next((event for event in reversed(events) if isinstance(event, RunSuspended)), None)

@@ -6,13 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import anyio
-
 from triage._env import SYSTEM, Environment
 from triage._options import check_count, check_word, misuse
 from triage.classifiers import Classifier
-from triage.errors import StoreError
-from triage.observers import logger
 from triage.redact import Redactor
 from triage.stores import Store, open_store
 
@@ -21,12 +17,10 @@ from . import _json as answers
 from . import _outbox as outbox
 from . import _rows as rows
 from ._asking import invoke
-from ._detecting import Detecting
-from ._errors import IncidentError
-from ._hooks import call, run_hook, said
 from ._lanes import lanes_of
 from ._model import CLOSED, Incident, LogEntry, Message, RecoveryStrategy, Status
 from ._reporting import Reporting
+from ._rounds import ELSE, Rounds
 from ._seeing import Judge, Rules
 from ._settings import Hooks, NotificationPolicy, Retries, Threshold, Watch, expect
 from ._texts import check_id, number_of
@@ -34,11 +28,9 @@ from .lifecycle import Lifecycle
 from .sinks import LogSink, Sink
 
 OUTCOMES = tuple(sorted(str(status) for status in CLOSED))
-ELSE = "*"
-"""The sink of roles that have none of their own."""
 
 
-class IncidentDesk(Detecting, Reporting):
+class IncidentDesk(Rounds, Reporting):
     """Detects, handles, recovers and escalates failures, in the database of a store's runs.
 
     store: as an agent's: text, or a store in SQLite or Postgres; None and a memory store keep incidents
@@ -211,90 +203,11 @@ class IncidentDesk(Detecting, Reporting):
         """What there is, in numbers: incidents by status and severity, messages, agents."""
         return await self._lanes.read(outbox.counts)
 
-    # Rounds ---------------------------------------------------------------------------------------
-
-    async def tick(self, *, limit: int = 1000, at_once: int = 10) -> dict[str, int]:
-        """One round: detect, handle what is due, tell the next role of what nobody heard, deliver.
-
-        limit: failures and messages taken up at most. at_once: hooks that may run at the same time.
-        How many of each; what a single incident raises is logged and counted under `failed`.
-        """
-        check_count("limit", limit, 1)
-        check_count("at_once", at_once, 1)
-        seen = await self.look(limit=limit)
-        numbers = await self._lanes.read(lambda db: acting.due(db, limit))
-        counted = {"detected": seen, "handled": 0, "failed": 0}
-        limiter = anyio.CapacityLimiter(at_once)
-        async with anyio.create_task_group() as group:
-            for number in numbers:
-                group.start_soon(self._one_due, number, limiter, counted)
-        unheard = await self._lanes.write(lambda db: acting.remind(db, self._rules))
-        return {**counted, "unheard": unheard, "delivered": await self.deliver(limit=limit)}
-
-    async def _one_due(
-        self, number: int, limiter: anyio.CapacityLimiter, counted: dict[str, int]
-    ) -> None:
-        async with limiter:
-            try:
-                _, outcome = await self._carried_out(number, None, None)
-            except IncidentError:
-                return  # another desk was faster
-            except StoreError as error:
-                # One error for the whole round comes from what it does next, if the store is gone.
-                logger.warning("incidents: err-%03d could not be handled: %s", number, error)
-                counted["failed"] += 1
-                return
-            counted["handled" if outcome is None or outcome.ok else "failed"] += 1
-
-    async def deliver(self, *, limit: int = 1000) -> int:
-        """Give the messages that are due to their sinks; how many were taken. A sink never raises here."""
-        check_count("limit", limit, 1)
-        taken = await self._lanes.write(lambda db: outbox.take(db, self._rules, limit))
-        ended: list[outbox.Delivery] = []
-        limiter = anyio.CapacityLimiter(10)
-        async with anyio.create_task_group() as group:
-            for message in taken:
-                group.start_soon(self._one_message, message, limiter, ended)
-        if not ended:
-            return 0
-        return await self._lanes.write(
-            lambda db: outbox.settle(db, self._rules, self._judge, ended)
-        )
-
-    async def _one_message(
-        self, message: Message, limiter: anyio.CapacityLimiter, ended: list[outbox.Delivery]
-    ) -> None:
-        sink = self._sinks.get(message.role, self._sinks[ELSE])
-        async with limiter:
-            try:
-                await call(sink, message, outbox.DEADLINE_S)
-            except Exception as error:  # noqa: BLE001 - it is written down, and is an incident of its own
-                ended.append(outbox.Delivery(message, said(error)))
-            else:
-                ended.append(outbox.Delivery(message, None))
-
     async def close(self) -> None:
         """Let go of connections and threads; a desk that is used again opens again."""
         await self._lanes.close()
 
     # Inside ---------------------------------------------------------------------------------------
-
-    async def _carried_out(
-        self, number: int, strategy: RecoveryStrategy | None, by: str | None
-    ) -> tuple[acting.Begun, acting.HookOutcome | None]:
-        """Begin, run the hook where there is one to run, and write down how it ended."""
-        who = None if by is None else check_id("by", by)
-        order = acting.Order(self._env.new_token(), self._hooks, strategy, who)
-        begun = await self._lanes.write(lambda db: acting.begin(db, self._rules, order, number))
-        if begun.recovery is None:
-            return begun, None
-        hook = self._hooks.of(begun.plan.strategy)
-        assert hook is not None
-        outcome = await run_hook(hook, begun.recovery, self._hooks.deadline_s)
-        await self._lanes.write(
-            lambda db: acting.finish(db, self._rules, self._hooks, begun, outcome)
-        )
-        return begun, outcome
 
     async def _now(self) -> float:
         return await self._lanes.read(lambda db: db.now)

@@ -11,12 +11,12 @@ from triage._options import check_number, check_word, misuse
 from triage.actions import Retry
 from triage.answers import Approved, Edited, Rejected
 from triage.errors import TokenExpired, UnknownRun, UsageError
-from triage.events import Event
+from triage.events import ApprovalAsked, Event
 from triage.redact import Redactor
 
 from ._approval import ApprovalAnswer, ApprovalMode, ApprovalRequest, Evaluator, mismatch
 from ._plan import ExecutionPlan, content_hash
-from ._state import PlanState, fold_plan
+from ._state import fold_plan
 
 if TYPE_CHECKING:
     from triage.stores.base import Store
@@ -115,14 +115,11 @@ def carried(request: ApprovalRequest, answer: ApprovalAnswer, now: float) -> Ret
     return Retry(inject={ANSWER: data})
 
 
-def told(state: PlanState, data: Any) -> tuple[ApprovalAnswer | None, str]:
+def told(asked: ApprovalAsked, data: Any) -> tuple[ApprovalAnswer | None, str]:
     """The answer an attempt was told of, if it counts for what is asked; else why it does not."""
-    asked = state.asked
-    if asked is None:
-        return None, "nothing is asked any more"
     fields = {name: data.get(name) for name in ApprovalAnswer._fields}
     answer = ApprovalAnswer(**fields)
-    request = ApprovalRequest(answer.id, state.run_id, asked.kind, asked.subject)
+    request = ApprovalRequest(answer.id, asked.run_id, asked.kind, asked.subject)
     why = mismatch(request, answer, now=0.0)
     if why is None and answer.decision == "edited" and content_hash(answer.payload) != data["hash"]:
         why = "the plan held a secret, which no store keeps; give it to resume() in the process that runs it"

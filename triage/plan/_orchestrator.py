@@ -157,7 +157,7 @@ class Orchestrator:
         given = _given(background, development=development)
         ended: TriageError | None = None
         try:
-            async with aclosing(_closable(self._agent.events(task, **given))) as events:
+            async with aclosing(self._agent.events(task, **given)) as events:  # type: ignore[type-var] # it is a generator
                 async for event in events:
                     found = narrator.tell(event)
                     if found is not None:
@@ -273,10 +273,6 @@ def _own_error(ended: TriageError, *, development: bool) -> Exception:
 def _given(background: Any, *, development: bool) -> dict[str, Any]:
     given: dict[str, Any] = {} if background is None else {"background": background}
     return {**given, "development": True} if development else given
-
-
-def _closable(events: AsyncIterator[Any]) -> Any:
-    return events
 
 
 def _answering(registry: Registry, responder: Callable[..., Any] | None) -> Registry:

@@ -19,7 +19,8 @@ class PlanRequest(NamedTuple):
     task: as given to the run. capabilities: those a plan may use, as `Registry.manifest` tells them.
     results: what is there already, key to type. feedback: what must not be repeated, what is done, and
     what was wrong before; empty the first time. version: of the plan that is to be made, from 1. steps:
-    the most it may have. background: what the run was given beside the task.
+    the most it may have. background: what the run was given beside the task. entry: how much the run has
+    entered so far; each request has its own, and a process that goes on after another the same.
     """
 
     task: Any
@@ -29,6 +30,7 @@ class PlanRequest(NamedTuple):
     version: int = 1
     steps: int = 50
     background: Any = None
+    entry: int = 0
 
 
 class SelectionRequest(NamedTuple):
@@ -53,7 +55,10 @@ Selector: TypeAlias = Callable[[SelectionRequest], Iterable[str] | Awaitable[Ite
 
 
 def asked(field: str, function: Any, name: str) -> Tool:
-    """A planner or a selector as a recorded call, matched by its position. Raises UsageError for none."""
+    """A planner or a selector as a recorded call. Raises UsageError for none.
+
+    By position, so that a task without an exact form will do; what is asked makes each call another.
+    """
     if isinstance(function, type) or not callable(function):
         raise misuse(field, function, "a function of the request, async or not")
     called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async

@@ -91,7 +91,6 @@ class Room:
         self._development = development
         self._results: dict[str, Any] = {}
         self._needs: tuple[object, ApprovalRequest | None] | None = None
-        self._entered = False
         self.state = fold_plan(self._session.events)
 
     async def go(self, answer: Any) -> Any:
@@ -130,7 +129,9 @@ class Room:
         """Take in what a person has said since the last attempt."""
         state = self.state
         if answer is not None:
-            given, why = told(state, answer)
+            if state.asked is None:
+                return  # it was taken in, and then the process ended
+            given, why = told(state.asked, answer)
             if given is None:
                 logger.warning("run %s: an answer does not count: %s", state.run_id, why)
             else:
@@ -176,8 +177,8 @@ class Room:
             elapsed_s=env.monotonic() - session.started,
             approval=self._wanted(),
         )
-        self._entered = state.at is decision.target and not state.pending
-        if not self._entered and state.ended is None:
+        entered = state.at is decision.target and not state.pending
+        if not entered and state.ended is None:
             self._add(PlanRouted, *decision[:5])
             if decision.delay_s:
                 await env.sleep(decision.delay_s)
@@ -266,14 +267,15 @@ class Room:
             state.version + 1,
             self._setup.limits.steps,
             self._background,
+            state.entries,
         )
         answer = await self._consult(self._setup.planner, request, Target.PLANNER)
         self._adopt(self._checked(answer), Target.PLANNER)
 
     async def _consult(self, tool: Tool, request: Any, target: Target) -> Any:
         """Ask the planner or the selector; once more only if this has been entered once more."""
-        if not self._entered and self._run.replay is not None:
-            tally(self._run).leave()
+        if self._run.replay is not None:
+            tally(self._run).leave()  # known by what is asked: an earlier answer is to another question
         try:
             return await _drive(self._run, tool, (request,), {})
         except Exception as error:

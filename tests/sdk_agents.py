@@ -1,0 +1,108 @@
+"""What the tests of the OpenAI Agents SDK share: scripted models, tools that are counted, what was recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import agents
+from agents.testing import ScriptedModel, assistant_message, function_call
+from agents.usage import Usage
+from support import always
+
+import triage
+from triage import Agent, Prices, Retry, Step
+from triage._capture import capture
+from triage.events import Event, StepRecorded
+
+agents.set_tracing_disabled(disabled=True)
+
+# The first exception that is read looks where packages are installed, and the first tokens are priced
+# by a list that is read from a file, which no test's loop may do.
+capture(triage.UsageError())
+Prices()
+
+
+class Refused(Exception):
+    """What a client raises where its provider answers with an error."""
+
+    def __init__(self, status: int = 503, message: str = "Overloaded") -> None:
+        super().__init__(message)
+        self.status_code = status
+
+
+def calls(*names: str, **arguments: Any) -> list[Any]:
+    """A model's turn that asks for tools: each by its name and the id of the call, `charge 1`."""
+    asked = [name.split() for name in names]
+    return [function_call(name, arguments, call_id=f"call_{id_}") for name, id_ in asked]
+
+
+def says(text: str) -> list[Any]:
+    """A model's turn of words."""
+    return [assistant_message(text)]
+
+
+def model(*steps: Any) -> ScriptedModel:
+    """A model that follows a script."""
+    used = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
+    return ScriptedModel(steps, default_usage=used)
+
+
+class Desk:
+    """A clerk with two tools, the model it asks, and all that happened."""
+
+    def __init__(self, *steps: Any, **options: Any) -> None:
+        self.model = model(*steps)
+        self.did: list[str] = []
+        self.events: list[Event] = []
+        self.raises: list[Exception] = []
+        extra = options.pop("tools", [])
+        self.clerk: agents.Agent[Any] = agents.Agent(
+            name="clerk",
+            model=self.model,
+            tools=[agents.function_tool(self.charge), agents.function_tool(self.look), *extra],
+            **options,
+        )
+
+    async def charge(self, cents: int) -> str:
+        """Charge the card."""
+        self.did.append(f"charge {cents}")
+        self._fail()
+        return f"receipt {cents}"
+
+    async def look(self, what: str) -> str:
+        """Look something up."""
+        self.did.append(f"look {what}")
+        self._fail()
+        return f"saw {what}"
+
+    def _fail(self) -> None:
+        if self.raises:
+            raise self.raises.pop(0)
+
+    def agent(self, action: Any = None, **options: Any) -> Agent[Any]:
+        """The clerk, wrapped."""
+        effects = {"charge": "once", "look": "read", **options.pop("effects", {})}
+        policy = always(Retry() if action is None else action)
+        observers = [self.events.append]
+        return triage.wrap(self.clerk, policy, effects=effects, observers=observers, **options)
+
+    @property
+    def steps(self) -> list[Step]:
+        """What was recorded, reused calls left out."""
+        return steps_of(self.events)
+
+    def asked(self, at: int = -1) -> list[Any]:
+        """The input of a request."""
+        given = self.model.calls[at].input
+        return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+
+
+def steps_of(events: list[Event]) -> list[Step]:
+    """What was recorded, reused calls left out."""
+    steps = [event.step for event in events if isinstance(event, StepRecorded)]
+    return [step for step in steps if not (step.metadata or {}).get("replayed")]
+
+
+def told(items: list[Any]) -> list[str]:
+    """What stands in input: outputs of tools, and words."""
+    return [str(item.get("output") or item.get("content") or item.get("name")) for item in items]

@@ -1,0 +1,54 @@
+"""A graph without a checkpointer keeps the contract, too: it starts over, and the journal answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from blockbuster import BlockBuster
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
+from langchain_core.tools import StructuredTool
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+import triage
+from triage import Agent
+from triage.testing.adapter_contract import Scenario, World, adapter_scenarios, check_adapter
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def theirs_may_block(never_blocked: BlockBuster) -> None:
+    """Frameworks look at files and clocks in the event loop; that is theirs."""
+    never_blocked.deactivate()
+
+
+class _Bare:
+    name = "langgraph without a checkpointer"
+    cannot: Mapping[str, str] = {}
+    backends = ("asyncio",)
+
+    def text(self, result: Any) -> str:
+        message = result["messages"][-1]
+        assert isinstance(message, AIMessage)
+        return str(message.text)
+
+    @asynccontextmanager
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+        model = ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=SecretStr("x"), max_retries=0)
+        tools = [StructuredTool.from_function(coroutine=each) for each in world.tools()]
+        yield triage.wrap(create_agent(model, tools), **options)
+
+
+@pytest.mark.parametrize("scenario", adapter_scenarios, ids=lambda scenario: scenario.__name__)
+async def test_a_graph_without_a_checkpointer_keeps_the_contract(scenario: Scenario) -> None:
+    await check_adapter(_Bare(), scenario)

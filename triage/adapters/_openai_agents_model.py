@@ -1,0 +1,243 @@
+"""The model of one run of an agent: it asks whatever model the SDK would ask, through the seam."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from inspect import isawaitable
+from typing import Any, NamedTuple
+
+from agents import Model, ModelResponse, ModelSettings, RunConfig
+from agents.models import get_default_model_settings
+from agents.run import CallModelData, ModelInputData
+from openai.types.responses import ResponseCompletedEvent
+
+from triage._plain import plain
+from triage.steps import Step
+from triage.traces._values import arguments
+
+from ._clients import StreamLeft
+from ._forms import Form
+from ._hints import hinted_responses
+from ._openai_agents_items import Kept, load, repaired, request_of, response_of, whole
+from ._recording import ModelCall, Streamed, key_of
+from ._said import said_in_items
+from .base import Seam
+
+_asking: ContextVar[tuple[Any, Model]] = ContextVar("triage_openai_agents_asking")
+"""The agent whose model is about to be asked, and that model."""
+
+
+class _Request(NamedTuple):
+    """A request on its way. given: the arguments of `Model.get_response`, its input repaired."""
+
+    model: Model
+    given: dict[str, Any]
+    form: Form
+    request: Any
+    said: Any
+    name: str
+    who: str
+
+    def hinted(self, hint: str | None) -> dict[str, Any]:
+        return {**self.given, "input": hinted_responses(self.given["input"], hint)}
+
+    def words(self) -> dict[str, Any]:
+        """As the seam is told."""
+        return {
+            "form": self.form,
+            "request": self.request,
+            "said": self.said,
+            "model": self.name,
+            "who": self.who,
+        }
+
+
+class SeamModel(Model):
+    """The model of all agents in one run of the SDK's runner.
+
+    config: as the user gave it. inside: the calls of tools that the run is made in, empty for the wrapped
+    agent's own. failed: ids of the calls that failed, with their errors; those of tools that do not exist
+    are added.
+    """
+
+    def __init__(
+        self, seam: Seam, config: RunConfig, inside: str, failed: dict[str, BaseException]
+    ) -> None:
+        self.config = config
+        self._seam = seam
+        self._inside = inside
+        self._failed = failed
+        self._agent: Any = None
+        self._first: Any = None
+        self._models: list[Model] = []
+
+    # What the runner asks -------------------------------------------------------------------------
+
+    def asked_by(self, data: CallModelData[Any]) -> Any:
+        """As `RunConfig.call_model_input_filter`: the runner calls it before each request."""
+        agent = data.agent
+        _asking.set((agent, self._model_of(agent)))
+        if self._first is None:
+            self._first = agent
+        if self._agent is not None and self._agent is not agent:
+            self._note_handoff(agent)
+        self._agent = agent
+        own = self.config.call_model_input_filter
+        return data.model_data if own is None else _filtered(own(data))
+
+    def _model_of(self, agent: Any) -> Model:
+        """The model that the runner would ask without this one."""
+        chosen: str | Model | None = self.config.model
+        if chosen is None:
+            chosen = agent.model
+        provider = self.config.model_provider
+        found = chosen if isinstance(chosen, Model) else provider.get_model(chosen)
+        if not any(found is known for known in self._models):
+            self._models.append(found)
+        return found
+
+    def _settings(self, agent: Any, given: ModelSettings) -> ModelSettings:
+        """Settings as the runner has them where a name says which model it is: it has defaults."""
+        chosen = self.config.model
+        if isinstance(chosen, Model) or (chosen is None and isinstance(agent.model, Model)):
+            return given
+        implicit = ModelSettings() if isinstance(agent.model, Model) else _defaults(agent.model)
+        if agent.model_settings != implicit:
+            return given
+        return (implicit if chosen is None else _defaults(chosen)).resolve(given)
+
+    def _supports_default_prompt_cache_key(self) -> bool:
+        known = getattr(_asking.get()[1], "_supports_default_prompt_cache_key", None)
+        return bool(known()) if callable(known) else False
+
+    def get_retry_advice(self, request: Any) -> Any:
+        """What the model that was asked says."""
+        return _asking.get()[1].get_retry_advice(request)
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        for model in self._models:
+            await model._cleanup_on_run_end(owner)  # noqa: SLF001 - as the runner does with each model
+
+    async def get_response(self, *args: Any, **more: Any) -> ModelResponse:
+        """Ask the model, recorded."""
+        asked = self._request(args, more)
+
+        async def ask(hint: str | None) -> ModelResponse:
+            return await asked.model.get_response(**asked.hinted(hint))
+
+        answer: ModelResponse = await self._seam.model(ask, **asked.words())
+        self._note_unknown(answer.output, asked.given)
+        return answer
+
+    async def stream_response(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
+        """Ask the model, recorded when the last piece has come; a known answer comes in one piece."""
+        asked = self._request(args, more)
+        stream = _Stream(self._seam, asked)
+        if stream.known is not None:
+            self._note_unknown(stream.answered(stream.known).output, asked.given)
+            yield ResponseCompletedEvent.construct(
+                type="response.completed", sequence_number=0, response=response_of(stream.known)
+            )
+            return
+        try:
+            pieces: Any = asked.model.stream_response(**asked.hinted(self._seam.hint))
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    if isinstance(piece, ResponseCompletedEvent):
+                        await stream.ended(whole(piece.response))
+                        self._note_unknown(piece.response.output, asked.given)
+                    yield piece
+        except BaseException as error:
+            stream.failed(error)
+            raise
+        stream.failed(StreamLeft("the stream ended without an answer"))
+
+    # Requests -------------------------------------------------------------------------------------
+
+    def _request(self, args: tuple[Any, ...], more: dict[str, Any]) -> _Request:
+        agent, model = _asking.get()
+        given = {**dict(zip(_PARAMETERS, args, strict=False)), **more}
+        if not (given["previous_response_id"] or given["conversation_id"]):
+            # What a provider keeps of a conversation it alone knows.
+            given["input"] = repaired(given["input"])
+        given["model_settings"] = self._settings(agent, given["model_settings"])
+        names = [getattr(tool, "name", "") for tool in (*given["tools"], *given["handoffs"])]
+        name = str(getattr(model, "model", "") or "")
+        who = agent.name if self._inside or agent is not self._first else ""
+        kept = Kept(name, self._inside, lambda output: _handed(output, given["handoffs"]))
+        request = request_of(name, given["system_instructions"], given["input"], names)
+        said = said_in_items(given["input"])
+        where = f"{self._inside} {who}".strip()
+        return _Request(model, given, kept.form, request, said, name, where)
+
+    # What is noted --------------------------------------------------------------------------------
+
+    def _note_handoff(self, agent: Any) -> None:
+        said = {"from": self._agent.name, "to": agent.name}
+        self._seam.run.record_step(Step(action="handoff", tool_input=said))
+
+    def _note_unknown(self, output: Sequence[Any], given: Mapping[str, Any]) -> None:
+        """Calls of tools that there are none of: the SDK ends the run for them, or tells the model."""
+        tools = [getattr(tool, "name", "") for tool in given["tools"]]
+        known = {*tools, *(handoff.tool_name for handoff in given["handoffs"])}
+        if given["output_schema"] is not None:
+            known.add("json_tool_call")  # how LiteLLM gives an answer of a type
+        for item in output:
+            kind, name = getattr(item, "type", None), getattr(item, "name", "")
+            if kind != "function_call" or name in known:
+                continue
+            text = f"there is no tool {name!r}; the tools are: {', '.join(tools) or 'none'}"
+            self._seam.refused(name, arguments(item.arguments), text, kind="UnknownTool")
+            self._failed[item.call_id] = LookupError(text)
+
+
+_PARAMETERS = (
+    "system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs", "tracing",
+)  # fmt: skip
+
+
+async def _filtered(data: Any) -> ModelInputData:
+    found: ModelInputData = await data if isawaitable(data) else data
+    return found
+
+
+def _defaults(name: str | None) -> ModelSettings:
+    return get_default_model_settings() if name is None else get_default_model_settings(name)
+
+
+def _handed(output: Sequence[Any], handoffs: Sequence[Any]) -> Mapping[str, str]:
+    agents = {handoff.tool_name: handoff.agent_name for handoff in handoffs}
+    calls = [item for item in output if getattr(item, "type", None) == "function_call"]
+    return {call.call_id: agents[call.name] for call in calls if call.name in agents}
+
+
+class _Stream:
+    """A model call whose answer comes in pieces. known: the answer as it was kept, None if it is to run."""
+
+    def __init__(self, seam: Seam, asked: _Request) -> None:
+        name = f"{seam.adapter.name} {asked.who}" if asked.who else seam.adapter.name
+        call = ModelCall(name, asked.name, asked.said, key_of(asked.request), asked.form)
+        self._seam = seam
+        self._call = call
+        self._recording = Streamed(seam.run, call)
+        self.known: Any = self._recording.known
+
+    def answered(self, data: Any) -> ModelResponse:
+        """The answer, which is the run's last one for now."""
+        answer = load(data)
+        self._seam._answered(self._call, answer)  # noqa: SLF001 - a stream is a model call like any other
+        return answer
+
+    async def ended(self, answer: ModelResponse) -> None:
+        """All of it has come."""
+        self._recording.done(plain(self._call.form.dump(answer)))
+        self._seam._answered(self._call, answer)  # noqa: SLF001 - as above
+        await self._recording.durable()
+
+    def failed(self, error: BaseException) -> None:
+        """It broke off, unless it had ended."""
+        self._recording.failed(error)
+        if isinstance(error, Exception):
+            self._seam.last_error = error

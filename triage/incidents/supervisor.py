@@ -1,0 +1,277 @@
+"""`Supervisor`: a desk that works by itself until it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import anyio
+
+from triage._env import SYSTEM, Environment
+from triage._options import check_count, check_number
+from triage.errors import TriageError, UsageError
+from triage.observers import logger
+from triage.strategies.backoff import Backoff
+
+from ._errors import IncidentError
+from ._hooks import said
+from ._settings import expect
+from .desk import IncidentDesk
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+State = Literal["new", "running", "failing", "stopping", "stopped"]
+BACKOFF = Backoff(1.0, 2.0, 60.0)
+"""Seconds until what failed is tried again."""
+LOOKED_AT = 1000
+"""Failures of each source that one look takes up."""
+AHEAD = 10
+"""Incidents looked at for each place that is free, so that many supervisors choose different ones."""
+TOLD = 100
+"""Messages that one delivery takes up."""
+MARGIN_S = 60.0
+"""Seconds that a look may take beyond its interval."""
+COUNTED = ("looks", "detected", "handled", "failed", "unheard", "delivered")
+_LOOK, _RECOVER, _TELL = "look", "recover", "tell"
+
+
+class Health(NamedTuple):
+    """How a supervisor does.
+
+    state: `new`, `running`, `failing` (something it does over and over fails, most likely for its store),
+    `stopping` or `stopped`. healthy: running, and has looked not long ago. started, looked: seconds since
+    the epoch, None for never. looks: rounds of looking. detected, unheard: incidents. handled: those it
+    did something about; failed: those whose recovery failed. delivered: messages. under_way: recoveries
+    now. error: what fails, empty where nothing does.
+    """
+
+    owner: str
+    state: State
+    healthy: bool
+    started: float | None
+    looked: float | None
+    looks: int
+    detected: int
+    handled: int
+    failed: int
+    unheard: int
+    delivered: int
+    under_way: int
+    error: str
+
+
+class Supervisor:
+    """Runs a desk: it looks for failures, handles what is due and delivers messages until it is stopped.
+
+    desk: any number of supervisors may work on the same store, and share the work by lease. interval_s:
+    seconds between two looks, 5 by default. at_once: recoveries at the same time, 10 by default; one that
+    takes long, or hangs, keeps only its own place. grace_s: seconds, 30 by default, that what is under
+    way has to come to its end once it is told to stop. environment: clock and chance.
+
+    Whatever fails while it runs is logged and tried again after 1, 2, 4 … 60 seconds. Raises UsageError,
+    which names the field.
+    """
+
+    def __init__(
+        self,
+        desk: IncidentDesk,
+        *,
+        interval_s: float = 5.0,
+        at_once: int = 10,
+        grace_s: float = 30.0,
+        environment: Environment | None = None,
+    ) -> None:
+        expect("Supervisor.desk", desk, IncidentDesk)
+        check_number("Supervisor.interval_s", interval_s, "seconds", above=True)
+        check_count("Supervisor.at_once", at_once, 1)
+        check_number("Supervisor.grace_s", grace_s, "seconds")
+        self._desk = desk
+        self._interval = interval_s
+        self._at_once = at_once
+        self._grace = grace_s
+        self._env: Environment = SYSTEM if environment is None else environment
+        self._group: TaskGroup | None = None
+        self._bells: dict[str, anyio.Event] = {}
+        self._errors: dict[str, str] = {}
+        self._under_way: set[str] = set()
+        self._aside: set[str] = set()
+        self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
+        self._started: float | None = None
+        self._looked: float | None = None
+        self._due = 0.0
+        self._tasks = 0
+        self._stopping = self._over = False
+        self._told: anyio.Event | None = None
+        self._quiet: anyio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self._state} of {self._desk.owner}>"
+
+    # Told from outside ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until `stop` is called, once in its life.
+
+        Raises what the first look raises: StoreError, and UsageError for sources that are not there; and
+        UsageError when it is run again. Cancelled, it gives back what is under way.
+        """
+        if self._told is not None:
+            raise UsageError("a Supervisor runs once; make another one")
+        self._told, self._quiet = anyio.Event(), anyio.Event()
+        self._started = self._env.time()
+        loops = {_LOOK: self._look, _RECOVER: self._recover, _TELL: self._tell}
+        try:
+            if not self._stopping:
+                await self._look()
+            async with anyio.create_task_group() as group:
+                self._group = group
+                for name, work in loops.items():
+                    group.start_soon(self._counted, partial(self._repeat, name, work))
+                if not self._stopping:
+                    await self._told.wait()
+                with anyio.move_on_after(self._grace):
+                    await self._quiet.wait()
+                group.cancel_scope.cancel()
+        finally:
+            self._over = True
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Begin nothing more, and end when what is under way has, after the grace at the latest.
+
+        Called in the event loop it runs in, before or while it does. at_once: there is no grace: what is
+        under way is cancelled, and given back.
+        """
+        self._stopping = True
+        for name in self._bells:
+            self._ring(name)
+        if self._told is not None:
+            self._told.set()
+        if at_once:
+            self._grace = 0.0
+            if self._quiet is not None:
+                self._quiet.set()
+
+    def health(self) -> Health:
+        """How it does."""
+        state = self._state
+        return Health(
+            owner=self._desk.owner,
+            state=state,
+            healthy=state == "running" and self._env.monotonic() <= self._due,
+            started=self._started,
+            looked=self._looked,
+            **self._counts,
+            under_way=len(self._under_way),
+            error="; ".join(f"{name}: {text}" for name, text in self._errors.items()),
+        )
+
+    @property
+    def _state(self) -> State:
+        if self._over:
+            return "stopped"
+        if self._stopping:
+            return "stopping"
+        if self._looked is None:
+            return "new"
+        return "failing" if self._errors else "running"
+
+    # What it does over and over -------------------------------------------------------------------
+
+    async def _look(self) -> int:
+        """Find failures; how many were new."""
+        found = await self._desk.look(limit=LOOKED_AT)
+        unheard = await self._desk.remind()
+        self._looked = self._env.time()
+        self._due = self._env.monotonic() + self._interval + MARGIN_S
+        self._count(looks=1, detected=found, unheard=unheard)
+        self._aside.clear()
+        self._ring(_RECOVER)
+        self._ring(_TELL)
+        return found
+
+    async def _recover(self) -> int:
+        """Begin to handle what is due, as far as there is room; how many."""
+        room = self._at_once - len(self._under_way)
+        if room <= 0:
+            return 0
+        busy = self._under_way | self._aside
+        due = await self._desk.due(limit=AHEAD * room + len(busy))
+        chosen = [one for one in due if one not in busy][:room]
+        group = self._group
+        assert group is not None
+        for error_id in chosen:
+            self._under_way.add(error_id)
+            group.start_soon(self._counted, partial(self._handle, error_id))
+        return len(chosen)
+
+    async def _handle(self, error_id: str) -> None:
+        try:
+            answer = await self._desk.handle(error_id)
+        except IncidentError:
+            self._aside.add(error_id)  # another desk was faster
+        except Exception as error:  # noqa: BLE001 - one incident must not end the others'
+            # Not again before the next look: what cannot be handled would be tried without end.
+            self._aside.add(error_id)
+            self._count(failed=1)
+            logger.warning("incidents: %s could not be handled: %s", error_id, said(error))
+        else:
+            self._count(**{"handled" if answer["success"] else "failed": 1})
+            self._ring(_TELL)
+        finally:
+            self._under_way.discard(error_id)
+            self._ring(_RECOVER)
+
+    async def _tell(self) -> int:
+        """Deliver messages; how many."""
+        count = await self._desk.deliver(limit=TOLD)
+        self._count(delivered=count)
+        return count
+
+    # How it does so -------------------------------------------------------------------------------
+
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[int]]) -> None:
+        """Do it again at once while there is more to do, else when the bell rings or time has passed."""
+        failures = 0
+        while not self._stopping:
+            bell = self._bells[name] = anyio.Event()
+            wait = self._interval * (0.75 + 0.5 * self._env.random())
+            try:
+                done = await work()
+            except Exception as error:  # noqa: BLE001 - it is told, and tried again
+                failures += 1
+                self._fails(name, error, failures)
+                done = 0
+                wait = BACKOFF.delay(failures, 0.5 + 0.5 * self._env.random())
+            else:
+                if failures:
+                    logger.warning("supervisor: to %s works again", name)
+                    del self._errors[name]
+                failures = 0
+            if not done and not self._stopping:
+                with anyio.move_on_after(wait):
+                    await bell.wait()
+
+    def _fails(self, name: str, error: Exception, failures: int) -> None:
+        self._errors[name] = said(error)
+        if failures == 1:
+            unexpected = not isinstance(error, TriageError)
+            logger.warning("supervisor: to %s fails: %s", name, said(error), exc_info=unexpected)
+
+    async def _counted(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks += 1
+        try:
+            await work()
+        finally:
+            self._tasks -= 1
+            if not self._tasks and self._quiet is not None:
+                self._quiet.set()
+
+    def _count(self, **more: int) -> None:
+        for name, count in more.items():
+            self._counts[name] += count
+
+    def _ring(self, name: str) -> None:
+        if name in self._bells:
+            self._bells[name].set()
