@@ -45,7 +45,8 @@ ASKED: dict[str, str] = {
     "LIMIT :most",
     "open ones": "SELECT id FROM incidents WHERE resolved_at IS NULL ORDER BY last_seen DESC, id DESC "
     "LIMIT :most",
-    "messages": outbox.DUE,
+    "messages": outbox.DUE.format(but=""),
+    "messages to those not full": outbox.DUE.format(but=" AND role NOT IN (:role)"),
     "messages of a role": outbox._SENT,
     "theirs since": THEIRS.statement("since"),
     "theirs without an end": THEIRS.statement("open"),

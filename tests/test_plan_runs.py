@@ -95,6 +95,11 @@ async def test_a_planner_whose_service_fails_is_asked_again_later() -> None:
     planner = Script(ConnectionError("gone"), TimeoutError(), GOOD)
     assert await orchestrator(planner, environment=env).run("task") == RESULT
     assert env.slept == [1.0, 2.0]  # half of 2 and of 4 seconds, as chance has it
+    assert [request.feedback for request in planner.requests] == ["", "", ""]
+    planner = Script(BAD, ConnectionError("gone"), GOOD)
+    assert await orchestrator(planner).run("task") == RESULT
+    assert "teleport" in planner.requests[2].feedback
+    assert "gone" not in planner.requests[2].feedback
     planner = Script(ConnectionError("gone"))
     with pytest.raises(TriageEscalationError, match="retries: all 3 are used up"):
         await orchestrator(planner).run("task")

@@ -40,6 +40,7 @@ KNOWN: tuple[Known, ...] = (
 _CLIENTS = {
     "openai": "triage.adapters.openai.record",
     "anthropic": "triage.adapters.anthropic.record",
+    "mcp": "triage.adapters.mcp.record",
 }
 
 

@@ -20,14 +20,30 @@ from ._llm_answer import SCHEMA, Unusable
 TOOL = "report_diagnosis"
 PROSE = "prose"
 _ABOUT = "Report why the attempt failed."
-AS_TEXT = "\n\nAnswer with one JSON object and nothing else. Its JSON Schema: " + json.dumps(
-    SCHEMA, separators=(",", ":")
-)
 _MAX_OUTPUT = 2048
 _MAX_BODY = 1_000_000
 
 M = TypeVar("M", bound=BaseModel)
 Count = Annotated[int, Field(ge=0)]
+
+
+class Asked(NamedTuple):
+    """The form of a structured answer. name, about: for the model. strict: the schema has no open part."""
+
+    name: str
+    about: str
+    schema: dict[str, Any]
+    strict: bool = True
+
+    @property
+    def as_text(self) -> str:
+        """How it is asked for in words."""
+        schema = json.dumps(self.schema, separators=(",", ":"))
+        return f"\n\nAnswer with one JSON object and nothing else. Its JSON Schema: {schema}"
+
+
+DIAGNOSIS = Asked(TOOL, _ABOUT, SCHEMA)
+AS_TEXT = DIAGNOSIS.as_text
 
 
 class Endpoint(NamedTuple):
@@ -61,17 +77,21 @@ class Provider(Protocol):
         """A client for this event loop; raises what the client raises."""
         ...
 
-    def send(self, client: Any, model: str, form: str, system: str, text: str) -> Any:
+    def send(
+        self,
+        client: Any,
+        model: str,
+        form: str,
+        system: str,
+        text: str,
+        asked: Asked = DIAGNOSIS,
+    ) -> Any:
         """The awaitable of one request; its result goes to `read`."""
         ...
 
     def read(self, body: str) -> Reply:
         """What an answer says. Raises Unusable for one that is not of the protocol."""
         ...
-
-
-def _schema() -> dict[str, Any]:
-    return {"name": TOOL, "strict": True, "schema": SCHEMA}
 
 
 # OpenAI and compatible ----------------------------------------------------------------------------
@@ -121,17 +141,30 @@ class OpenAI(Provider):
             base_url=endpoint.base_url, api_key=endpoint.api_key, max_retries=0, timeout=None
         )
 
-    def send(self, client: Any, model: str, form: str, system: str, text: str) -> Any:
+    def send(
+        self,
+        client: Any,
+        model: str,
+        form: str,
+        system: str,
+        text: str,
+        asked: Asked = DIAGNOSIS,
+    ) -> Any:
         """See `Provider`."""
         extra: dict[str, Any] = {}
         if form == "schema":
-            extra["response_format"] = {"type": "json_schema", "json_schema": _schema()}
+            schema = {"name": asked.name, "strict": asked.strict, "schema": asked.schema}
+            extra["response_format"] = {"type": "json_schema", "json_schema": schema}
         elif form == "tool":
-            function = {"name": TOOL, "description": _ABOUT, "parameters": SCHEMA}
+            function = {
+                "name": asked.name,
+                "description": asked.about,
+                "parameters": asked.schema,
+            }
             extra["tools"] = [{"type": "function", "function": function}]
-            extra["tool_choice"] = {"type": "function", "function": {"name": TOOL}}
+            extra["tool_choice"] = {"type": "function", "function": {"name": asked.name}}
         elif form == "text":
-            system += AS_TEXT
+            system += asked.as_text
         messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
         create = client.chat.completions.with_raw_response.create
         return create(model=model, messages=messages, **extra)
@@ -188,14 +221,27 @@ class Anthropic(Provider):
             base_url=endpoint.base_url, api_key=endpoint.api_key, max_retries=0, timeout=None
         )
 
-    def send(self, client: Any, model: str, form: str, system: str, text: str) -> Any:
+    def send(
+        self,
+        client: Any,
+        model: str,
+        form: str,
+        system: str,
+        text: str,
+        asked: Asked = DIAGNOSIS,
+    ) -> Any:
         """See `Provider`."""
         extra: dict[str, Any] = {}
         if form == "tool":
-            extra["tools"] = [{"name": TOOL, "description": _ABOUT, "input_schema": SCHEMA}]
-            extra["tool_choice"] = {"type": "tool", "name": TOOL}
+            tool = {
+                "name": asked.name,
+                "description": asked.about,
+                "input_schema": asked.schema,
+            }
+            extra["tools"] = [tool]
+            extra["tool_choice"] = {"type": "tool", "name": asked.name}
         elif form == "text":
-            system += AS_TEXT
+            system += asked.as_text
         messages = [{"role": "user", "content": text}]
         create = client.messages.with_raw_response.create
         return create(

@@ -170,7 +170,7 @@ class Db:
         self._connection.close()
 
 
-_NAME = re.compile(r"(?<!:):([a-z_]+)")
+_NAME = re.compile(r"(?<!:):([a-z_][a-z_0-9]*)")
 
 
 @cache

@@ -18,7 +18,7 @@ MARGIN_S = 30.0
 
 DUE = f"""
 SELECT {rows.MESSAGE} FROM messages
-WHERE status = 'pending' AND due <= :now ORDER BY due LIMIT :most"""  # noqa: S608 - our own columns
+WHERE status = 'pending' AND due <= :now{{but}} ORDER BY due LIMIT :most"""  # noqa: S608 - our own columns
 _SENT = "SELECT count(*) FROM messages WHERE role = :role AND sent_at > :since"
 
 
@@ -34,29 +34,47 @@ def take(db: Db, rules: Rules, most: int) -> list[Message]:
 
     Those of a role that was told enough for the moment wait; critical ones do not.
     """
-    policy = rules.notifications
-    sent: dict[str, int] = {}
+    room: dict[str, int] = {}
     taken: list[Message] = []
-    for row in db.rows(DUE, {"now": db.now, "most": most}):
-        message = rows.message_of(row)
-        role = message.role
-        if role not in sent:
-            found = db.one(_SENT, {"role": role, "since": db.now - policy.window_s})
-            sent[role] = 0 if found is None else int(found[0])
-        if sent[role] >= policy.rate and message.level is not Level.CRITICAL:
-            _put_off(db, message, db.now + policy.window_s, message.attempts)
-            continue
-        sent[role] += 1
-        _put_off(db, message, db.now + DEADLINE_S + MARGIN_S, message.attempts + 1)
-        taken.append(message._replace(attempts=message.attempts + 1))
+    while len(taken) < most:
+        full = [role for role, left in room.items() if left <= 0]
+        found = _due(db, full, most - len(taken))
+        for message in found:
+            left = room.get(message.role)
+            if left is None:
+                left = _room(db, rules, message.role)
+            room[message.role] = left - 1
+            if left > 0 or message.level is Level.CRITICAL:
+                due = db.now + DEADLINE_S + MARGIN_S
+                taken.append(_begun(db, message, due))
+        # Behind many of a role that is full there may be some of another.
+        if not any(left <= 0 and role not in full for role, left in room.items()):
+            break
     return taken
 
 
-def _put_off(db: Db, message: Message, due: float, attempts: int) -> None:
+def _due(db: Db, full: list[str], most: int) -> list[Message]:
+    names = {f"role_{at}": role for at, role in enumerate(full)}
+    but = ""
+    if names:
+        but = f" AND (level = 'critical' OR role NOT IN ({', '.join(f':{name}' for name in names)}))"
+    found = db.rows(DUE.format(but=but), {"now": db.now, "most": most, **names})
+    return [rows.message_of(row) for row in found]
+
+
+def _room(db: Db, rules: Rules, role: str) -> int:
+    """How many messages a role may still get within the window."""
+    policy = rules.notifications
+    found = db.one(_SENT, {"role": role, "since": db.now - policy.window_s})
+    return policy.rate - (0 if found is None else int(found[0]))
+
+
+def _begun(db: Db, message: Message, due: float) -> Message:
     db.run(
-        "UPDATE messages SET due = :due, attempts = :attempts WHERE id = :id",
-        {"due": due, "attempts": attempts, "id": message.id},
+        "UPDATE messages SET due = :due, attempts = attempts + 1 WHERE id = :id",
+        {"due": due, "id": message.id},
     )
+    return message._replace(attempts=message.attempts + 1)
 
 
 def settle(db: Db, rules: Rules, judge: Judge, ended: list[Delivery]) -> int:

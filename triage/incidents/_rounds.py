@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +17,7 @@ from triage.observers import logger
 
 from . import _acting as acting
 from . import _outbox as outbox
+from ._db import Db
 from ._detecting import Detecting
 from ._errors import IncidentError
 from ._hooks import call, run_hook, said
@@ -24,6 +26,7 @@ from ._settings import Hooks
 from ._texts import check_id, number_of
 from .sinks import Sink
 
+T = TypeVar("T")
 ELSE = "*"
 """The sink of roles that have none of their own."""
 BEATS = 3
@@ -95,9 +98,8 @@ class Rounds(Detecting):
                     group.start_soon(self._one_message, message, limiter, ended)
         finally:
             # Who is stopped in the middle writes down what was delivered, so that it is so once.
-            with anyio.CancelScope(shield=True):
-                settle = partial(outbox.settle, rules=self._rules, judge=self._judge, ended=ended)
-                count = await self._lanes.write(settle)
+            settle = partial(outbox.settle, rules=self._rules, judge=self._judge, ended=ended)
+            count = await self._surely(settle)
         return count
 
     async def _one_message(
@@ -124,8 +126,7 @@ class Rounds(Detecting):
         who = None if by is None else check_id("by", by)
         order = acting.Order(self._env.new_token(), self._hooks, strategy, who)
         begin = partial(acting.begin, rules=self._rules, order=order, number=number)
-        with anyio.CancelScope(shield=True):
-            begun = await self._lanes.write(begin)
+        begun = await self._surely(begin)
         if begun.recovery is None:
             return begun, None
         hook = self._hooks.of(begun.plan.strategy)
@@ -140,9 +141,15 @@ class Rounds(Detecting):
             finish = partial(
                 acting.finish, rules=self._rules, hooks=self._hooks, begun=begun, outcome=outcome
             )
-            with anyio.CancelScope(shield=True):
-                await self._lanes.write(finish)
+            await self._surely(finish)
         return begun, outcome
+
+    async def _surely(self, work: Callable[[Db], T]) -> T:
+        """Write it, and know the answer, although the caller is being cancelled."""
+        found: list[T] = []
+        with anyio.CancelScope(shield=True):
+            found.append(await self._lanes.write(work))
+        return found[0]
 
     @asynccontextmanager
     async def _held(self, begun: acting.Begun) -> AsyncGenerator[None]:

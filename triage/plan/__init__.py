@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ._issues import Fix, Issue, IssueCode, Validation
     from ._limits import PlanLimits
     from ._judging import JudgeEach, Judgement
+    from ._llm import LLMJudge, LLMPlanner, LLMResponder
     from ._orchestrator import Orchestrator
     from ._plan import ExecutionPlan, Input, PlannedStep
     from ._progress import Progress
@@ -55,6 +56,7 @@ _HOMES = {
     "_issues": ("Fix", "Issue", "IssueCode", "Validation"),
     "_limits": ("PlanLimits",),
     "_judging": ("JudgeEach", "Judgement"),
+    "_llm": ("LLMJudge", "LLMPlanner", "LLMResponder"),
     "_orchestrator": ("Orchestrator",),
     "_plan": ("ExecutionPlan", "Input", "PlannedStep"),
     "_progress": ("Progress",),
@@ -85,6 +87,9 @@ __all__ = [
     "JudgeEach",
     "Judgement",
     "Need",
+    "LLMJudge",
+    "LLMPlanner",
+    "LLMResponder",
     "Orchestrator",
     "PlanLimits",
     "PlanRequest",

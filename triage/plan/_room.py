@@ -440,7 +440,7 @@ def _exact(value: Any) -> bool:
 
 def _issues(state: PlanState) -> tuple[Issue, ...]:
     """What was wrong with the plan before, as the journal has it."""
-    failure = state.failure
+    failure = state.told
     if failure is None:
         return ()
     codes = {f"plan.{code}": code for code in IssueCode}

@@ -18,6 +18,7 @@ from triage.events import (
     PlanStepMoved,
     RunStarted,
 )
+from triage.taxonomy import Severity
 
 from ._approval import subject_of
 from ._plan import ExecutionPlan, PlannedStep
@@ -63,7 +64,8 @@ class PlanState(NamedTuple):
 
     at, step: what has been entered and has not ended, None for nothing; the key of the step. started:
     the step's capability has begun. pending: what must be decided about, `failure`, `rejection` or
-    nothing. failure: the last failure that has not been made good. rejection: a person's refusal of the
+    nothing. failure: the last failure that has not been made good. told: the one that whoever plans or
+    selects next is told of: the same, but where only asking them has failed. rejection: a person's refusal of the
     last plan. asked: the question that waits for an answer. edited: an answer that waits to become a
     plan. approved: kind and subject of what may be run. ended: how the run has ended, None before.
 
@@ -85,6 +87,7 @@ class PlanState(NamedTuple):
     started: bool = False
     pending: str = ""
     failure: PlanFailed | None = None
+    told: PlanFailed | None = None
     rejection: ApprovalGiven | None = None
     asked: ApprovalAsked | None = None
     edited: ApprovalGiven | None = None
@@ -189,11 +192,13 @@ def _without_plan(state: PlanState) -> PlanState:
 
 def _selected(state: PlanState, event: CapabilitiesSelected) -> PlanState:
     own = state.failure is not None and state.failure.target == Target.SELECTOR
+    kept = state.told is not None and state.told.target != Target.SELECTOR
     return state._replace(
         active=event.names,
         at=None,
         pending="",
         failure=None if own else state.failure,
+        told=state.told if kept else None,
         selector_retries=0,
     )
 
@@ -214,6 +219,7 @@ def _made(state: PlanState, event: PlanMade) -> PlanState:
         at=None,
         pending="",
         failure=None,
+        told=None,
         rejection=None,
         approved=approved,
         planner_retries=0,
@@ -239,11 +245,14 @@ def _subject_of_edit(answer: ApprovalGiven) -> str | None:
 
 
 def _failed(state: PlanState, event: PlanFailed) -> PlanState:
+    asking = event.target in (Target.PLANNER, Target.SELECTOR)
+    later = asking and event.diagnosis.severity is Severity.RETRIABLE
     return state._replace(
         at=None,
         started=False,
         pending="failure",
         failure=event,
+        told=state.told if later else event,
         failures=(*state.failures, event),
     )
 
@@ -268,6 +277,7 @@ def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
         started=False,
         pending="" if own else state.pending,
         failure=None if own else failure,
+        told=None if own else state.told,
         step_retries=0,
     )
 

@@ -7,6 +7,8 @@ put in place of another, a number or a name is another question: that is how lis
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 _LONGEST = 2_000
@@ -42,7 +44,7 @@ def near_text(one: str, other: str) -> bool:
         return True
     if len(one) > _LONGEST or len(other) > _LONGEST:
         return False
-    short, long = words(one), words(other)
+    short, long = _words(one), _words(other)
     if not short or not long:
         return False
     if len(short) > len(long):
@@ -56,16 +58,20 @@ def near_text(one: str, other: str) -> bool:
     return _is_within(short, long, other)
 
 
-def words(text: str) -> list[str]:
+def words(text: str) -> tuple[str, ...]:
     """The words of a text in small letters, without articles and the s of a plural."""
-    return [
+    return tuple(
         word[:-1] if word[-1] == "s" and len(word) > _STEM else word
         for word in _WORD.findall(text.lower())
         if word not in _ARTICLES
-    ]
+    )
 
 
-def _is_within(short: list[str], long: list[str], text: str) -> bool:
+# A step is compared with the few before it: each of their short texts is taken apart once.
+_words = lru_cache(maxsize=64)(words)
+
+
+def _is_within(short: Sequence[str], long: Sequence[str], text: str) -> bool:
     """Whether the longer one only puts plain words in; names and numbers are no wording."""
     at = 0
     added: list[str] = []
