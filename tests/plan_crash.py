@@ -147,7 +147,11 @@ def one(folder: Path, number: int, first: int, second: int) -> tuple[int, int, s
     forked(path, run_id, place, 0)
     points = max([0, *map(int, place.noted("points"))])
     wrong = "\n".join(place.noted("failed"))
-    return kills, points, wrong or ("" if place.noted("ended") else "the last process came to no end")
+    return (
+        kills,
+        points,
+        wrong or ("" if place.noted("ended") else "the last process came to no end"),
+    )
 
 
 def main() -> int:

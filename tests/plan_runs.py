@@ -10,10 +10,6 @@ from typing import Any
 from durable_runs import Kept, World
 from support import FakeEnvironment
 
-import triage.classifiers.rules
-import triage.reports
-import triage.reports._reporter
-import triage.strategies.backoff
 from triage.events import Event
 from triage.plan import (
     Approval,

@@ -18,6 +18,7 @@ import triage._interrupt
 from triage import Agent, Limits, Run
 from triage.errors import AttemptInterrupted, AttemptOver
 from triage.events import Event, WatchNoticed
+from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
 RUN = "run-1"
@@ -154,17 +155,19 @@ async def test_one_that_stops_in_time_is_not_reported(told: Told, mode: dict[str
 
 
 async def test_a_deadline_that_is_not_heeded_is_reported_when_it_records(told: Told) -> None:
+    env = VirtualTime()
+
     async def works(task: str, *, run: Run) -> str:
         if run.attempt == 1:
             try:
-                await anyio.sleep_forever()
+                await env.sleep(100)
             except BaseException:  # noqa: BLE001 - on purpose
                 with pytest.raises(AttemptInterrupted):
                     run.record_step(call())
                 blocks(told)
         return "done"
 
-    agent = Agent(works, ONCE_MORE, limits=Limits(attempt_seconds=0.01))
+    agent = Agent(works, ONCE_MORE, limits=Limits(attempt_seconds=5), environment=env)
     assert await agent.run("t") == "done"
     assert len(told.messages) == 1
 

@@ -120,10 +120,12 @@ async def test_models_select_plan_and_answer(provider: str) -> None:
         name = json.loads(request.shown)["capability"]["name"]
         says({"needed": name != "pay"})(handler, request)
 
-    registry = Registry([
-        Capability("find", "finds", _find, provides="ADDRESS", effect="read"),
-        Capability("pay", "pays", _find, effect="once"),
-    ])
+    registry = Registry(
+        [
+            Capability("find", "finds", _find, provides="ADDRESS", effect="read"),
+            Capability("pay", "pays", _find, effect="once"),
+        ]
+    )
     the_plan = {"steps": PLAN["steps"][:1]}
     with (
         serving(judged) as judge,

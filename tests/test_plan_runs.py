@@ -262,13 +262,17 @@ async def test_a_result_without_a_json_form_is_passed_on() -> None:
         seen.append(raw)
         return results["it"] is raw
 
-    registry = Registry([
-        Capability("look", "looks", look, provides="RAW", effect="read"),
-        Capability("use", "uses", use, requires="RAW", effect="once"),
-        Capability("respond", "says", lambda **results: results["used"], effect="read"),
-    ])
+    registry = Registry(
+        [
+            Capability("look", "looks", look, provides="RAW", effect="read"),
+            Capability("use", "uses", use, requires="RAW", effect="once"),
+            Capability("respond", "says", lambda **results: results["used"], effect="read"),
+        ]
+    )
     the_plan = plan(
-        step("it", "look"), step("used", "use", ("RAW", "it")), step("out", "respond", ("X", "used"))
+        step("it", "look"),
+        step("used", "use", ("RAW", "it")),
+        step("out", "respond", ("X", "used")),
     )
     assert await Orchestrator(registry, lambda _request: the_plan).run("task") is True
     assert len(seen) == 1

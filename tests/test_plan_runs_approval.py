@@ -58,7 +58,12 @@ async def test_nothing_is_run_before_the_plan_is_approved() -> None:
     request = await made.asked("run-1")
     assert request is not None
     assert (request.kind, request.run_id) == ("plan", "run-1")
-    assert [one["context_key"] for one in request.payload["steps"]] == ["where", "now", "bill", "out"]
+    assert [one["context_key"] for one in request.payload["steps"]] == [
+        "where",
+        "now",
+        "bill",
+        "out",
+    ]
     assert await made.resume(asked.token, APPROVE, by="ann") == RESULT
     assert planner.count == 1
     assert world.effects == ["find beam", "read beam-1", "pay 5", "respond"]
@@ -217,7 +222,9 @@ async def test_another_process_answers_without_the_token_and_any_worker_goes_on(
         await answer_in(operator, request.answer("approved"))
     await operator.close()
 
-    second = orchestrator(Script(AssertionError("no second plan")), world, approval=EVERYTHING, store=store)
+    second = orchestrator(
+        Script(AssertionError("no second plan")), world, approval=EVERYTHING, store=store
+    )
     with pytest.raises(AlreadyResumed):
         await second.resume(asked.token, APPROVE)
     (ended,) = await second.recover_all()

@@ -1,7 +1,8 @@
-"""What is told of a plan-first run: its report when it cannot be done, and its progress while it goes on."""
+"""What is told of a plan-first run: a report when it cannot be done, and its progress meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -27,7 +28,7 @@ from support import FakeEnvironment
 import triage
 from triage import Severity, TriageError, TriageEscalationError, TriageSuspendedError
 from triage.faults import PlanInvalid
-from triage.plan import Approval, Orchestrator, PlannedStep, PlanLimits, Progress, Registry
+from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Progress, Registry
 from triage.reports import Analysis, Brief, ErrorReporter
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +41,20 @@ async def ended(work: Any) -> TriageError:
     with pytest.raises(TriageError) as caught:
         await work
     return caught.value
+
+
+async def followed(
+    made: Orchestrator, listen: Callable[[Progress], object] = lambda _progress: None
+) -> tuple[list[Progress], TriageError]:
+    """What a run that cannot be done tells, and its error."""
+    told: list[Progress] = []
+
+    async def follow() -> None:
+        async for progress in made.events("task"):
+            told.append(progress)
+            listen(progress)
+
+    return told, await ended(follow())
 
 
 async def test_a_run_that_cannot_be_done_ends_with_a_report_of_its_plan() -> None:
@@ -72,7 +87,10 @@ async def test_the_steps_of_two_plans_are_told_apart() -> None:
     more = {"read": {"classify_error": lambda _error, _known: Severity.REPLANNING}}
     second = plan(step("later", "read", ("ADDRESS", "where")), step("out", "respond"))
     made = orchestrator(
-        Script(GOOD, second), fails=Fails(read=[BROKEN] * 9), more=more, limits=PlanLimits(replans=1)
+        Script(GOOD, second),
+        fails=Fails(read=[BROKEN] * 9),
+        more=more,
+        limits=PlanLimits(replans=1),
     )
     report = (await ended(made.run("task"))).report
     assert report is not None
@@ -98,13 +116,12 @@ async def test_the_facts_are_complete_before_the_analyst_is_asked() -> None:
     made = orchestrator(
         Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL, reporter=ErrorReporter(explain)
     )
-    told: list[Progress] = []
-    with pytest.raises(TriageEscalationError) as caught:
-        async for progress in made.events("task"):
-            told.append(progress)
-            if progress.report is not None and progress.phase == "started":
-                assert seen == []
-    report = caught.value.report
+    asked_then: list[int] = []
+    told, error = await followed(
+        made, lambda progress: asked_then.append(len(seen)) if progress.report else None
+    )
+    assert asked_then == [0, 1]
+    report = error.report
     assert report is not None
     assert report.completeness == "full"
     assert report.analysis == Analysis("The pump is old.", ("Replace it.",))
@@ -128,7 +145,9 @@ async def test_an_analyst_that_hangs_or_fails_costs_the_report_nothing() -> None
 
     for analyst in (hang, fail):
         reporter = ErrorReporter(analyst, 0.05)
-        made = orchestrator(Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL, reporter=reporter)
+        made = orchestrator(
+            Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL, reporter=reporter
+        )
         report = (await ended(made.run("task"))).report
         assert report is not None
         assert report.completeness == "structured"
@@ -194,19 +213,14 @@ async def test_a_run_tells_of_each_thing_that_happens() -> None:
 
 async def test_progress_of_a_failed_and_of_a_waiting_run_ends_with_its_error() -> None:
     made = orchestrator(Script(BAD))
-    told: list[Progress] = []
-    with pytest.raises(TriageEscalationError):
-        async for progress in made.events("task"):
-            told.append(progress)
+    told, _ = await followed(made)
     assert (told[-1].component, told[-1].phase, told[-1].complete) == ("report", "done", True)
     assert told[-1].progress == 1.0
     made = orchestrator(Script(GOOD), approval=Approval())
-    told = []
-    with pytest.raises(TriageSuspendedError) as asked:
-        async for progress in made.events("task"):
-            told.append(progress)
+    told, asked = await followed(made)
+    assert isinstance(asked, TriageSuspendedError)
     assert ("approver", "waiting") in [(one.component, one.phase) for one in told]
-    assert await made.resume(asked.value.token, triage.approve()) == RESULT
+    assert await made.resume(asked.token, triage.approve()) == RESULT
 
 
 async def test_who_stops_listening_cancels_the_run() -> None:
@@ -241,7 +255,13 @@ async def test_who_is_slow_to_listen_does_not_hold_up_the_run() -> None:
 
 
 async def test_in_development_the_error_comes_out_as_it_is() -> None:
-    for error in (RuntimeError("r"), ImportError("i"), AttributeError("a"), KeyError("k"), ValueError("v")):
+    for error in (
+        RuntimeError("r"),
+        ImportError("i"),
+        AttributeError("a"),
+        KeyError("k"),
+        ValueError("v"),
+    ):
         planner, env = Script(GOOD), FakeEnvironment()
         made = orchestrator(planner, fails=Fails(read=[error] * 5), environment=env)
         with pytest.raises(type(error)) as caught:
@@ -270,7 +290,9 @@ async def test_the_question_of_a_waiting_run_is_in_its_report() -> None:
 
 async def test_an_error_without_words_is_reported_by_its_name() -> None:
     registry = Registry([triage.plan.Capability("respond", "says", _times_out, retry=0)])
-    made = Orchestrator(registry, Script(plan(step("out", "respond"))), environment=FakeEnvironment())
+    made = Orchestrator(
+        registry, Script(plan(step("out", "respond"))), environment=FakeEnvironment()
+    )
     error = await ended(made.run("task"))
     assert error.report is not None
     assert "TimeoutError" in error.report.to_text("developer")

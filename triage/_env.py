@@ -47,6 +47,8 @@ class SystemEnvironment:
     time = staticmethod(clock.time)
     monotonic = staticmethod(clock.monotonic)
 
+    _source: Random | None = None
+
     def __init__(self) -> None:
         self.reseed()
 
@@ -70,7 +72,7 @@ class SystemEnvironment:
 
     def reseed(self) -> None:
         """Take new randomness: a forked child must not repeat its parent's ids."""
-        self._source: Random | None = None
+        self._source = None
         # A count from a random start, then what is this process' own: unique, told apart by its first
         # eight digits, and at half the cost of drawing 128 bits for each run.
         start = int.from_bytes(os.urandom(8), "big") % 80_000_000

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ._capability import Capability, ClassifyError, capability
     from ._feedback import feedback
     from ._issues import Fix, Issue, IssueCode, Validation
-    from ._limits import PlanLimits
     from ._judging import JudgeEach, Judgement
+    from ._limits import PlanLimits
     from ._llm import LLMJudge, LLMPlanner, LLMResponder
     from ._orchestrator import Orchestrator
     from ._plan import ExecutionPlan, Input, PlannedStep
@@ -86,10 +86,10 @@ __all__ = [
     "IssueCode",
     "JudgeEach",
     "Judgement",
-    "Need",
     "LLMJudge",
     "LLMPlanner",
     "LLMResponder",
+    "Need",
     "Orchestrator",
     "PlanLimits",
     "PlanRequest",

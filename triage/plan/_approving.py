@@ -122,7 +122,7 @@ def told(asked: ApprovalAsked, data: Any) -> tuple[ApprovalAnswer | None, str]:
     request = ApprovalRequest(answer.id, asked.run_id, asked.kind, asked.subject)
     why = mismatch(request, answer, now=0.0)
     if why is None and answer.decision == "edited" and content_hash(answer.payload) != data["hash"]:
-        why = "the plan held a secret, which no store keeps; give it to resume() in the process that runs it"
+        why = "the plan held a secret, which no store keeps; resume it in the process that runs it"
     return (None, why) if why is not None else (answer, "")
 
 
@@ -145,8 +145,8 @@ async def answer_in(store: Store, answer: ApprovalAnswer) -> None:
 
     answer: made by `ApprovalRequest.answer` of what `asked_in` gave. It counts once, for that very
     question, and before its time is over. Raises UnknownRun, UsageError for a run that does not wait
-    for it, an answer that does not fit and a plan with what looks like a secret, TokenExpired, AlreadyResumed if
-    somebody else has just answered, and StoreError.
+    for it, an answer that does not fit and a plan with what looks like a secret, TokenExpired,
+    AlreadyResumed if somebody else has just answered, and StoreError.
     """
     request = await asked_in(store, answer.run_id)
     if request is None:

@@ -108,4 +108,8 @@ def _answering(judge: Callable[..., Any]) -> Callable[..., Any]:
             return await judge(question)  # type: ignore[misc] # it is async, as was looked at
 
         return asked
-    return lambda question: judge(question)
+
+    def asked_in_a_thread(question: Judgement) -> Any:
+        return judge(question)
+
+    return asked_in_a_thread

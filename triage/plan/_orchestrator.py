@@ -15,6 +15,7 @@ from triage.limits import Limits
 from triage.reports import ErrorReporter, Report
 
 from ._approving import OFF, Approval, asked_in, carried, read_answer
+from ._calls import Known
 from ._capability import Capability
 from ._ending import policy
 from ._given import takes, tool_for
@@ -23,7 +24,7 @@ from ._plan_facts import facts_of_plan
 from ._progress import Narrator, Progress
 from ._registry import Registry
 from ._requests import Planner, Selector, asked
-from ._room import Known, Room, Setup
+from ._room import Room, Setup
 from ._state import PlanState, fold_plan
 
 if TYPE_CHECKING:

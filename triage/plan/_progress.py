@@ -72,23 +72,24 @@ class Narrator:
             return None
         component, phase, message, reached = tell(event, before)
         step = getattr(event, "step", "")
+        made = self._made(component, phase, message, reached(self._state), step)
         complete = isinstance(event, RunFinished) and event.status == "done"
-        return self._made(component, phase, message, reached(self._state), complete, step)
+        return made._replace(progress=1.0, complete=True) if complete else made
 
     def report(self, report: Report, *, last: bool) -> Progress:
         """What is told of the report of a run that has failed, of its facts or, at last, of all."""
         message = shortened(report.facts.user_message or report.facts.reason or "it has failed")
-        reached = 1.0 if last else _REPORTED
         phase = "done" if last else "started"
-        return self._made("report", phase, message, reached, last, "")._replace(report=report)
+        made = self._made("report", phase, message, _REPORTED)
+        return made._replace(progress=1.0 if last else _REPORTED, complete=last, report=report)
 
     def _made(
-        self, component: str, phase: str, message: str, reached: float, complete: bool, step: str
+        self, component: str, phase: str, message: str, reached: float, step: str = ""
     ) -> Progress:
-        self._reached = 1.0 if complete else max(self._reached, min(reached, _REPORTED))
+        self._reached = max(self._reached, min(reached, _REPORTED))
         seq, self._seq = self._seq, self._seq + 1
         return Progress(
-            self._run_id, seq, self._time, component, phase, message, self._reached, complete, step
+            self._run_id, seq, self._time, component, phase, message, self._reached, step=step
         )
 
 
@@ -125,7 +126,9 @@ def _planned(event: PlanMade, _: PlanState) -> _Told:
 
 
 def _failed(event: PlanFailed, before: PlanState) -> _Told:
-    component = _capability(before, event.step) if event.target == Target.STEP else str(event.target)
+    component = (
+        _capability(before, event.step) if event.target == Target.STEP else str(event.target)
+    )
     said = shortened(event.diagnosis.user_message or str(event.diagnosis))
     return component, "failed", said, _through
 

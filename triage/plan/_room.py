@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from triage._call import Refused
 from triage._capture import capture
 from triage._drivers import _drive
-from triage._journal import CODES, WIDTH, event_at
-from triage._recorded import restored
-from triage._serde import canonical
+from triage._journal import event_at
 from triage._suspensions import time_of
 from triage._tally import tally
 from triage._tool import Tool
 from triage.actions import Replan as Replanned
 from triage.classifiers import diagnose
-from triage.diagnosis import Diagnosis, Evidence
-from triage.errors import ResultLost, TriageSuspendedError, UsageError
+from triage.diagnosis import Diagnosis
+from triage.errors import TriageSuspendedError
 from triage.events import (
     ApprovalAsked,
     ApprovalGiven,
-    CallFinished,
     CapabilitiesSelected,
     PlanFailed,
     PlanMade,
@@ -35,16 +32,15 @@ from triage.taxonomy import Cause, FailureType, Severity
 
 from ._approval import ApprovalMode, ApprovalRequest, needs_approval, subject_of
 from ._approving import Approval, told
-from ._capability import Capability
+from ._calls import Calls, Known, misfit, unbegun
 from ._ending import routed, waiting
 from ._feedback import feedback
-from ._given import Takes, arguments, by_origin, misfits, place_of
 from ._issues import Issue, IssueCode, Validation
 from ._limits import PlanLimits
 from ._registry import Registry
 from ._requests import PlanRequest, SelectionRequest
 from ._route import Decision, route
-from ._state import DoneStep, PlanState, Target, fold_plan
+from ._state import PlanState, Target, fold_plan
 from ._validate import validate
 from ._words import quoted
 
@@ -52,18 +48,7 @@ if TYPE_CHECKING:
     from triage._run import Run
     from triage.events import Event
 
-    from ._plan import PlannedStep
-
 _MAX_QUESTION = 300
-
-
-class Known(NamedTuple):
-    """A capability as it is called. owner: the object its function is bound to, if any."""
-
-    capability: Capability
-    tool: Tool
-    owner: tuple[Any, ...]
-    takes: Takes
 
 
 class Setup(NamedTuple):
@@ -89,14 +74,14 @@ class Room:
         self._task = task
         self._background = background
         self._development = development
-        self._results: dict[str, Any] = {}
+        self._calls = Calls(setup.known, run, task)
         self._needs: tuple[object, ApprovalRequest | None] | None = None
         self.state = fold_plan(self._session.events)
 
     async def go(self, answer: Any) -> Any:
         """To the end of the plan: what its last step gave. Raises `Refused` where the attempt ends."""
         self._hear(answer)
-        self._take_up()
+        self._calls.take_up(self.state)
         while True:
             if self.state.edited is not None:
                 self._adopt(self._checked(self.state.edited.payload), Target.APPROVER)
@@ -113,7 +98,8 @@ class Room:
                 case Target.END:
                     return await self._answer()
                 case ended:
-                    self._end(Decision(ended, reason=self.state.decisions[-1].reason))
+                    reason = self.state.decisions[-1].reason
+                    raise Refused(routed(self.state, Decision(ended, reason=reason)))
 
     # Where the run stands -------------------------------------------------------------------------
 
@@ -152,19 +138,6 @@ class Room:
             )
             self._add(PlanFailed, Target.STEP, diagnosis, state.step)
 
-    def _take_up(self) -> None:
-        """Count what this plan has done as come to: it is not asked about, and not counted again."""
-        state, replay = self.state, self._run.replay
-        if replay is None or state.plan is None:
-            return  # what an earlier plan has done is met again by its calls alone
-        counted = tally(self._run)
-        for done in state.done:
-            if done.version == state.version and done.call:
-                tool, _, _ = done.call.rsplit(":", 2)
-                name, _, occurrence = done.call.rpartition(":")
-                counted[name] = max(counted.get(name, 0), int(occurrence))
-                replay.meet(tool, done.call)
-
     async def _next(self) -> Target:
         """Decide what is entered next, write it down, and wait as long as that says."""
         session, state = self._session, self.state
@@ -194,8 +167,8 @@ class Room:
 
     def _failed(
         self, target: Target, diagnosis: Diagnosis, error: Exception | None, step: str = ""
-    ) -> NoReturn:
-        """Write down what failed and where that leads, and end the attempt."""
+    ) -> Refused:
+        """Write down what failed and where that leads: what ends the attempt, to be raised from the error."""
         info = None if error is None else capture(error)
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
@@ -212,10 +185,7 @@ class Room:
         if self._development and not decision.target.ends:
             decision = Decision(Target.REPORT, reason="in development nothing is tried again")
         self._add(PlanRouted, *decision[:5])
-        self._end(decision, error)
-
-    def _end(self, decision: Decision, error: Exception | None = None) -> NoReturn:
-        raise Refused(routed(self.state, decision)) from error
+        return Refused(routed(self.state, decision))
 
     # Selecting and planning -----------------------------------------------------------------------
 
@@ -254,7 +224,7 @@ class Room:
             hint=f"The selector {said}. There are: {', '.join(map(quoted, registry.names))}.",
             classifier="plan",
         )
-        self._failed(Target.SELECTOR, diagnosis, None)
+        raise self._failed(Target.SELECTOR, diagnosis, None)
 
     async def _plan(self) -> None:
         state, registry = self.state, self._setup.registry
@@ -275,12 +245,14 @@ class Room:
     async def _consult(self, tool: Tool, request: Any, target: Target) -> Any:
         """Ask the planner or the selector; once more only if this has been entered once more."""
         if self._run.replay is not None:
-            tally(self._run).leave()  # known by what is asked: an earlier answer is to another question
+            tally(
+                self._run
+            ).leave()  # known by what is asked: an earlier answer is to another question
         try:
             return await _drive(self._run, tool, (request,), {})
         except Exception as error:
             self._pass(error)
-            self._failed(target, diagnose(error), error)
+            raise self._failed(target, diagnose(error), error) from error
 
     def _pass(self, error: Exception) -> None:
         """Raise what is not for the router: an interrupt, and the question of a run inside this one."""
@@ -303,7 +275,7 @@ class Room:
         """Make a plan the one that is run, if it can be."""
         if found.plan is None or not found.ok:
             error = PlanInvalid(issues=[issue.message for issue in found.issues])
-            self._failed(target, found.diagnosis(), error)
+            raise self._failed(target, found.diagnosis(), error) from error
         for fix in found.fixes:
             logger.info("run %s: %s", self.state.run_id, fix.message)
         version = self.state.version + 1
@@ -356,86 +328,24 @@ class Room:
         assert step is not None
         key = step.context_key
         known = self._setup.known.get(step.capability.casefold())
-        if known is None:
-            name = quoted(step.capability)
-            self._failed(Target.STEP, _unfit(f"there is no capability {name}"), None, key)
-        unknown, missing = misfits(step, known.takes)
-        if unknown or missing:
-            self._failed(Target.STEP, _unfit(_misfit(known, unknown, missing)), None, key)
+        unfit = misfit(step, known)
+        if known is None or unfit is not None:
+            raise self._failed(Target.STEP, unbegun(unfit or ""), None, key)
         if not self.state.started:
             self._add(PlanStepMoved, key, "started")
         try:
-            results = {item.key: await self._result(item.key) for item in step.inputs}
-            await self._call(known, step, results)
+            call = await self._calls.run(step, self.state)
         except Exception as error:
             self._pass(error)
             diagnosis = known.capability.diagnose(
                 error, {"step": key, "objective": step.task_objective, "task": self._task}
             )
-            self._failed(Target.STEP, diagnosis, error, key)
-        self._add(PlanStepMoved, key, "done", self._last_call(known.tool))
-
-    async def _call(self, known: Known, step: PlannedStep, results: Mapping[str, Any]) -> Any:
-        given = arguments(step, known.takes, results, self._task)
-        tool = self._told_apart(known, step, given)
-        result = await _drive(self._run, tool, known.owner, given)
-        self._results[step.context_key] = result
-        return result
-
-    def _told_apart(self, known: Known, step: PlannedStep, given: Mapping[str, Any]) -> Tool:
-        """The tool; where a result that is passed on has no exact form, by the call it comes from."""
-        tool = known.tool
-        if tool.key is not None or not step.inputs:
-            return tool
-        calls = {done.step.context_key: done.call for done in self.state.done}
-        origins: dict[str, list[str]] = {}
-        for kind, key in step.inputs:
-            place = place_of(kind, key, known.takes)
-            for name in ({place} | ({"results"} & known.takes.names)) - {None}:
-                origins.setdefault(str(name), []).append(calls.get(key, ""))
-        lost = {name: " ".join(keys) for name, keys in origins.items() if not _exact(given[name])}
-        return by_origin(tool, lost) if lost else tool
-
-    def _last_call(self, tool: Tool) -> str:
-        """The key of the call that has just ended: the journal's last of this tool."""
-        records, code = self._session.records, CODES[CallFinished]
-        prefix = f"{tool.name}:"
-        for at in range(len(records) - WIDTH, -1, -WIDTH):
-            if records[at] == code and records[at + 2][1].startswith(prefix):
-                return str(records[at + 2][1])
-        return ""
-
-    async def _result(self, key: str) -> Any:
-        """What a step has given: at hand, or read back from its call."""
-        if key not in self._results:
-            done = next(done for done in self.state.done if done.step.context_key == key)
-            self._results[key] = await self._read(done)
-        return self._results[key]
-
-    async def _read(self, done: DoneStep) -> Any:
-        known = self._setup.known.get(done.step.capability.casefold())
-        call = self._session.state.calls.get(done.call)
-        if known is None or call is None:
-            raise UsageError(f"the result of {quoted(done.step.context_key)} is not in the journal")
-        try:
-            return restored(known.tool, call, self._session.live)
-        except ResultLost:
-            if not known.capability.repeatable:
-                raise
-        results = {item.key: await self._result(item.key) for item in done.step.inputs}
-        return await self._call(known, done.step, results)
+            raise self._failed(Target.STEP, diagnosis, error, key) from error
+        self._add(PlanStepMoved, key, "done", call)
 
     async def _answer(self) -> Any:
         done = self.state.done
-        return await self._result(done[-1].step.context_key) if done else None
-
-
-def _exact(value: Any) -> bool:
-    try:
-        canonical(value, "value")
-    except UsageError:
-        return False
-    return True
+        return await self._calls.result(done[-1].step.context_key, self.state) if done else None
 
 
 def _issues(state: PlanState) -> tuple[Issue, ...]:
@@ -448,24 +358,4 @@ def _issues(state: PlanState) -> tuple[Issue, ...]:
         Issue(codes[rule], failure.diagnosis.severity, text)
         for rule, text, _ in failure.diagnosis.evidence
         if rule in codes
-    )
-
-
-def _misfit(known: Known, unknown: list[str], missing: list[str]) -> str:
-    said = [f"takes no {quoted(name)}" for name in unknown]
-    said += [f"needs {quoted(name)}" for name in missing]
-    names = ", ".join(sorted(known.takes.told)) or "nothing"
-    return f"{quoted(known.capability.name)} {', '.join(said)}; it takes {names}"
-
-
-def _unfit(text: str) -> Diagnosis:
-    return Diagnosis(
-        FailureType.SCHEMA_MISMATCH,
-        cause=Cause.INVALID_ARGUMENTS,
-        severity=Severity.REPLANNING,
-        evidence=(Evidence("plan.step", text),),
-        user_message="A step of the plan could not be begun.",
-        technical_details=text,
-        hint=text,
-        classifier="plan",
     )

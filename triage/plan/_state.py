@@ -65,9 +65,10 @@ class PlanState(NamedTuple):
     at, step: what has been entered and has not ended, None for nothing; the key of the step. started:
     the step's capability has begun. pending: what must be decided about, `failure`, `rejection` or
     nothing. failure: the last failure that has not been made good. told: the one that whoever plans or
-    selects next is told of: the same, but where only asking them has failed. rejection: a person's refusal of the
-    last plan. asked: the question that waits for an answer. edited: an answer that waits to become a
-    plan. approved: kind and subject of what may be run. ended: how the run has ended, None before.
+    selects next is told of: the same, but where only asking them has failed. rejection: a person's
+    refusal of the last plan. asked: the question that waits for an answer. edited: an answer that waits
+    to become a plan. approved: kind and subject of what may be run. ended: how the run has ended, None
+    before.
 
     step_retries, planner_retries, selector_retries: of what is tried at present; total_retries: of all.
     replans, reclassifications, rejections: plans and selections entered for that reason. entries: all that

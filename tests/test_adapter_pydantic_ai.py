@@ -1,0 +1,478 @@
+"""Agents of Pydantic AI: what is recorded, what is done again and what is not, and what a failure is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from blockbuster import BlockBuster
+from pydantic import BaseModel
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import BinaryContent, ModelRetry, ToolFailed, ToolReturn, UsageLimits
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelOverloadedError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelTimeoutError,
+)
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.retries import AsyncTenacityTransport, RetryConfig
+from pydantic_agents import Scripted, call, kinds_of, models_of, staged, steps_of, tools_of
+from support import always
+
+import triage
+from triage import Escalate, FailureType, Limits, Replan, Retry, TriageEscalationError
+from triage.events import Event
+from triage.testing.adapter_contract import Fails, Rule, Script, asks, check_wire, says
+from triage.testing.adapter_contract import call as wanted
+
+pytestmark = pytest.mark.anyio
+
+SEARCH, CHARGE = asks(wanted("search", query="x")), asks(wanted("charge", cents=300))
+BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
+OVERLOADED = ModelHTTPError(503, "m")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def theirs_may_block(never_blocked: BlockBuster) -> None:
+    """Frameworks look at files and clocks in the event loop; that is theirs."""
+    never_blocked.deactivate()
+
+
+# Recording ------------------------------------------------------------------------------------------
+
+
+async def test_nothing_of_the_users_agent_changes_and_outside_of_a_run_nothing_is_recorded() -> (
+    None
+):
+    async with staged(Script(BOTH)) as stage:
+        before = dict(vars(stage.agent))
+        await triage.wrap(stage.agent, effects=stage.world.effects).run("go")
+        assert {name: value for name, value in vars(stage.agent).items() if name != "_name"} == {
+            name: value for name, value in before.items() if name != "_name"
+        }
+        result = await stage.agent.run("go")
+    assert result.output == "done"
+    assert stage.world.deeds == ["search(x)", "charge(300)"] * 2
+
+
+async def test_steps_are_there_while_the_agent_runs() -> None:
+    events: list[Event] = []
+    during: list[int] = []
+
+    async def look() -> str:
+        during.append(len(steps_of(events)))
+        return "saw"
+
+    model = Scripted(call("look"), "done")
+    agent = PydanticAgent(model.model, tools=[look])
+    await triage.wrap(agent, observers=[events.append]).run("go")
+    assert during == [1], "the model's step is not there when its tool runs"
+    assert len(steps_of(events)) == 3
+
+
+async def test_a_failed_run_keeps_all_that_was_said_and_used() -> None:
+    fault = {3: Fails(400, "no such model")}
+    async with staged(Script(BOTH, faults=fault)) as stage:
+        agent = triage.wrap(stage.agent, always(Escalate()), effects=stage.world.effects)
+        with pytest.raises(TriageEscalationError) as caught:
+            await agent.run("go")
+    context = caught.value.context
+    assert context is not None
+    shown = [(s.tool_called or s.action, s.tool_output) for s in context.trajectory]
+    assert shown == [
+        ("model", [{"tool": "search", "arguments": {"query": "x"}}]),
+        ("search", "found 17"),
+        ("model", [{"tool": "charge", "arguments": {"cents": 300}}]),
+        ("charge", "receipt 5"),
+        ("model", None),
+    ]
+    assert context.usage.total_tokens == 30
+    assert "no such model" in str(context.trajectory[-1].error)
+
+
+async def test_a_history_that_was_cut_off_is_repaired_before_it_is_sent() -> None:
+    async with staged(Script((Rule(says("done")),))) as stage:
+        history: list[ModelMessage] = [
+            ModelRequest([UserPromptPart("before")]),
+            ModelResponse([ToolCallPart("charge", {"cents": 1}, "call_a")]),
+        ]
+        result = await triage.wrap(stage.agent).run("go on", message_history=history)
+    assert result.output == "done"
+    assert result.all_messages()[0].parts[0].content == "before"
+    check_wire(stage.world.requests)
+
+
+async def test_a_stream_is_recorded_and_given_again_to_who_listens() -> None:
+    heard: list[str] = []
+    events: list[Event] = []
+
+    async def listen(ctx: Any, pieces: Any) -> None:
+        async for piece in pieces:
+            heard.append(piece.event_kind)
+
+    async with staged(Script(BOTH, faults={3: Fails(503, "Overloaded")})) as stage:
+        wrapped = triage.wrap(
+            stage.agent, always(Retry()), effects=stage.world.effects, observers=[events.append]
+        )
+        result = await wrapped.run("go", event_stream_handler=listen)
+    assert result.output == "done"
+    assert len(stage.world.requests) == 4
+    assert all(request.body["stream"] for request in stage.world.requests)
+    assert stage.world.deeds == ["search(x)", "charge(300)"]
+    assert heard.count("function_tool_call") == 4, "the attempts were not heard alike"
+    assert [step.error is None for step in models_of(events)] == [True, True, False, True]
+    assert models_of(events)[-1].llm_output == "done"
+    assert models_of(events)[0].usage == triage.Usage(10, 5, calls=1, model="scripted")
+
+
+async def test_a_stream_that_breaks_off_in_the_middle_is_asked_again() -> None:
+    broke: list[int] = []
+
+    async def pieces(messages: Any, info: Any) -> Any:
+        yield "half "
+        if not broke:
+            broke.append(1)
+            raise ConnectionError("reset by peer")
+        yield "whole"
+
+    async def listen(ctx: Any, stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    events: list[Event] = []
+    agent = PydanticAgent(FunctionModel(stream_function=pieces))
+    wrapped = triage.wrap(agent, always(Retry()), observers=[events.append])
+    result = await wrapped.run("go", event_stream_handler=listen)
+    assert result.output == "half whole"
+    assert [step.error for step in models_of(events)][0] == "reset by peer"
+    assert models_of(events)[1].llm_output == "half whole"
+
+
+# Tools ----------------------------------------------------------------------------------------------
+
+
+class Bee(BaseModel):
+    legs: int
+
+
+async def test_whatever_a_tool_gave_is_given_to_the_model_again_as_it_was() -> None:
+    ran: list[str] = []
+    picture = BinaryContent(b"abc", media_type="image/png")
+
+    def plain() -> Bee:
+        ran.append("plain")
+        return Bee(legs=6)
+
+    def rich() -> Any:
+        ran.append("rich")
+        return ToolReturn({"x": 1}, content=["see", picture], metadata={"k": 1})
+
+    def files() -> Any:
+        ran.append("files")
+        return ["a", picture]
+
+    def again() -> str:
+        ran.append("again")
+        raise ModelRetry("not so")
+
+    def never() -> str:
+        ran.append("never")
+        raise ToolFailed("gone")
+
+    tools = [plain, rich, files, again, never]
+    model = Scripted([call(tool.__name__) for tool in tools], OVERLOADED, "done")
+    agent = PydanticAgent(model.model, tools=tools)
+    assert (await triage.wrap(agent, always(Retry())).run("go")).output == "done"
+    assert sorted(ran) == sorted(tool.__name__ for tool in tools), "a tool ran twice"
+    first, second = ([_timeless(part) for part in seen[-1].parts] for seen in model.seen[1:])
+    assert first == second
+
+
+def _timeless(part: Any) -> dict[str, Any]:
+    content = part.content.model_dump() if isinstance(part.content, Bee) else part.content
+    return {**vars(part), "timestamp": None, "content": content}
+
+
+async def test_what_a_tool_refuses_is_a_step_with_its_error_and_no_doubt() -> None:
+    events: list[Event] = []
+
+    def book(seats: int) -> str:
+        if seats > 4:
+            raise ModelRetry("four seats at most")
+        return f"booked {seats}"
+
+    model = Scripted(call("book", seats=5), call("book", seats=2), OVERLOADED, "done")
+    agent = PydanticAgent(model.model, tools=[book])
+    wrapped = triage.wrap(agent, always(Retry()), observers=[events.append])
+    assert (await wrapped.run("go")).output == "done"
+    found = [(step.tool_input, step.tool_output, step.error) for step in tools_of(events)]
+    assert found == [
+        ({"seats": 5}, None, "four seats at most"),
+        ({"seats": 2}, "booked 2", None),
+    ]
+    assert tools_of(events)[0].exception_type == "ModelRetry"
+
+
+async def test_a_charge_that_was_lost_is_asked_about_even_if_the_tool_asks_for_a_retry() -> None:
+    did: list[int] = []
+
+    async def charge(cents: int) -> str:
+        did.append(cents)
+        try:
+            raise TimeoutError("read timed out")
+        except TimeoutError as error:
+            raise ModelRetry("try again") from error
+
+    agent = PydanticAgent(Scripted(call("charge", cents=3)).model, tools=[charge])
+    wrapped = triage.wrap(agent, always(Retry()), effects={"charge": "once"})
+    with pytest.raises(triage.TriageSuspendedError, match="did charge with"):
+        await wrapped.run("go")
+    assert did == [3]
+
+
+async def test_an_effect_before_a_failure_is_not_repeated_and_a_triage_tool_is_one_step() -> None:
+    events: list[Event] = []
+    did: list[int] = []
+
+    @triage.tool(effect="once")
+    async def charge(cents: int) -> str:
+        """Charge."""
+        did.append(cents)
+        return "receipt"
+
+    model = Scripted(call("charge", cents=3), OVERLOADED, "done")
+    agent = PydanticAgent(model.model, tools=[charge])
+    await triage.wrap(agent, always(Retry()), observers=[events.append]).run("go")
+    assert did == [3]
+    assert [(step.tool_called, step.effect) for step in tools_of(events)] == [("charge", "once")]
+
+
+async def test_calls_that_never_ran_are_steps_even_the_one_that_ends_the_run() -> None:
+    events: list[Event] = []
+
+    def look(what: int) -> str:
+        return "saw"
+
+    both = [call("nope", a=1), call("look", what="x")]
+    model = Scripted(both, call("nope", a=2))
+    agent = PydanticAgent(model.model, tools=[look])
+    wrapped = triage.wrap(agent, always(Escalate()), observers=[events.append])
+    with pytest.raises(TriageEscalationError):
+        await wrapped.run("go")
+    found = [(step.tool_called, step.tool_input, step.exception_type) for step in tools_of(events)]
+    assert found == [
+        ("nope", {"a": 1}, "UnknownTool"),
+        ("look", {"what": "x"}, "InvalidArguments"),
+        ("nope", {"a": 2}, "UnknownTool"),
+    ]
+    assert "Available tools: 'look'" in str(tools_of(events)[0].error)
+
+
+# What a failure is ----------------------------------------------------------------------------------
+
+
+def _http(kind: type[Any], status: int) -> Exception:
+    headers = {"Retry-After": "7"}
+    return ModelHTTPError.for_category(kind, status_code=status, model_name="m", headers=headers)
+
+
+def take(what: int) -> str:
+    raise ModelRetry("never")
+
+
+def _breaks() -> str:
+    raise ConnectionResetError("reset by peer")
+
+
+LOOKS = Scripted(call("take", what=1))
+CASES = [
+    (call("nope"), {}, "wrong_tool_called", "unknown_tool"),
+    (call("take", what="x"), {}, "schema_mismatch", "invalid_arguments"),
+    (call("take", what=1), {}, "schema_mismatch", "invalid_arguments"),
+    ("no number", {"output_type": Bee}, "schema_mismatch", "malformed_output"),
+    (call("final_result", legs="x"), {"output_type": Bee}, "schema_mismatch", "malformed_output"),
+    (_http(ModelRateLimitError, 429), {}, "external_fault", "rate_limited"),
+    (_http(ModelQuotaExceededError, 402), {}, "external_fault", "quota_exhausted"),
+    (_http(ModelOverloadedError, 529), {}, "external_fault", "overloaded"),
+    (_http(ModelAuthenticationError, 401), {}, "external_fault", "auth"),
+    (_http(ModelContextWindowExceededError, 400), {}, "context_overflow", "context_length"),
+    (ModelConnectionError("m", "lost", phase="read"), {}, "external_fault", "connection"),
+    (ModelTimeoutError("m", "timed out"), {}, "external_fault", "timeout"),
+    (ContentFilterError("filtered"), {}, "constraint_ignored", "content_filter"),
+    (call("_breaks"), {}, "external_fault", "connection"),
+]
+
+
+@pytest.mark.parametrize(("turn", "options", "failure", "cause"), CASES)
+async def test_a_failure_is_diagnosed_for_what_it_is(
+    turn: Any, options: dict[str, Any], failure: str, cause: str
+) -> None:
+    agent = PydanticAgent(Scripted(turn).model, tools=[take, _breaks], **options)
+    wrapped = triage.wrap(agent, always(Escalate()), effects={"_breaks": "read"})
+    with pytest.raises(TriageEscalationError) as caught:
+        await wrapped.run("go")
+    assert caught.value.context is not None
+    diagnosis = caught.value.context.diagnosis
+    assert (diagnosis.failure_type, diagnosis.cause) == (failure, cause)
+    if cause == "rate_limited":
+        assert diagnosis.retry_after_s == 7
+
+
+@pytest.mark.parametrize("limit", ["request_limit", "tool_calls_limit", "total_tokens_limit"])
+async def test_a_limit_of_the_agents_own_is_a_plan_that_came_to_no_end(limit: str) -> None:
+    def look(what: int) -> str:
+        return f"saw {what}"
+
+    model = Scripted(lambda messages: call("look", what=len(messages)))
+    wrapped = triage.wrap(PydanticAgent(model.model, tools=[look]), always(Escalate()))
+    with pytest.raises(TriageEscalationError) as caught:
+        await wrapped.run("go", usage_limits=UsageLimits(**{"request_limit": 9, limit: 3}))
+    assert caught.value.context is not None
+    assert caught.value.context.failure_type is FailureType.PLAN_INCOMPLETE
+
+
+async def test_retries_beneath_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "triage.retries")
+    triage._retry_layers._said.clear()
+    async with staged(Script(BOTH), tries=2) as stage:
+        model: Any = stage.agent.model
+        agent = PydanticAgent(FallbackModel(WrapperModel(model), Scripted("x").model))
+        triage.wrap(agent)
+        stage.client._client._transport = AsyncTenacityTransport(RetryConfig(reraise=True))
+        triage.wrap(stage.agent)
+    said = [record.getMessage() for record in caplog.records]
+    assert any("AsyncOpenAI retries up to 2 times by itself" in text for text in said), said
+    assert any("AsyncTenacityTransport retries by itself" in text for text in said), said
+
+
+# Stopping and going on ------------------------------------------------------------------------------
+
+
+async def test_a_new_plan_goes_on_with_what_was_found_and_tells_the_hint_once() -> None:
+    async with staged(
+        Script(
+            (
+                Rule(says("done"), "Look less."),
+                Rule(says("half", ended="length"), "found 17"),
+                Rule(SEARCH),
+            )
+        ),
+        system_prompt="Be kind.",
+    ) as stage:
+        wrapped = triage.wrap(
+            stage.agent, always(Replan("Look less.")), effects=stage.world.effects
+        )
+        result = await wrapped.run("go")
+    assert result.output == "done"
+    assert stage.world.deeds == ["search(x)"], "the new plan forgot what was found"
+    last = stage.world.requests[-1].body["messages"]
+    assert [message["role"] for message in last] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert last[0]["content"] == "Be kind."
+    assert "Look less." not in str(result.all_messages()), "a hint stays in the conversation"
+    check_wire(stage.world.requests)
+
+
+async def test_a_prompt_that_is_made_anew_each_time_does_not_make_another_request() -> None:
+    times = iter(range(100))
+    model = Scripted(call("look"), OVERLOADED, "done")
+
+    def look() -> str:
+        return "saw"
+
+    agent = PydanticAgent(model.model, tools=[look], instructions=lambda: f"It is {next(times)}.")
+    agent.system_prompt(lambda: f"Call {next(times)}.")
+    assert (await triage.wrap(agent, always(Retry())).run("go")).output == "done"
+    assert len(model.seen) == 3
+
+
+async def test_a_cancelled_run_ends_its_tool_and_starts_nothing() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+        return ""
+
+    model = Scripted(call("slow"))
+    task = asyncio.create_task(
+        triage.wrap(PydanticAgent(model.model, tools=[slow]), always(Retry())).run("go")
+    )
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert len(model.seen) == 1
+
+
+async def test_sub_agents_side_by_side_are_kept_apart_and_only_what_failed_is_asked_again() -> None:
+    events: list[Event] = []
+    asked: list[str] = []
+    lost = [ConnectionError("reset")]
+
+    def about(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        topic = str(messages[0].parts[0].content)  # type: ignore[union-attr] # it is a prompt
+        asked.append(f"{topic} {len(messages)}")
+        turn = call("look", what=topic) if len(messages) == 1 else TextPart(f"about {topic}")
+        return ModelResponse([turn])
+
+    async def look(what: str) -> str:
+        return f"saw {what}"
+
+    researcher = PydanticAgent(FunctionModel(about), tools=[look], name="researcher")
+
+    async def delegate(topic: str) -> str:
+        found = await researcher.run(topic)
+        if topic == "wasps" and lost:
+            raise lost.pop()
+        return found.output
+
+    model = Scripted([call("delegate", topic="bees"), call("delegate", topic="wasps")], "done")
+    wrapped = triage.wrap(
+        PydanticAgent(model.model, tools=[delegate]),
+        always(Retry()),
+        effects={"delegate": "idempotent", "look": "read"},
+        observers=[events.append],
+        limits=Limits(attempts=2),
+    )
+    assert (await wrapped.run("go")).output == "done"
+    assert sorted(asked) == ["bees 1", "bees 3", "wasps 1", "wasps 3"], (
+        "a sub-agent was asked again"
+    )
+    owners = {str((step.metadata or {})["call"]).split(":")[0] for step in models_of(events)}
+    assert owners == {"pydantic-ai", "pydantic-ai researcher"}
+    assert kinds_of(model.seen[-1])[-1] == ["tool-return", "tool-return"]
