@@ -75,7 +75,6 @@ class Machine(RuleBasedStateMachine):
 
     made: list[IncidentDesk]
     world: World
-    call: Callable[..., Any]
     begin: Callable[..., Future[Any]]
     outcome: dict[str, Any]
     hooked: list[str]
@@ -259,7 +258,6 @@ def test_incidents_are_as_a_plain_model_says(kind: str, backend: Any, examples: 
         bound = {
             "made": [world.desk(name, **options) for name in ("one", "two")],
             "world": world,
-            "call": staticmethod(portal.call),
             "begin": staticmethod(portal.start_task_soon),
             "outcome": outcome,
             "hooked": hooked,

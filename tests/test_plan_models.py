@@ -122,7 +122,7 @@ async def test_models_select_plan_and_answer(provider: str) -> None:
 
     registry = Registry(
         [
-            Capability("find", "finds", _find, provides="ADDRESS", effect="read"),
+            Capability("find", "finds", _find, provides=("ADDRESS",), effect="read"),
             Capability("pay", "pays", _find, effect="once"),
         ]
     )

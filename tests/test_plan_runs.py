@@ -65,7 +65,7 @@ async def test_a_response_that_was_forgotten_is_given_by_the_responder() -> None
     async def look() -> int:
         return 7
 
-    registry = Registry([Capability("look", "looks", look, provides="N", effect="read")])
+    registry = Registry([Capability("look", "looks", look, provides=("N",), effect="read")])
     made = Orchestrator(registry, lambda _request: plan(step("n", "look")), responder=say)
     assert await made.run("How many?") == "How many? {'n': 7} plain"
 
@@ -264,8 +264,8 @@ async def test_a_result_without_a_json_form_is_passed_on() -> None:
 
     registry = Registry(
         [
-            Capability("look", "looks", look, provides="RAW", effect="read"),
-            Capability("use", "uses", use, requires="RAW", effect="once"),
+            Capability("look", "looks", look, provides=("RAW",), effect="read"),
+            Capability("use", "uses", use, requires=("RAW",), effect="once"),
             Capability("respond", "says", lambda **results: results["used"], effect="read"),
         ]
     )

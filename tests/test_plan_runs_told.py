@@ -76,7 +76,7 @@ async def test_a_run_that_cannot_be_done_ends_with_a_report_of_its_plan() -> Non
     assert facts.failed == "step 2, read"
     assert [one.name for one in facts.capabilities] == ["find", "read", "pay", "measure", "respond"]
     counters = {one.name: (one.used, one.limit) for one in facts.counters}
-    assert counters["replans"] == (0, 2)
+    assert counters["replans"] == (0.0, 2.0)
     text = report.to_text("developer")
     assert "the pump is broken" in text
     assert "the pump is broken" not in report.to_text("person")

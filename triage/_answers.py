@@ -133,7 +133,7 @@ def answered(state: RunState, question: Question | None, answer: Any) -> Answere
 
 
 async def resolve(
-    store: Store, run_id: str, answer: Happened | Rerun | Abort, *, now: float
+    store: Store, run_id: str, answer: Happened | Rerun | Retry | Abort, *, now: float
 ) -> Action:
     """Answer a suspended run without its token: any worker may then recover it. What that will do.
 
@@ -154,7 +154,7 @@ async def resolve(
     check(question, answer)
     if isinstance(answer, Happened):
         _refuse_secrets(answer.result)
-    if question is not None and question.inner and not isinstance(answer, Abort):
+    if question is not None and question.inner and isinstance(answer, Happened | Rerun):
         await _resolve_inner(store, state, question.key, answer, now)
     action, entries, _, _ = answered(state, question, answer)
     claim = await store.claim(run_id, lease_s=LEASE_S)

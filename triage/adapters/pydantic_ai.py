@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
-from pydantic_ai.messages import ModelResponse
+from pydantic_ai.messages import ModelResponse, repair_messages
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 
@@ -50,6 +50,9 @@ class PydanticAIAdapter(Adapter):
 
     async def attempt(self, seam: Seam, task: Any, **kwargs: Any) -> Any:
         """One run of the agent."""
+        history = kwargs.get("message_history")
+        if history and task is not None and not kwargs.get("deferred_tool_results"):
+            kwargs["message_history"] = repair_messages(history)
         with entered(seam), named():
             return await self.target.run(task, **kwargs)
 

@@ -23,6 +23,8 @@ from ._schema import (
 T = TypeVar("T")
 Values = Mapping[str, Any]
 Work = Callable[["Db"], Any]
+Outcome = tuple[Any, Exception | None]
+"""What a work has given, or what it has raised."""
 
 
 class Dialect(NamedTuple):
@@ -148,10 +150,13 @@ class Db:
             if not isinstance(getattr(error, "error", None), StoreError):
                 raise
 
-    def each(self, works: list[Work]) -> list[tuple[Any, Exception | None]]:
-        """Do these in one commit; one that is refused changes nothing and does not touch the others."""
-        outcomes: list[tuple[Any, Exception | None]] = []
+    def each(self, works: list[Work], outcomes: list[Outcome], mark: Mark) -> None:
+        """Do these in one commit; one that is refused changes nothing and does not touch the others.
+
+        outcomes: gets what each has given, or why it was refused.
+        """
         with self.transaction(write=True):
+            self.run(_MARK, {**mark._asdict(), "now": self.now})
             for work in works:
                 self.run("SAVEPOINT one")
                 try:
@@ -163,13 +168,28 @@ class Db:
                         raise
                     self.run("ROLLBACK TO one")
                     outcomes.append((None, refusal))
-        return outcomes
+
+    def has_committed(self, mark: Mark) -> bool:
+        """Whether the last commit of this desk is the one it has marked so."""
+        found = self.one(
+            "SELECT 1 FROM commits WHERE desk = :desk AND stamp = :stamp", mark._asdict()
+        )
+        return found is not None
 
     def close(self) -> None:
         """Let go of it."""
         self._connection.close()
 
 
+class Mark(NamedTuple):
+    """Names a commit: by whom, and which."""
+
+    desk: str
+    stamp: str
+
+
+_MARK = """INSERT INTO commits (desk, stamp, at) VALUES (:desk, :stamp, :now)
+ON CONFLICT (desk) DO UPDATE SET stamp = excluded.stamp, at = excluded.at"""
 _NAME = re.compile(r"(?<!:):([a-z_][a-z_0-9]*)")
 
 

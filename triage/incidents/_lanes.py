@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -12,16 +13,17 @@ from typing import Any, TypeVar
 
 from triage.errors import StoreError, TriageError, UsageError
 from triage.stores import MemoryStore, Store
-from triage.stores._lane import Lane, Outcome, Stop, Waiter, together, waiter, wake
+from triage.stores._lane import Lane, Stop, Waiter, together, waiter, wake
 from triage.stores._threaded import ThreadedStore, _lanes, _let_go
 
-from ._db import POSTGRES, SQLITE, Db, Work, in_memory, migrate
+from ._db import POSTGRES, SQLITE, Db, Mark, Outcome, Work, in_memory, migrate
 
 T = TypeVar("T")
 BATCH = 200
 """Works that share a commit at most."""
 QUEUE = 10_000
 TIMEOUT = 10.0
+_HERE = os.urandom(8).hex()
 
 
 class _Job:
@@ -123,7 +125,7 @@ def _work(lane: Lane[Db], jobs: list[_Job]) -> None:
 def _do(lane: Lane[Db], jobs: list[_Job], *, writes: bool) -> None:
     outcomes: list[Outcome]
     try:
-        outcomes = lane.use(partial(_together if writes else _in_one, jobs))
+        outcomes = lane.use(_Commit(lane, jobs) if writes else partial(_in_one, jobs))
     except Exception as error:  # noqa: BLE001 - handed to whoever waits
         outcomes = [(None, copy.copy(error)) for _ in jobs]
     with together():
@@ -131,8 +133,20 @@ def _do(lane: Lane[Db], jobs: list[_Job], *, writes: bool) -> None:
             wake(job.waiter, outcome)
 
 
-def _together(jobs: list[_Job], db: Db) -> list[Outcome]:
-    return list(db.each([job.work for job in jobs]))
+class _Commit:
+    """Works that share a commit. Asked for again after its reply was lost, it is not made twice."""
+
+    def __init__(self, lane: Lane[Db], jobs: list[_Job]) -> None:
+        self._works = [job.work for job in jobs]
+        # A forked child has the same lane, and commits of its own.
+        self._mark = Mark(f"{_HERE}-{id(lane):x}-{os.getpid()}", os.urandom(8).hex())
+        self._outcomes: list[Outcome] = []
+
+    def __call__(self, db: Db) -> list[Outcome]:
+        if not self._outcomes or not db.has_committed(self._mark):
+            self._outcomes = []
+            db.each(self._works, self._outcomes, self._mark)
+        return self._outcomes
 
 
 def _in_one(jobs: list[_Job], db: Db) -> list[Outcome]:

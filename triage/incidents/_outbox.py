@@ -57,7 +57,9 @@ def _due(db: Db, full: list[str], most: int) -> list[Message]:
     names = {f"role_{at}": role for at, role in enumerate(full)}
     but = ""
     if names:
-        but = f" AND (level = 'critical' OR role NOT IN ({', '.join(f':{name}' for name in names)}))"
+        but = (
+            f" AND (level = 'critical' OR role NOT IN ({', '.join(f':{name}' for name in names)}))"
+        )
     found = db.rows(DUE.format(but=but), {"now": db.now, "most": most, **names})
     return [rows.message_of(row) for row in found]
 

@@ -76,11 +76,12 @@ TABLES: tuple[str, ...] = (
     "CREATE INDEX incidents_due ON incidents (next_attempt_at) WHERE next_attempt_at IS NOT NULL",
     "CREATE INDEX incidents_leased ON incidents (lease_until) WHERE lease_until IS NOT NULL",
     "CREATE INDEX incidents_unheard ON incidents (ack_due) WHERE ack_due IS NOT NULL",
-    # What a source has shown us already.
+    "CREATE INDEX incidents_ended ON incidents (resolved_at) WHERE resolved_at IS NOT NULL",
+    # What a source has shown us already; without an incident where that was pruned.
     """CREATE TABLE sightings (
         source {text} NOT NULL,
         key {text} NOT NULL,
-        incident {big} NOT NULL REFERENCES incidents (id),
+        incident {big} REFERENCES incidents (id),
         at {real} NOT NULL,
         PRIMARY KEY (source, key))""",
     "CREATE INDEX sightings_by_incident ON sightings (incident, at)",
@@ -134,20 +135,34 @@ TABLES: tuple[str, ...] = (
     "CREATE INDEX messages_by_role ON messages (role, sent_at) WHERE sent_at IS NOT NULL",
     "CREATE INDEX messages_by_status ON messages (status, due)",
     "CREATE INDEX messages_by_incident ON messages (incident)",
+    # The last commit of each desk, so that one whose reply was lost is known.
+    """CREATE TABLE commits (
+        desk {text} PRIMARY KEY NOT NULL,
+        stamp {text} NOT NULL,
+        at {real} NOT NULL)""",
+    # A row stands in it only inside of the transaction that prunes.
+    "CREATE TABLE pruning (at {real} NOT NULL)",
 )
 
-SQLITE_KEEP: tuple[str, ...] = tuple(
-    f"""CREATE TRIGGER incident_log_no_{verb.lower()} BEFORE {verb} ON incident_log
-    BEGIN SELECT RAISE(ABORT, 'the incident log is only added to'); END"""
-    for verb in ("UPDATE", "DELETE")
+_REFUSED = "'the incident log is only added to'"
+SQLITE_KEEP: tuple[str, ...] = (
+    f"""CREATE TRIGGER incident_log_no_update BEFORE UPDATE ON incident_log
+    BEGIN SELECT RAISE(ABORT, {_REFUSED}); END""",
+    f"""CREATE TRIGGER incident_log_no_delete BEFORE DELETE ON incident_log
+    WHEN NOT EXISTS (SELECT 1 FROM pruning) BEGIN SELECT RAISE(ABORT, {_REFUSED}); END""",
 )
 POSTGRES_KEEP: tuple[str, ...] = (
-    """CREATE FUNCTION incident_log_kept() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN RAISE EXCEPTION 'the incident log is only added to'; END $$""",
+    f"""CREATE FUNCTION incident_log_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_OP = 'DELETE' THEN
+            IF EXISTS (SELECT 1 FROM pruning) THEN RETURN NULL; END IF;
+        END IF;
+        RAISE EXCEPTION {_REFUSED};
+    END $$""",
     """CREATE TRIGGER incident_log_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON incident_log
     FOR EACH STATEMENT EXECUTE FUNCTION incident_log_kept()""",
 )
-"""What keeps the log from being changed or shortened, also by hand."""
+"""What keeps the log from being changed, and from being shortened but by pruning, also by hand."""
 
 SQLITE_WORDS = {
     "id": "INTEGER PRIMARY KEY AUTOINCREMENT",

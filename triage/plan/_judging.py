@@ -105,7 +105,7 @@ def _answering(judge: Callable[..., Any]) -> Callable[..., Any]:
     if any(map(inspect.iscoroutinefunction, (judge, called))):
 
         async def asked(question: Judgement) -> Any:
-            return await judge(question)  # type: ignore[misc] # it is async, as was looked at
+            return await judge(question)
 
         return asked
 

@@ -168,7 +168,7 @@ class Room:
     def _failed(
         self, target: Target, diagnosis: Diagnosis, error: Exception | None, step: str = ""
     ) -> Refused:
-        """Write down what failed and where that leads: what ends the attempt, to be raised from the error."""
+        """Write down what failed and where that leads; what ends the attempt, to be raised."""
         info = None if error is None else capture(error)
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
