@@ -10,8 +10,9 @@ Names are imported when they are first used, so `import triage` costs next to no
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from . import faults
@@ -140,7 +141,6 @@ _HOMES = {
     "tools": ("current_call", "tool"),
     "watching": ("Watching",),
 }  # fmt: skip
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
@@ -249,17 +249,4 @@ __all__ = [
     "wrap",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "faults":
-        return import_module(".faults", __name__)
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'triage' has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = _lazily(__name__, _HOMES, modules=("faults",))

@@ -182,7 +182,7 @@ async def _stream_loop(session: Session, function: Function) -> AsyncGenerator[A
     except Exception:
         raise
     except BaseException as error:
-        await _cancelled(session, run, error)
+        await _cancelled(session, run, error, streams=True)
         raise
 
 
@@ -253,14 +253,19 @@ async def _end_inner(session: Session) -> None:
     await end_inner(session)
 
 
-async def _cancelled(session: Session, run: Run | None, error: BaseException) -> None:
-    """Journal a cancellation from outside; the caller raises it on."""
+async def _cancelled(
+    session: Session, run: Run | None, error: BaseException, *, streams: bool = False
+) -> None:
+    """Journal a cancellation from outside; the caller raises it on.
+
+    streams: the caller is an async generator, which may await something while it is closed.
+    """
     import anyio
 
     if run is not None:
         run.close()
-    if not in_event_loop():
-        # Whoever held the coroutine has let it go after its loop had ended: here nothing can be awaited.
+    if (isinstance(error, GeneratorExit) and not streams) or not in_event_loop():
+        # Whoever held the coroutine has let it go: here nothing can be awaited. The lease ends by itself.
         if session.keeper is not None:
             session.keeper.pump()
             session.keeper.over = True

@@ -13,11 +13,12 @@ from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from triage._plain import plain
-from triage.traces._values import listed, mapping
+from triage.traces._values import mapping
 
 from ._carried import Turn
 from ._forms import Answer, Asked, Form, read_responses
 from ._repair import as_data, repair_responses
+from ._said import said_in_items
 
 Handed = Mapping[str, str]
 """The agent that each call of a handoff names, by the id of the call."""
@@ -37,6 +38,7 @@ class Kept:
         self._inside = inside
         self._handed = handed
         self._last: tuple[ModelResponse, Any] | None = None
+        self._seen: tuple[Any, Answer] | None = None
         self.form = Form(self._dump, load, self._read)
 
     def _dump(self, answer: ModelResponse) -> Any:
@@ -60,9 +62,13 @@ class Kept:
         return data
 
     def _read(self, data: Any) -> Answer:
-        found = read_responses({**mapping(data), "model": self._model})
-        output = [mapping(item) for item in listed(mapping(data).get("output"))]
-        cut = any(item.get("status") == "incomplete" for item in output)
+        if self._seen is None or self._seen[0] != data:
+            self._seen = (data, self._answer(data))
+        return self._seen[1]
+
+    def _answer(self, data: Any) -> Answer:
+        found = read_responses({**data, "model": self._model})
+        cut = any(item.get("status") == "incomplete" for item in data["output"])
         return found._replace(ended="max_output_tokens" if cut else found.ended)
 
 
@@ -104,7 +110,7 @@ def response_of(data: Any) -> Response:
         object="response",
         status="completed",
         output=data["output"],
-        usage={**dict.fromkeys(_DETAILS, {}), **used},
+        usage={**{name: {} for name in _DETAILS}, **used},
     )
 
 
@@ -143,7 +149,35 @@ def _written(value: Any) -> Any:
 
 def repaired(items: str | list[Any]) -> str | list[Any]:
     """Input whose calls all have their outputs."""
-    return items if isinstance(items, str) else repair_responses(items).messages
+    if isinstance(items, str):
+        return items
+    waiting: list[Any] = []
+    for item in map(mapping, items):
+        kind, call = item.get("type"), item.get("call_id")
+        if kind in _CALLS:
+            waiting.append(call)
+        elif kind in _OUTPUTS and call in waiting:
+            waiting.remove(call)
+        elif kind in _OUTPUTS:
+            return repair_responses(items).messages
+    return repair_responses(items).messages if waiting else items
+
+
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+
+
+def said_in(items: str | list[Any]) -> Any:
+    """What is new in input: what stands behind the model's last output."""
+    at = len(items)
+    while at and not isinstance(items, str) and not _of_model(items[at - 1]):
+        at -= 1
+    return said_in_items(items if isinstance(items, str) else items[at:])
+
+
+def _of_model(given: Any) -> bool:
+    item = mapping(given)
+    return item.get("role") == "assistant" or item.get("type") in (*_CALLS, "reasoning")
 
 
 def history_of(turns: Iterable[Turn], refused: Callable[[str], str | None]) -> list[Any]:

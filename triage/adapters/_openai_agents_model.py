@@ -20,9 +20,8 @@ from triage.traces._values import arguments
 from ._clients import StreamLeft
 from ._forms import Form
 from ._hints import hinted_responses
-from ._openai_agents_items import Kept, load, repaired, request_of, response_of, whole
+from ._openai_agents_items import Kept, load, repaired, request_of, response_of, said_in, whole
 from ._recording import ModelCall, Streamed, key_of
-from ._said import said_in_items
 from .base import Seam
 
 _asking: ContextVar[tuple[Any, Model]] = ContextVar("triage_openai_agents_asking")
@@ -168,7 +167,7 @@ class SeamModel(Model):
         who = agent.name if self._inside or agent is not self._first else ""
         kept = Kept(name, self._inside, lambda output: _handed(output, given["handoffs"]))
         request = request_of(name, given["system_instructions"], given["input"], names)
-        said = said_in_items(given["input"])
+        said = said_in(given["input"])
         where = f"{self._inside} {who}".strip()
         return _Request(model, given, kept.form, request, said, name, where)
 

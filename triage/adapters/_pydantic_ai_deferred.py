@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import (
@@ -47,13 +47,16 @@ def answers_to(run: Run, requests: DeferredToolRequests) -> DeferredToolResults:
             text = f"{names} is done elsewhere: answer with happened(result), not with approve()"
             raise UsageError(text)
         return requests.build_results(approve_all=True)
-    _ask(run, key, name, calls)
+    raise _asked(run, key, name, calls)
 
 
-def _ask(run: Run, key: str, name: str, calls: Sequence[ToolCallPart]) -> NoReturn:
+def _asked(run: Run, key: str, name: str, calls: Sequence[ToolCallPart]) -> AttemptInterrupted:
+    """Ask, and stop the attempt: what ends it."""
     asked = {call.tool_call_id: [call.tool_name, plain(arguments(call.args))] for call in calls}
     given: Any = plain(arguments(calls[0].args)) if len(calls) == 1 else asked
-    words = "; ".join(f"{call.tool_name} with {shown(asked[call.tool_call_id][1])}" for call in calls)
+    words = "; ".join(
+        f"{call.tool_name} with {shown(asked[call.tool_call_id][1])}" for call in calls
+    )
     text = f"the agent waits for an answer about {words}"
     run.session.question = Question(key, name, Effect.READ.value, given, text, doubt=False)
     diagnosis = Diagnosis(
@@ -66,7 +69,7 @@ def _ask(run: Run, key: str, name: str, calls: Sequence[ToolCallPart]) -> NoRetu
         classifier="calls",
     )
     run.stop(diagnosis)
-    raise AttemptInterrupted(diagnosis)
+    return AttemptInterrupted(diagnosis)
 
 
 def _told(requests: DeferredToolRequests, said: Any) -> DeferredToolResults:
@@ -79,7 +82,9 @@ def _told(requests: DeferredToolRequests, said: Any) -> DeferredToolResults:
             f"{', '.join(missing)}"
         )
     return requests.build_results(
-        approvals={one.tool_call_id: _approval(said[one.tool_call_id]) for one in requests.approvals},
+        approvals={
+            one.tool_call_id: _approval(said[one.tool_call_id]) for one in requests.approvals
+        },
         calls={one.tool_call_id: said[one.tool_call_id] for one in requests.calls},
     )
 

@@ -37,7 +37,6 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 
-from triage._capture import not_attempted
 from triage._plain import plain
 from triage._recorder import current
 from triage.taxonomy import Effect
@@ -50,9 +49,9 @@ from ._pydantic_ai_messages import (
     RESULT,
     Course,
     Refused,
+    Spoken,
     hinted,
     history_of,
-    is_refusal,
     said_in,
 )
 from ._recording import ModelCall, Streamed, key_of
@@ -172,16 +171,21 @@ class Recording(AbstractCapability[Any]):
 
     async def after_model_request(
         self,
-        ctx: RunContext[Any],
+        ctx: RunContext[Any],  # noqa: ARG002 - as theirs
         *,
-        request_context: ModelRequestContext,
+        request_context: ModelRequestContext,  # noqa: ARG002 - as theirs
         response: ModelResponse,
     ) -> ModelResponse:
         """Remember what was asked for last."""
         self._last = [part for part in response.parts if isinstance(part, ToolCallPart)]
         return response
 
-    async def on_run_error(self, ctx: RunContext[Any], *, error: BaseException) -> Any:
+    async def on_run_error(
+        self,
+        ctx: RunContext[Any],  # noqa: ARG002 - as theirs
+        *,
+        error: BaseException,
+    ) -> Any:
         """Note the call that was refused once too often: no request tells of it any more."""
         kind = _KINDS.get(type(error.__cause__).__name__)
         if isinstance(error, UnexpectedModelBehavior) and kind is not None:
@@ -194,7 +198,10 @@ class Recording(AbstractCapability[Any]):
         self.seam.refused(call.tool_name, arguments(call.args), told, kind=kind)
 
     async def handle_deferred_tool_calls(
-        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+        self,
+        ctx: RunContext[Any],  # noqa: ARG002 - as theirs
+        *,
+        requests: DeferredToolRequests,
     ) -> DeferredToolResults | None:
         """What a person said to these calls; where nobody was asked yet, the run waits for it."""
         return answers_to(self.seam.run, requests)
@@ -355,7 +362,7 @@ class _Toolset(WrapperToolset[Any]):
                     raise  # what stands behind it may have come after the effect
                 return refusal
             except (ApprovalRequired, CallDeferred) as signal:
-                raise not_attempted(signal) from None
+                return signal
 
         answer = await self.seam.tool(
             name,
@@ -366,7 +373,7 @@ class _Toolset(WrapperToolset[Any]):
             form=RESULT,
             function=_function_of(tool),
         )
-        if is_refusal(answer):
+        if isinstance(answer, Spoken):
             raise answer
         return answer
 
@@ -389,4 +396,3 @@ def _function_of(tool: ToolsetTool[Any]) -> object:
     name = getattr(tool, "original_name", None) or tool.tool_def.name
     found = held.tools.get(name)
     return None if found is None else found.function
-

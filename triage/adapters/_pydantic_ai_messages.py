@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic_ai.exceptions import ModelRetry, ToolFailed
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -66,21 +66,19 @@ ANSWER = Form(_dump_answer, _load_answer, _read_answer)
 
 _KIND = "pydantic_ai"
 """Marks a result that is more than a value: what it is."""
-_REFUSALS: Mapping[str, type[ModelRetry | ToolFailed]] = {
-    "ModelRetry": ModelRetry,
-    "ToolFailed": ToolFailed,
-}
-
-
-def is_refusal(value: object) -> bool:
-    """Whether a tool's answer is an exception that the model is told."""
-    return isinstance(value, ModelRetry | ToolFailed)
+_REFUSALS = {"ModelRetry": ModelRetry, "ToolFailed": ToolFailed}
+Spoken = ModelRetry | ToolFailed | ApprovalRequired | CallDeferred
+"""What a tool raises and does not fail with: the framework goes on, and so it is a result."""
 
 
 def _dump_result(value: Any) -> Any:
     if isinstance(value, ModelRetry | ToolFailed):
         kind = "ModelRetry" if isinstance(value, ModelRetry) else "ToolFailed"
         return {_KIND: kind, "message": value.message}
+    if isinstance(value, ApprovalRequired):
+        return {_KIND: "ApprovalRequired", "metadata": plain(value.metadata)}
+    if isinstance(value, CallDeferred):
+        return {_KIND: "CallDeferred", "metadata": plain(value.metadata), "kind": value.kind}
     if isinstance(value, ToolReturn):
         told = None if value.content is None else _dump_part(UserPromptPart(value.content))
         result = _dump_result(value.return_value)
@@ -111,6 +109,10 @@ def _load_result(data: Any) -> Any:
     kind = data.get(_KIND) if isinstance(data, dict) else None
     if kind in _REFUSALS:
         return _REFUSALS[kind](data["message"])
+    if kind == "ApprovalRequired":
+        return ApprovalRequired(data["metadata"])
+    if kind == "CallDeferred":
+        return CallDeferred(data["metadata"], kind=data["kind"])
     if kind == "ToolReturn":
         told = data["content"]
         return ToolReturn(
@@ -133,6 +135,7 @@ RESULT = Form(_dump_result, _load_result, failed=_failed)
 
 
 # Requests -----------------------------------------------------------------------------------------
+
 
 class Course:
     """What tells the requests of one run of an agent from each other: all that was said up to them.
@@ -205,7 +208,7 @@ def _words(part: ModelRequestPart) -> Any:
 
 
 class Refused:
-    """Calls that never ran, as the next request says: of an unknown tool, with arguments that do not fit."""
+    """Calls that never ran, as the next request says: unknown tools, arguments that do not fit."""
 
     CAUSES = ("unknown_tool", "unavailable_tool", "validation_error")
 

@@ -136,7 +136,8 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
             try:
                 return await kind.call_tool(self, name, arguments, *args, **options)
             except MCPError as error:
-                raise _named(error)
+                _name(error)
+                raise
 
         shown = f"{tools.prefix}.{name}" if tools.prefix else name
         call = ToolCall(shown, arguments or {}, tools.effect(name), None, RESULT)
@@ -216,13 +217,12 @@ _NEVER_RAN = {
 """Codes of JSON-RPC by which a server refuses a request before it does anything."""
 
 
-def _named(error: MCPError) -> MCPError:
-    """The error with what its code says of it."""
+def _name(error: MCPError) -> None:
+    """Say of an error what its code says."""
     if error.code in _NEVER_RAN:
         hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=_NEVER_RAN[error.code])
-        return not_attempted(error)
-    if error.code == _TIMED_OUT:
-        return hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT)
-    if error.code == _CONNECTION_CLOSED:
-        return hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
-    return error
+        not_attempted(error)
+    elif error.code == _TIMED_OUT:
+        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT)
+    elif error.code == _CONNECTION_CLOSED:
+        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)

@@ -155,7 +155,7 @@ def _left_undone(scope: Scope, items: Iterable[RunItem]) -> tuple[str, BaseExcep
 
 
 def _told_as_its_output(result: Any) -> Any:
-    """The same result, of which the journal keeps the output alone: not the agents, nor the user's context."""
+    """The same result; the journal keeps its output alone, not the agents, nor the user's context."""
     result.__class__ = _in_short(type(result))
     return result
 

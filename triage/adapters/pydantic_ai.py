@@ -106,12 +106,16 @@ def named() -> Generator[None]:
 
 def _name(error: Exception) -> None:
     kind, behind = type(error).__name__, error.__cause__
-    cause = type(behind).__name__
     if kind in ("OutputTokenLimitExceeded", "IncompleteToolCall"):
         hint(error, failure_type=FailureType.CONTEXT_OVERFLOW, cause=Cause.OUTPUT_CUT)
-    elif cause in ("_UnknownTool", "_ToolUnavailable"):
+    elif type(behind).__name__ in ("_UnknownTool", "_ToolUnavailable"):
         hint(error, failure_type=FailureType.WRONG_TOOL_CALLED, cause=Cause.UNKNOWN_TOOL)
-    elif kind == "UnexpectedModelBehavior" and str(error).startswith("Tool "):
-        # Behind a refusal may stand what really failed: a connection, a service.
-        if isinstance(behind, ValidationError) or (behind and behind.__context__ is None):
-            hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
+    elif kind == "UnexpectedModelBehavior" and str(error).startswith("Tool ") and _is_all(behind):
+        hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
+
+
+def _is_all(refusal: BaseException | None) -> bool:
+    """Whether a call was refused for its own sake: behind may stand a connection, or a service."""
+    return isinstance(refusal, ValidationError) or (
+        refusal is not None and refusal.__context__ is None
+    )

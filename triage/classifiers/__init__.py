@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage._lazy import lazily as _lazily
 
 from ._override import Override
 from ._rule import Rule
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from .llm import LLMClassifier
 
 _HOMES = {
-    "BlockingClassifier": "blocking",
-    "Budget": "_llm_budget",
-    "ChainClassifier": "chain",
-    "HybridClassifier": "hybrid",
-    "LLMClassifier": "llm",
+    "_llm_budget": ("Budget",),
+    "blocking": ("BlockingClassifier",),
+    "chain": ("ChainClassifier",),
+    "hybrid": ("HybridClassifier",),
+    "llm": ("LLMClassifier",),
 }
 
 __all__ = [
@@ -41,15 +42,4 @@ __all__ = [
     "diagnose",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'triage.classifiers' has no attribute {name!r}")
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = _lazily(__name__, _HOMES)

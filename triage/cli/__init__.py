@@ -71,7 +71,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"triage {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    for add in (_add_run, _add_diagnose, _add_eval, _add_corrections, add_runs):
+    for add in (_add_run, _add_diagnose, _add_eval, _add_corrections, add_runs, _add_approve):
         add(commands)
     return parser
 
@@ -176,6 +176,34 @@ def _add_corrections(commands: _Commands) -> None:
     corrections.set_defaults(module="_corrections")
     corrections.add_argument("file", metavar="FILE", nargs="?", default="triage-corrections.jsonl")
     corrections.add_argument("--json", action="store_true", help="one line of JSON for each")
+
+
+def _add_approve(commands: _Commands) -> None:
+    approve = commands.add_parser(
+        "approve",
+        help="see and answer what a run that plans first waits to have approved",
+        description=(
+            "Answer what a run that plans first waits to have approved; whoever recovers it goes on. "
+            "Without --yes, --reject or --plan it shows what is asked, and answers nothing."
+        ),
+        formatter_class=_FORM,
+    )
+    approve.set_defaults(module="_approve")
+    approve.add_argument("run", metavar="RUN", help="its id, or the beginning of it")
+    approve.add_argument(
+        "--store",
+        metavar="TEXT",
+        help="where the runs are, such as sqlite:///runs.db (the environment's TRIAGE_STORE)",
+    )
+    answer = approve.add_mutually_exclusive_group()
+    answer.add_argument("--yes", action="store_true", help="it may be run")
+    answer.add_argument(
+        "--reject", metavar="REASON", help="it may not be run; the planner is told why"
+    )
+    answer.add_argument("--plan", metavar="FILE", help="run the plan in this file instead")
+    answer.add_argument("--save", metavar="FILE", help="write what is asked about to a file")
+    answer.add_argument("--json", action="store_true", help="show it as one line of JSON")
+    approve.add_argument("--by", metavar="NAME", default="", help="who answers")
 
 
 def _add_source(command: argparse.ArgumentParser) -> None:

@@ -13,7 +13,8 @@ from triage import UsageError
 from triage.redact import redact
 from triage.stores import RunInfo, Store
 
-from ._run import _console, _note, _write
+from ._pages import table
+from ._run import _note, _write
 from ._runs import carry_out, lease, moment, now, shown, span, store_of
 from ._runs_options import STATUSES
 
@@ -54,7 +55,8 @@ def _list(found: Sequence[RunInfo], options: argparse.Namespace) -> None:
         for info in runs:
             _write(json.dumps(as_json(info, time)))
     elif runs:
-        _table([_row(info, time) for info in runs])
+        rows = [_row(info, time) for info in runs]
+        table(_TITLES, rows, styled="status", styles=_STYLES)
     if not found:
         _note("no run")
     elif len(found) > len(runs):
@@ -84,26 +86,6 @@ def _row(info: RunInfo, time: float) -> tuple[str, ...]:
         str(info.claims),
         lease(info, time) or "-",
     )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> None:
-    console = _console(error=False)
-    if console is None or not console.is_terminal:
-        widths = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
-        for row in (_TITLES, *rows):
-            cells = zip(row, widths, strict=True)
-            _write("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in _TITLES:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        style = _STYLES.get(row[2], "red")
-        table.add_row(*(Text(cell, style=style if cell is row[2] else "") for cell in row))
-    console.print(table)
 
 
 # Prune --------------------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from triage.reports import report_of
 from triage.state import Call
 from triage.stores import RunInfo, Store
 
-from ._run import _console, _note, _write, told
+from ._pages import print_lines
+from ._run import _note, _write, told
 from ._runs import carry_out, lease, moment, now, run_of, shown, span, store_of
 from ._runs_list import as_json
 from ._show import Line, _action, _counted, _failure, _step, json_text
 
 _MOST_STEPS = 20
 """Of an attempt, the newest; calls too. `--events` has all."""
-_LONGEST = 500
 _EXPECTED = {
     None: "started, its outcome is not known",
     "in_doubt": "in doubt: it may have happened",
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         elif options.json:
             _write(_line(report(info, events)))
         else:
-            _print(list(page(info, events)))
+            print_lines(list(page(info, events)))
 
     return carry_out(store, work, say)
 
@@ -250,24 +250,3 @@ def _used(steps: int, usage: Usage) -> str:
     if usage.cost_usd is not None:
         parts.append(f"${usage.cost_usd:.4f}")
     return ", ".join(parts)
-
-
-def _print(lines: list[Line]) -> None:
-    """In colour with a rich console that is a terminal, else as plain lines."""
-    title, *rest = lines
-    console = _console(error=False)
-    if console is None or not console.is_terminal:
-        _write(shown(title.text))
-        for line in rest:
-            _write(f"{line.label:>11}  {shown(line.text, _LONGEST)}")
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    console.print(Text(shown(title.text), style=title.style))
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(justify="right", width=11)
-    grid.add_column(overflow="fold")
-    for line in rest:
-        grid.add_row(Text(line.label, style=line.style), Text(shown(line.text, _LONGEST)))
-    console.print(grid)

@@ -5,8 +5,9 @@ Nothing here is imported by `import triage`; names are imported when they are fi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from ._errors import IncidentBusy, IncidentClosed, IncidentError, UnknownIncident
@@ -40,7 +41,6 @@ _HOMES = {
     "sinks": ("FileSink", "LogSink", "NotDelivered", "WebhookSink", "signature_fits"),
     "supervisor": ("Health", "Supervisor"),
 }  # fmt: skip
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AgentRecord",
@@ -72,15 +72,4 @@ __all__ = [
     "signature_fits",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'triage.incidents' has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = _lazily(__name__, _HOMES)

@@ -144,20 +144,20 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE pruning (at {real} NOT NULL)",
 )
 
-_REFUSED = "'the incident log is only added to'"
 SQLITE_KEEP: tuple[str, ...] = (
-    f"""CREATE TRIGGER incident_log_no_update BEFORE UPDATE ON incident_log
-    BEGIN SELECT RAISE(ABORT, {_REFUSED}); END""",
-    f"""CREATE TRIGGER incident_log_no_delete BEFORE DELETE ON incident_log
-    WHEN NOT EXISTS (SELECT 1 FROM pruning) BEGIN SELECT RAISE(ABORT, {_REFUSED}); END""",
+    """CREATE TRIGGER incident_log_no_update BEFORE UPDATE ON incident_log
+    BEGIN SELECT RAISE(ABORT, 'the incident log is only added to'); END""",
+    """CREATE TRIGGER incident_log_no_delete BEFORE DELETE ON incident_log
+    WHEN NOT EXISTS (SELECT 1 FROM pruning)
+    BEGIN SELECT RAISE(ABORT, 'the incident log is only added to'); END""",
 )
 POSTGRES_KEEP: tuple[str, ...] = (
-    f"""CREATE FUNCTION incident_log_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+    """CREATE FUNCTION incident_log_kept() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         IF TG_OP = 'DELETE' THEN
             IF EXISTS (SELECT 1 FROM pruning) THEN RETURN NULL; END IF;
         END IF;
-        RAISE EXCEPTION {_REFUSED};
+        RAISE EXCEPTION 'the incident log is only added to';
     END $$""",
     """CREATE TRIGGER incident_log_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON incident_log
     FOR EACH STATEMENT EXECUTE FUNCTION incident_log_kept()""",

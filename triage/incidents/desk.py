@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from triage._env import SYSTEM, Environment
-from triage._options import check_count, check_word, misuse
+from triage._options import check_count, check_number, check_word, misuse
 from triage.classifiers import Classifier
 from triage.redact import Redactor
 from triage.stores import Store, open_store
@@ -15,6 +16,7 @@ from triage.stores import Store, open_store
 from . import _acting as acting
 from . import _json as answers
 from . import _outbox as outbox
+from . import _pruning as pruning
 from . import _rows as rows
 from ._asking import invoke
 from ._lanes import lanes_of
@@ -202,6 +204,27 @@ class IncidentDesk(Rounds, Reporting):
     async def stats(self) -> dict[str, Any]:
         """What there is, in numbers: incidents by status and severity, messages, agents."""
         return await self._lanes.read(outbox.counts)
+
+    # Ending ---------------------------------------------------------------------------------------
+
+    async def prune(self, *, older_than: float, dry_run: bool = False) -> dict[str, int]:
+        """Remove incidents that ended so many seconds ago, with their log and messages; how many of each.
+
+        Sent messages, ended agents and lines of the log that old go as well. What is open stays, and so
+        does what has a message that waits. A failure that its source still shows is not found anew.
+        dry_run: only counts the incidents.
+        """
+        check_number("prune.older_than", older_than, "seconds")
+        if dry_run:
+            count = await self._lanes.read(partial(pruning.prunable, older_than=older_than))
+            return pruning.Pruned(count)._asdict()
+        prune_some = partial(pruning.prune_some, older_than=older_than)
+        removed = some = await self._lanes.write(prune_some)
+        while some.incidents:
+            some = await self._lanes.write(prune_some)
+            removed = removed.and_(some)
+        rest = await self._lanes.write(partial(pruning.prune_rest, older_than=older_than))
+        return removed.and_(rest)._asdict()
 
     async def close(self) -> None:
         """Let go of connections and threads; a desk that is used again opens again."""

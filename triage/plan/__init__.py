@@ -11,8 +11,9 @@ engine of `Agent`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from ._approval import (
@@ -67,7 +68,6 @@ _HOMES = {
     "_state": ("DoneStep", "PlanState", "Target", "fold_plan"),
     "_validate": ("validate",),
 }  # fmt: skip
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Approval",
@@ -118,16 +118,4 @@ __all__ = [
     "validate",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used, as in `triage` itself."""
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'triage.plan' has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = _lazily(__name__, _HOMES)

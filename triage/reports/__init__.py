@@ -9,8 +9,9 @@ Names are imported when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from ._facts import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
@@ -24,7 +25,6 @@ _HOMES = {
     "_report": ("Analysis", "Report"),
     "_reporter": ("Brief", "ErrorReporter"),
 }
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Analysis",
@@ -51,14 +51,4 @@ def report_of(subject: object) -> Report:
     return ErrorReporter().facts(subject)
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'triage.reports' has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = _lazily(__name__, _HOMES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from triage._lazy import lazily as _lazily
 from triage.errors import UsageError
 
 from .base import Claim, RunInfo, Store
@@ -62,17 +63,13 @@ _METHODS = (
     "append", "submit", "read", "runs", "info", "claim", "renew", "release", "find", "prune", "close",
 )  # fmt: skip
 
-_HOMES = {"SQLiteStore": "sqlite", "PostgresStore": "postgres", "RedisStore": "redis"}
+# What only stores that write need: most processes keep their runs in memory.
+_HOMES = {
+    "sqlite": ("SQLiteStore",),
+    "postgres": ("PostgresStore",),
+    "redis": ("RedisStore",),
+    "._wire": ("dump", "dumps", "load", "loads"),
+}
 
 
-def __getattr__(name: str) -> Any:
-    # What only stores that write need: most processes keep their runs in memory.
-    if name in ("dump", "dumps", "load", "loads"):
-        from triage import _wire
-
-        return getattr(_wire, name)
-    if name in _HOMES:
-        from importlib import import_module
-
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = _lazily(__name__, _HOMES)

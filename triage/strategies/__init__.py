@@ -6,8 +6,9 @@ values: frozen, comparable, and printed as they are written.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage._lazy import lazily as _lazily
 
 from ._base import Strategy, always
 
@@ -34,7 +35,6 @@ _HOMES = {
     ),
     "retrying": ("backoff_and_retry", "retry_with_tool_manifest"),
 }  # fmt: skip
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Backoff",
@@ -56,16 +56,4 @@ __all__ = [
     "within_budget",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used, as in `triage` itself."""
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'triage.strategies' has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__getattr__, __dir__ = _lazily(__name__, _HOMES)

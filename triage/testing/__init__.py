@@ -9,8 +9,9 @@ Names are imported when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from . import faults
@@ -54,7 +55,6 @@ _HOMES = {
     "_time": ("VirtualTime",),
     "_store_contract": ("store_checks", "store_contract"),
 }  # fmt: skip
-_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ANYTHING",
@@ -83,17 +83,4 @@ __all__ = [
     "when_told",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "faults":
-        return import_module(".faults", __name__)
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'triage.testing' has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazily(__name__, _HOMES, modules=("faults",))

@@ -1,0 +1,1 @@
+"""An analyst that plans first, over a SQLite database and CSV files."""

@@ -1,0 +1,122 @@
+"""Agents of Pydantic AI: what each of their failures is, and what retries beneath them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from blockbuster import BlockBuster
+from pydantic import BaseModel
+from pydantic_agents import Scripted, call, staged
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import ModelRetry, UsageLimits
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelOverloadedError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelTimeoutError,
+)
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.retries import AsyncHTTPX2TenacityTransport, RetryConfig
+from support import always
+
+import triage
+from triage import Escalate, FailureType, TriageEscalationError
+from triage.testing.adapter_contract import Rule, Script, says
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def theirs_may_block(never_blocked: BlockBuster) -> None:
+    """Frameworks look at files and clocks in the event loop; that is theirs."""
+    never_blocked.deactivate()
+
+
+class Bee(BaseModel):
+    legs: int
+
+
+def _http(kind: type[Any], status: int) -> Exception:
+    headers = {"Retry-After": "7"}
+    return ModelHTTPError.for_category(kind, status_code=status, model_name="m", headers=headers)
+
+
+def take(what: int) -> str:
+    raise ModelRetry("never")
+
+
+def _breaks() -> str:
+    raise ConnectionResetError("reset by peer")
+
+
+CASES = [
+    (call("nope"), {}, "wrong_tool_called", "unknown_tool"),
+    (call("take", what="x"), {}, "schema_mismatch", "invalid_arguments"),
+    (call("take", what=1), {}, "schema_mismatch", "invalid_arguments"),
+    ("no number", {"output_type": Bee}, "schema_mismatch", "malformed_output"),
+    (call("final_result", legs="x"), {"output_type": Bee}, "schema_mismatch", "malformed_output"),
+    (_http(ModelRateLimitError, 429), {}, "external_fault", "rate_limited"),
+    (_http(ModelQuotaExceededError, 402), {}, "external_fault", "quota_exhausted"),
+    (_http(ModelOverloadedError, 529), {}, "external_fault", "overloaded"),
+    (_http(ModelAuthenticationError, 401), {}, "external_fault", "auth"),
+    (_http(ModelContextWindowExceededError, 400), {}, "context_overflow", "context_length"),
+    (ModelConnectionError("m", "lost", phase="read"), {}, "external_fault", "connection"),
+    (ModelTimeoutError("m", "timed out"), {}, "external_fault", "timeout"),
+    (ContentFilterError("filtered"), {}, "constraint_ignored", "content_filter"),
+    (call("_breaks"), {}, "external_fault", "connection"),
+]
+
+
+@pytest.mark.parametrize(("turn", "options", "failure", "cause"), CASES)
+async def test_a_failure_is_diagnosed_for_what_it_is(
+    turn: Any, options: dict[str, Any], failure: str, cause: str
+) -> None:
+    agent = PydanticAgent(Scripted(turn).model, tools=[take, _breaks], **options)
+    wrapped = triage.wrap(agent, always(Escalate()), effects={"_breaks": "read"})
+    with pytest.raises(TriageEscalationError) as caught:
+        await wrapped.run("go")
+    assert caught.value.context is not None
+    diagnosis = caught.value.context.diagnosis
+    assert (diagnosis.failure_type, diagnosis.cause) == (failure, cause)
+    if cause == "rate_limited":
+        assert diagnosis.retry_after_s == 7
+
+
+@pytest.mark.parametrize("limit", ["request_limit", "tool_calls_limit", "total_tokens_limit"])
+async def test_a_limit_of_the_agents_own_is_a_plan_that_came_to_no_end(limit: str) -> None:
+    def look(what: int) -> str:
+        return f"saw {what}"
+
+    model = Scripted(lambda messages: call("look", what=len(messages)))
+    wrapped = triage.wrap(PydanticAgent(model.model, tools=[look]), always(Escalate()))
+    with pytest.raises(TriageEscalationError) as caught:
+        await wrapped.run("go", usage_limits=UsageLimits(**{"request_limit": 9, limit: 3}))
+    assert caught.value.context is not None
+    assert caught.value.context.failure_type is FailureType.PLAN_INCOMPLETE
+
+
+async def test_retries_beneath_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "triage.retries")
+    triage._retry_layers._said.clear()
+    async with staged(Script((Rule(says("done")),)), tries=2) as stage:
+        model: Any = stage.agent.model
+        agent = PydanticAgent(FallbackModel(WrapperModel(model), Scripted("x").model))
+        triage.wrap(agent)
+        stage.client._client._transport = AsyncHTTPX2TenacityTransport(RetryConfig(reraise=True))
+        triage.wrap(stage.agent)
+    said = [record.getMessage() for record in caplog.records]
+    assert any("AsyncOpenAI retries up to 2 times by itself" in text for text in said), said
+    assert any("AsyncHTTPX2TenacityTransport retries by itself" in text for text in said), said
