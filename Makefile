@@ -4,10 +4,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help demo test lint check bench crash soak clean
+.PHONY: help demo demo-plan test lint check bench crash soak clean
 
 help: ## what can be made
-	@grep -hE '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "triage needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## a real agent against a failing service: bare, under blind retry, under triage
 	$(BIN)/python -m examples.demo
+
+demo-plan: $(READY) ## an analyst that plans first, over a database and files
+	$(BIN)/python -m examples.plan
 
 test: $(READY) ## every test, on asyncio and trio, in two processes: JOBS=2
 	$(BIN)/python -m pytest -n $(or $(JOBS),2)

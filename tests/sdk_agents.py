@@ -1,4 +1,4 @@
-"""What the tests of the OpenAI Agents SDK share: scripted models, tools that are counted, what was recorded."""
+"""What the tests of the OpenAI Agents SDK share: scripted models, counted tools, what was recorded."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ async def test_a_result_that_is_an_error_is_a_step_with_it(
             return "done"
 
         events = await played(bank, agent)
-    (step,) = steps_of(events)
+    step = steps_of(events)[0]
     assert step.error is not None
     assert told in step.error
     assert step.exception_type == "ToolError"
@@ -169,6 +169,30 @@ async def test_a_result_that_is_an_error_is_a_step_with_it(
     assert found[0].is_error
     assert found[0] == found[1], "the next attempt was not told the same"
     assert bank.did.count("broken x") <= 1, "what had answered was called again"
+
+
+async def test_a_tool_that_may_be_repeated_is_asked_again_where_it_answered_with_an_error() -> None:
+    bank = Bank()
+    answers: list[bool] = []
+
+    @bank.server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def shaky() -> str:
+        bank.did.append("shaky")
+        if len(bank.did) == 1:
+            raise ValueError("overloaded")
+        return "fine"
+
+    async with Client(bank.server) as plain:
+        client = record(plain)
+
+        async def agent(task: str) -> None:
+            answers.append((await client.call_tool("shaky")).is_error)
+            if answers[-1]:
+                raise ConnectionError("no answer")
+
+        events = await played(bank, agent)
+    assert answers == [True, False]
+    assert [step.exception_type for step in steps_of(events)] == ["ToolError", None]
 
 
 async def test_what_a_server_says_of_its_tools_is_what_may_be_repeated() -> None:
@@ -223,7 +247,7 @@ async def test_a_charge_whose_answer_did_not_come_is_asked_about_and_not_made_ag
 
         async def agent(task: str) -> Any:
             result = await client.call_tool("slow", {}, read_timeout_seconds=0.05)
-            return result.content[0].text
+            return getattr(result.content[0], "text", "")
 
         wrapped = Agent(agent, always(Retry()))
         with pytest.raises(TriageSuspendedError) as caught:

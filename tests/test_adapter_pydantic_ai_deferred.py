@@ -69,7 +69,11 @@ class Shop:
         raise CallDeferred
 
     def agent(self, **options: Any) -> Agent[Any]:
-        tools = [Tool(self.pay, requires_approval=True), self.pay_much, self.ask_elsewhere]
+        tools: list[Any] = [
+            Tool(self.pay, requires_approval=True),
+            self.pay_much,
+            self.ask_elsewhere,
+        ]
         made = PydanticAgent(self.model.model, tools=tools, **self._options)
         effects = {"pay": "once", "pay_much": "once"}
         return triage.wrap(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ async def test_a_limit_of_the_agents_own_is_a_plan_that_came_to_no_end(limit: st
     model = Scripted(lambda messages: call("look", what=len(messages)))
     wrapped = triage.wrap(PydanticAgent(model.model, tools=[look]), always(Escalate()))
     with pytest.raises(TriageEscalationError) as caught:
-        await wrapped.run("go", usage_limits=UsageLimits(**{"request_limit": 9, limit: 3}))
+        await wrapped.run("go", usage_limits=replace(UsageLimits(request_limit=9), **{limit: 3}))
     assert caught.value.context is not None
     assert caught.value.context.failure_type is FailureType.PLAN_INCOMPLETE
 

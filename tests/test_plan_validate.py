@@ -9,6 +9,7 @@ from plan_values import ANSWER, GOOD, SMALL, made, plan, step
 
 from triage import Cause, FailureType, Severity, UsageError
 from triage.plan import (
+    Capability,
     ExecutionPlan,
     Input,
     IssueCode,
@@ -104,7 +105,39 @@ def test_each_fault_is_found_at_its_step(
 
 def test_the_codes_are_those_that_are_tested() -> None:
     seen = {code for _, expected in CASES.values() for code, _ in expected}
-    assert {code.value for code in IssueCode} - seen == {"too_many_steps", "inactive_capability"}
+    elsewhere = {code.value for code in IssueCode} - seen
+    assert elsewhere == {
+        "too_many_steps", "inactive_capability", "unknown_parameter", "missing_parameter",
+    }  # fmt: skip
+
+
+def test_parameters_are_held_against_the_function() -> None:
+    def find(name: str, limit: int = 3) -> None: ...
+
+    def read(address: str, results: dict[str, Any], depth: int) -> None: ...
+
+    registry = Registry(
+        [
+            Capability("find", "finds", find, provides=("ADDRESS",)),
+            Capability("read", "reads", read, requires=("ADDRESS",)),
+        ]
+    )
+    good = plan(
+        step("a", parameters={"name": "x"}),
+        step("b", "read", ("ADDRESS", "a"), parameters={"depth": 1}),
+    )
+    assert validate(good, registry).ok
+    wrong = plan(
+        step("a", parameters={"nam": "x"}),
+        step("b", "read", parameters={"task": "t", "depth": 1}),
+    )
+    found = validate(wrong, registry)
+    assert codes(found) == [
+        ("unknown_parameter", 0), ("missing_parameter", 0), ("missing_requirement", 1),
+        ("unknown_parameter", 1),
+    ]  # fmt: skip
+    assert found.issues[0].nearest == "name"
+    assert found.severity is REPLAN
 
 
 def test_all_faults_are_found_at_once_in_the_order_of_the_steps() -> None:

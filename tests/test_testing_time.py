@@ -56,6 +56,20 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
     assert sorted(env.slept) == [0, 5, 5, 10, 60, 3595, 3600]
 
 
+async def test_tasks_that_wait_side_by_side_use_up_an_attempts_time_once() -> None:
+    env = VirtualTime()
+
+    async def agent(_task: str) -> float:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(env.sleep, 6)
+        await env.sleep(3)
+        return env.monotonic()
+
+    limits = Limits(attempt_seconds=10)
+    assert await Agent(agent, limits=limits, environment=env).run("t") == 9
+
+
 async def test_a_sleeper_that_is_cancelled_holds_up_nobody() -> None:
     env = VirtualTime()
     async with anyio.create_task_group() as group:

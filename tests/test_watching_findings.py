@@ -145,9 +145,11 @@ async def test_a_classifier_without_detectors_is_helped_by_the_rules(classifier:
     assert [one.response for one in run.noticed] == ["note", "hint", "interrupt"]
 
 
-async def test_a_classifier_with_detectors_uses_its_own() -> None:
+@pytest.mark.parametrize("behind_a_model", [False, True], ids=["itself", "as rules"])
+async def test_a_classifier_with_detectors_uses_its_own(*, behind_a_model: bool) -> None:
     own = Own()
-    run = await watched([*[call()] * 9, *[call("other")] * 40], classifier=own)
+    classifier = HybridClassifier(Silent(), rules=own) if behind_a_model else own
+    run = await watched([*[call()] * 9, *[call("other")] * 40], classifier=classifier)
     assert own.given == [(None, (), 0)]
     assert run.recorded == 18
     assert run.hints[-1] == "own words about step 9 of 13"

@@ -14,8 +14,9 @@ class Watching:
     A loop is noted as soon as it is one (three rounds). hint_after: steps of it, its first round left
     out, after which the agent is told (`run.guidance`), 3 by default. interrupt_after: steps of it
     after which the attempt is interrupted, diagnosed and recovered like any failure, 9 by default,
-    and never before its fourth round. None: never. What else the detectors see (a tool that does
-    not exist, arguments that do not fit, an output that breaks a constraint) is noted and told.
+    never before its fourth round, nor before it has gone round once more since the agent was told.
+    None: never. What else the detectors see (a tool that does not exist, arguments that do not fit,
+    an output that breaks a constraint) is noted and told.
 
     Raises UsageError, which names the field, for anything but a count from 1.
     """

@@ -12,7 +12,9 @@ from typing import Any
 from triage.plan import Capability, Registry
 
 DATA = Path(__file__).parent / "data"
-TASK = "Which regions missed their sales target in October 2025, and by how much? Publish the finding."
+TASK = (
+    "Which regions missed their sales target in October 2025, and by how much? Publish the finding."
+)
 _TABLES = "the table sales(day TEXT as YYYY-MM-DD, region TEXT, units INTEGER, cents INTEGER)"
 _FILES = "targets.csv(region, target: units in October 2025), managers.csv(region, manager)"
 _MOST_ROWS = 200
@@ -87,8 +89,8 @@ class Desk:
             ),
             Capability(
                 "compare",
-                "what is short of what was wanted. Give it two TABLE inputs: first the actual numbers, then "
-                "the wanted ones; key, actual and wanted are names of columns",
+                "what is short of what was wanted. Give it two TABLE inputs: first the actual numbers, "
+                "then the wanted ones; key, actual and wanted are names of columns",
                 self.compare, requires=("TABLE",), provides=("FINDING",), effect="read",
             ),
             Capability(

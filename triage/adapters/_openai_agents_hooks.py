@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from agents import (
@@ -42,9 +42,23 @@ from ._openai_agents_items import RESULT
 from ._openai_agents_model import SeamModel
 from .base import Seam
 
+
+class _Place(NamedTuple):
+    """Where code runs. calls: those of tools that it is part of, from the outside in, each with its id.
+
+    results: of the runs of agents that it has begun.
+    """
+
+    calls: str
+    results: list[Any]
+
+
+class _Paused(Exception):
+    """An agent that is a tool waits for an approval."""
+
+
 _scope: ContextVar[Scope | None] = ContextVar("triage_openai_agents", default=None)
-_inside: ContextVar[str] = ContextVar("triage_openai_agents_inside", default="")
-"""The calls of tools that this code runs in, from the outside in, each with its id."""
+_place: ContextVar[_Place | None] = ContextVar("triage_openai_agents_place", default=None)
 
 
 class Scope:
@@ -75,7 +89,8 @@ class Scope:
             config = config.model.config  # a tool hands on what its own run has
         elif given is None or (isinstance(given, dict) and "model_provider" not in given):
             self._owned.append(config.model_provider)
-        inside = _inside.get()
+        place = _place.get()
+        inside = "" if place is None else place.calls
         if self._runs > 1 and not inside:
             inside = f"/{agent.name}"
         model = SeamModel(self.seam, config, inside, self.failed)
@@ -131,6 +146,7 @@ class Scope:
     ) -> Callable[..., Awaitable[Any]]:
         own = self.seam.adapter.effects.get(tool.name)
         effect = _effect_of(tool) if own is None else own
+        is_agent = bool(getattr(tool, "_is_agent_tool", False))
         in_thread = bool(getattr(tool.on_invoke_tool, "__agents_sync_function_tool__", False))
         held = in_thread or (effect in UNSAFE and getattr(tool, "timeout_seconds", None) is None)
 
@@ -141,15 +157,17 @@ class Scope:
 
             async def do() -> Any:
                 try:
-                    if held:
-                        return await self._to_its_end(inner(ctx, given), in_thread=in_thread)
-                    return await inner(ctx, given)
+                    work = inner(ctx, given)
+                    found = await (self._to_its_end(work, in_thread=in_thread) if held else work)
                 except ModelBehaviorError as error:
                     if str(error).startswith(f"Invalid JSON input for tool {ctx.tool_name}"):
                         self._misfit(tool, ctx.tool_call_id, given, error)
                     raise
+                if is_agent and any(result.interruptions for result in place.results):
+                    raise not_attempted(_Paused("it waits for an approval"))
+                return found
 
-            with self._at_work(tool.name, ctx.tool_call_id):
+            with self._at_work(tool.name, ctx.tool_call_id) as place:
                 try:
                     return await self.seam.tool(
                         tool.name,
@@ -160,6 +178,8 @@ class Scope:
                         form=RESULT,
                         function=getattr(tool, "__wrapped__", None),
                     )
+                except _Paused:
+                    return None  # as the SDK has it, until the agent goes on
                 except (Exception, asyncio.CancelledError) as error:
                     if told:
                         self.failed[ctx.tool_call_id] = error
@@ -168,16 +188,18 @@ class Scope:
         return invoke
 
     @contextmanager
-    def _at_work(self, name: str, call: str) -> Generator[None]:
+    def _at_work(self, name: str, call: str) -> Generator[_Place]:
         task = asyncio.current_task()
         assert task is not None
-        token = _inside.set(f"{_inside.get()}/{name} {call}")
+        around = _place.get()
+        place = _Place(f"{'' if around is None else around.calls}/{name} {call}", [])
+        token = _place.set(place)
         self._working.add(task)
         try:
-            yield
+            yield place
         finally:
             self._working.discard(task)
-            _inside.reset(token)
+            _place.reset(token)
 
     async def _to_its_end(self, work: Awaitable[Any], *, in_thread: bool) -> Any:
         """A call that must not be cut off because another one failed; only its caller may give it up."""
@@ -259,7 +281,7 @@ def _run(original: Any) -> Any:
         scope = active()
         if scope is not None:
             options = scope.options(starting_agent, options)
-        return await original(cls, starting_agent, input, **options)
+        return _noted(await original(cls, starting_agent, input, **options))
 
     return run
 
@@ -273,9 +295,16 @@ def _run_streamed(original: Any) -> Any:
             options = {**dict(zip(order[1:], args, strict=False)), **options}
             options = scope.options(options["starting_agent"], options)
             args = ()
-        return original(cls, *args, **options)
+        return _noted(original(cls, *args, **options))
 
     return run_streamed
+
+
+def _noted(result: Any) -> Any:
+    place = _place.get()
+    if place is not None:
+        place.results.append(result)
+    return result
 
 
 def _get_all_tools(original: Any) -> Any:

@@ -30,7 +30,8 @@ class Kept:
     """How one model call's answer is kept.
 
     model: its name. inside: where a run inside the wrapped agent's own made it, empty for its own.
-    handed: of the calls in an answer, those that hand the conversation over.
+    handed: of the calls in an answer, those that hand the conversation over. ended: why the answer
+    ended, where that is known and it was no end.
     """
 
     def __init__(self, model: str, inside: str, handed: Callable[[Sequence[Any]], Handed]) -> None:
@@ -39,6 +40,7 @@ class Kept:
         self._handed = handed
         self._last: tuple[ModelResponse, Any] | None = None
         self._seen: tuple[Any, Answer] | None = None
+        self.ended: str | None = None
         self.form = Form(self._dump, load, self._read)
 
     def _dump(self, answer: ModelResponse) -> Any:
@@ -54,6 +56,8 @@ class Kept:
         }
         if answer.request_id is not None:
             data["request_id"] = answer.request_id
+        if self.ended is not None:
+            data["ended"] = self.ended
         handed = self._handed(answer.output)
         if handed:
             data["handed"] = dict(handed)
@@ -69,7 +73,7 @@ class Kept:
     def _answer(self, data: Any) -> Answer:
         found = read_responses({**data, "model": self._model})
         cut = any(item.get("status") == "incomplete" for item in data["output"])
-        return found._replace(ended="max_output_tokens" if cut else found.ended)
+        return found._replace(ended=data.get("ended") or ("length" if cut else found.ended))
 
 
 def _item(item: Any) -> Any:

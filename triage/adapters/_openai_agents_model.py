@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from agents import Model, ModelResponse, ModelSettings, RunConfig
+from agents import (
+    Model,
+    ModelResponse,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    RunConfig,
+)
 from agents.models import get_default_model_settings
 from agents.run import CallModelData, ModelInputData
 from openai.types.responses import ResponseCompletedEvent
@@ -18,7 +26,6 @@ from triage.steps import Step
 from triage.traces._values import arguments
 
 from ._clients import StreamLeft
-from ._forms import Form
 from ._hints import hinted_responses
 from ._openai_agents_items import Kept, load, repaired, request_of, response_of, said_in, whole
 from ._recording import ModelCall, Streamed, key_of
@@ -33,11 +40,17 @@ class _Request(NamedTuple):
 
     model: Model
     given: dict[str, Any]
-    form: Form
+    kept: Kept
     request: Any
     said: Any
     name: str
     who: str
+
+    async def send(self, hint: str | None) -> ModelResponse:
+        """Ask the model; beside its answer it is noted why that ended."""
+        model = _noting(self.model, self.kept)
+        answer: ModelResponse = await model.get_response(**self.hinted(hint))
+        return answer
 
     def hinted(self, hint: str | None) -> dict[str, Any]:
         return {**self.given, "input": hinted_responses(self.given["input"], hint)}
@@ -45,7 +58,7 @@ class _Request(NamedTuple):
     def words(self) -> dict[str, Any]:
         """As the seam is told."""
         return {
-            "form": self.form,
+            "form": self.kept.form,
             "request": self.request,
             "said": self.said,
             "model": self.name,
@@ -123,10 +136,7 @@ class SeamModel(Model):
         """Ask the model, recorded."""
         asked = self._request(args, more)
 
-        async def ask(hint: str | None) -> ModelResponse:
-            return await asked.model.get_response(**asked.hinted(hint))
-
-        answer: ModelResponse = await self._seam.model(ask, **asked.words())
+        answer: ModelResponse = await self._seam.model(asked.send, **asked.words())
         self._note_unknown(answer.output, asked.given)
         return answer
 
@@ -169,7 +179,7 @@ class SeamModel(Model):
         request = request_of(name, given["system_instructions"], given["input"], names)
         said = said_in(given["input"])
         where = f"{self._inside} {who}".strip()
-        return _Request(model, given, kept.form, request, said, name, where)
+        return _Request(model, given, kept, request, said, name, where)
 
     # What is noted --------------------------------------------------------------------------------
 
@@ -197,6 +207,29 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
+def _noting(model: Model, kept: Kept) -> Any:
+    """OpenAI's models do not say why an answer ended: a copy that notes it where it is said."""
+    if type(model) not in _THEIRS or getattr(model, "_client", None) is None:
+        return model
+    copied: Any = copy.copy(model)
+    fetch = copied._fetch_response  # noqa: SLF001 - the whole answer passes nowhere else
+
+    async def fetched(*args: Any, **more: Any) -> Any:
+        whole = await fetch(*args, **more)
+        choices = getattr(whole, "choices", None)
+        if choices and choices[0].finish_reason == "length":
+            kept.ended = "length"
+        elif getattr(whole, "status", None) == "incomplete":
+            kept.ended = getattr(whole.incomplete_details, "reason", None) or "length"
+        return whole
+
+    copied._fetch_response = fetched  # noqa: SLF001 - as above
+    return copied
+
+
+_THEIRS = (OpenAIChatCompletionsModel, OpenAIResponsesModel)
+
+
 async def _filtered(data: Any) -> ModelInputData:
     found: ModelInputData = await data if isawaitable(data) else data
     return found
@@ -217,11 +250,12 @@ class _Stream:
 
     def __init__(self, seam: Seam, asked: _Request) -> None:
         name = f"{seam.adapter.name} {asked.who}" if asked.who else seam.adapter.name
-        call = ModelCall(name, asked.name, asked.said, key_of(asked.request), asked.form)
+        call = ModelCall(name, asked.name, asked.said, key_of(asked.request), asked.kept.form)
         self._seam = seam
         self._call = call
         self._recording = Streamed(seam.run, call)
         self.known: Any = self._recording.known
+        self._over = False
 
     def answered(self, data: Any) -> ModelResponse:
         """The answer, which is the run's last one for now."""
@@ -231,12 +265,15 @@ class _Stream:
 
     async def ended(self, answer: ModelResponse) -> None:
         """All of it has come."""
+        self._over = True
         self._recording.done(plain(self._call.form.dump(answer)))
         self._seam._answered(self._call, answer)  # noqa: SLF001 - as above
         await self._recording.durable()
 
     def failed(self, error: BaseException) -> None:
         """It broke off, unless it had ended."""
+        if self._over:
+            return
         self._recording.failed(error)
         if isinstance(error, Exception):
             self._seam.last_error = error

@@ -385,7 +385,9 @@ def _effect_of(tool: ToolDefinition) -> Effect | None:
         return None
     if hints.get("readOnlyHint") is True:
         return Effect.READ
-    return Effect.IDEMPOTENT if hints.get("idempotentHint") is True else None
+    if hints.get("idempotentHint") is True:
+        return Effect.IDEMPOTENT
+    return Effect.ONCE if hints.get("destructiveHint") is True else None
 
 
 def _function_of(tool: ToolsetTool[Any]) -> object:

@@ -268,8 +268,10 @@ def _is(call: ToolCallPart, turn: Turn) -> bool:
 
 
 def _add(request: ModelMessage, call: ToolCallPart, turn: Turn) -> None:
+    assert isinstance(request, ModelRequest)
     value = _load_result(turn.value) if turn.error is None else turn.error
     content = value.return_value if isinstance(value, ToolReturn) else value
-    outcome = "success" if turn.error is None else "failed"
-    part = ToolReturnPart(call.tool_name, content, call.tool_call_id, outcome=outcome)
-    request.parts = [*request.parts, part]  # type: ignore[assignment] # it is a request of ours
+    part = ToolReturnPart(call.tool_name, content, call.tool_call_id)
+    if turn.error is not None:
+        part.outcome = "failed"
+    request.parts = [*request.parts, part]

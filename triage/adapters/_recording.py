@@ -22,7 +22,7 @@ from triage._run import Run
 from triage._tally import LINE, Tally, _Prefix, _steps_before, reusable
 from triage._tool import Tool
 from triage.steps import Step
-from triage.taxonomy import Effect
+from triage.taxonomy import UNSAFE, Effect
 from triage.traces._talk import ending_of
 
 from ._forms import Form
@@ -123,11 +123,26 @@ def _tool_step(call: ToolCall) -> AsStep:
         if call.id is not None:
             step = step._replace(metadata={**(step.metadata or {}), "id": call.id})
         failed = None if call.form is None or step.error else call.form.failed(step.tool_output)
-        if failed is None:
-            return step
-        return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
+        if failed is not None:
+            return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
+        return step
 
     return as_step
+
+
+class _Told(Exception):
+    """A tool that may be called again answered with an error: to the engine, it failed."""
+
+
+def _answer(call: ToolCall, value: Any) -> Any:
+    """What a tool gave, as JSON. An unsafe tool's error is its answer, and never asked for again."""
+    if call.form is None:
+        return value
+    data = plain(call.form.dump(value))
+    failed = None if Effect(call.effect) in UNSAFE else call.form.failed(data)
+    if failed is not None:
+        raise type(failed.kind or "ToolError", (_Told,), {})(failed.text)
+    return data
 
 
 # The tools of the engine ----------------------------------------------------------------------------
@@ -230,10 +245,13 @@ async def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) 
     async def body(**arguments: Any) -> Any:  # noqa: ARG001 - the framework has its own
         with _inside(run):
             made.append(await do())
-        return made[0] if call.form is None else plain(call.form.dump(made[0]))
+        return _answer(call, made[0])
 
     tool = _framework_tool(call, body, given)
-    known = await _drive(_seen(run, _tool_step(call)), tool, (), given)
+    try:
+        known = await _drive(_seen(run, _tool_step(call)), tool, (), given)
+    except _Told:
+        return made[0]
     if made or call.form is None:
         return made[0] if made else known
     return call.form.load(known)
@@ -247,10 +265,13 @@ def call_tool_sync(run: Run, call: ToolCall, do: Callable[[], Any]) -> Any:
     def body(**arguments: Any) -> Any:  # noqa: ARG001 - the framework has its own
         with _inside(run):
             made.append(do())
-        return made[0] if call.form is None else plain(call.form.dump(made[0]))
+        return _answer(call, made[0])
 
     tool = _framework_tool(call, body, given)
-    known = _call_sync(_seen(run, _tool_step(call)), tool, (), given)
+    try:
+        known = _call_sync(_seen(run, _tool_step(call)), tool, (), given)
+    except _Told:
+        return made[0]
     if made or call.form is None:
         return made[0] if made else known
     return call.form.load(known)

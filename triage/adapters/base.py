@@ -284,7 +284,8 @@ class Seam:
         what the framework itself knows; `wrap(effects=…)` wins; None: unknown. form: for results that
         are no JSON; None keeps them as they are. function: what the tool runs; a `@triage.tool`
         records itself, and is only called. Raises what `do` raises. A result that `form.failed` knows
-        as an error is given like any other, and its step has the error: it answered, and is not in doubt.
+        as an error is given like any other, and its step has the error. It answered, so it is not in
+        doubt; the next attempt is told the same, or calls it again where it may be repeated.
 
         A tool that pauses the framework (for an approval) must not look like one that failed: give
         its signal through `triage.not_attempted`.

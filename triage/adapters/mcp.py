@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from mcp import ClientSession, MCPError
 from mcp.client.client import Client
@@ -80,10 +80,11 @@ def record(
         except ValueError as error:
             raise UsageError(str(error)) from None
     kind = _recorded_kind(type(session))
-    made = cast("Any", object.__new__(kind))
+    made: Any = object.__new__(kind)
     made.__dict__ = session.__dict__  # one session, with one method that is another
     made.triage = _Tools(known, trusted=annotations, prefix=prefix)
-    return cast("S", made)
+    found: S = made
+    return found
 
 
 def effect_of_tool(annotations: ToolAnnotations | None) -> Effect:

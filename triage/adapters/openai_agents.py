@@ -21,7 +21,6 @@ import anyio
 import openai
 from agents import (
     Agent,
-    FunctionTool,
     Handoff,
     ItemHelpers,
     Model,
@@ -115,17 +114,6 @@ class OpenAIAgentsAdapter(Adapter):
                     await asyncio.wait([running])
         return result
 
-    def tools(self) -> Mapping[str, Any] | None:
-        """The tools of all agents that can be reached, with their schemas; None where servers have some."""
-        agents = list(_agents_of(self.target))
-        if any(agent.mcp_servers for agent in agents):
-            return None
-        tools = [tool for agent in agents for tool in agent.tools]
-        named = {
-            tool.name: tool.params_json_schema for tool in tools if isinstance(tool, FunctionTool)
-        }
-        return named or None
-
     def clients(self) -> Iterable[object]:
         """The models that the agents have."""
         return [agent.model for agent in _agents_of(self.target) if isinstance(agent.model, Model)]
@@ -162,7 +150,11 @@ def _told_as_its_output(result: Any) -> Any:
 
 @cache
 def _in_short(kind: type[Any]) -> type[Any]:
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    names = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
     made = type(kind.__name__, (kind,), names)
     made.__dataclass_fields__ = {"final_output": kind.__dataclass_fields__["final_output"]}
     return made

@@ -75,6 +75,12 @@ class HybridClassifier:
         """Seconds that both together may take."""
         return SPARE_SECONDS + deadline_of(self._rules) + deadline_of(self._llm)
 
+    def __getattr__(self, name: str) -> Any:
+        # A running attempt is watched by the rules: no model is asked about each step.
+        if name in ("watch", "explain"):
+            return getattr(self._rules, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     async def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """The rules' diagnosis, the model's, or what both make together."""
         ruled = await consult(self._rules, trajectory, task)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from triage import UsageError, __version__
 
+from ._incidents_options import add_incidents, add_supervise
 from ._runs_options import add_report, add_runs
 from ._show import Progress, clean
 
@@ -71,7 +72,10 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"triage {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    for add in (_add_run, _add_diagnose, _add_eval, _add_corrections, add_runs, _add_approve):
+    for add in (
+        _add_run, _add_diagnose, _add_eval, _add_corrections, add_runs, _add_approve, add_incidents,
+        add_supervise,
+    ):  # fmt: skip
         add(commands)
     return parser
 

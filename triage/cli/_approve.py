@@ -66,7 +66,9 @@ def _answer(
 
 def _saved(request: ApprovalRequest, path: str) -> None:
     if request.kind != "plan":
-        raise UsageError(f"a {request.kind} is asked about, which cannot be edited; --reject REASON")
+        raise UsageError(
+            f"a {request.kind} is asked about, which cannot be edited; --reject REASON"
+        )
     ExecutionPlan.from_json(request.payload).save(path)
     _write(f"{path} is written; edit it, and give it with --plan")
 

@@ -129,7 +129,6 @@ def _detect(table: _Commands) -> None:
         "--silent-for",
         metavar="S",
         type=float,
-        default=60.0,
         help="seconds after which a run whose process was not heard of has lost it (60)",
     )
     command.add_argument("--full", action="store_true", help="read all of each source again")
@@ -217,7 +216,10 @@ def _stats(table: _Commands) -> None:
 def _prune(table: _Commands) -> None:
     command = _command(table, "prune", "remove incidents that have ended, with their log")
     command.add_argument(
-        "--older-than", metavar="30d", required=True, help="that ended longer ago: 90s, 12h, 30d, 4w"
+        "--older-than",
+        metavar="30d",
+        required=True,
+        help="that ended longer ago: 90s, 12h, 30d, 4w",
     )
     command.add_argument("--dry-run", action="store_true", help="say how many, and remove none")
 
@@ -247,7 +249,6 @@ def add_supervise(commands: _Commands) -> None:
         "--silent-for",
         metavar="S",
         type=float,
-        default=60.0,
         help="seconds after which a run whose process was not heard of has lost it (60)",
     )
     command.add_argument(
@@ -263,7 +264,9 @@ def add_supervise(commands: _Commands) -> None:
         default=30.0,
         help="seconds that what is under way has to end once it is told to stop (30)",
     )
-    command.add_argument("--health", metavar="FILE", help="keep a line of JSON there on how it does")
+    command.add_argument(
+        "--health", metavar="FILE", help="keep a line of JSON there on how it does"
+    )
     instead = command.add_mutually_exclusive_group()
     instead.add_argument("--once", action="store_true", help="one round, and end")
     instead.add_argument(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from triage._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
-    from ._errors import IncidentBusy, IncidentClosed, IncidentError, UnknownIncident
+    from ._errors import IncidentBusy, IncidentClosed, IncidentError, OutcomeLost, UnknownIncident
     from ._hooks import recovers
     from ._model import (
         AgentRecord,
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from .supervisor import Health, Supervisor
 
 _HOMES = {
-    "_errors": ("IncidentBusy", "IncidentClosed", "IncidentError", "UnknownIncident"),
+    "_errors": (
+        "IncidentBusy", "IncidentClosed", "IncidentError", "OutcomeLost", "UnknownIncident",
+    ),
     "_hooks": ("recovers",),
     "_model": (
         "AgentRecord", "Incident", "LogEntry", "Message", "Recovery", "RecoveryStrategy", "Status",
@@ -58,6 +60,7 @@ __all__ = [
     "Message",
     "NotDelivered",
     "NotificationPolicy",
+    "OutcomeLost",
     "Recovery",
     "RecoveryStrategy",
     "Retries",

@@ -28,3 +28,10 @@ class IncidentBusy(IncidentError):
 
 class IncidentClosed(IncidentError):
     """It is recovered, failed or ignored already."""
+
+
+class OutcomeLost(IncidentError):
+    """A hook has run, and the store failed before it could be written down how that ended.
+
+    The recovery stays as it is until its lease ends; then it is in doubt.
+    """

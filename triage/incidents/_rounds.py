@@ -19,7 +19,7 @@ from . import _acting as acting
 from . import _outbox as outbox
 from ._db import Db
 from ._detecting import Detecting
-from ._errors import IncidentError
+from ._errors import IncidentError, OutcomeLost
 from ._hooks import call, run_hook, said
 from ._model import Message, RecoveryStrategy
 from ._settings import Hooks
@@ -63,14 +63,14 @@ class Rounds(Detecting):
         async with limiter:
             try:
                 _, outcome = await self._carried_out(number_of(error_id), None, None)
-            except IncidentError:
-                return  # another desk was faster
-            except StoreError as error:
+            except (StoreError, OutcomeLost) as error:
                 # One error for the whole round comes from what it does next, if the store is gone.
                 logger.warning("incidents: %s could not be handled: %s", error_id, error)
                 counted["failed"] += 1
-                return
-            counted["handled" if outcome is None or outcome.ok else "failed"] += 1
+            except IncidentError:
+                return  # another desk was faster
+            else:
+                counted["handled" if outcome is None or outcome.ok else "failed"] += 1
 
     async def due(self, *, limit: int = 1000) -> list[str]:
         """The ids of incidents that something is to be done about now: new ones, waiting ones whose time
@@ -141,7 +141,11 @@ class Rounds(Detecting):
             finish = partial(
                 acting.finish, rules=self._rules, hooks=self._hooks, begun=begun, outcome=outcome
             )
-            await self._surely(finish)
+            try:
+                await self._surely(finish)
+            except StoreError as error:
+                did = f"{begun.incident.error_id}: {begun.plan.strategy}"
+                raise OutcomeLost(f"{did} has run, how it ended is not kept: {error}") from error
         return begun, outcome
 
     async def _surely(self, work: Callable[[Db], T]) -> T:

@@ -190,14 +190,19 @@ class IncidentDesk(Rounds, Reporting):
         found = await self._lanes.read(lambda db: db.rows(statement, values))
         return [rows.log_of(row) for row in reversed(found)]
 
-    async def messages(self, status: str | None = None, *, limit: int = 100) -> list[Message]:
-        """Messages of the outbox, newest first. status: `pending`, `sent` or `failed`."""
+    async def messages(
+        self, status: str | None = None, *, of: str | None = None, limit: int = 100
+    ) -> list[Message]:
+        """Messages of the outbox, newest first. status: `pending`, `sent` or `failed`. of: an incident."""
         check_count("limit", limit, 1)
         if status is not None:
             check_word("status", status, ("pending", "sent", "failed"))
-        where = "" if status is None else "WHERE status = :status "
+        given = {"status": status, "incident": None if of is None else number_of(of)}
+        given = {name: value for name, value in given.items() if value is not None}
+        where = " AND ".join(f"{name} = :{name}" for name in given)
+        where = f"WHERE {where} " if where else ""
         statement = f"SELECT {rows.MESSAGE} FROM messages {where}ORDER BY id DESC LIMIT :most"  # noqa: S608
-        values = {"status": status, "most": limit}
+        values = {**given, "most": limit}
         found = await self._lanes.read(lambda db: db.rows(statement, values))
         return [rows.message_of(row) for row in found]
 

@@ -14,7 +14,7 @@ from triage.errors import TriageError, UsageError
 from triage.observers import logger
 from triage.strategies.backoff import Backoff
 
-from ._errors import IncidentError
+from ._errors import IncidentBusy, IncidentClosed
 from ._hooks import said
 from ._settings import expect
 from .desk import IncidentDesk
@@ -209,7 +209,7 @@ class Supervisor:
     async def _handle(self, error_id: str) -> None:
         try:
             answer = await self._desk.handle(error_id)
-        except IncidentError:
+        except (IncidentBusy, IncidentClosed):
             self._aside.add(error_id)  # another desk was faster
         except Exception as error:  # noqa: BLE001 - one incident must not end the others'
             # Not again before the next look: what cannot be handled would be tried without end.
@@ -218,6 +218,8 @@ class Supervisor:
             logger.warning("incidents: %s could not be handled: %s", error_id, said(error))
         else:
             self._count(**{"handled" if answer["success"] else "failed": 1})
+            ended = answer.get("error", "done")
+            logger.info("incidents: %s: %s, %s", error_id, answer["recovery_action"], ended)
             self._ring(_TELL)
         finally:
             self._under_way.discard(error_id)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from triage._tool import Tool, tool_of
 
-from ._plan import PlannedStep
+from ._plan import Parameters, PlannedStep
 
 FILLED = ("task", "step", "results")
 """Parameters that the run fills where a function names them."""
@@ -70,9 +70,16 @@ def place_of(kind: str, key: str, known: Takes) -> str | None:
 
 def misfits(step: PlannedStep, known: Takes) -> tuple[list[str], list[str]]:
     """Parameters of a step that its function does not take, and those it needs and is not given."""
-    given = {place_of(kind, key, known) for kind, key in step.inputs} | set(step.parameters)
-    unknown = [] if known.open else [name for name in step.parameters if name not in known.names]
+    names = named(step)
+    given = names.union(place_of(kind, key, known) or "" for kind, key in step.inputs)
+    unknown = [] if known.open else sorted(names - known.names)
     return unknown, sorted(known.required - given)
+
+
+def named(step: PlannedStep) -> frozenset[str]:
+    """The names of a step's parameters."""
+    found = step.parameters
+    return found.names if isinstance(found, Parameters) else frozenset(found)
 
 
 def arguments(
@@ -82,7 +89,7 @@ def arguments(
 
     An input wins over a parameter of the same name. Several inputs of one type are given as a list.
     """
-    given: dict[str, Any] = dict(step.parameters)
+    given = step.given
     counted: dict[str, list[Any]] = {}
     for kind, key in step.inputs:
         place = place_of(kind, key, known)

@@ -37,10 +37,11 @@ _DATA = (
 PLANNER = _DATA + (
     "Make a plan for `task`: steps in order, of `capabilities` only, at most `steps` of them. Each step "
     "has a `context_key` of its own, under which its result is kept, and a `task_objective`. What a "
-    "capability `requires` it is given by `inputs`: pairs of a type and the `context_key` of an earlier step that "
-    "`provides` it, or of one of `results`, which are there already and are not made again. Fill its "
-    "`parameters`, and no others. End with a capability that ends the plan, and give it the results it "
-    "is to tell. Keep to `feedback`: it says what was wrong before, and what must not be repeated."
+    "capability `requires` it is given by `inputs`: pairs of a type and the `context_key` of an earlier "
+    "step that `provides` it, or of one of `results`, which are there already and are not made again. "
+    "Fill its `parameters`, and no others. End with a capability that ends the plan, and give it the "
+    "results it is to tell. Keep to `feedback`: it says what was wrong before, and what must not be "
+    "repeated."
 )
 """What a model is asked to do that plans, unless another prompt is given."""
 JUDGE = _DATA + (

@@ -55,7 +55,7 @@ class Options(TypedDict, total=False):
 class Orchestrator:
     """Plans first, then acts: selects capabilities, has a plan made, checks it, runs it step by step.
 
-    registry: what can be done. planner: makes a plan from a `PlanRequest`. selector: chooses the
+    registry: what can be done; what is added to it later is not seen. planner: makes a plan from a `PlanRequest`. selector: chooses the
     capabilities a plan may use from a `SelectionRequest`; None takes all. responder: answers the user
     with the results it is given, async or not; it becomes the capability `respond` of a registry that has
     none that responds. reporter: makes the report of a run that cannot be done; None: one without
@@ -170,8 +170,12 @@ class Orchestrator:
         if ended is None:
             return
         first = await self._facts(ended)
-        yield narrator.report(first, last=False)
-        yield narrator.report(await self._told(ended, first), last=True)
+        waits = isinstance(ended, TriageSuspendedError)
+        if not waits:
+            yield narrator.report(first, last=False)
+        report = await self._told(ended, first)
+        if not waits:
+            yield narrator.report(report, last=True)
         raise _own_error(ended, development=development)
 
     async def resume(self, token: str, answer: Any, *, by: str = "") -> Any:
@@ -277,8 +281,9 @@ def _given(background: Any, *, development: bool) -> dict[str, Any]:
 
 
 def _answering(registry: Registry, responder: Callable[..., Any] | None) -> Registry:
+    """The capabilities as they are now, and one that responds if there is a responder."""
     if responder is None:
-        return registry
+        return Registry(registry)
     if isinstance(responder, type) or not callable(responder):
         raise misuse("Orchestrator.responder", responder, "a function, async or not")
     if registry.responder is not None:

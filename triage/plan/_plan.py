@@ -39,11 +39,14 @@ class Input(NamedTuple):
 class Parameters(Mapping[str, Any]):
     """A JSON object that nobody can change: it is kept as text, and what is read from it is a copy."""
 
-    __slots__ = ("text",)
+    __slots__ = ("_flat", "names", "text")
 
     def __init__(self, values: Mapping[str, Any], place: str = "parameters") -> None:
         flat = type(values) is dict and is_flat(values)
-        self.text = canonical(values if flat else exact(values, place))
+        kept = values if flat else exact(values, place)
+        self._flat = dict(kept) if is_flat(dict(kept)) else None  # to be copied, not read from text
+        self.names = frozenset(kept)
+        self.text = canonical(kept)
 
     def __getitem__(self, name: str) -> Any:
         return self.copy()[name]
@@ -52,7 +55,10 @@ class Parameters(Mapping[str, Any]):
         return iter(self.copy())
 
     def __len__(self) -> int:
-        return len(self.copy())
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Parameters):
@@ -70,6 +76,8 @@ class Parameters(Mapping[str, Any]):
 
     def copy(self) -> dict[str, Any]:
         """The values as a dict of one's own."""
+        if self._flat is not None:
+            return self._flat.copy()
         values: dict[str, Any] = json.loads(self.text)
         return values
 
@@ -119,6 +127,17 @@ class PlannedStep:
             if not known or not isinstance(item.key, str):
                 raise misuse("PlannedStep.inputs item", item, "an Input(type, key) of two texts")
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The parameters as a dict of one's own."""
+        parameters = self.parameters
+        return parameters.copy() if isinstance(parameters, Parameters) else dict(parameters)
+
+    @cached_property
+    def text(self) -> str:
+        """The step as canonical JSON: equal steps, equal texts."""
+        return canonical(self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         """The step as a JSON object; what is empty is left out."""
         made: dict[str, Any] = {"context_key": self.context_key, "capability": self.capability}
@@ -126,7 +145,7 @@ class PlannedStep:
             if getattr(self, name):
                 made[name] = getattr(self, name)
         if self.parameters:
-            made["parameters"] = dict(self.parameters)
+            made["parameters"] = self.given
         if self.inputs:
             made["inputs"] = [{kind: key} for kind, key in self.inputs]
         return made
@@ -155,7 +174,8 @@ class ExecutionPlan:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of the steps, 64 hexadecimal digits: the same in every process and version."""
-        return content_hash([step.to_json() for step in self.steps])
+        told = f"[{','.join(step.text for step in self.steps)}]"
+        return hashlib.sha256(told.encode("ascii")).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object, with `v`, the version of this form."""

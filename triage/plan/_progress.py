@@ -36,8 +36,9 @@ class Progress(NamedTuple):
     run_id: of the run. seq: from 0, one more each time. time: seconds since the epoch. component:
     `orchestrator`, `router`, `selector`, `planner`, `approver`, `report`, or the name of a capability.
     phase: `started`, `decided`, `waiting`, `done` or `failed`. message: in words, without credentials.
-    progress: from 0 to 1, never less than before. complete: nothing follows. step: the key of the step,
-    empty where it is none's. report: of a run that has failed, its facts first, then with an analysis.
+    progress: from 0 to 1, never less than before. complete: it is done, or told why not. step: the key
+    of the step, empty where it is none's. report: of a run that has failed, its facts first, then with
+    an analysis.
     """
 
     run_id: str
@@ -129,8 +130,10 @@ def _failed(event: PlanFailed, before: PlanState) -> _Told:
     component = (
         _capability(before, event.step) if event.target == Target.STEP else str(event.target)
     )
-    said = shortened(event.diagnosis.user_message or str(event.diagnosis))
-    return component, "failed", said, _through
+    said = event.diagnosis.user_message or str(event.diagnosis)
+    if event.target != Target.STEP and event.diagnosis.evidence:
+        said += f" {event.diagnosis.evidence[0].text}"  # of ours: what was wrong with a plan
+    return component, "failed", shortened(said), _through
 
 
 def _moved(event: PlanStepMoved, before: PlanState) -> _Told:

@@ -75,6 +75,7 @@ class Room:
         self._background = background
         self._development = development
         self._calls = Calls(setup.known, run, task)
+        self._fits: object = None
         self._needs: tuple[object, ApprovalRequest | None] | None = None
         self.state = fold_plan(self._session.events)
 
@@ -281,6 +282,7 @@ class Room:
         version = self.state.version + 1
         plan = replace(found.plan, version=version)
         self._add(PlanMade, plan.to_json(), version, subject_of(self.state.run_id, "plan", plan))
+        self._fits = self.state.plan
 
     # Approval -------------------------------------------------------------------------------------
 
@@ -328,7 +330,8 @@ class Room:
         assert step is not None
         key = step.context_key
         known = self._setup.known.get(step.capability.casefold())
-        unfit = misfit(step, known)
+        # A plan that was made in this attempt was held against these very capabilities.
+        unfit = None if self._fits is self.state.plan else misfit(step, known)
         if known is None or unfit is not None:
             raise self._failed(Target.STEP, unbegun(unfit or ""), None, key)
         if not self.state.started:

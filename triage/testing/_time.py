@@ -8,6 +8,7 @@ import math
 import random
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from triage._env import SYSTEM
 from triage._options import check_number
@@ -48,6 +49,8 @@ class VirtualTime:
         self._chance = random.Random(seed)  # noqa: S311 - jitter of tests
         self._lock = threading.Lock()
         self._lanes: Any = None
+        # Up to which virtual time the deadline of an attempt was moved.
+        self._moved: WeakKeyDictionary[Recorder, float] = WeakKeyDictionary()
 
     def time(self) -> float:
         """Seconds since the epoch."""
@@ -74,9 +77,10 @@ class VirtualTime:
         """Let time pass at once. Sync code waits so; wakes nobody by itself. seconds: from 0, finite."""
         check_number("VirtualTime.advance(seconds)", seconds, "seconds")
         with self._lock:
+            before = self._now
             self._now += seconds
             self.slept.append(seconds)
-        _elapse(here(), seconds)
+        self._elapse(here(), before)
 
     async def sleep(self, seconds: float) -> None:
         """Wait, cancellably, in no real time. Infinite: until the attempt's deadline, or for ever.
@@ -94,11 +98,25 @@ class VirtualTime:
             await anyio.sleep_forever()
         if nap > 0:
             await self._lane().until(self._now + nap)
-        _elapse(run, self._now - before)
+        self._elapse(run, before)
         if nap < seconds and run is not None and run.scope is not None:
             run.scope.cancel()
             await anyio.sleep_forever()
         await anyio.lowlevel.checkpoint()
+
+    def _elapse(self, run: Recorder | None, before: float) -> None:
+        """Bring the deadline of the attempt's scope, which counts real time, nearer by virtual time.
+
+        before: when the waiting began. Of several tasks that waited meanwhile one moves it.
+        """
+        if run is None or run.scope is None or threading.get_ident() != run._thread:  # noqa: SLF001 - the scope belongs to that thread
+            return
+        seconds = self._now - max(before, self._moved.get(run, before))
+        self._moved[run] = self._now
+        if run.calls_open:
+            run._held_deadline -= seconds  # noqa: SLF001 - what the scope gets back when the call has ended
+        else:
+            run.scope.deadline -= seconds
 
     def _lane(self) -> _Lane:
         from anyio.lowlevel import RunVar
@@ -236,13 +254,3 @@ def _left(run: Recorder | None) -> float | None:
     if run is None or run.scope is None or run.calls_open:
         return None
     return run.session.attempt_seconds_left()
-
-
-def _elapse(run: Recorder | None, seconds: float) -> None:
-    """Bring the deadline of the attempt's scope, which counts real time, nearer by virtual time."""
-    if run is None or run.scope is None or threading.get_ident() != run._thread:  # noqa: SLF001 - the scope belongs to that thread
-        return
-    if run.calls_open:
-        run._held_deadline -= seconds  # noqa: SLF001 - what the scope gets back when the call has ended
-    else:
-        run.scope.deadline -= seconds
