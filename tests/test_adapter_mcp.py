@@ -47,31 +47,26 @@ class Bank:
 
         @self.server.tool(annotations=say(read_only_hint=True))
         async def look(what: str) -> str:
-            """Look something up."""
             self.did.append(f"look {what}")
             return f"saw {what}"
 
         @self.server.tool(annotations=say(idempotent_hint=True))
         async def note(text: str) -> str:
-            """Write a note."""
             self.did.append(f"note {text}")
             return "noted"
 
         @self.server.tool(annotations=say(destructive_hint=True))
         async def charge(cents: int) -> dict[str, int]:
-            """Charge the card."""
             self.did.append(f"charge {cents}")
             return {"receipt": cents}
 
         @self.server.tool()
         async def broken(what: str) -> str:
-            """Fail."""
             self.did.append(f"broken {what}")
             raise ValueError("the disk is full")
 
         @self.server.tool()
         async def slow() -> str:
-            """Never answer."""
             self.did.append("slow")
             await anyio.sleep_forever()
             return ""

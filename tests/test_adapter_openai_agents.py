@@ -269,7 +269,8 @@ async def test_a_tool_may_run_an_agent_by_itself() -> None:
         found = await agents.Runner.run(helper, what)
         return str(found.final_output)
 
-    desk = Desk(calls("delegate 9", what="a"), says("done"), tools=[agents.function_tool(delegate)])
+    tool = agents.function_tool(delegate)
+    desk = Desk(calls("delegate 9", what="a"), says("sorry"), says("done"), tools=[tool])
     helper: agents.Agent[Any] = agents.Agent(
         name="helper",
         model=model(calls("charge 1", cents=1), Refused(), says("helped")),
@@ -376,6 +377,7 @@ async def test_what_escalates_names_the_error_behind_it() -> None:
     desk.raises = [Refused(503, "Overloaded")]
     with pytest.raises(TriageEscalationError) as raised:
         await desk.agent(triage.Escalate()).run("Look.")
+    assert raised.value.context is not None
     assert raised.value.context.failure_type is triage.FailureType.EXTERNAL_FAULT
     assert steps_of(desk.events)[1].error == "Overloaded"
 

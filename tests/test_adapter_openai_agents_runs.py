@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import agents
 import anyio
 import openai
 import pytest
-from agents.testing import ScriptedModel
 from blockbuster import BlockBuster
 from pydantic import BaseModel
 from sdk_agents import Desk, Refused, calls, model, says, told
@@ -262,7 +260,7 @@ async def test_a_cancelled_run_leaves_no_tool_behind(*, streamed: bool) -> None:
 
     desk = Desk(calls("wait 1", what="x"), tools=[agents.function_tool(wait)])
     agent = desk.agent(effects={"wait": "read"})
-    more = {"on_event": log.append} if streamed else {}
+    more: dict[str, Any] = {"on_event": log.append} if streamed else {}
 
     async def run() -> None:
         try:
@@ -359,6 +357,7 @@ async def test_errors_of_the_sdk_are_diagnosed(
 ) -> None:
     with pytest.raises(TriageEscalationError) as raised:
         await desk.agent(Escalate()).run("Look.", max_turns=3)
+    assert raised.value.context is not None
     found = raised.value.context.diagnosis
     assert found.failure_type is kind, found
     assert cause is None or found.cause == cause, found
@@ -373,65 +372,5 @@ async def test_a_tool_that_raises_out_of_the_run_is_diagnosed_by_its_own_error()
     desk = Desk(calls("find 1", what="x"), tools=[tool])
     with pytest.raises(TriageEscalationError) as raised:
         await desk.agent(Escalate(), effects={"find": "read"}).run("Find.")
+    assert raised.value.context is not None
     assert raised.value.context.failure_type is FailureType.EXTERNAL_FAULT
-
-
-# Models ---------------------------------------------------------------------------------------------
-
-
-def test_layers_that_retry_by_themselves_are_said(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "triage.retries")
-    client = openai.AsyncOpenAI(base_url="http://127.0.0.1:1/v1", api_key="x", max_retries=7)
-    retry = agents.ModelRetrySettings(max_retries=4)
-    inner: agents.Agent[Any] = agents.Agent(name="inner", model="gpt-5")
-    triage.wrap(
-        agents.Agent(
-            name="outer",
-            model=agents.OpenAIResponsesModel("m", client),
-            model_settings=agents.ModelSettings(retry=retry),
-            handoffs=[inner],
-        )
-    )
-    said = "\n".join(caplog.messages)
-    assert "up to 7 times by itself" in said
-    assert "agents.ModelSettings.retry of 'outer' retries up to 4 times" in said
-    assert "the client that agents makes retries up to 2 times" in said
-
-
-class Named(agents.ModelProvider):
-    """Gives one model by any name."""
-
-    def __init__(self, found: ScriptedModel) -> None:
-        self.found = found
-        self.names: list[str | None] = []
-
-    def get_model(self, model_name: str | None) -> agents.Model:
-        self.names.append(model_name)
-        return self.found
-
-
-@pytest.mark.parametrize("chosen", [None, "gpt-5", "gpt-4o"])
-@pytest.mark.parametrize("own", [None, "gpt-5", "gpt-4o"])
-async def test_a_model_is_asked_with_the_settings_that_it_would_have(
-    chosen: str | None, own: str | None
-) -> None:
-    found = model(says("bare"), says("wrapped"))
-    named = Named(found)
-    config = agents.RunConfig(model=chosen, model_provider=named)
-    clerk: agents.Agent[Any] = agents.Agent(name="clerk", model=own)
-    await agents.Runner.run(clerk, "Look.", run_config=config)
-    await triage.wrap(clerk).run("Look.", run_config=config)
-    bare, wrapped = found.calls
-    assert wrapped == bare
-    assert named.names == [chosen or own] * 2
-
-
-async def test_a_filter_of_the_users_own_has_the_word() -> None:
-    async def shorten(data: Any) -> agents.run.ModelInputData:
-        return agents.run.ModelInputData(data.model_data.input[-1:], "short")
-
-    desk = Desk(calls("look 1", what="x"), says("done"))
-    config = agents.RunConfig(call_model_input_filter=shorten)
-    await desk.agent().run([{"role": "user", "content": "Look."}] * 3, run_config=config)
-    assert [call.system_instructions for call in desk.model.calls] == ["short", "short"]
-    assert len(desk.asked(0)) == 1

@@ -10,7 +10,7 @@ from blockbuster import BlockBuster
 from pydantic import BaseModel
 from pydantic_agents import Scripted, call, kinds_of, models_of, staged, steps_of, tools_of
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai import BinaryContent, ModelRetry, Tool, ToolFailed, ToolReturn
+from pydantic_ai import BinaryContent, ModelRetry, ToolFailed, ToolReturn
 from pydantic_ai.exceptions import (
     ModelHTTPError,
 )
@@ -258,23 +258,6 @@ async def test_an_effect_before_a_failure_is_not_repeated_and_a_triage_tool_is_o
     await triage.wrap(agent, always(Retry()), observers=[events.append]).run("go")
     assert did == [3]
     assert [(step.tool_called, step.effect) for step in tools_of(events)] == [("charge", "once")]
-
-
-@pytest.mark.parametrize(
-    ("hints", "effect"),
-    [
-        ({"readOnlyHint": True}, "read"),
-        ({"idempotentHint": True}, "idempotent"),
-        ({"destructiveHint": True}, "once"),
-        (None, "unknown"),
-    ],
-)
-async def test_what_an_mcp_server_says_of_a_tool_is_its_effect(hints: Any, effect: str) -> None:
-    events: list[Event] = []
-    look = Tool(lambda: "saw", name="look", metadata={"annotations": hints})
-    agent = PydanticAgent(Scripted(call("look"), "done").model, tools=[look])
-    await triage.wrap(agent, observers=[events.append]).run("go")
-    assert [step.effect for step in tools_of(events)] == [effect]
 
 
 async def test_calls_that_never_ran_are_steps_even_the_one_that_ends_the_run() -> None:

@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI: what each of their failures is, and what retries beneath them."""
+"""Agents of Pydantic AI: what their failures are, what retries beneath them, what may be repeated."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from blockbuster import BlockBuster
 from pydantic import BaseModel
-from pydantic_agents import Scripted, call, staged
+from pydantic_agents import Scripted, call, staged, tools_of
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai import ModelRetry, UsageLimits
+from pydantic_ai import ModelRetry, Tool, UsageLimits
 from pydantic_ai.exceptions import (
     ContentFilterError,
     ModelAuthenticationError,
@@ -30,6 +30,7 @@ from support import always
 
 import triage
 from triage import Escalate, FailureType, TriageEscalationError
+from triage.events import Event
 from triage.testing.adapter_contract import Rule, Script, says
 
 pytestmark = pytest.mark.anyio
@@ -101,10 +102,11 @@ async def test_a_limit_of_the_agents_own_is_a_plan_that_came_to_no_end(limit: st
     def look(what: int) -> str:
         return f"saw {what}"
 
+    limits: dict[str, Any] = {limit: 3}
     model = Scripted(lambda messages: call("look", what=len(messages)))
     wrapped = triage.wrap(PydanticAgent(model.model, tools=[look]), always(Escalate()))
     with pytest.raises(TriageEscalationError) as caught:
-        await wrapped.run("go", usage_limits=replace(UsageLimits(request_limit=9), **{limit: 3}))
+        await wrapped.run("go", usage_limits=replace(UsageLimits(request_limit=9), **limits))
     assert caught.value.context is not None
     assert caught.value.context.failure_type is FailureType.PLAN_INCOMPLETE
 
@@ -121,3 +123,20 @@ async def test_retries_beneath_are_said_once(caplog: pytest.LogCaptureFixture) -
     said = [record.getMessage() for record in caplog.records]
     assert any("AsyncOpenAI retries up to 2 times by itself" in text for text in said), said
     assert any("AsyncHTTPX2TenacityTransport retries by itself" in text for text in said), said
+
+
+@pytest.mark.parametrize(
+    ("hints", "effect"),
+    [
+        ({"readOnlyHint": True}, "read"),
+        ({"idempotentHint": True}, "idempotent"),
+        ({"destructiveHint": True}, "once"),
+        (None, "unknown"),
+    ],
+)
+async def test_what_an_mcp_server_says_of_a_tool_is_its_effect(hints: Any, effect: str) -> None:
+    events: list[Event] = []
+    look = Tool(lambda: "saw", name="look", metadata={"annotations": hints})
+    agent = PydanticAgent(Scripted(call("look"), "done").model, tools=[look])
+    await triage.wrap(agent, observers=[events.append]).run("go")
+    assert [step.effect for step in tools_of(events)] == [effect]

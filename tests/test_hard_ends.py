@@ -86,6 +86,7 @@ async def test_what_ends_a_program_is_raised_on_and_no_failure(
     agent, attempts = raising(place, error, store)
     with pytest.raises(error):
         await agent.run("t", run_id=RUN)
+    await store.close()  # waits for what is on its way
     events = await store.read(RUN)
     check_journal(events)
     failed = sum(isinstance(event, AttemptFailed) for event in events)

@@ -98,6 +98,15 @@ async def test_the_steps_of_two_plans_are_told_apart() -> None:
     assert told == [(1, "find", "done"), (2, "read", "failed"), (2, "respond", "open")]
 
 
+async def test_what_ends_a_run_in_a_step_is_told_of_that_step() -> None:
+    doubtful = triage.Durability(on_in_doubt="fail")
+    for options in ({"budget": triage.Limits(tool_calls=3)}, {"durability": doubtful}):
+        made = orchestrator(Script(GOOD), fails=Fails(paid=TimeoutError()), **options)
+        report = (await ended(made.run("task"))).report
+        assert report is not None
+        assert [one.outcome for one in report.facts.steps] == ["done", "done", "failed", "open"]
+
+
 async def test_a_planner_that_fails_leaves_a_report_without_steps() -> None:
     report = (await ended(orchestrator(Script(BAD)).run("task"))).report
     assert report is not None

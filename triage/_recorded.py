@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._guarding import Guarded, guarded
 from ._inside import inside
-from ._plain import plain, plain_noting
+from ._plain import plain
 from ._questions import Question, ask, question_about, replaced, stop_in_doubt
 from ._recorder import Recorder
 from ._serde import digest
@@ -116,7 +116,8 @@ def begin(
             if known.effect in UNSAFE:
                 raise
             logger.debug("%s: its result is gone; it is called again", tool.name)
-    asked = None if cleared or tool.nested else guarded(run, tool, key, bound)
+    guards = tool.counted and not (cleared or tool.nested)
+    asked = guarded(run, tool, key, bound) if guards else None
     if asked is not None:
         with session.lock:
             counted[name] -= 1  # it has not begun
@@ -140,7 +141,8 @@ def begin(
 
 def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begun:
     session = run.session
-    run.check_call(tool.name)
+    if tool.counted:
+        run.check_call(tool.name)
     idempotency_key = digest(session.run_id, key)
     call = CurrentCall(tool.name, idempotency_key)
     begun = Begun(tool, key, bound, call, session.config.env.monotonic())
@@ -203,20 +205,30 @@ def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: i
     if run.replay is not None:
         run.replay.meet(tool.name, call.key)
     if run.replay is None or call.key not in run.replay.kept:
-        step = run.record_call_step(
-            Step(
-                action="call",
-                tool_called=tool.name,
-                tool_input=call.arguments,
-                tool_output=call.result,
-                effect=Effect(call.effect) if tool.nested else tool.effect,
-                metadata=_metadata(call.key, line, call.run) | {"replayed": True},
-            )
-        )
+        effect = Effect(call.effect) if tool.nested else tool.effect
+        metadata = _metadata(call.key, line, call.run) | {"replayed": True}
+        step = run.record_call_step(_step(tool, call.arguments, call.result, effect, metadata))
     session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
     if tool.compensate is not None:
         _undo_again(run, tool, call.key, bound, result)
     return result
+
+
+def _step(
+    tool: Tool,
+    arguments: Any,
+    data: Any,
+    effect: Effect,
+    metadata: dict[str, Any],
+    error: ErrorInfo | None = None,
+    seconds: float | None = None,
+) -> Step:
+    """The step of a call. All of it is JSON that the journal has to itself: nothing is copied again."""
+    text, kind = (None, None) if error is None else (error.message, error.type_name)
+    fields = (
+        None, "call", tool.name, arguments, data, None, text, kind, effect, None, metadata, None, seconds,
+    )  # fmt: skip
+    return tool.step(Step._make(fields))
 
 
 def _metadata(key: str, line: int | None, run: str | None) -> dict[str, Any]:
@@ -231,17 +243,18 @@ def _metadata(key: str, line: int | None, run: str | None) -> dict[str, Any]:
 def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
     """The result of a call that is done. Raises ResultLost where it cannot be read back."""
     if live is not None and call.key in live:
-        return live[call.key]
+        kept = live[call.key]
+        return tool.loaded(plain(kept)) if call.exact else kept
     if call.exact and not call.answered:
-        return plain(call.result)
+        return tool.loaded(plain(call.result))
     # What a person says is taken for what the tool declares, where it fits.
     if call.typed or call.answered:
         try:
-            return tool.returns.read(call.result)
+            return tool.loaded(tool.returns.read(call.result))
         except Exception as error:  # noqa: BLE001 - the user's types may raise anything
             logger.debug("%s: its result is not the declared type: %s", tool.name, error)
     if call.exact:
-        return plain(call.result)
+        return tool.loaded(plain(call.result))
     known = str(call.result)[:MAX_ERROR]
     why = (
         "it held a secret, which no store keeps"
@@ -287,12 +300,12 @@ def register(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], result:
 def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     """Write down a result; the result."""
     session, tool = run.session, begun.tool
-    data, exact = plain_noting(result)
+    data, exact = tool.dumped(result)
     typed = not exact and tool.returns.says_all(result, data)
     if not (exact or typed) or _hidden(session, data):
         if session.live is None:
             session.live = {}
-        session.live[begun.key] = result
+        session.live[begun.key] = data if exact else result
     _close(run, begun, "done", data, None, exact=exact, typed=typed)
     if tool.compensate is not None and not run.over:
         register(run, tool, begun.key, begun.bound, result)
@@ -375,18 +388,9 @@ def _close(
         metadata = _metadata(begun.key, begun.line, begun.run)
         if begun.tries:
             metadata["tries"] = begun.tries
+        seconds = max(0.0, session.config.env.monotonic() - begun.started)
         index = run.record_call_step(
-            Step(
-                action="call",
-                tool_called=begun.tool.name,
-                tool_input=begun.arguments,
-                tool_output=data,
-                error=None if error is None else error.message,
-                exception_type=None if error is None else error.type_name,
-                effect=begun.effect,
-                metadata=metadata,
-                duration_s=max(0.0, session.config.env.monotonic() - begun.started),
-            )
+            _step(begun.tool, begun.arguments, data, begun.effect, metadata, error, seconds)
         )
         session.add(
             CallFinished, run.number, begun.key, outcome, data, exact, error, not REPLAYED, index,

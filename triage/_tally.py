@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ._interrupt import current_task
+
 if TYPE_CHECKING:
     from ._guidance import Replay
     from ._recorder import Recorder
@@ -92,6 +94,9 @@ class _Prefix:
 
 
 def _caller() -> int:
+    task = current_task()
+    if task is not None:
+        return id(task)
     import anyio
 
     try:
@@ -147,7 +152,8 @@ def _goes_on(run: Recorder) -> bool:
 def _recorded_before(run: Recorder) -> Iterator[tuple[str, str | None, int]]:
     """Tool, key and line of the calls matched by position that this attempt would make again, in order.
 
-    The key is None from the first one on that it is not given again.
+    The key is None from the first one on that it is not given again. The tool is the call's own: the
+    step of one need not name it.
     """
     replay, session = run.replay, run.session
     if replay is None or replay.kind == "replan" or not session.has_calls:
@@ -157,16 +163,15 @@ def _recorded_before(run: Recorder) -> Iterator[tuple[str, str | None, int]]:
     seen: set[str] = set()
     for step in _steps_before(run, replay, state):
         metadata = step.metadata
-        if metadata is None or "call" not in metadata:
+        if metadata is None or LINE not in metadata:
             continue
-        key = metadata["call"]
-        call = state.calls.get(key)
+        call = state.calls.get(metadata.get("call", ""))
         # A tool that is called with other arguments each time has its own key each time.
-        if LINE not in metadata or step.tool_called is None or key in seen:
+        if call is None or call.key in seen:
             continue
-        seen.add(key)
-        ended = ended or call is None or not reusable(call, run)
-        yield step.tool_called, None if ended else key, metadata[LINE]
+        seen.add(call.key)
+        ended = ended or not reusable(call, run)
+        yield call.tool, None if ended else call.key, metadata[LINE]
 
 
 def _steps_before(run: Recorder, replay: Replay, state: RunState) -> Iterator[Step]:

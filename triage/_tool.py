@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ._options import check_number, check_word, misuse
-from ._plain import plain
+from ._plain import plain, plain_noting
 from ._results import Returns
 from ._serde import canonical, digest
 from ._tries import tries_of
 from .errors import UsageError
-from .steps import effect_of
+from .steps import Step, effect_of
 from .taxonomy import UNSAFE, Effect
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ class Tool:
 
     nested: ClassVar[bool] = False
     """Whether each call is a run of its own, inside the one that makes it."""
+
+    counted: ClassVar[bool] = True
+    """Whether its calls are calls of a tool: limits and guards leave others alone, as those of a model."""
 
     __slots__ = (
         "by_position",
@@ -172,6 +175,18 @@ class Tool:
     def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as JSON, for people."""
         return cast("dict[str, Any]", plain(self.arguments(bound)))
+
+    def dumped(self, result: Any) -> tuple[Any, bool]:
+        """A result as JSON of its own, and whether that says all of it."""
+        return plain_noting(result)
+
+    def loaded(self, data: Any) -> Any:
+        """The result of which JSON says all."""
+        return data
+
+    def step(self, step: Step) -> Step:
+        """The step of one of its calls, as the journal is to have it."""
+        return step
 
 
 def _is_async(function: Any) -> bool:

@@ -182,7 +182,7 @@ class Scope:
                     return None  # as the SDK has it, until the agent goes on
                 except (Exception, asyncio.CancelledError) as error:
                     if told:
-                        self.failed[ctx.tool_call_id] = error
+                        self.failed[ctx.tool_call_id] = _as_seen(tool, error)
                     raise
 
         return invoke
@@ -223,7 +223,6 @@ class Scope:
         self, tool: FunctionTool | CustomTool, call: str, given: Any, error: ModelBehaviorError
     ) -> None:
         """The tool did not run, as its arguments do not fit: the model is told what is wrong with them."""
-        not_attempted(error)
         hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
         read = arguments(given)
         schema = getattr(tool, "params_json_schema", None)
@@ -233,6 +232,13 @@ class Scope:
 
     def _told(self, given: ToolErrorFormatterArgs[Any]) -> str | None:
         return self._misfits.get(given.call_id)
+
+
+def _as_seen(tool: FunctionTool | CustomTool, error: BaseException) -> BaseException:
+    seconds = getattr(tool, "timeout_seconds", None)
+    if seconds is None or not isinstance(error, asyncio.CancelledError):
+        return error
+    return TimeoutError(f"{tool.name} took longer than {seconds:g} s")
 
 
 def _effect_of(tool: FunctionTool | CustomTool) -> Effect:

@@ -1,35 +1,35 @@
 """Model and tool calls of a framework as recorded calls, as each of them looks in the journal.
 
-A model call is matched by its place, and its step names no tool: what the model said, which calls it
-asked for, what it used. `_Seen` is the attempt's own handle with other words for the step; `_Course`
-knows the model calls of the attempt before.
+A call of a framework is a `Tool` of its own, made for that one call: how it is known, how its result is
+kept and how its step reads come with it. A model call is matched by its place, and its step names no
+tool: what the model said, which calls it asked for, what it used.
 """
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from triage._drivers import _drive, call_sync
 from triage._plain import plain
 from triage._recorded import Begun, Reused, begin, fail, finish
-from triage._recorder import Recorder, current
+from triage._recorder import current
+from triage._results import Returns
 from triage._run import Run
-from triage._tally import LINE, Tally, _Prefix, _steps_before, reusable
+from triage._serde import digest
 from triage._tool import Tool
 from triage.steps import Step
 from triage.taxonomy import UNSAFE, Effect
 from triage.traces._talk import ending_of
 
-from ._forms import Form
+from ._forms import Answer, Form
 
-AsStep = Callable[[Step], Step]
 MODEL = "model"
 """In the metadata of a step: the model that was asked. In its action: that it is a model's."""
+_NONE: dict[str, Any] = {}
 
 
 class ModelCall(NamedTuple):
@@ -57,56 +57,104 @@ class ToolCall(NamedTuple):
     form: Form | None = None
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain).encode
+
+
 def key_of(request: Any) -> str:
     """The digest of a request: equal requests, equal text."""
-    text = json.dumps(plain(request), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    try:
+        text = _canonical(request)
+    except (TypeError, ValueError, RecursionError):  # keys of many kinds, a value inside itself
+        text = _canonical(plain(request))
+    return sha256(text.encode()).hexdigest()[:32]
 
 
-# Steps --------------------------------------------------------------------------------------------
+# The tools of the engine ----------------------------------------------------------------------------
 
 
-class _Seen(Run):
-    """The handle of the same attempt, whose next step is written in other words."""
+class _Made(Tool):
+    """One call of a framework's. function: makes it, and takes no arguments. bound: as it is shown."""
 
-    __slots__ = ("_as_step",)
-    _as_step: AsStep
+    __slots__ = ("_bound",)
+    # What could be declared of a function is not asked here.
+    by_position = False
+    compensate = None
+    ignore = frozenset[str]()
+    is_async = True
+    key = None
+    returns = Returns(print, Any)
+    signature = inspect.Signature()
+    timeout = None
+    tries = None
 
-    def record_call_step(self, step: Step) -> int:
-        return super().record_call_step(self._as_step(step))
+    def __init__(
+        self, name: str, effect: Effect, function: Callable[[], Any], bound: dict[str, Any]
+    ) -> None:
+        self.name = name
+        self.effect = effect
+        self.function = function
+        self._bound = bound
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - none are given
+        """Its arguments, which are JSON already."""
+        return self._bound
+
+    def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """All of them."""
+        return dict(bound)
 
 
-class _Asking(_Seen):
-    """A handle for a model call, which is no tool call: the limits on those leave it alone."""
+class Asking(_Made):
+    """A model call. answer: what was answered, None until that is known."""
 
-    __slots__ = ()
+    __slots__ = ("_call", "answer")
+    counted = False
+    by_position = True
 
-    def check_call(self, tool: str) -> None:
-        """Nothing to check."""
+    def __init__(self, call: ModelCall, ask: Callable[[], Any]) -> None:
+        bound = {"model": call.model, "said": plain(call.said)}
+        super().__init__(call.name, Effect.READ, ask, bound)
+        self._call = call
+        self.answer: Answer | None = None
 
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:  # noqa: ARG002 - the request says all
+        """The digest of its request."""
+        return digest(salt, json.dumps(self._call.key))
 
-def _seen(run: Recorder, as_step: AsStep, kind: type[_Seen] = _Seen) -> _Seen:
-    view = object.__new__(kind)
-    view.__dict__ = run.__dict__  # nothing of its own but the words
-    view._as_step = as_step
-    return view
+    def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """What was said to which model."""
+        return dict(bound)
 
+    def dumped(self, result: Any) -> tuple[Any, bool]:
+        """The answer, as its form has it."""
+        data = plain(self._call.form.dump(result))
+        self.answer = self._call.form.read(data)
+        return data, True
 
-def _model_step(call: ModelCall) -> AsStep:
-    def as_step(step: Step) -> Step:
-        metadata = {**(step.metadata or {}), MODEL: call.model}
+    def loaded(self, data: Any) -> Any:
+        """The answer for the framework."""
+        self.answer = self._call.form.read(data)
+        return self._call.form.load(data)
+
+    def step(self, step: Step) -> Step:
+        """What the model was told, said and asked for."""
+        metadata = {**(step.metadata or _NONE), MODEL: self._call.model}
         base = step._replace(
-            action=MODEL, tool_called=None, tool_input=call.said, effect=None, metadata=metadata
+            action=MODEL,
+            tool_called=None,
+            tool_input=self._bound["said"],
+            effect=None,
+            metadata=metadata,
         )
-        if step.error is not None or step.tool_output is None:
+        answer = self.answer
+        if answer is None or step.error is not None:
             return base
-        answer = call.form.read(step.tool_output)
-        asked = [{"tool": asked.name, "arguments": asked.arguments} for asked in answer.calls]
+        # Without the ids, which are new each time: a loop must look like one.
+        asked = plain([{"tool": one.name, "arguments": one.arguments} for one in answer.calls])
         ending = ending_of(answer.ended)
         if asked and answer.text:
             metadata["said"] = answer.text
         return base._replace(
-            # Without the ids, which are new each time: a loop must look like one.
             tool_output=asked or None,
             # Words beside a call are no turn of words.
             llm_output=None if asked else answer.text or "",
@@ -115,48 +163,60 @@ def _model_step(call: ModelCall) -> AsStep:
             usage=answer.usage,
         )
 
-    return as_step
-
-
-def _tool_step(call: ToolCall) -> AsStep:
-    def as_step(step: Step) -> Step:
-        if call.id is not None:
-            step = step._replace(metadata={**(step.metadata or {}), "id": call.id})
-        failed = None if call.form is None or step.error else call.form.failed(step.tool_output)
-        if failed is not None:
-            return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
-        return step
-
-    return as_step
-
 
 class _Told(Exception):
     """A tool that may be called again answered with an error: to the engine, it failed."""
 
+    value: Any
 
-def _answer(call: ToolCall, value: Any) -> Any:
-    """What a tool gave, as JSON. An unsafe tool's error is its answer, and never asked for again."""
-    if call.form is None:
+
+class Using(_Made):
+    """A tool call of a framework's."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: ToolCall, do: Callable[[], Any]) -> None:
+        super().__init__(call.name, Effect(call.effect), do, _named(call.arguments))
+        self._call = call
+        if call.form is not None and self.effect not in UNSAFE:
+            self.function = lambda: self._heard(do())
+
+    def _heard(self, value: Any) -> Any:
+        """What a tool that may be called again gave; an error is no answer, and is asked for again."""
+        if inspect.isawaitable(value):
+            return self._awaited(value)
+        form = self._call.form
+        failed = None if form is None else form.failed(form.dump(value))
+        if failed is not None:
+            raise type(failed.kind or "ToolError", (_Told,), {"value": value})(failed.text)
         return value
-    data = plain(call.form.dump(value))
-    failed = None if Effect(call.effect) in UNSAFE else call.form.failed(data)
-    if failed is not None:
-        raise type(failed.kind or "ToolError", (_Told,), {})(failed.text)
-    return data
 
+    async def _awaited(self, value: Awaitable[Any]) -> Any:
+        return self._heard(await value)
 
-# The tools of the engine ----------------------------------------------------------------------------
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:
+        """The digest of its arguments."""
+        return digest(salt, _canonical(bound)[1:-1])
 
+    def dumped(self, result: Any) -> tuple[Any, bool]:
+        """The result, as its form has it."""
+        form = self._call.form
+        return super().dumped(result) if form is None else (plain(form.dump(result)), True)
 
-def _model_tool(call: ModelCall, body: Callable[..., Any]) -> Tool:
-    return Tool(body, effect=Effect.READ, match="position", name=call.name, key=lambda: call.key)
+    def loaded(self, data: Any) -> Any:
+        """The result for the framework."""
+        form = self._call.form
+        return data if form is None else form.load(data)
 
-
-def _framework_tool(call: ToolCall, body: Callable[..., Any], given: Mapping[str, Any]) -> Tool:
-    tool = Tool(body, effect=call.effect, name=call.name)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    tool.signature = inspect.Signature([inspect.Parameter(name, keyword) for name in given])
-    return tool
+    def step(self, step: Step) -> Step:
+        """With the model's id of the call, and failed where its result says so."""
+        call = self._call
+        if call.id is not None:
+            step = step._replace(metadata={**(step.metadata or _NONE), "id": call.id})
+        failed = None if call.form is None or step.error else call.form.failed(step.tool_output)
+        if failed is None:
+            return step
+        return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
 
 
 def _named(arguments: Any) -> dict[str, Any]:
@@ -170,53 +230,65 @@ def _named(arguments: Any) -> dict[str, Any]:
 # Calling --------------------------------------------------------------------------------------------
 
 
+async def make(run: Run, call: Asking | Using) -> Any:
+    """Make a call, recorded: what it gives, from the journal where it must not be made again."""
+    try:
+        return await _drive(run, call, (), _NONE)
+    except _Told as told:
+        return told.value
+
+
+def make_sync(run: Run, call: Asking | Using) -> Any:
+    """`make` for sync code."""
+    token = current.set(run)
+    try:
+        return call_sync(call, (), _NONE)
+    except _Told as told:
+        return told.value
+    finally:
+        current.reset(token)
+
+
 async def call_model(run: Run, call: ModelCall, ask: Callable[[], Awaitable[Any]]) -> Any:
     """Ask a model, recorded: its answer, from the journal where it is known already."""
-    _take_course(run)
-    made: list[Any] = []
-
-    async def body(model: str, said: Any) -> Any:  # noqa: ARG001 - as the journal shows them
-        with _inside(run):
-            made.append(await ask())
-        return plain(call.form.dump(made[0]))
-
-    tool = _model_tool(call, body)
-    known = await _drive(_seen(run, _model_step(call), _Asking), tool, (call.model, call.said), {})
-    return made[0] if made else call.form.load(known)
+    return await make(run, Asking(call, ask))
 
 
 def call_model_sync(run: Run, call: ModelCall, ask: Callable[[], Any]) -> Any:
     """`call_model` for sync code."""
-    _take_course(run)
-    made: list[Any] = []
+    return make_sync(run, Asking(call, ask))
 
-    def body(model: str, said: Any) -> Any:  # noqa: ARG001 - as the journal shows them
-        with _inside(run):
-            made.append(ask())
-        return plain(call.form.dump(made[0]))
 
-    tool = _model_tool(call, body)
-    known = _call_sync(_seen(run, _model_step(call), _Asking), tool, (call.model, call.said), {})
-    return made[0] if made else call.form.load(known)
+async def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) -> Any:
+    """Call a framework's tool, recorded: its result, from the journal where it must not run again."""
+    return await make(run, Using(call, do))
+
+
+def call_tool_sync(run: Run, call: ToolCall, do: Callable[[], Any]) -> Any:
+    """`call_tool` for sync code."""
+    return make_sync(run, Using(call, do))
 
 
 class Streamed:
-    """A model call whose answer comes in pieces. known: the recorded answer, None if it is to run."""
+    """A model call whose answer comes in pieces. known: the recorded answer, None if it is to run.
+
+    Answers are JSON here, the one that is known and the one that comes.
+    """
 
     def __init__(self, run: Run, call: ModelCall) -> None:
-        _take_course(run)
-        self._run = _seen(run, _model_step(call), _Asking)
-        self._form = call.form
-
-        def body(model: str, said: Any) -> None:
-            """Never called: the call is begun and ended here."""
-
-        begun = begin(self._run, _model_tool(call, body), (call.model, call.said), {})
+        self._run = run
+        self._asking = Asking(call._replace(form=Form(read=call.form.read)), _begun_here)
+        begun = begin(run, self._asking, (), _NONE)
         assert not isinstance(begun, tuple) or isinstance(begun, Reused)
         self.known: Any = begun.result if isinstance(begun, Reused) else None
         self._begun = begun if isinstance(begun, Begun) else None
         if self._begun is not None:
             self._begun.idle = False
+
+    @property
+    def answer(self) -> Answer | None:
+        """What was answered, None until that is known."""
+        return self._asking.answer
 
     def done(self, answer: Any) -> None:
         """All of it has come: the answer, as JSON."""
@@ -237,118 +309,5 @@ class Streamed:
             fail(self._run, begun, error)
 
 
-async def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) -> Any:
-    """Call a framework's tool, recorded: its result, from the journal where it must not run again."""
-    given = _named(call.arguments)
-    made: list[Any] = []
-
-    async def body(**arguments: Any) -> Any:  # noqa: ARG001 - the framework has its own
-        with _inside(run):
-            made.append(await do())
-        return _answer(call, made[0])
-
-    tool = _framework_tool(call, body, given)
-    try:
-        known = await _drive(_seen(run, _tool_step(call)), tool, (), given)
-    except _Told:
-        return made[0]
-    if made or call.form is None:
-        return made[0] if made else known
-    return call.form.load(known)
-
-
-def call_tool_sync(run: Run, call: ToolCall, do: Callable[[], Any]) -> Any:
-    """`call_tool` for sync code."""
-    given = _named(call.arguments)
-    made: list[Any] = []
-
-    def body(**arguments: Any) -> Any:  # noqa: ARG001 - the framework has its own
-        with _inside(run):
-            made.append(do())
-        return _answer(call, made[0])
-
-    tool = _framework_tool(call, body, given)
-    try:
-        known = _call_sync(_seen(run, _tool_step(call)), tool, (), given)
-    except _Told:
-        return made[0]
-    if made or call.form is None:
-        return made[0] if made else known
-    return call.form.load(known)
-
-
-@contextmanager
-def _inside(run: Run) -> Generator[None]:
-    """What a call's body records by itself is written in its own words."""
-    token = current.set(run)
-    try:
-        yield
-    finally:
-        current.reset(token)
-
-
-def _call_sync(run: Run, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    token = current.set(run)
-    try:
-        return call_sync(tool, args, kwargs)
-    finally:
-        current.reset(token)
-
-
-# The course of the attempt before -------------------------------------------------------------------
-
-
-class _Course(Tally):
-    """A tally that also knows the model calls of the attempt before, whose steps name no tool."""
-
-    __slots__ = ()
-
-    def __init__(self, run: Recorder, before: Tally | None) -> None:
-        super().__init__(run)
-        if before is not None:
-            self.update(before)
-        if before is not None and _has_run(run):
-            self._waiting.clear()
-            return
-        self._waiting.clear()
-        for name, key, line in _calls_before(run):
-            self._waiting.setdefault(name, _Prefix()).add(key, line)
-
-
-def _take_course(run: Recorder) -> None:
-    found = run.occurrences
-    if isinstance(found, _Course):
-        return
-    made = _Course(run, found if isinstance(found, Tally) else None)
-    with run.session.lock:
-        if not isinstance(run.occurrences, _Course):
-            run.occurrences = made
-
-
-def _has_run(run: Recorder) -> bool:
-    """Whether a call of this attempt has run already, so that its course is its own."""
-    kept = frozenset[str]() if run.replay is None else run.replay.kept
-    metas = (step.metadata for step in run.session.state.steps if step.metadata)
-    return any(
-        "call" in meta and not meta.get("replayed") and meta["call"] not in kept for meta in metas
-    )
-
-
-def _calls_before(run: Recorder) -> list[tuple[str, str | None, int]]:
-    """Name, key and line of the calls by position that this attempt would make again, in order."""
-    replay, session = run.replay, run.session
-    if replay is None or replay.kind == "replan" or not session.has_calls:
-        return []
-    state = session.state
-    found: list[tuple[str, str | None, int]] = []
-    ended = False
-    seen: set[str] = set()
-    for step in _steps_before(run, replay, state):
-        metadata = step.metadata or {}
-        call = state.calls.get(metadata.get("call", ""))
-        if LINE not in metadata or call is None or call.key in seen:
-            continue
-        seen.add(call.key)
-        ended = ended or not reusable(call, run)
-        found.append((call.tool, None if ended else call.key, metadata[LINE]))
-    return found
+def _begun_here() -> None:
+    """Never called: the call is begun and ended by hand."""

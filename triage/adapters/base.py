@@ -43,15 +43,7 @@ from ._forms import (
     read_responses,
 )
 from ._hints import hinted_anthropic, hinted_chat, hinted_responses, says, told
-from ._recording import (
-    ModelCall,
-    ToolCall,
-    call_model,
-    call_model_sync,
-    call_tool,
-    call_tool_sync,
-    key_of,
-)
+from ._recording import Asking, ModelCall, ToolCall, Using, key_of, make, make_sync
 from ._repair import LOST, Repaired, repair_anthropic, repair_chat, repair_responses
 
 __all__ = [
@@ -231,12 +223,14 @@ class Seam:
         so that agents side by side are kept apart. Raises what `ask` raises.
         """
         call = self._model_call(form, request, said, model, who)
+        asking = Asking(call, lambda: ask(self.hint))
         try:
-            answer = await call_model(self.run, call, lambda: ask(self.hint))
+            answer = await make(self.run, asking)
         except Exception as error:
             self.last_error = error
             raise
-        return self._answered(call, answer)
+        self._ended(asking.answer)
+        return answer
 
     def model_sync(
         self,
@@ -250,18 +244,23 @@ class Seam:
     ) -> Any:
         """`model` for sync hooks, in a thread of the attempt."""
         call = self._model_call(form, request, said, model, who)
+        asking = Asking(call, lambda: ask(self.hint))
         try:
-            answer = call_model_sync(self.run, call, lambda: ask(self.hint))
+            answer = make_sync(self.run, asking)
         except Exception as error:
             self.last_error = error
             raise
-        return self._answered(call, answer)
-
-    def _answered(self, call: ModelCall, answer: Any) -> Any:
-        said = call.form.read(plain(call.form.dump(answer)))
-        ending = None if said.calls else ending_of(said.ended)
-        self.last_error, self.ending = None, None if ending is None else ending.message
+        self._ended(asking.answer)
         return answer
+
+    def _answered(self, call: ModelCall, answer: Any) -> None:
+        """A stream has ended with this answer."""
+        self._ended(call.form.read(plain(call.form.dump(answer))))
+
+    def _ended(self, answer: Answer | None) -> None:
+        """This is the last answer for now."""
+        ending = None if answer is None or answer.calls else ending_of(answer.ended)
+        self.last_error, self.ending = None, None if ending is None else ending.message
 
     def _model_call(self, form: Form, request: Any, said: Any, model: str, who: str) -> ModelCall:
         name = f"{self.adapter.name} {who}" if who else self.adapter.name
@@ -293,7 +292,8 @@ class Seam:
         if is_tool(function):
             self.run.check_open()
             return await do()
-        return await call_tool(self.run, self._tool_call(name, arguments, id, effect, form), do)
+        call = self._tool_call(name, arguments, id, effect, form)
+        return await make(self.run, Using(call, do))
 
     def tool_sync(
         self,
@@ -310,7 +310,8 @@ class Seam:
         if is_tool(function):
             self.run.check_open()
             return do()
-        return call_tool_sync(self.run, self._tool_call(name, arguments, id, effect, form), do)
+        call = self._tool_call(name, arguments, id, effect, form)
+        return make_sync(self.run, Using(call, do))
 
     def _tool_call(
         self,

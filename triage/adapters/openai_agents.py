@@ -144,20 +144,18 @@ def _left_undone(scope: Scope, items: Iterable[RunItem]) -> tuple[str, BaseExcep
 
 def _told_as_its_output(result: Any) -> Any:
     """The same result; the journal keeps its output alone, not the agents, nor the user's context."""
-    result.__class__ = _in_short(type(result))
+    kind: Any = type(result)
+    result.__class__ = _in_short(kind)
     return result
 
 
 @cache
-def _in_short(kind: type[Any]) -> type[Any]:
-    names = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-    }
-    made = type(kind.__name__, (kind,), names)
-    made.__dataclass_fields__ = {"final_output": kind.__dataclass_fields__["final_output"]}
-    return made
+def _in_short(kind: Any) -> Any:
+    """The same class, as the journal reads it: of a dataclass it keeps the fields."""
+    kept = ("__module__", "__qualname__", "__doc__")
+    names = {name: getattr(kind, name) for name in kept}
+    fields = {"final_output": kind.__dataclass_fields__["final_output"]}
+    return type(kind.__name__, (kind,), {**names, "__dataclass_fields__": fields})
 
 
 # What an agent is made of ---------------------------------------------------------------------------

@@ -67,6 +67,8 @@ def _ready(options: Options) -> IncidentDesk:
         names = ", ".join(f"--{name.removesuffix('s').replace('_', '-')}" for name in own)
         raise UsageError(f"{options.desk} has options of its own; leave out {names}")
     desk = _found(options.desk)
+    if callable(desk):
+        desk = desk()
     if not isinstance(desk, IncidentDesk):
         raise UsageError(f"{options.desk} is no IncidentDesk but {type(desk).__name__}")
     if not durable(desk.store):

@@ -80,7 +80,9 @@ def _add_desk(command: Any) -> None:
         help="where the runs are, such as sqlite:///runs.db (the environment's TRIAGE_STORE)",
     )
     command.add_argument(
-        "--desk", metavar="module:name", help="an IncidentDesk of the current directory, as it is"
+        "--desk",
+        metavar="module:name",
+        help="an IncidentDesk of the current directory, or what makes one, instead of all options",
     )
     command.add_argument("--owner", metavar="NAME", help="what the log calls who did it")
 

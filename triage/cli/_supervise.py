@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
         if options.once:
             return carry_out(desk, lambda desk: desk.tick(at_once=options.at_once), _told)
         process = _Process(supervisor, options)
-        return carry_out(desk, lambda _: process.live(), lambda _: None)
+        code = carry_out(desk, lambda _: process.live(), lambda _: None)
+    _leave_behind(code)
+    return code
 
 
 class _Process:
@@ -114,6 +118,21 @@ class _Process:
     def _say(self, text: str) -> None:
         if not self._quiet:
             _note(f"{self._supervisor.health().owner} {text}")
+
+
+def _leave_behind(code: int) -> None:
+    """End although functions that did not heed the end still run in threads; they were told of as such."""
+    here = (threading.current_thread(), threading.main_thread())
+    deadline = time.monotonic() + 1.0
+    left = [one for one in threading.enumerate() if one not in here and not one.daemon]
+    for one in left:
+        one.join(max(0.0, deadline - time.monotonic()))
+    alive = sum(one.is_alive() for one in left)
+    if alive:
+        _note(f"{alive} functions that did not come to an end are left behind")
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _say_line(line: str) -> None:

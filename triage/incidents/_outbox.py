@@ -11,10 +11,8 @@ from ._db import Db
 from ._model import Message, Sighting, Status
 from ._seeing import Judge, Rules, see
 
-DEADLINE_S = 15.0
-"""Seconds a sink has for one message."""
-MARGIN_S = 30.0
-"""Seconds beyond it until another desk may try."""
+AT_ONCE = 10
+"""Messages that one desk delivers at the same time."""
 
 DUE = f"""
 SELECT {rows.MESSAGE} FROM messages
@@ -45,7 +43,9 @@ def take(db: Db, rules: Rules, most: int) -> list[Message]:
                 left = _room(db, rules, message.role)
             room[message.role] = left - 1
             if left > 0 or message.level is Level.CRITICAL:
-                due = db.now + DEADLINE_S + MARGIN_S
+                # As long as this desk may take for it and for those before it, and once more.
+                turns = len(taken) // AT_ONCE + 2
+                due = db.now + turns * rules.notifications.deadline_s
                 taken.append(_begun(db, message, due))
         # Behind many of a role that is full there may be some of another.
         if not any(left <= 0 and role not in full for role, left in room.items()):
@@ -79,8 +79,19 @@ def _begun(db: Db, message: Message, due: float) -> Message:
     return message._replace(attempts=message.attempts + 1)
 
 
-def settle(db: Db, rules: Rules, judge: Judge, ended: list[Delivery]) -> int:
-    """Write down how deliveries ended; how many were taken. A sink that fails is one incident."""
+def settle(
+    db: Db, rules: Rules, judge: Judge, ended: list[Delivery], unbegun: list[Message]
+) -> int:
+    """Write down how deliveries ended; how many were taken. A sink that fails is one incident.
+
+    unbegun: messages that no sink was given, as the desk was stopped; they are due again at once.
+    """
+    for message in unbegun:
+        db.run(
+            "UPDATE messages SET due = :now, attempts = attempts - 1 "
+            "WHERE id = :id AND status = 'pending' AND attempts = :attempts",
+            {"now": db.now, "id": message.id, "attempts": message.attempts},
+        )
     count = 0
     for message, error in ended:
         values: dict[str, Any] = {"id": message.id, "now": db.now, "attempts": message.attempts}

@@ -31,7 +31,6 @@ ELSE = "*"
 """The sink of roles that have none of their own."""
 BEATS = 3
 """How often a lease is renewed while it lasts."""
-SINKS_AT_ONCE = 10
 
 
 class Rounds(Detecting):
@@ -91,24 +90,36 @@ class Rounds(Detecting):
         if not taken:
             return 0
         ended: list[outbox.Delivery] = []
-        limiter = anyio.CapacityLimiter(SINKS_AT_ONCE)
+        limiter = anyio.CapacityLimiter(outbox.AT_ONCE)
+        unbegun = {message.id: message for message in taken}
         try:
             async with anyio.create_task_group() as group:
                 for message in taken:
-                    group.start_soon(self._one_message, message, limiter, ended)
+                    group.start_soon(self._one_message, message, limiter, unbegun, ended)
         finally:
             # Who is stopped in the middle writes down what was delivered, so that it is so once.
-            settle = partial(outbox.settle, rules=self._rules, judge=self._judge, ended=ended)
+            settle = partial(
+                outbox.settle,
+                rules=self._rules,
+                judge=self._judge,
+                ended=ended,
+                unbegun=list(unbegun.values()),
+            )
             count = await self._surely(settle)
         return count
 
     async def _one_message(
-        self, message: Message, limiter: anyio.CapacityLimiter, ended: list[outbox.Delivery]
+        self,
+        message: Message,
+        limiter: anyio.CapacityLimiter,
+        unbegun: dict[int, Message],
+        ended: list[outbox.Delivery],
     ) -> None:
         sink = self._sinks.get(message.role, self._sinks[ELSE])
         async with limiter:
+            del unbegun[message.id]
             try:
-                await call(sink, message, outbox.DEADLINE_S)
+                await call(sink, message, self._rules.notifications.deadline_s)
             except Exception as error:  # noqa: BLE001 - it is written down, and is an incident of its own
                 ended.append(outbox.Delivery(message, said(error)))
             else:

@@ -183,7 +183,8 @@ class NotificationPolicy:
     the chain an escalation of a level begins. ack_s: seconds, by level, until somebody must have
     acknowledged it; then the next role in the chain is told. rate, window_s: at most so many messages to
     one role in so many seconds (30 in 60); further ones wait, critical ones never. tries: deliveries of a
-    message before it is given up (8); backoff: seconds between them.
+    message before it is given up (8); backoff: seconds between them. deadline_s: seconds a sink has for
+    one message (15).
 
     Raises UsageError, which names the field.
     """
@@ -195,6 +196,7 @@ class NotificationPolicy:
     rate: int = 30
     window_s: float = 60.0
     tries: int = 8
+    deadline_s: float = 15.0
     backoff: Backoff = field(default_factory=partial(Backoff, 5.0, 2.0, 600.0, jitter=False))
 
     def __post_init__(self) -> None:
@@ -216,6 +218,7 @@ class NotificationPolicy:
         check_count("NotificationPolicy.rate", self.rate, 1)
         check_number("NotificationPolicy.window_s", self.window_s, "seconds", above=True)
         check_count("NotificationPolicy.tries", self.tries, 1)
+        check_number("NotificationPolicy.deadline_s", self.deadline_s, "seconds", above=True)
         if not isinstance(cast("object", self.backoff), Backoff):
             raise misuse("NotificationPolicy.backoff", self.backoff, "a Backoff")
 

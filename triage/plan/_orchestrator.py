@@ -55,13 +55,13 @@ class Options(TypedDict, total=False):
 class Orchestrator:
     """Plans first, then acts: selects capabilities, has a plan made, checks it, runs it step by step.
 
-    registry: what can be done; what is added to it later is not seen. planner: makes a plan from a `PlanRequest`. selector: chooses the
-    capabilities a plan may use from a `SelectionRequest`; None takes all. responder: answers the user
-    with the results it is given, async or not; it becomes the capability `respond` of a registry that has
-    none that responds. reporter: makes the report of a run that cannot be done; None: one without
-    analysis. approval: what a person must approve; None: nothing. limits: None: `PlanLimits()`. budget:
-    what a run may use beside, of tokens, money, calls and time; its `attempts` are not used, as
-    `limits` counts them. store, durability, observers, checks, environment: as for `Agent`. name: as it
+    registry: what can be done; what is added to it later is not seen. planner: makes a plan from a
+    `PlanRequest`. selector: chooses the capabilities a plan may use from a `SelectionRequest`; None takes
+    all. responder: answers the user with the results it is given, async or not; it becomes the
+    capability `respond` where none responds. reporter: makes the report of a run that cannot be done;
+    None: one without analysis. approval: what a person must approve; None: nothing. limits: None:
+    `PlanLimits()`. budget: what a run may use beside, of tokens, money, calls and time; its `attempts`
+    are not used, as `limits` counts them. store, durability, observers, checks, environment: as for `Agent`. name: as it
     stands in journals, `orchestrator` by default.
 
     One orchestrator serves any number of concurrent runs. Each call of a capability is a recorded

@@ -21,6 +21,14 @@ def facts_of_plan(
     if not state.run_id:
         return facts
     steps = tuple(_steps(state))
+    if state.at is Target.STEP and facts.ended != "suspended":
+        # Not the router's failure: what ended the run (a limit, a call in doubt) met it in this step.
+        steps = tuple(
+            step._replace(outcome="failed", error=facts.error or facts.reason, decisive=True)
+            if step.outcome == "open" and at == len(steps) - _left(state)
+            else step
+            for at, step in enumerate(steps)
+        )
     failed = _failed(state)
     return facts._replace(
         run_id=facts.run_id or state.run_id,
@@ -31,6 +39,11 @@ def facts_of_plan(
         steps=steps,
         counters=(*_counters(state, limits), *facts.counters),
     )
+
+
+def _left(state: PlanState) -> int:
+    """How many steps of the plan are not done."""
+    return 0 if state.plan is None else len(state.plan.steps) - state.position
 
 
 def _steps(state: PlanState) -> Iterator[StepFacts]:

@@ -28,7 +28,7 @@ from triage.events import (
 )
 from triage.faults import PlanInvalid
 from triage.observers import logger
-from triage.taxonomy import Cause, FailureType, Severity
+from triage.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Severity
 
 from ._approval import ApprovalMode, ApprovalRequest, needs_approval, subject_of
 from ._approving import Approval, told
@@ -253,7 +253,7 @@ class Room:
             return await _drive(self._run, tool, (request,), {})
         except Exception as error:
             self._pass(error)
-            raise self._failed(target, diagnose(error), error) from error
+            raise self._failed(target, _of_asking(error), error) from error
 
     def _pass(self, error: Exception) -> None:
         """Raise what is not for the router: an interrupt, and the question of a run inside this one."""
@@ -349,6 +349,17 @@ class Room:
     async def _answer(self) -> Any:
         done = self.state.done
         return await self._calls.result(done[-1].step.context_key, self.state) if done else None
+
+
+def _of_asking(error: Exception) -> Diagnosis:
+    """Why a planner or a selector has failed. What nobody knows, no other selection mends."""
+    found = diagnose(error)
+    if (
+        found.severity is not Severity.RECLASSIFICATION
+        or found.failure_type is not FailureType.UNKNOWN
+    ):
+        return found
+    return replace(found, severity=Severity.CRITICAL, level=DEFAULT_LEVEL[Severity.CRITICAL])
 
 
 def _issues(state: PlanState) -> tuple[Issue, ...]:

@@ -80,8 +80,6 @@ class PostgresDriver:
         options = {name: value for name, value in defaults.items() if name not in given}
         try:
             self._db = db = psycopg.connect(url, autocommit=True, **options)
-            if not writes:
-                db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             (weak,) = db.execute("SELECT current_setting('synchronous_commit')").fetchone() or ("",)
             db.execute(
                 "SELECT set_config('search_path', %s, false), "
@@ -90,6 +88,9 @@ class PostgresDriver:
                 (schema, str(int(timeout * 1000)), "on" if weak in WEAK else weak),
             )
             _migrate(db, schema)
+            # Not before: who waits for another's migration must see what it has made.
+            if not writes:
+                db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         except psycopg.Error as error:
             failure = _error_of(error, self._db)
             self.close()
