@@ -285,16 +285,23 @@ async def test_a_tool_may_run_an_agent_by_itself() -> None:
 
 
 async def test_an_agent_that_a_guardrail_runs_is_recorded_beside() -> None:
-    judge: agents.Agent[Any] = agents.Agent(name="judge", model=model(says("fine")))
+    judge: agents.Agent[Any] = agents.Agent(name="judge")
 
     @agents.input_guardrail
     async def judged(context: Any, agent: Any, given: Any) -> agents.GuardrailFunctionOutput:
         found = await agents.Runner.run(judge, given)
         return agents.GuardrailFunctionOutput(found.final_output, tripwire_triggered=False)
 
-    desk = Desk(Refused(), says("done"), input_guardrails=[judged])
-    await desk.agent().run("Look.")
-    assert sorted(step.llm_output or "" for step in desk.steps) == ["", "done", "fine"]
+    steps = [calls("look 1", what="x"), Refused(400, "bad request"), says("done")]
+    desk = Desk(*steps, input_guardrails=[judged])
+    judge.model = model(says("fine"), says("fine"))
+    await desk.agent(Replan("Be brief.")).run("Look.")
+    assert sorted(step.llm_output for step in desk.steps if step.llm_output) == [
+        "done",
+        "fine",
+        "fine",
+    ]
+    assert told(desk.asked()) == ["Look.", "look", "saw x", "Be brief."]
 
 
 # What is found to have failed -----------------------------------------------------------------------

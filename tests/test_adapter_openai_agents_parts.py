@@ -19,6 +19,7 @@ from sdk_agents import Desk, Refused, calls, model, says, told
 
 import triage
 from triage import Cause, Effect, Escalate, Replan, TriageEscalationError
+from triage.events import RunFinished
 from triage.testing.adapter_contract import Rule, Script, World, provider
 from triage.testing.adapter_contract import says as answers
 
@@ -113,6 +114,17 @@ async def test_an_answer_that_was_cut_off_is_none(kind: Any) -> None:
             result = await triage.wrap(clerk, policy).run("Say.")
     assert result.final_output == "done"
     assert len(world.requests) == 2
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_journal_keeps_the_output_alone(*, streamed: bool) -> None:
+    desk = Desk(says("done"))
+    more: dict[str, Any] = {"on_event": str} if streamed else {}
+    result = await desk.agent().run("Look.", context={"password": "hunter2"}, **more)
+    assert isinstance(result, agents.RunResultStreaming if streamed else agents.RunResult)
+    (ended,) = [event for event in desk.events if isinstance(event, RunFinished)]
+    assert ended.result == {"final_output": "done"}
+    assert result.context_wrapper.context == {"password": "hunter2"}
 
 
 # Tools of other kinds -------------------------------------------------------------------------------

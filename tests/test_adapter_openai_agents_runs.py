@@ -245,6 +245,11 @@ async def test_a_stream_that_breaks_off_is_asked_again() -> None:
 # Cancellation ---------------------------------------------------------------------------------------
 
 
+async def a_while() -> None:
+    for _ in range(500):
+        await anyio.lowlevel.checkpoint()
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_cancelled_run_leaves_no_tool_behind(*, streamed: bool) -> None:
     began, log = anyio.Event(), list[str]()
@@ -255,6 +260,8 @@ async def test_a_cancelled_run_leaves_no_tool_behind(*, streamed: bool) -> None:
         try:
             await anyio.sleep_forever()
         finally:
+            with anyio.CancelScope(shield=True):
+                await a_while()
             log.append("tool ended")
         return what
 
@@ -285,7 +292,7 @@ async def test_a_payment_is_finished_although_its_neighbour_failed() -> None:
     async def slow(cents: int) -> str:
         """Charge slowly."""
         await failed.wait()
-        await anyio.lowlevel.checkpoint()
+        await a_while()
         paid.append(f"slow {cents}")
         return "receipt"
 

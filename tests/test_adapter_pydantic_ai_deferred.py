@@ -26,7 +26,7 @@ from triage import (
     happened,
     reject,
 )
-from triage.events import ApprovalAsked, Event
+from triage.events import ApprovalAsked, Event, RunFinished
 
 pytestmark = pytest.mark.anyio
 
@@ -178,6 +178,10 @@ async def test_another_process_goes_on_with_the_answer(tmp_path: Path) -> None:
     result = await second.resume(waits.token, approve())
     assert result.output == "done"
     assert shop.paid == [300]
+    assert [message.kind for message in result.all_messages()] == ["request", "response"] * 2
+    ended = shop.events[-1]
+    assert isinstance(ended, RunFinished)
+    assert ended.result == {"output": "done"}, "the journal keeps more than the output"
     await second.store.close()
 
 

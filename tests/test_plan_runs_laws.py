@@ -98,7 +98,7 @@ def truth(world: Kept, question: str, before: Counter[str]) -> Any:
     return triage.happened(cents) if world.done()[name] > before[name] else triage.rerun()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(plans(), min_size=1, max_size=5), failures, limits, approvals, replies)
 def test_every_run_ends_within_its_budgets_and_repeats_no_effect(
     answers: list[Any],

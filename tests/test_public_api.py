@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = (
     "triage.classifiers",
     "triage.cli",
+    "triage.plan",
     "triage.stores",
     "triage.strategies",
     "triage.tools",

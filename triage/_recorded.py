@@ -306,7 +306,8 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
         if session.live is None:
             session.live = {}
         session.live[begun.key] = data if exact else result
-    _close(run, begun, "done", data, None, exact=exact, typed=typed)
+    outcome = "failed" if tool.fails(data) else "done"
+    _close(run, begun, outcome, data, None, exact=exact, typed=typed)
     if tool.compensate is not None and not run.over:
         register(run, tool, begun.key, begun.bound, result)
     return result

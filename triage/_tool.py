@@ -184,6 +184,10 @@ class Tool:
         """The result of which JSON says all."""
         return data
 
+    def fails(self, data: Any) -> bool:  # noqa: ARG002 - for those who can tell
+        """Whether a result says that the call has failed, so that it is made again, not reused."""
+        return False
+
     def step(self, step: Step) -> Step:
         """The step of one of its calls, as the journal is to have it."""
         return step

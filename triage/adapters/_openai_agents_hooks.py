@@ -223,6 +223,7 @@ class Scope:
         self, tool: FunctionTool | CustomTool, call: str, given: Any, error: ModelBehaviorError
     ) -> None:
         """The tool did not run, as its arguments do not fit: the model is told what is wrong with them."""
+        not_attempted(error)
         hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS)
         read = arguments(given)
         schema = getattr(tool, "params_json_schema", None)

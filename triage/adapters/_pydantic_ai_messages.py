@@ -145,22 +145,30 @@ class Course:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[ModelMessage, str]] = {}
+        self._messages: list[ModelMessage] = []
+        self._digests: list[str] = []
 
     def request(
         self, messages: list[ModelMessage], settings: Any, parameters: ModelRequestParameters
     ) -> Any:
         """As `Seam.model` takes it."""
         tools = [tool.name for tool in (*parameters.function_tools, *parameters.output_tools)]
-        return [[self._digest(message) for message in messages], tools, dict(settings or {})]
+        return [self._digest(messages), tools, dict(settings or {})]
 
-    def _digest(self, message: ModelMessage) -> str:
-        known = self._known.get(id(message))
-        if known is None or known[0] is not message:
-            parts = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
-            known = message, key_of([_told(part) for part in parts])
-            self._known[id(message)] = known
-        return known[1]
+    def _digest(self, messages: list[ModelMessage]) -> str:
+        """Of all messages, each with those before it."""
+        pairs = enumerate(zip(self._messages, messages, strict=False))
+        known = min(len(self._messages), len(messages))
+        same = next((at for at, (one, other) in pairs if one is not other), known)
+        del self._messages[same:], self._digests[same:]
+        for message in messages[same:]:
+            before = self._digests[-1] if self._digests else ""
+            parts = [
+                _told(part) for part in message.parts if not isinstance(part, SystemPromptPart)
+            ]
+            self._digests.append(key_of([before, parts]))
+            self._messages.append(message)
+        return self._digests[-1] if self._digests else ""
 
 
 def _told(part: Any) -> list[Any]:

@@ -25,7 +25,7 @@ from triage.steps import Step
 from triage.taxonomy import UNSAFE, Effect
 from triage.traces._talk import ending_of
 
-from ._forms import Answer, Form
+from ._forms import Answer, Failed, Form
 
 MODEL = "model"
 """In the metadata of a step: the model that was asked. In its action: that it is a model's."""
@@ -164,35 +164,15 @@ class Asking(_Made):
         )
 
 
-class _Told(Exception):
-    """A tool that may be called again answered with an error: to the engine, it failed."""
-
-    value: Any
-
-
 class Using(_Made):
     """A tool call of a framework's."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "_failed")
 
     def __init__(self, call: ToolCall, do: Callable[[], Any]) -> None:
         super().__init__(call.name, Effect(call.effect), do, _named(call.arguments))
         self._call = call
-        if call.form is not None and self.effect not in UNSAFE:
-            self.function = lambda: self._heard(do())
-
-    def _heard(self, value: Any) -> Any:
-        """What a tool that may be called again gave; an error is no answer, and is asked for again."""
-        if inspect.isawaitable(value):
-            return self._awaited(value)
-        form = self._call.form
-        failed = None if form is None else form.failed(form.dump(value))
-        if failed is not None:
-            raise type(failed.kind or "ToolError", (_Told,), {"value": value})(failed.text)
-        return value
-
-    async def _awaited(self, value: Awaitable[Any]) -> Any:
-        return self._heard(await value)
+        self._failed: Failed | None = None
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of its arguments."""
@@ -201,19 +181,29 @@ class Using(_Made):
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """The result, as its form has it."""
         form = self._call.form
-        return super().dumped(result) if form is None else (plain(form.dump(result)), True)
+        if form is None:
+            return super().dumped(result)
+        data = plain(form.dump(result))
+        self._failed = form.failed(data)
+        return data, True
 
     def loaded(self, data: Any) -> Any:
         """The result for the framework."""
         form = self._call.form
-        return data if form is None else form.load(data)
+        if form is None:
+            return data
+        self._failed = form.failed(data)
+        return form.load(data)
+
+    def fails(self, data: Any) -> bool:  # noqa: ARG002 - its form was asked already
+        """An error is no answer where the tool may be asked again."""
+        return self._failed is not None and self.effect not in UNSAFE
 
     def step(self, step: Step) -> Step:
         """With the model's id of the call, and failed where its result says so."""
-        call = self._call
-        if call.id is not None:
-            step = step._replace(metadata={**(step.metadata or _NONE), "id": call.id})
-        failed = None if call.form is None or step.error else call.form.failed(step.tool_output)
+        if self._call.id is not None:
+            step = step._replace(metadata={**(step.metadata or _NONE), "id": self._call.id})
+        failed = None if step.error else self._failed
         if failed is None:
             return step
         return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
@@ -232,10 +222,7 @@ def _named(arguments: Any) -> dict[str, Any]:
 
 async def make(run: Run, call: Asking | Using) -> Any:
     """Make a call, recorded: what it gives, from the journal where it must not be made again."""
-    try:
-        return await _drive(run, call, (), _NONE)
-    except _Told as told:
-        return told.value
+    return await _drive(run, call, (), _NONE)
 
 
 def make_sync(run: Run, call: Asking | Using) -> Any:
@@ -243,8 +230,6 @@ def make_sync(run: Run, call: Asking | Using) -> Any:
     token = current.set(run)
     try:
         return call_sync(call, (), _NONE)
-    except _Told as told:
-        return told.value
     finally:
         current.reset(token)
 

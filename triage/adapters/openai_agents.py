@@ -14,8 +14,7 @@ import inspect
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import openai
@@ -26,6 +25,8 @@ from agents import (
     Model,
     RunItem,
     Runner,
+    RunResult,
+    RunResultStreaming,
     RunState,
     ToolCallOutputItem,
 )
@@ -47,6 +48,25 @@ _log = logging.getLogger("triage.retries")
 _OPTIONS = frozenset(inspect.signature(Runner.run).parameters) - {"starting_agent", "input"}
 _OF_A_STATE = {"previous_response_id", "conversation_id", "auto_previous_response_id"}
 """Options that a state has of its own."""
+
+
+class Result(RunResult):
+    """A `RunResult` of which a journal keeps the output: not its agents, nor the user's context."""
+
+    __dataclass_fields__: ClassVar = {
+        "final_output": RunResult.__dataclass_fields__["final_output"],
+    }
+
+
+class StreamedResult(RunResultStreaming):
+    """A `RunResultStreaming` of which a journal keeps the output."""
+
+    __dataclass_fields__: ClassVar = {
+        "final_output": RunResultStreaming.__dataclass_fields__["final_output"],
+    }
+
+
+_KEPT: Mapping[type, type] = {RunResult: Result, RunResultStreaming: StreamedResult}
 
 
 class OpenAIAgentsAdapter(Adapter):
@@ -93,7 +113,10 @@ class OpenAIAgentsAdapter(Adapter):
                 raise SoftFailure(failure[0]) from failure[1]
             if isinstance(session, Held):
                 await session.keep()
-        return _told_as_its_output(result)
+        kind = _KEPT.get(type(result))
+        if kind is not None:
+            result.__class__ = kind
+        return result
 
     async def _run(
         self, given: Any, options: dict[str, Any], on_event: Callable[[Any], Any] | None
@@ -140,22 +163,6 @@ def _left_undone(scope: Scope, items: Iterable[RunItem]) -> tuple[str, BaseExcep
     if not errors or errors[-1] is None or None in errors:
         return None
     return "the last tool call failed, and the agent gave a result all the same", errors[-1]
-
-
-def _told_as_its_output(result: Any) -> Any:
-    """The same result; the journal keeps its output alone, not the agents, nor the user's context."""
-    kind: Any = type(result)
-    result.__class__ = _in_short(kind)
-    return result
-
-
-@cache
-def _in_short(kind: Any) -> Any:
-    """The same class, as the journal reads it: of a dataclass it keeps the fields."""
-    kept = ("__module__", "__qualname__", "__doc__")
-    names = {name: getattr(kind, name) for name in kept}
-    fields = {"final_output": kind.__dataclass_fields__["final_output"]}
-    return type(kind.__name__, (kind,), {**names, "__dataclass_fields__": fields})
 
 
 # What an agent is made of ---------------------------------------------------------------------------

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 from pydantic_ai.messages import ModelResponse, repair_messages
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.run import AgentRunResult
 
 from triage._capture import hint
 from triage._retry_layers import RetryLayer
@@ -30,6 +31,14 @@ from .base import Adapter, Seam, SoftFailure
 __all__ = ["PydanticAIAdapter"]
 
 _log = logging.getLogger("triage.retries")
+
+
+class Result(AgentRunResult[Any]):
+    """An `AgentRunResult` of which a journal keeps the output: the messages are in the run's steps."""
+
+    __dataclass_fields__: ClassVar = {
+        "output": AgentRunResult.__dataclass_fields__["output"],
+    }
 
 
 class PydanticAIAdapter(Adapter):
@@ -54,7 +63,10 @@ class PydanticAIAdapter(Adapter):
         if history and task is not None and not kwargs.get("deferred_tool_results"):
             kwargs["message_history"] = repair_messages(history)
         with entered(seam), named():
-            return await self.target.run(task, **kwargs)
+            result = await self.target.run(task, **kwargs)
+        if type(result) is AgentRunResult:
+            result.__class__ = Result
+        return result
 
     def soft_failure(self, result: Any) -> BaseException | None:
         """The last answer where it was broken off."""

@@ -209,6 +209,8 @@ def migrate(db: Db) -> None:
                 db.run(
                     "INSERT INTO incident_meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM incident_meta)"
                 )
+                # Postgres may remember a name that was looked up before the lock as of nothing.
+                version = _version(db)
             for statements in MIGRATIONS[version:]:
                 for statement in statements:
                     db.run(statement.format_map(db.dialect.words))

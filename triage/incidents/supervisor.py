@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
 from triage._env import SYSTEM, Environment
-from triage._options import check_count, check_number
+from triage._options import check_count, check_number, misuse
 from triage.errors import TriageError, UsageError
 from triage.observers import logger
 from triage.strategies.backoff import Backoff
 
 from ._errors import IncidentBusy, IncidentClosed
 from ._hooks import said
-from ._settings import expect
 from .desk import IncidentDesk
 
 if TYPE_CHECKING:
@@ -83,7 +82,8 @@ class Supervisor:
         grace_s: float = 30.0,
         environment: Environment | None = None,
     ) -> None:
-        expect("Supervisor.desk", desk, IncidentDesk)
+        if not isinstance(cast("object", desk), IncidentDesk):
+            raise misuse("Supervisor.desk", desk, "an IncidentDesk")
         check_number("Supervisor.interval_s", interval_s, "seconds", above=True)
         check_count("Supervisor.at_once", at_once, 1)
         check_number("Supervisor.grace_s", grace_s, "seconds")

@@ -296,6 +296,8 @@ def _migrate(db: psycopg.Connection[Any], schema: str) -> None:
                     db.execute(sql.SQL("CREATE SCHEMA {}").format(name))
                 db.execute("CREATE TABLE IF NOT EXISTS meta (version int NOT NULL)")
                 db.execute("INSERT INTO meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM meta)")
+                # A name that was looked up before the lock may be remembered as of nothing.
+                version = _version(db, schema)
             for statements in q.MIGRATIONS[version:]:
                 db.execute(statements)
             db.execute("UPDATE meta SET version = greatest(version, %s)", (q.VERSION,))
