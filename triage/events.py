@@ -270,10 +270,7 @@ class PlanRouted(NamedTuple):
 
 
 class PlanFailed(NamedTuple):
-    """What a plan-first run had entered has failed. target, step: as in `PlanRouted`.
-
-    doubt: it has an effect that may have happened.
-    """
+    """What a plan-first run had entered has failed. doubt: it has an effect that may have happened."""
 
     run_id: str
     seq: int
@@ -397,8 +394,8 @@ EXACT = True
 
 Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
-    | CallFinished | WatchNoticed | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered | CompensatorRan
-    | AttemptFailed | ActionChosen | CapabilitiesSelected | PlanMade | PlanRouted | PlanFailed
-    | PlanStepMoved | ApprovalAsked | ApprovalGiven
-    | RunSuspended | RunResumed | RunRecovered | RunFinished
+    | CallFinished | WatchNoticed | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered
+    | CompensatorRan | AttemptFailed | ActionChosen | CapabilitiesSelected | PlanMade | PlanRouted
+    | PlanFailed | PlanStepMoved | ApprovalAsked | ApprovalGiven | RunSuspended | RunResumed
+    | RunRecovered | RunFinished
 )  # fmt: skip
