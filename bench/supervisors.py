@@ -59,11 +59,15 @@ KINDS = (
 
 
 class Place(NamedTuple):
-    """What the processes share. folder: for what hooks and sinks write down."""
+    """What the processes share.
+
+    folder: for what hooks and sinks write down. patience_s: until others take up what one has left.
+    """
 
     store: str
     folder: str
     in_doubt: str
+    patience_s: float
 
 
 def note(path: Path, line: str) -> None:
@@ -89,13 +93,14 @@ def desk_of(place: Place, owner: str) -> IncidentDesk:
         return f"agent-of-{recovery.incident.id}-{recovery.attempt}"
 
     in_doubt: Any = place.in_doubt
+    patience = place.patience_s
     return IncidentDesk(
         place.store,
         owner=owner,
-        hooks=Hooks(restart=recover, clear_cache=recover, lease_s=2.0, on_in_doubt=in_doubt),
+        hooks=Hooks(restart=recover, clear_cache=recover, lease_s=patience, on_in_doubt=in_doubt),
         threshold=Threshold(errors=EVERYTHING, scope="task"),
         retries=Retries(most=EVERYTHING, by_cause={}),
-        notifications=NotificationPolicy(rate=EVERYTHING, deadline_s=2.0, ack_s={}),
+        notifications=NotificationPolicy(rate=EVERYTHING, deadline_s=patience, ack_s={}),
         sinks={"*": FileSink(folder / MAIL)},
         watch=Watch(runs=False),
     )
@@ -273,16 +278,19 @@ async def storm(
     }
 
 
-def in_store(kind: str, in_doubt: str, **options: Any) -> dict[str, Any]:
+def in_store(
+    kind: str, in_doubt: str, *, patience_s: float = 2.0, **options: Any
+) -> dict[str, Any]:
     """`storm` in a store that is made for it, and removed."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "sqlite":
-            place = Place(f"sqlite:///{folder}/runs.db?synchronous=normal", folder, in_doubt)
+            text = f"sqlite:///{folder}/runs.db?synchronous=normal"
+            place = Place(text, folder, in_doubt, patience_s)
             return anyio.run(partial(storm, place, **options))
         import psycopg
 
         schema = f"bench_{uuid.uuid4().hex[:12]}"
-        place = Place(f"{POSTGRES}?schema={schema}", folder, in_doubt)
+        place = Place(f"{POSTGRES}?schema={schema}", folder, in_doubt, patience_s)
         try:
             return anyio.run(partial(storm, place, **options))
         finally:

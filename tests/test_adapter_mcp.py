@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from blockbuster import BlockBuster
-from mcp import Client, ClientSession, StdioServerParameters
+from mcp import Client, ClientSession, MCPError
 from mcp.client.session_group import ClientSessionGroup
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
@@ -259,19 +256,37 @@ async def test_a_timeout_is_one_and_a_tool_that_may_be_repeated_is_called_again(
     async with Client(bank.server) as plain:
         client = record(plain, effects={"slow": "read"})
 
-        async def agent(task: str) -> str:
-            if len(failures) == 2:
-                return "done"
-            await client.call_tool("slow", {}, read_timeout_seconds=0.05)
-            return "never"
+        async def agent(task: str) -> None:
+            if len(failures) < 2:
+                await client.call_tool("slow", {}, read_timeout_seconds=0.05)
 
         def again(context: Any) -> Any:
-            failures.append(context.diagnosis)
+            failures.append(context.diagnosis.cause)
             return Retry()
 
         await Agent(agent, always(again)).run("go")
     assert bank.did == ["slow", "slow"]
-    assert [one.cause for one in failures] == ["timeout", "timeout"]
+    assert failures == ["timeout", "timeout"]
+
+
+async def test_a_request_that_the_server_refused_is_not_in_doubt() -> None:
+    bank = Bank()
+
+    @bank.server.tool()
+    async def pay() -> str:
+        bank.did.append("pay")
+        if len(bank.did) == 1:
+            raise MCPError(-32602, "not so")
+        return "paid"
+
+    async with Client(bank.server) as plain:
+        client = record(plain, effects={"pay": "once"})
+
+        async def agent(task: str) -> None:
+            await client.call_tool("pay")
+
+        events = await played(bank, agent)
+    assert [step.error for step in steps_of(events)] == ["not so", None]
 
 
 async def test_a_caller_that_gives_up_stops_the_tool_and_the_session_can_be_used() -> None:
@@ -354,39 +369,6 @@ async def test_a_tool_is_told_of_once_however_often_it_is_called() -> None:
         await played(bank, agent)
     assert bank.did == ["look a", "look b", "look c"]
     assert len(listed) == 1
-
-
-SERVER = """
-    from mcp.server.mcpserver import MCPServer
-    from mcp.types import ToolAnnotations
-
-    server = MCPServer("files")
-
-    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
-    def read(path: str) -> str:
-        return f"contents of {path}"
-
-    server.run()
-"""
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_server_of_its_own_process_is_recorded(tmp_path: Path) -> None:
-    script = tmp_path / "server.py"
-    script.write_text(textwrap.dedent(SERVER), encoding="utf-8")
-    bank = Bank()
-    bank.fails = 1
-    async with Client(StdioServerParameters(command=sys.executable, args=[str(script)])) as plain:
-        client = record(plain)
-
-        async def agent(task: str) -> str:
-            result = await client.call_tool("read", {"path": "a.txt"})
-            bank.fail()
-            return str(getattr(result.content[0], "text", ""))
-
-        events = await played(bank, agent)
-    (step,) = steps_of(events)
-    assert (step.tool_called, step.effect) == ("read", Effect.READ)
 
 
 def test_what_is_no_session_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -179,6 +180,20 @@ async def test_tools_of_a_server_say_what_they_do() -> None:
     found = {step.tool_called: step.effect for step in desk.steps if step.tool_called}
     assert found == {"peek": Effect.READ, "take": Effect.UNKNOWN}
     assert "take it" in told(desk.asked())[-1]
+
+
+async def test_an_agent_that_a_tool_runs_in_a_thread_is_part_of_the_tool() -> None:
+    helper: agents.Agent[Any] = agents.Agent(name="helper", model=model(says("helped")))
+
+    def delegate(what: str) -> str:
+        """Delegate."""
+        return str(asyncio.run(agents.Runner.run(helper, what)).final_output)
+
+    tool = agents.function_tool(delegate)
+    desk = Desk(calls("delegate 1", what="x"), Refused(), says("done"), tools=[tool])
+    await desk.agent(effects={"delegate": "once"}).run("Do.")
+    assert told(desk.asked())[-1] == "helped"
+    assert [step.tool_called for step in desk.steps if step.tool_called] == ["delegate"]
 
 
 async def test_a_custom_tool_is_recorded() -> None:

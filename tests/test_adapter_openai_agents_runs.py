@@ -165,6 +165,17 @@ async def test_a_session_keeps_only_the_attempt_that_succeeded() -> None:
     assert len(await session.get_items()) == 7
 
 
+async def test_a_session_has_an_approved_call_once() -> None:
+    session = agents.SQLiteSession("three")
+    desk = Guarded(calls("charge 1", cents=300), says("paid"))
+    agent = desk.agent()
+    waits = await suspended(agent.run("Pay.", session=session))
+    assert await session.get_items() == []
+    await agent.resume(waits.token, approve())
+    kinds = [item.get("type") or item["role"] for item in map(dict, await session.get_items())]
+    assert kinds == ["user", "function_call", "function_call_output", "message"]
+
+
 async def test_a_session_forgets_an_answer_that_a_check_refused() -> None:
     session = agents.SQLiteSession("two")
 

@@ -317,15 +317,15 @@ async def test_a_new_plan_goes_on_with_what_was_found_and_tells_the_hint_once() 
 
 async def test_a_prompt_that_is_made_anew_each_time_does_not_make_another_request() -> None:
     times = iter(range(100))
-    model = Scripted(call("look"), OVERLOADED, "done")
+    model = Scripted(call("look", at=1), call("look", at=2), OVERLOADED, "done")
 
-    def look() -> str:
-        return "saw"
+    def look(at: int) -> str:
+        return f"saw {at}"
 
     agent = PydanticAgent(model.model, tools=[look], instructions=lambda: f"It is {next(times)}.")
     agent.system_prompt(lambda: f"Call {next(times)}.")
     assert (await triage.wrap(agent, always(Retry())).run("go")).output == "done"
-    assert len(model.seen) == 3
+    assert len(model.seen) == 4
 
 
 async def test_a_cancelled_run_ends_its_tool_and_starts_nothing() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from blockbuster import BlockBuster
 from pydantic import BaseModel
-from pydantic_agents import Scripted, call, staged, tools_of
+from pydantic_agents import Scripted, call, staged, steps_of, tools_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import ModelRetry, Tool, UsageLimits
 from pydantic_ai.exceptions import (
@@ -24,6 +24,7 @@ from pydantic_ai.exceptions import (
     ModelTimeoutError,
 )
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.retries import AsyncHTTPX2TenacityTransport, RetryConfig
 from support import always
@@ -140,3 +141,26 @@ async def test_what_an_mcp_server_says_of_a_tool_is_its_effect(hints: Any, effec
     agent = PydanticAgent(Scripted(call("look"), "done").model, tools=[look])
     await triage.wrap(agent, observers=[events.append]).run("go")
     assert [step.effect for step in tools_of(events)] == [effect]
+
+
+async def test_a_stream_that_is_left_has_no_answer_to_be_given_again() -> None:
+    events: list[Event] = []
+
+    async def pieces(messages: Any, info: Any) -> Any:
+        for word in ("one ", "two ", "three"):
+            yield word
+
+    reader = PydanticAgent(FunctionModel(stream_function=pieces), name="reader")
+
+    async def first_words() -> str:
+        async with reader.run_stream("read") as stream:
+            async for text in stream.stream_text(debounce_by=None):
+                return text
+        return ""
+
+    model = Scripted(call("first_words"), "done")
+    agent = PydanticAgent(model.model, tools=[first_words])
+    result = await triage.wrap(agent, observers=[events.append]).run("go")
+    assert result.output == "done"
+    (left,) = [step for step in steps_of(events) if step.exception_type == "StreamLeft"]
+    assert (left.llm_output, left.error) == (None, "the stream was left before its end")

@@ -18,7 +18,7 @@ from triage import UsageError
 from triage.incidents import IncidentDesk, Lifecycle, Status
 
 pytestmark = pytest.mark.anyio
-SEED = Path("/work/shared/seeds")
+SEED = Path(__file__).parents[2] / "shared" / "seeds"
 SEEDS = sorted(SEED.glob("004_*")) if SEED.is_dir() else []
 
 EXAMPLES = (

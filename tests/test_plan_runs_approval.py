@@ -13,6 +13,7 @@ from plan_runs import (
     PAY,
     READ,
     RESULT,
+    Fails,
     Kept,
     Script,
     capabilities,
@@ -199,6 +200,44 @@ async def test_a_late_answer_is_refused_and_the_run_asks_anew() -> None:
     assert await made.resume(again.token, APPROVE) == RESULT
 
 
+async def test_an_answer_at_the_store_expires_by_the_clock_of_the_store() -> None:
+    class Clocked(triage.MemoryStore):
+        at = 1000.0
+
+        async def now(self) -> float:
+            return self.at
+
+    store = Clocked()
+    made = orchestrator(Script(GOOD), approval=Approval(expires_s=60), store=store)
+    await suspended(made.run("task", run_id="run-1"))
+    request = await made.asked("run-1")
+    assert request is not None
+    store.at = 1061.0
+    with pytest.raises(TokenExpired):
+        await made.answer(request.answer("approved"))
+    store.at = 1059.0
+    await made.answer(request.answer("approved"))
+    assert await made.recover("run-1") == RESULT
+
+
+async def test_an_answer_that_does_not_fit_when_it_arrives_approves_nothing() -> None:
+    world = Kept()
+    made = orchestrator(Script(GOOD), world, approval=EVERYTHING)
+    asked = await suspended(made.run("task", run_id="run-1"))
+    request = await made.asked("run-1")
+    assert request is not None
+    for other in (
+        request._replace(subject="0" * 64),
+        request._replace(run_id="run-2"),
+        request._replace(kind="step"),
+    ):
+        answer = other.answer("approved")._asdict()
+        again = triage.Retry(inject={"approval": answer})
+        asked = await suspended(made.agent.resume(asked.token, again))
+        assert world.effects == []
+    assert await made.resume(asked.token, APPROVE) == RESULT
+
+
 async def test_another_process_answers_without_the_token_and_any_worker_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -233,6 +272,41 @@ async def test_another_process_answers_without_the_token_and_any_worker_goes_on(
     given = [e for e in await second.store.read("run-1") if isinstance(e, ApprovalGiven)]
     assert [one.by for one in given] == ["ann"]
     await second.store.close()
+
+
+async def test_an_agent_around_the_run_passes_the_answer_on() -> None:
+    world = Kept()
+    made = orchestrator(Script(GOOD), world, approval=EVERYTHING)
+
+    async def outer(task: str) -> Any:
+        return await made.run(task)
+
+    agent = triage.Agent(outer)
+    asked = await suspended(agent.run("task"))
+    assert '"bill" by "pay"' in asked.question
+    assert await agent.resume(asked.token, APPROVE) == RESULT
+    assert world.effects == ["find beam", "read beam-1", "pay 5", "respond"]
+
+
+async def test_an_action_answers_for_the_question_it_was_given_to_and_for_no_later_one() -> None:
+    world = Kept()
+    planner = Script(GOOD, plan(READ, ANSWER))
+    made = orchestrator(
+        planner, world, approval=Approval(of="step"), fails=Fails(find=TimeoutError())
+    )
+    asked = await suspended(made.run("task", run_id="run-1"))
+    asked = await suspended(made.agent.resume(asked.token, triage.Retry()))
+    assert world.effects == ["find beam"]
+    # Cut off behind the second question, with a retry before it that nobody has said yes to this by.
+    events = await made.store.read("run-1")
+    cut = max(one.seq for one in events if isinstance(one, ApprovalAsked)) + 1
+    store = triage.MemoryStore()
+    await store.append("run-1", events[:cut], at=0, epoch=0)
+    again = orchestrator(planner, world, approval=Approval(of="step"), store=store)
+    await suspended(again.recover("run-1"))
+    assert world.effects == ["find beam"]
+    asked = await suspended(made.agent.resume(asked.token, triage.Replan("not now")))
+    assert "not now" in planner.requests[1].feedback
 
 
 async def test_an_answer_to_an_earlier_equal_question_is_too_late() -> None:

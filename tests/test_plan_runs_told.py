@@ -220,6 +220,16 @@ async def test_a_run_tells_of_each_thing_that_happens() -> None:
     assert (pay.step, pay.message) == ("bill", "do bill")
 
 
+async def test_progress_never_falls_although_a_new_plan_begins_anew() -> None:
+    more = {"pay": {"classify_error": lambda _error, _known: Severity.REPLANNING}}
+    planner = Script(GOOD, plan(step("bill", "pay", cents=1), ANSWER))
+    fails = Fails(pay=ConnectionRefusedError("no"))
+    told = [one async for one in orchestrator(planner, fails=fails, more=more).events("task")]
+    reached = [one.progress for one in told]
+    assert reached == sorted(reached)
+    assert ("planner", "done") in [(one.component, one.phase) for one in told if one.progress > 0.5]
+
+
 async def test_progress_of_a_failed_and_of_a_waiting_run_ends_with_its_error() -> None:
     made = orchestrator(Script(BAD))
     told, _ = await followed(made)

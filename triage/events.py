@@ -391,7 +391,6 @@ class RunFinished(NamedTuple):
 
 EXACT = True
 """For `exact` where there is no result: nothing was lost."""
-
 Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
     | CallFinished | WatchNoticed | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered

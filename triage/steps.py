@@ -153,15 +153,14 @@ class Step(_StepFields):
     ) -> Self:
         if type(tool_input) is dict:
             # `plain` would say the same; a step is made with each turn, and the call is felt.
-            for key, item in tool_input.items():
-                kind = type(item)
+            tool_input = {**tool_input}
+            for key in tool_input:
+                item = tool_input[key]
                 if type(key) is not str or (
-                    kind is not str and (kind is not int or not LEAST < item < HUGE)
+                    type(item) is not str and (type(item) is not int or not LEAST < item < HUGE)
                 ):
                     tool_input = plain(tool_input)
                     break
-            else:
-                tool_input = tool_input.copy()
         elif tool_input is not None:
             tool_input = plain(tool_input)
         if tool_output is not None and type(tool_output) is not str:

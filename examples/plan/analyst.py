@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Desk:
             return database.execute("SELECT id, title, body FROM published").fetchall()
 
     @contextmanager
-    def locked(self) -> Iterator[sqlite3.Connection]:
+    def locked(self) -> Generator[sqlite3.Connection]:
         """Another program has the database to itself, until it rolls back."""
         with closing(sqlite3.connect(self.database, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")

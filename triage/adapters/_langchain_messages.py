@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -144,7 +145,7 @@ def hinted(messages: Sequence[BaseMessage], hint: str | None) -> list[BaseMessag
 
 def repair(messages: Sequence[BaseMessage], text: str = LOST) -> Sequence[BaseMessage]:
     """The messages with a result behind each call; those given where nothing is amiss."""
-    if _is_valid(messages):
+    if is_valid(messages):
         return messages
     outline = [_outlined(at, message) for at, message in enumerate(messages)]
     return [
@@ -170,7 +171,8 @@ def asked_in(message: BaseMessage) -> list[str]:
     return [call["id"] for call in calls if call["id"]]
 
 
-def _is_valid(messages: Sequence[BaseMessage]) -> bool:
+def is_valid(messages: Sequence[BaseMessage]) -> bool:
+    """Whether each call has its result behind it, and each result its call before it."""
     waiting: list[str] = []
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -184,27 +186,50 @@ def _is_valid(messages: Sequence[BaseMessage]) -> bool:
     return not waiting
 
 
-class Digests:
-    """The digests of requests of one attempt: what decides an answer, without ids that are new each time.
+class Conversation:
+    """The requests of one place in an agent, each of which mostly is the one before with more at its end.
 
-    A message is looked at once: graphs hand on the same objects with each request.
+    Only what is new in a request is looked at: graphs hand on the same objects with each.
     """
 
-    def __init__(self) -> None:
-        # The message is kept, so that no other one comes to have its id.
-        self._known: dict[int, tuple[BaseMessage, str]] = {}
+    __slots__ = ("_digests", "_known", "_valid")
 
-    def of(self, messages: Sequence[BaseMessage], options: Mapping[str, Any]) -> str:
-        """The digest of a request."""
+    def __init__(self) -> None:
+        self._known: list[BaseMessage] = []
+        self._digests = [""]  # of the first messages: of none, of one, and so on
+        self._valid = True
+
+    def request(
+        self, messages: Sequence[BaseMessage], options: Mapping[str, Any]
+    ) -> tuple[Sequence[BaseMessage], str]:
+        """The messages with a result behind each call, and the digest of the request.
+
+        The digest is of what decides an answer, without ids that are new each time.
+        """
+        given = list(messages)
+        self._take(given)
+        repaired: Sequence[BaseMessage] = messages
+        if not self._valid:
+            repaired = repair(given)
+            self._take(list(repaired))
         tools = [_name_of(tool) for tool in options.get("tools") or ()]
         chosen = [options.get(name) for name in ("tool_choice", "response_format", "stop")]
-        return key_of([[self._digest(message) for message in messages], tools, chosen])
+        return repaired, key_of([self._digests[-1], tools, chosen])
 
-    def _digest(self, message: BaseMessage) -> str:
-        found = self._known.get(id(message))
-        if found is None:
-            found = self._known[id(message)] = (message, key_of(_essence(message)))
-        return found[1]
+    def _take(self, messages: list[BaseMessage]) -> None:
+        """Go on from what was known with these messages."""
+        same = len(self._known)
+        if same <= len(messages) and all(map(is_, self._known, messages)):
+            self._valid = self._valid and is_valid(messages[same:])
+        else:
+            pairs = enumerate(zip(self._known, messages, strict=False))
+            fewer = min(same, len(messages))
+            same = next((at for at, (one, other) in pairs if one is not other), fewer)
+            self._valid = is_valid(messages)
+        del self._digests[same + 1 :]
+        for message in messages[same:]:
+            self._digests.append(key_of([self._digests[-1], _essence(message)]))
+        self._known = messages
 
 
 def _essence(message: BaseMessage) -> list[Any]:

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -18,7 +19,7 @@ from triage._recorder import current
 from triage.taxonomy import Effect
 from triage.traces._values import content_text
 
-from ._langchain_messages import ANSWER, Digests, last_turn, repair, result_form, said_in
+from ._langchain_messages import ANSWER, Conversation, last_turn, result_form, said_in
 from .base import Seam, is_tool
 
 
@@ -32,19 +33,22 @@ class Scope:
         self.seam = seam
         self._known = set(known)
         self._hidden: dict[tuple[Any, ...], frozenset[Any]] = {}
-        self._digests = Digests()
+        self._conversations: dict[str, Conversation] = {}
+        self._lock = Lock()
 
     # Models -------------------------------------------------------------------------------------
 
     def asking(self, model: Any, messages: Sequence[BaseMessage], options: Any) -> Asking:
         """A model call that is to be made, its messages repaired; what never ran is noted first."""
         self._note_refused(messages)
-        given = repair(messages)
         name = getattr(model, "model_name", None) or getattr(model, "model", None)
-        request = self._digests.of(given, options)
-        return Asking(
-            given, request, said_in(given), name if isinstance(name, str) else "", place()
-        )
+        who = place()
+        node, _, number = who.partition("#")
+        branch = node + number.partition(".")[2]
+        with self._lock:
+            conversation = self._conversations.setdefault(branch, Conversation())
+            given, request = conversation.request(messages, options)
+        return Asking(given, request, said_in(given), name if isinstance(name, str) else "", who)
 
     def _note_refused(self, messages: Sequence[BaseMessage]) -> None:
         """Calls that the agent answered with an error itself: an unknown tool, a call not allowed."""

@@ -12,11 +12,11 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
 import anyio
@@ -64,7 +64,8 @@ _place: ContextVar[_Place | None] = ContextVar("triage_openai_agents_place", def
 class Scope:
     """One attempt of a wrapped agent, as the SDK's calls find it.
 
-    failed: what the calls of tools raised that the model was told of, by their ids.
+    failed: what the calls of tools raised that the model was told of, by their ids. thread: that of its
+    event loop.
     """
 
     def __init__(self, seam: Seam) -> None:
@@ -75,6 +76,7 @@ class Scope:
         self._working: set[asyncio.Task[Any]] = set()
         self._owned: list[Any] = []
         self._runs = 0
+        self.thread = get_ident()
         self._task = asyncio.current_task()
         self._asked = self._task.cancelling() if self._task is not None else 0
 
@@ -93,7 +95,7 @@ class Scope:
         inside = "" if place is None else place.calls
         if self._runs > 1 and not inside:
             inside = f"/{agent.name}"
-        model = SeamModel(self.seam, config, inside, self.failed)
+        model = SeamModel(self.seam, config, inside)
         made = replace(
             config,
             model=model,
@@ -104,11 +106,9 @@ class Scope:
 
     async def settle(self) -> None:
         """Wait for tools that were cancelled and not waited for; close what the SDK would have closed."""
-        with anyio.CancelScope(shield=True):
-            while self._working:
-                await asyncio.wait(self._working)
-            for provider in self._owned:
-                await provider.aclose()
+        await until_done(self._working)
+        for provider in self._owned:
+            await provider.aclose()
 
     # Tools --------------------------------------------------------------------------------------
 
@@ -121,7 +121,9 @@ class Scope:
             return tool
         found = self._tools.get(id(tool))
         if found is None:
-            found = self._tools[id(tool)] = (tool, self._around(tool))
+            made = self._around(tool)
+            self._tools[id(made)] = (made, made)
+            found = self._tools[id(tool)] = (tool, made)
         return found[1]
 
     def _around(self, tool: FunctionTool | CustomTool) -> Tool:
@@ -203,15 +205,14 @@ class Scope:
 
     async def _to_its_end(self, work: Awaitable[Any], *, in_thread: bool) -> Any:
         """A call that must not be cut off because another one failed; only its caller may give it up."""
-        task = asyncio.ensure_future(work)
+        task: asyncio.Task[Any] = asyncio.create_task(_awaited(work))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             given_up = self._given_up()
             if given_up and not in_thread:
                 task.cancel()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([task])
+            await until_done({task})
             if given_up:
                 raise
             return task.result()
@@ -235,6 +236,23 @@ class Scope:
         return self._misfits.get(given.call_id)
 
 
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+async def until_done(tasks: set[asyncio.Task[Any]]) -> None:
+    """Wait for tasks, however often this is cancelled; a cancellation is raised when they are done."""
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while waiting := {task for task in tasks if not task.done()}:
+            try:
+                await asyncio.wait(waiting)
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
 def _as_seen(tool: FunctionTool | CustomTool, error: BaseException) -> BaseException:
     seconds = getattr(tool, "timeout_seconds", None)
     if seconds is None or not isinstance(error, asyncio.CancelledError):
@@ -247,12 +265,17 @@ def _effect_of(tool: FunctionTool | CustomTool) -> Effect:
     if getattr(tool, "_is_agent_tool", False):
         return Effect.READ
     hints: Any = getattr(tool, "mcp_annotations", None)
-    for name, effect in (("read_only", Effect.READ), ("idempotent", Effect.IDEMPOTENT)):
-        camel = "".join(part.capitalize() for part in name.split("_"))
-        told = (f"{name}_hint", f"{camel[0].lower()}{camel[1:]}Hint")
-        if any(getattr(hints, word, None) is True for word in told):
+    for effect, names in _HINTS.items():
+        if any(getattr(hints, name, None) is True for name in names):
             return effect
     return Effect.UNKNOWN
+
+
+_HINTS: Mapping[Effect, tuple[str, str]] = {
+    Effect.READ: ("read_only_hint", "readOnlyHint"),
+    Effect.IDEMPOTENT: ("idempotent_hint", "idempotentHint"),
+}
+"""What a tool's annotations are called, by one and the other version of mcp."""
 
 
 # In a process ---------------------------------------------------------------------------------------
@@ -274,7 +297,8 @@ async def entered(seam: Seam) -> AsyncGenerator[Scope]:
 def active() -> Scope | None:
     """The attempt that this code belongs to, None outside of any."""
     scope = _scope.get()
-    if scope is None or scope.seam.run.over:
+    # What a tool runs in a thread, in an event loop of its own, is part of that tool.
+    if scope is None or scope.seam.run.over or scope.thread != get_ident():
         return None
     run = current.get()
     # A run inside this one, of a function that is none of ours, keeps its own journal.

@@ -70,17 +70,13 @@ class SeamModel(Model):
     """The model of all agents in one run of the SDK's runner.
 
     config: as the user gave it. inside: the calls of tools that the run is made in, empty for the wrapped
-    agent's own. failed: ids of the calls that failed, with their errors; those of tools that do not exist
-    are added.
+    agent's own.
     """
 
-    def __init__(
-        self, seam: Seam, config: RunConfig, inside: str, failed: dict[str, BaseException]
-    ) -> None:
+    def __init__(self, seam: Seam, config: RunConfig, inside: str) -> None:
         self.config = config
         self._seam = seam
         self._inside = inside
-        self._failed = failed
         self._agent: Any = None
         self._first: Any = None
         self._models: list[Model] = []
@@ -135,7 +131,6 @@ class SeamModel(Model):
     async def get_response(self, *args: Any, **more: Any) -> ModelResponse:
         """Ask the model, recorded."""
         asked = self._request(args, more)
-
         answer: ModelResponse = await self._seam.model(asked.send, **asked.words())
         self._note_unknown(answer.output, asked.given)
         return answer
@@ -199,7 +194,6 @@ class SeamModel(Model):
                 continue
             text = f"there is no tool {name!r}; the tools are: {', '.join(tools) or 'none'}"
             self._seam.refused(name, arguments(item.arguments), text, kind="UnknownTool")
-            self._failed[item.call_id] = LookupError(text)
 
 
 _PARAMETERS = (

@@ -18,10 +18,6 @@ from typing import Any
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import (
-    ApprovalRequired,
-    CallDeferred,
-    ModelRetry,
-    ToolFailed,
     UnexpectedModelBehavior,
 )
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -34,26 +30,24 @@ from pydantic_ai.models import (
 )
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
+from pydantic_ai.toolsets import AbstractToolset
 
 from triage._plain import plain
 from triage._recorder import current
-from triage.taxonomy import Effect
 from triage.traces._talk import ending_of
 from triage.traces._values import arguments
 
 from ._pydantic_ai_deferred import answers_to
 from ._pydantic_ai_messages import (
     ANSWER,
-    RESULT,
     Course,
     Refused,
-    Spoken,
     hinted,
     history_of,
     said_in,
 )
+from ._pydantic_ai_tools import Toolset
 from ._recording import ModelCall, Streamed, key_of
 from .base import Seam
 
@@ -152,7 +146,7 @@ class Recording(AbstractCapability[Any]):
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         """The tools, called through the seam."""
-        return _Toolset(toolset, self.seam)
+        return Toolset(toolset, self.seam)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -307,16 +301,22 @@ class _Stream:
         """Around the pieces as they come."""
         try:
             yield
+        except GeneratorExit:
+            self._left()
+            raise
         except BaseException as error:
             self._recording.failed(error)
             if isinstance(error, Exception):
                 self._seam.last_error = error
             raise
 
+    def _left(self) -> None:
+        self._recording.failed(StreamLeft("the stream was left before its end"))
+
     def ended(self, answer: ModelResponse) -> None:
         """All of it has come, or its reader has left."""
         if answer.state != "complete":
-            self._recording.failed(StreamLeft("the stream was left before its end"))
+            self._left()
             return
         data = plain(ANSWER.dump(answer))
         self._recording.done(data)
@@ -325,76 +325,3 @@ class _Stream:
     async def durable(self) -> None:
         """Wait until it is stored, where a store keeps the run."""
         await self._recording.durable()
-
-
-# Tools ----------------------------------------------------------------------------------------------
-
-
-class _Toolset(WrapperToolset[Any]):
-    """Tools that are called through a seam."""
-
-    def __init__(self, wrapped: AbstractToolset[Any], seam: Seam) -> None:
-        super().__init__(wrapped)
-        self.seam = seam
-
-    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
-        return self._around(await self.wrapped.for_run(ctx))
-
-    async def for_run_step(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
-        return self._around(await self.wrapped.for_run_step(ctx))
-
-    def visit_and_replace(self, visitor: Any) -> AbstractToolset[Any]:
-        return self._around(self.wrapped.visit_and_replace(visitor))
-
-    def _around(self, wrapped: AbstractToolset[Any]) -> AbstractToolset[Any]:
-        return self if wrapped is self.wrapped else _Toolset(wrapped, self.seam)
-
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
-        once = self.seam.adapter.effects.get(name) is Effect.ONCE
-
-        async def do() -> Any:
-            try:
-                return await self.wrapped.call_tool(name, tool_args, ctx, tool)
-            except (ModelRetry, ToolFailed) as refusal:
-                if once and refusal.__context__ is not None:
-                    raise  # what stands behind it may have come after the effect
-                return refusal
-            except (ApprovalRequired, CallDeferred) as signal:
-                return signal
-
-        answer = await self.seam.tool(
-            name,
-            tool_args,
-            do,
-            id=ctx.tool_call_id,
-            effect=_effect_of(tool.tool_def),
-            form=RESULT,
-            function=_function_of(tool),
-        )
-        if isinstance(answer, Spoken):
-            raise answer
-        return answer
-
-
-def _effect_of(tool: ToolDefinition) -> Effect | None:
-    """What a tool of an MCP server says of itself."""
-    hints = (tool.metadata or {}).get("annotations")
-    if not isinstance(hints, dict):
-        return None
-    if hints.get("readOnlyHint") is True:
-        return Effect.READ
-    if hints.get("idempotentHint") is True:
-        return Effect.IDEMPOTENT
-    return Effect.ONCE if hints.get("destructiveHint") is True else None
-
-
-def _function_of(tool: ToolsetTool[Any]) -> object:
-    """The user's own function, where the tool is one."""
-    held: Any = tool.toolset
-    if not isinstance(held, FunctionToolset):
-        return None
-    name = getattr(tool, "original_name", None) or tool.tool_def.name
-    found = held.tools.get(name)
-    return None if found is None else found.function

@@ -9,14 +9,12 @@ Each attempt is one run of the agent from its input; what was done before is ans
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import anyio
 import openai
 from agents import (
     Agent,
@@ -30,6 +28,7 @@ from agents import (
     RunState,
     ToolCallOutputItem,
 )
+from agents.models._openai_shared import get_default_openai_client
 
 from triage._capture import hint
 from triage._retry_layers import RetryLayer
@@ -37,7 +36,7 @@ from triage.errors import UsageError
 from triage.taxonomy import Category, Cause, Effect, FailureType
 
 from ._openai_agents_approvals import decide, refused
-from ._openai_agents_hooks import Scope, entered
+from ._openai_agents_hooks import Scope, entered, until_done
 from ._openai_agents_items import history_of
 from ._openai_agents_session import Held, held
 from .base import Adapter, Seam, SoftFailure
@@ -110,7 +109,8 @@ class OpenAIAgentsAdapter(Adapter):
                     result = await self._run(state, more, on_event)
             failure = _left_undone(scope, result.new_items)
             if failure is not None:
-                raise SoftFailure(failure[0]) from failure[1]
+                text = "the last tool call failed, and the agent gave a result all the same"
+                raise SoftFailure(text) from failure
             if isinstance(session, Held):
                 await session.keep()
         kind = _KEPT.get(type(result))
@@ -133,13 +133,14 @@ class OpenAIAgentsAdapter(Adapter):
             running = result.run_loop_task
             if running is not None and not running.done():
                 running.cancel()
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait([running])
+                await until_done({running})
         return result
 
     def clients(self) -> Iterable[object]:
-        """The models that the agents have."""
-        return [agent.model for agent in _agents_of(self.target) if isinstance(agent.model, Model)]
+        """The models that the agents have, and the client of those that are named only."""
+        models = [agent.model for agent in _agents_of(self.target)]
+        given = get_default_openai_client()
+        return [given if not isinstance(model, Model) else model for model in models]
 
 
 def _begun(seam: Seam, task: Any) -> Any:
@@ -151,8 +152,8 @@ def _begun(seam: Seam, task: Any) -> Any:
     return [*ItemHelpers.input_to_new_input_list(task), *history_of(turns, told)]
 
 
-def _left_undone(scope: Scope, items: Iterable[RunItem]) -> tuple[str, BaseException] | None:
-    """The error of the last tools that were called, where all of them failed and the agent went on."""
+def _left_undone(scope: Scope, items: Iterable[RunItem]) -> BaseException | None:
+    """The error of the tools that were called last, where all of them failed and the agent went on."""
     last: list[ToolCallOutputItem] = []
     for item in reversed(list(items)):
         if isinstance(item, ToolCallOutputItem):
@@ -160,9 +161,7 @@ def _left_undone(scope: Scope, items: Iterable[RunItem]) -> tuple[str, BaseExcep
         elif last:
             break
     errors = [scope.failed.get(item.call_id or "") for item in last]
-    if not errors or errors[-1] is None or None in errors:
-        return None
-    return "the last tool call failed, and the agent gave a result all the same", errors[-1]
+    return errors[-1] if errors and None not in errors else None
 
 
 # What an agent is made of ---------------------------------------------------------------------------
@@ -195,7 +194,8 @@ def _layers_of(agent: Agent[Any]) -> Iterator[RetryLayer]:
         if retry is not None and retry.max_retries:
             where = f"agents.ModelSettings.retry of {one.name!r}"
             yield RetryLayer(where, retry.max_retries, "leave it out")
-    if any(not isinstance(one.model, Model) for one in agents):
+    named_only = any(not isinstance(one.model, Model) for one in agents)
+    if named_only and get_default_openai_client() is None:
         remedy = "give agents.set_default_openai_client() one with max_retries=0"
         yield RetryLayer("the client that agents makes", openai.DEFAULT_MAX_RETRIES, remedy)
 

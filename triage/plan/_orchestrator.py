@@ -61,8 +61,8 @@ class Orchestrator:
     capability `respond` where none responds. reporter: makes the report of a run that cannot be done;
     None: one without analysis. approval: what a person must approve; None: nothing. limits: None:
     `PlanLimits()`. budget: what a run may use beside, of tokens, money, calls and time; its `attempts`
-    are not used, as `limits` counts them. store, durability, observers, checks, environment: as for `Agent`. name: as it
-    stands in journals, `orchestrator` by default.
+    are not used, as `limits` counts them. store, durability, observers, checks, environment: as for
+    `Agent`. name: as it stands in journals, `orchestrator` by default.
 
     One orchestrator serves any number of concurrent runs. Each call of a capability is a recorded
     call, so none that is done is made again, in this process or another. Raises UsageError for what

@@ -51,7 +51,7 @@ def _steps(state: PlanState) -> Iterator[StepFacts]:
     plan = state.plan or state.previous
     version = state.version
     for at, (step, made, _) in enumerate(state.done):
-        if True:
+        if made != version:
             yield _step(at + 1, step, "done", made)
     if plan is None:
         return

@@ -13,7 +13,7 @@ from triage._journal import event_at
 from triage._suspensions import time_of
 from triage._tally import tally
 from triage._tool import Tool
-from triage.actions import Replan as Replanned
+from triage.actions import Replan, Retry
 from triage.classifiers import diagnose
 from triage.diagnosis import Diagnosis
 from triage.errors import TriageSuspendedError
@@ -25,6 +25,7 @@ from triage.events import (
     PlanMade,
     PlanRouted,
     PlanStepMoved,
+    RunResumed,
 )
 from triage.faults import PlanInvalid
 from triage.observers import logger
@@ -114,30 +115,52 @@ class Room:
 
     def _hear(self, answer: Any) -> None:
         """Take in what a person has said since the last attempt."""
-        state = self.state
-        if answer is not None:
-            if state.asked is None:
-                return  # it was taken in, and then the process ended
-            given, why = told(state.asked, answer)
-            if given is None:
-                logger.warning("run %s: an answer does not count: %s", state.run_id, why)
-            else:
-                _, _, kind, subject, decision, by, reason, payload = given
-                self._add(ApprovalGiven, kind, subject, decision, by, reason, payload)
+        asked = self.state.asked
+        if asked is None:
+            if answer is None:  # else it was taken in, and then the process ended
+                self._hear_of_a_call()
             return
-        action = self._run.told.action
-        if isinstance(action, Replanned) and state.at is Target.STEP and not state.pending:
-            # Not the router's word: a person has refused a call of this step.
-            diagnosis = Diagnosis(
-                FailureType.UNKNOWN,
-                cause="rejected",
-                severity=Severity.REPLANNING,
-                hint=action.hint,
-                user_message="A step was not allowed.",
-                technical_details=action.hint or "a person refused a call",
-                classifier="plan",
-            )
-            self._add(PlanFailed, Target.STEP, diagnosis, state.step)
+        if answer is None:
+            answer = self._plainly(asked)
+        if answer is None:
+            return
+        given, why = told(asked, answer)
+        if given is None:
+            logger.warning("run %s: an answer does not count: %s", asked.run_id, why)
+            return
+        _, _, kind, subject, decision, by, reason, payload = given
+        self._add(ApprovalGiven, kind, subject, decision, by, reason, payload)
+
+    def _plainly(self, asked: ApprovalAsked) -> dict[str, Any] | None:
+        """What a person has answered this question by an action, as an agent around this run does."""
+        for event in self._session.events[asked.seq + 1 :]:
+            if not isinstance(event, RunResumed):
+                continue
+            request = ApprovalRequest("", asked.run_id, asked.kind, asked.subject)
+            match event.action:
+                case Retry(inject=inject) if not inject:
+                    return request.answer("approved")._asdict()
+                case Replan(hint=hint):
+                    return request.answer("rejected", reason=hint or "")._asdict()
+                case _:
+                    return None
+        return None
+
+    def _hear_of_a_call(self) -> None:
+        """A person has refused a call of the step that was entered, and wants another plan."""
+        action, state = self._run.told.action, self.state
+        if not isinstance(action, Replan) or state.at is not Target.STEP or state.pending:
+            return  # the router's own word
+        diagnosis = Diagnosis(
+            FailureType.UNKNOWN,
+            cause="rejected",
+            severity=Severity.REPLANNING,
+            hint=action.hint,
+            user_message="A step was not allowed.",
+            technical_details=action.hint or "a person refused a call",
+            classifier="plan",
+        )
+        self._add(PlanFailed, Target.STEP, diagnosis, state.step)
 
     async def _next(self) -> Target:
         """Decide what is entered next, write it down, and wait as long as that says."""
@@ -246,9 +269,8 @@ class Room:
     async def _consult(self, tool: Tool, request: Any, target: Target) -> Any:
         """Ask the planner or the selector; once more only if this has been entered once more."""
         if self._run.replay is not None:
-            tally(
-                self._run
-            ).leave()  # known by what is asked: an earlier answer is to another question
+            # Known by what is asked alone: what was answered before was another question.
+            tally(self._run).leave()
         try:
             return await _drive(self._run, tool, (request,), {})
         except Exception as error:

@@ -145,9 +145,15 @@ def _prepare(path: str) -> None:
 
 def _version(db: sqlite3.Connection, path: str) -> int:
     """The version of the tables, 0 for a new file."""
+    # All at one moment: another connection may be making the tables.
+    alone = not db.in_transaction
+    if alone:
+        db.execute("BEGIN")
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if alone:
+        db.execute("COMMIT")
     if application != APPLICATION and (tables or application or version):
         raise StoreCorrupt(
             f"{path} is the database of another program; give runs a file of their own"
