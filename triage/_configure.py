@@ -41,6 +41,18 @@ def _expect(field: str, value: object, *kinds: type) -> None:
         raise UsageError(f"Agent({field}=…) must be {wanted} or None, not {type(value).__name__}")
 
 
+def _check_parts(policy: Any, classifier: Any) -> None:
+    """What is seldom given, and costs an import to be checked."""
+    if policy is not None:
+        from .policy import FailurePolicy
+
+        _expect("policy", policy, FailurePolicy)
+    if classifier is not None:
+        from .classifiers._consult import check_classifier
+
+        check_classifier("Agent(classifier=…)", classifier)
+
+
 def configure(
     function: Function,
     *,
@@ -55,14 +67,7 @@ def configure(
     env: Any,
 ) -> Config:
     """The options of an agent, checked and completed."""
-    if policy is not None:
-        from .policy import FailurePolicy
-
-        _expect("policy", policy, FailurePolicy)
-    if classifier is not None:
-        from .classifiers._consult import check_classifier
-
-        check_classifier("Agent(classifier=…)", classifier)
+    _check_parts(policy, classifier)
     _expect("limits", limits, Limits)
     _expect("durability", durability, Durability)
     _expect("name", name, str)

@@ -74,12 +74,7 @@ def diagnosis_of(
     evidence = outcome.evidence
     if hinted is not None and given:
         who = "the exception" if hinted is error else hinted.type_name
-        told = ", ".join(sorted(given)) if recovery is None else _of_itself(given)
-        # That no rule knows it matters to nobody where it says so much itself.
-        beside = (
-            one for one in evidence if "failure_type" not in given or one.rule != UNKNOWN.name
-        )
-        evidence = (Evidence("hint", f"{who} carries {told}"), *beside)
+        evidence = _beside_hint(evidence, who, given)
     return Diagnosis(
         failure_type=rule.failure_type,
         cause=rule.cause,
@@ -101,6 +96,16 @@ def diagnosis_of(
         classifier=CLASSIFIER,
         recovery=recovery,
     )
+
+
+def _beside_hint(
+    evidence: tuple[Evidence, ...], who: str, given: Mapping[str, Any]
+) -> tuple[Evidence, ...]:
+    """The evidence with what an exception says of itself first."""
+    told = _of_itself(given) if given.get("recovery") is not None else ", ".join(sorted(given))
+    # That no rule knows it matters to nobody where it says so much itself.
+    beside = (one for one in evidence if "failure_type" not in given or one.rule != UNKNOWN.name)
+    return (Evidence("hint", f"{who} carries {told}"), *beside)
 
 
 _IN_WORDS = {
