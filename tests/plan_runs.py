@@ -18,7 +18,6 @@ from triage.plan import (
     Input,
     Orchestrator,
     PlannedStep,
-    PlanRequest,
     PlanState,
     Registry,
     fold_plan,
@@ -166,8 +165,3 @@ async def state_of(store: Store, run_id: str) -> PlanState:
 def kinds(events: list[Event]) -> Counter[str]:
     """How often each event happened."""
     return Counter(type(event).__name__ for event in events)
-
-
-def told(request: PlanRequest) -> str:
-    """What the planner was told to do otherwise."""
-    return request.feedback

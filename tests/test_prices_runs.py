@@ -78,6 +78,7 @@ async def test_a_limit_on_cost_counts_what_was_priced() -> None:
 
     with pytest.raises(TriageEscalationError, match="US dollars") as caught:
         await Agent(agent, limits=Limits(prices=OURS, cost_usd=0.05)).run("t")
+    assert caught.value.context is not None
     usage = caught.value.context.partial.usage
     assert (usage.calls, usage.cost_usd) == (3, pytest.approx(0.054))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from triage._tool import Tool, tool_of
+from triage._tool import TOOL_ATTRIBUTE, Tool, tool_of
 
 from ._plan import Parameters, PlannedStep
 
@@ -108,8 +108,6 @@ def tool_for(function: Callable[..., Any], name: str, effect: Any) -> tuple[Tool
 
     A tool keeps what was said of it.
     """
-    from triage._tool import TOOL_ATTRIBUTE
-
     if hasattr(function, TOOL_ATTRIBUTE):
         return tool_of(function)
     known = takes(function)
