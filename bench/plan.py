@@ -92,7 +92,6 @@ def journal(made: ExecutionPlan) -> list[Any]:
     add(PlanMade, made.to_json())
     for step in made.steps:
         add(PlanRouted, Target.STEP, step.context_key)
-        add(PlanStepMoved, step.context_key, "started")
         add(PlanStepMoved, step.context_key, "done")
     return events
 

@@ -51,6 +51,25 @@ def loses_its_store(recovery):
     db.close()
 
 
+async def waits(recovery):
+    """Says that it is inside, and waits until it may go on."""
+    import pathlib
+    import anyio
+
+    pathlib.Path("inside").write_text(recovery.key)
+    while not pathlib.Path("go-on").exists():
+        await anyio.sleep(0.01)
+    return "coder-2"
+
+
+def hangs(recovery):
+    import pathlib
+    import time
+
+    pathlib.Path("inside").write_text(recovery.key)
+    time.sleep(60)
+
+
 def mail(message):
     with open("mail.txt", "a") as file:
         file.write(f"{message.role} {message.kind}\\n")

@@ -94,9 +94,6 @@ class Journal:
     def make(self, made: ExecutionPlan = GOOD, version: int | None = None) -> PlanState:
         return self.add(PlanMade, made.to_json(), version or self.state.version + 1)
 
-    def start(self, key: str) -> PlanState:
-        return self.add(PlanStepMoved, key, "started")
-
     def finish(self, key: str, status: str = "done") -> PlanState:
         return self.add(PlanStepMoved, key, status)
 

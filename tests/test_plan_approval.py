@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plan_values import ANSWER, GOOD, SMALL, Journal, any_plan, plan, running, step
 
 from triage import Severity, UsageError
-from triage.events import ApprovalAsked, ApprovalGiven, PlanMade, PlanStepMoved
+from triage.events import ApprovalAsked, ApprovalGiven, PlanMade
 from triage.plan import (
     ApprovalAnswer,
     ApprovalRequest,
@@ -213,14 +213,14 @@ def test_approval_is_for_one_plan_only_even_if_the_next_is_equal() -> None:
     assert route(journal.state, approval=ASKED).target is Target.APPROVER
 
 
-def test_approval_of_a_step_is_used_up_when_it_starts() -> None:
+def test_approval_of_a_step_is_used_up_when_it_is_entered() -> None:
     pay = step("p", "pay")
     journal = running(plan(pay, ANSWER))
     request = ask("q1", "run-1", "step", pay)
     journal.approve(request)
     journal.enter(route(journal.state, approval=request))
     assert journal.state.at is Target.STEP
-    journal.add(PlanStepMoved, "p", "started")
+    assert journal.state.approved == frozenset()
     journal.enter(route(journal.fail("step", S.RETRIABLE, "p")))
     assert journal.state.approved == frozenset()
 

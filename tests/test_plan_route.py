@@ -349,7 +349,6 @@ def test_a_run_without_failures_goes_from_selection_to_end() -> None:
             case Target.PLANNER:
                 journal.make()
             case _:
-                journal.start(decision.step)
                 journal.finish(decision.step)
     steps = [("step", one.context_key) for one in GOOD.steps]
     assert seen == [("selector", ""), ("planner", ""), *steps]
@@ -367,7 +366,6 @@ def test_a_plan_without_steps_goes_back_to_the_planner_and_spends_a_replan() -> 
 def test_what_was_entered_and_has_not_ended_is_entered_again() -> None:
     journal = running()
     journal.enter(route(journal.state))
-    journal.start("a")
     assert route(journal.state)[:3] == ("step", "a", "")
     assert route(journal.state, PlanLimits(entries=3)).target is Target.REPORT
 

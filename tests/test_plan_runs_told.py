@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -162,6 +163,24 @@ async def test_an_analyst_that_hangs_or_fails_costs_the_report_nothing() -> None
         assert report.completeness == "structured"
         assert report.missing
         assert len(report.facts.steps) == 4
+
+
+async def test_a_question_is_reported_and_explained_by_nobody() -> None:
+    def fail(_brief: Brief) -> str:
+        raise AssertionError("nobody is to be asked")
+
+    made = orchestrator(Script(GOOD), approval=Approval(), reporter=ErrorReporter(fail))
+    report = (await ended(made.run("task"))).report
+    assert report is not None
+    assert report.missing == ""
+
+
+async def test_the_error_travels_with_its_report() -> None:
+    made = orchestrator(Script(GOOD), fails=Fails(read=BROKEN), more=CRITICAL)
+    error = await ended(made.run("task"))
+    again = pickle.loads(pickle.dumps(error))
+    assert again.report == error.report
+    assert [one.name for one in again.report.facts.steps] == ["find", "read", "pay", "respond"]
 
 
 async def test_a_report_holds_no_secret() -> None:

@@ -171,7 +171,6 @@ def happens(journal: Journal, target: Target, key: str, outcome: str) -> None:
     elif target is Target.APPROVER:
         (journal.reject if outcome == "reject" else journal.approve)(REQUEST)
     else:
-        journal.start(key)
         journal.finish(key)
 
 

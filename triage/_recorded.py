@@ -106,9 +106,9 @@ def begin(
     counted = tally(run)
     with session.lock:
         key = f"{name}:{counted.occurrence(name)}"
-    state = session.state
     line = counted.line() if tool.by_position else None
-    known = _known(run, tool, key, counted, state.calls)
+    # What comes first in a run knows of no call before it: its journal need not be read.
+    known = None if run.replay is None else _known(run, tool, key, counted)
     if known is not None:
         try:
             return Reused(_reuse(run, tool, known, bound, line))
@@ -122,7 +122,8 @@ def begin(
         with session.lock:
             counted[name] -= 1  # it has not begun
         return asked
-    if (tool.nested or tool.effect in UNSAFE) and key not in state.approved:
+    unsafe = tool.nested or tool.effect in UNSAFE
+    if unsafe and run.replay is not None and key not in session.state.approved:
         question = question_about(key, tool, bound, run)
         undo = replaced(question, tool, run) if question is not None and may_undo else []
         if undo:
@@ -178,10 +179,9 @@ def _note_key(session: Session, fields: tuple[Any, ...]) -> None:
         session.keeper.pump()
 
 
-def _known(
-    run: Recorder, tool: Tool, key: str, counted: Tally, calls: Mapping[str, Call]
-) -> Call | None:
+def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
     """The recorded call whose result this one is given; None where it must run."""
+    calls = run.session.state.calls
     known = calls.get(key)
     # Of a run inside this one it is known only afterwards what it did.
     if tool.effect in UNSAFE or (tool.nested and known is not None and known.effect in UNSAFE):

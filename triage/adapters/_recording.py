@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from triage._drivers import _drive, call_sync
+from triage._drivers import _drive, _running, call_sync
 from triage._plain import plain
 from triage._recorded import Begun, Reused, begin, fail, finish
 from triage._recorder import current
@@ -138,30 +138,27 @@ class Asking(_Made):
 
     def step(self, step: Step) -> Step:
         """What the model was told, said and asked for."""
+        answer = None if step.error is not None else self.answer
+        error, kind = step.error, step.exception_type
         metadata = {**(step.metadata or _NONE), MODEL: self._call.model}
-        base = step._replace(
-            action=MODEL,
-            tool_called=None,
-            tool_input=self._bound["said"],
-            effect=None,
-            metadata=metadata,
-        )
-        answer = self.answer
-        if answer is None or step.error is not None:
-            return base
-        # Without the ids, which are new each time: a loop must look like one.
-        asked = plain([{"tool": one.name, "arguments": one.arguments} for one in answer.calls])
-        ending = ending_of(answer.ended)
-        if asked and answer.text:
-            metadata["said"] = answer.text
-        return base._replace(
-            tool_output=asked or None,
-            # Words beside a call are no turn of words.
-            llm_output=None if asked else answer.text or "",
-            error=None if ending is None else ending.message,
-            exception_type=None if ending is None else ending.type_name,
-            usage=answer.usage,
-        )
+        asked: list[Any] | None = None
+        words: str | None = None
+        if answer is not None:
+            ending = ending_of(answer.ended)
+            if ending is not None:
+                error, kind = ending.message, ending.type_name
+            # Without the ids, which are new each time: a loop must look like one.
+            asked = [{"tool": one.name, "arguments": one.arguments} for one in answer.calls] or None
+            words = answer.text or ""
+            if asked is not None:
+                if words:
+                    metadata["said"] = words
+                words = None  # words beside a call are no turn of words
+        fields = (
+            step.index, MODEL, None, self._bound["said"], asked, words, error, kind, None,
+            None if answer is None else answer.usage, metadata, step.timestamp, step.duration_s,
+        )  # fmt: skip
+        return Step._make(fields)
 
 
 class Using(_Made):
@@ -220,13 +217,31 @@ def _named(arguments: Any) -> dict[str, Any]:
 # Calling --------------------------------------------------------------------------------------------
 
 
-async def make(run: Run, call: Asking | Using) -> Any:
+def make(run: Run, call: Using) -> Awaitable[Any]:
     """Make a call, recorded: what it gives, from the journal where it must not be made again."""
-    return await _drive(run, call, (), _NONE)
+    return _drive(run, call, (), _NONE)
+
+
+async def asked(run: Run, call: Asking) -> Any:
+    """`make` for a model call, which no guard and no compensator has a say in.
+
+    Frameworks go deep, and each coroutine between them and the model makes all below it dearer.
+    """
+    begun = begin(run, call, (), _NONE)
+    if isinstance(begun, Reused):
+        return begun.result
+    assert isinstance(begun, Begun)
+    with _running(run, begun):
+        begun.idle = False
+        answer = await call.function()
+    answer = finish(run, begun, answer)
+    if run.session.durable and not run.over:
+        await run.session.barrier()
+    return answer
 
 
 def make_sync(run: Run, call: Asking | Using) -> Any:
-    """`make` for sync code."""
+    """`make` and `asked` for sync code."""
     token = current.set(run)
     try:
         return call_sync(call, (), _NONE)
@@ -234,9 +249,9 @@ def make_sync(run: Run, call: Asking | Using) -> Any:
         current.reset(token)
 
 
-async def call_model(run: Run, call: ModelCall, ask: Callable[[], Awaitable[Any]]) -> Any:
+def call_model(run: Run, call: ModelCall, ask: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
     """Ask a model, recorded: its answer, from the journal where it is known already."""
-    return await make(run, Asking(call, ask))
+    return asked(run, Asking(call, ask))
 
 
 def call_model_sync(run: Run, call: ModelCall, ask: Callable[[], Any]) -> Any:
@@ -244,14 +259,9 @@ def call_model_sync(run: Run, call: ModelCall, ask: Callable[[], Any]) -> Any:
     return make_sync(run, Asking(call, ask))
 
 
-async def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) -> Any:
+def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
     """Call a framework's tool, recorded: its result, from the journal where it must not run again."""
-    return await make(run, Using(call, do))
-
-
-def call_tool_sync(run: Run, call: ToolCall, do: Callable[[], Any]) -> Any:
-    """`call_tool` for sync code."""
-    return make_sync(run, Using(call, do))
+    return make(run, Using(call, do))
 
 
 class Streamed:

@@ -43,7 +43,7 @@ from ._forms import (
     read_responses,
 )
 from ._hints import hinted_anthropic, hinted_chat, hinted_responses, says, told
-from ._recording import Asking, ModelCall, ToolCall, Using, key_of, make, make_sync
+from ._recording import Asking, ModelCall, ToolCall, Using, asked, key_of, make, make_sync
 from ._repair import LOST, Repaired, repair_anthropic, repair_chat, repair_responses
 
 __all__ = [
@@ -225,7 +225,7 @@ class Seam:
         call = self._model_call(form, request, said, model, who)
         asking = Asking(call, lambda: ask(self.hint))
         try:
-            answer = await make(self.run, asking)
+            answer = await asked(self.run, asking)
         except Exception as error:
             self.last_error = error
             raise

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import anyio
 import anyio.to_thread
 
 from triage import TriageError, UsageError
-from triage.incidents import Supervisor
+from triage.incidents import IncidentDesk, Supervisor
 from triage.incidents._texts import iso
 from triage.observers import logger
 
@@ -40,18 +41,26 @@ def run(options: argparse.Namespace) -> int:
     """Supervise until told to stop; the exit code. Raises UsageError for what cannot be begun."""
     if options.status is not None:
         return _status(options.status)
-    # What modules, agents and functions print must not look like an answer.
-    with _logged(quiet=options.quiet), contextlib.redirect_stdout(sys.stderr):
-        desk = desk_of(options, owner=here())
-        supervisor = Supervisor(
-            desk, interval_s=options.interval, at_once=options.at_once, grace_s=options.grace
-        )
+    with _logged(quiet=options.quiet):
+        with contextlib.redirect_stdout(sys.stderr):
+            desk = desk_of(options, owner=here())
+            supervisor = Supervisor(
+                desk, interval_s=options.interval, at_once=options.at_once, grace_s=options.grace
+            )
+            process = _Process(supervisor, options)
         if options.once:
-            return carry_out(desk, lambda desk: desk.tick(at_once=options.at_once), _told)
-        process = _Process(supervisor, options)
-        code = carry_out(desk, lambda _: process.live(), lambda _: None)
+            code = carry_out(desk, partial(_round, at_once=options.at_once), _told)
+        else:
+            with contextlib.redirect_stdout(sys.stderr):
+                code = carry_out(desk, lambda _: process.live(), lambda _: None)
     _leave_behind(code)
     return code
+
+
+async def _round(desk: IncidentDesk, at_once: int) -> dict[str, int]:
+    # What agents and functions print must not get between a program and the answer it reads.
+    with contextlib.redirect_stdout(sys.stderr):
+        return await desk.tick(at_once=at_once)
 
 
 class _Process:
@@ -60,6 +69,8 @@ class _Process:
     def __init__(self, supervisor: Supervisor, options: Options) -> None:
         self._supervisor = supervisor
         self._file = None if options.health is None else Path(options.health).absolute()
+        if self._file is not None and not self._file.parent.is_dir():
+            raise UsageError(f"--health: there is no folder {self._file.parent}")
         self._every = max(1.0, min(10.0, options.interval))
         self._quiet = options.quiet
 

@@ -243,7 +243,7 @@ class Supervisor:
                 done = await work()
             except Exception as error:  # noqa: BLE001 - it is told, and tried again
                 failures += 1
-                self._fails(name, error, failures)
+                self._fails(name, error)
                 done = 0
                 wait = BACKOFF.delay(failures, 0.5 + 0.5 * self._env.random())
             else:
@@ -255,11 +255,13 @@ class Supervisor:
                 with anyio.move_on_after(wait):
                     await bell.wait()
 
-    def _fails(self, name: str, error: Exception, failures: int) -> None:
-        self._errors[name] = said(error)
-        if failures == 1:
+    def _fails(self, name: str, error: Exception) -> None:
+        text = said(error)
+        # Once for each thing that is wrong, not for each time it is tried.
+        if self._errors.get(name) != text:
             unexpected = not isinstance(error, TriageError)
-            logger.warning("supervisor: to %s fails: %s", name, said(error), exc_info=unexpected)
+            logger.warning("supervisor: to %s fails: %s", name, text, exc_info=unexpected)
+        self._errors[name] = text
 
     async def _counted(self, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks += 1

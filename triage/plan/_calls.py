@@ -61,7 +61,9 @@ class Calls:
     async def run(self, step: PlannedStep, state: PlanState) -> str:
         """Call the capability of a step; the key of the call. Raises what it raises."""
         known = self._known[step.capability.casefold()]
-        results = {item.key: await self.result(item.key, state) for item in step.inputs}
+        results: dict[str, Any] = {}
+        for _, key in step.inputs:
+            results[key] = await self.result(key, state)
         given = arguments(step, known.takes, results, self._task)
         tool = _told_apart(known, step, given, state)
         self._results[step.context_key] = await _drive(self._run, tool, known.owner, given)

@@ -18,13 +18,14 @@ FILLED = ("task", "step", "results")
 class Takes(NamedTuple):
     """The parameters of a function. required: those without a default. open: it takes any by name.
 
-    told: for a planner, name to annotation and default.
+    told: for a planner, name to annotation and default. filled: those that the run fills.
     """
 
     names: frozenset[str]
     required: frozenset[str]
     open: bool
     told: Mapping[str, str]
+    filled: tuple[str, ...]
 
 
 def takes(function: Callable[..., Any]) -> Takes:
@@ -43,6 +44,7 @@ def _takes(function: Callable[..., Any], bound: int) -> Takes:
         frozenset(p.name for p in named if p.default is p.empty and p.name not in FILLED),
         any(p.kind is p.VAR_KEYWORD for p in parameters),
         {name: text for name, text in told.items() if name not in FILLED},
+        tuple(name for name in FILLED if name in told),
     )
 
 
@@ -90,16 +92,17 @@ def arguments(
     An input wins over a parameter of the same name. Several inputs of one type are given as a list.
     """
     given = step.given
-    counted: dict[str, list[Any]] = {}
-    for kind, key in step.inputs:
-        place = place_of(kind, key, known)
-        if place is not None:
-            counted.setdefault(place, []).append(results[key])
-    for place, values in counted.items():
-        given[place] = values[0] if len(values) == 1 else values
-    for name, value in zip(FILLED, (task, step, results), strict=True):
-        if name in known.names:
-            given.setdefault(name, dict(results) if name == "results" else value)
+    if step.inputs:
+        counted: dict[str, list[Any]] = {}
+        for kind, key in step.inputs:
+            place = place_of(kind, key, known)
+            if place is not None:
+                counted.setdefault(place, []).append(results[key])
+        for place, values in counted.items():
+            given[place] = values[0] if len(values) == 1 else values
+    for name in known.filled:
+        filled = {"task": task, "step": step, "results": dict(results)}
+        given.setdefault(name, filled[name])
     return given
 
 

@@ -160,9 +160,8 @@ class Orchestrator:
         try:
             async with aclosing(self._agent.events(task, **given)) as events:  # type: ignore[type-var] # it is a generator
                 async for event in events:
-                    found = narrator.tell(event)
-                    if found is not None:
-                        yield found
+                    for told in narrator.tell(event):
+                        yield told
         except TriageError as error:
             if error.reporter is None:
                 raise
@@ -240,14 +239,13 @@ class Orchestrator:
         raise _own_error(ended, development=development)
 
     async def _told(self, ended: TriageError, first: Report | None = None) -> Report:
-        """Give an error its report: the facts first, then what an analyst makes of them."""
+        """Give an error its report: the facts first, then what an analyst makes of a failure."""
         report = await self._facts(ended) if first is None else first
-        ended.reporter = _said(report)
         ended._report = report  # noqa: SLF001 - its report is that of its plan
-        found = await self._reporter.generate(report.facts)
-        ended._report = found  # noqa: SLF001 - as above
-        ended.reporter = _said(found)
-        return found
+        if isinstance(ended, TriageSuspendedError):
+            return report  # a question needs no explanation
+        ended._report = await self._reporter.generate(report.facts)  # noqa: SLF001 - as above
+        return ended._report  # noqa: SLF001 - as above
 
     async def _facts(self, ended: TriageError) -> Report:
         """The report of the facts; what the store cannot tell is left out."""
@@ -260,10 +258,6 @@ class Orchestrator:
         base = self._reporter.facts(ended)
         made: Facts = facts_of_plan(base.facts, state, self._registry, self._limits, self.name)
         return self._reporter.facts(made)
-
-
-def _said(report: Report) -> Callable[[TriageError], Report]:
-    return lambda _error: report
 
 
 def _own_error(ended: TriageError, *, development: bool) -> Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from triage.events import (
@@ -64,18 +64,22 @@ class Narrator:
         self._time = 0.0
         self._run_id = ""
 
-    def tell(self, event: Event) -> Progress | None:
-        """What is told of an event; None for nothing."""
+    def tell(self, event: Event) -> Iterator[Progress]:
+        """What is told of an event; nothing of most."""
         before, self._state = self._state, self._state.apply(event)
         self._run_id, self._time = event.run_id, event.time
         tell = _TOLD.get(type(event))
         if tell is None:
-            return None
+            return
         component, phase, message, reached = tell(event, before)
         step = getattr(event, "step", "")
         made = self._made(component, phase, message, reached(self._state), step)
         complete = isinstance(event, RunFinished) and event.status == "done"
-        return made._replace(progress=1.0, complete=True) if complete else made
+        yield made._replace(progress=1.0, complete=True) if complete else made
+        if isinstance(event, PlanRouted) and event.target == Target.STEP:
+            said = _objective(before, event.step)
+            name = _capability(before, event.step)
+            yield self._made(name, "started", said, _through(self._state), event.step)
 
     def report(self, report: Report, *, last: bool) -> Progress:
         """What is told of the report of a run that has failed, of its facts or, at last, of all."""
@@ -137,9 +141,13 @@ def _failed(event: PlanFailed, before: PlanState) -> _Told:
 
 
 def _moved(event: PlanStepMoved, before: PlanState) -> _Told:
-    step = before.next_step
-    said = event.step if step is None else step.task_objective or event.step
-    return _capability(before, event.step), event.status, shortened(said), _through
+    said = _objective(before, event.step)
+    return _capability(before, event.step), event.status, said, _through
+
+
+def _objective(state: PlanState, key: str) -> str:
+    step = state.next_step
+    return shortened(key if step is None else step.task_objective or key)
 
 
 def _capability(state: PlanState, key: str) -> str:

@@ -166,11 +166,12 @@ class Room:
         """Decide what is entered next, write it down, and wait as long as that says."""
         session, state = self._session, self.state
         env = session.config.env
+        failed = state.pending == "failure"
         decision = route(
             state,
             self._setup.limits,
-            retry=self._tries(),
-            draw=env.random(),
+            retry=self._tries() if failed else None,
+            draw=env.random() if failed else 1.0,
             elapsed_s=env.monotonic() - session.started,
             approval=self._wanted(),
         )
@@ -311,8 +312,10 @@ class Room:
     def _wanted(self) -> ApprovalRequest | None:
         """What must be approved before the next step; None for nothing."""
         approval, state = self._setup.approval, self.state
+        if approval.mode == ApprovalMode.OFF:
+            return None
         step = state.next_step
-        if approval.mode == ApprovalMode.OFF or state.plan is None or step is None:
+        if state.plan is None or step is None:
             return None
         content = state.plan if approval.of == "plan" else step
         if self._needs is None or self._needs[0] is not content:
@@ -356,8 +359,6 @@ class Room:
         unfit = None if self._fits is self.state.plan else misfit(step, known)
         if known is None or unfit is not None:
             raise self._failed(Target.STEP, unbegun(unfit or ""), None, key)
-        if not self.state.started:
-            self._add(PlanStepMoved, key, "started")
         try:
             call = await self._calls.run(step, self.state)
         except Exception as error:

@@ -43,7 +43,7 @@ class Target(StrEnum):
     @property
     def ends(self) -> bool:
         """True for REPORT, STOP and END."""
-        return self in (Target.REPORT, Target.STOP, Target.END)
+        return self is Target.REPORT or self is Target.STOP or self is Target.END
 
 
 class DoneStep(NamedTuple):
@@ -62,13 +62,12 @@ class PlanState(NamedTuple):
     selection. version: of the newest plan, 0 before the first. position: index of the next step. done:
     the steps done so far, of all plans.
 
-    at, step: what has been entered and has not ended, None for nothing; the key of the step. started:
-    the step's capability has begun. pending: what must be decided about, `failure`, `rejection` or
-    nothing. failure: the last failure that has not been made good. told: the one that whoever plans or
-    selects next is told of: the same, but where only asking them has failed. rejection: a person's
-    refusal of the last plan. asked: the question that waits for an answer. edited: an answer that waits
-    to become a plan. approved: kind and subject of what may be run. ended: how the run has ended, None
-    before.
+    at, step: what has been entered and has not ended, None for nothing; the key of the step. pending:
+    what must be decided about, `failure`, `rejection` or nothing. failure: the last failure that has
+    not been made good. told: the one that whoever plans or selects next is told of: the same, but where
+    only asking them has failed. rejection: a person's refusal of the last plan. asked: the question that
+    waits for an answer. edited: an answer that waits to become a plan. approved: kind and subject of
+    what may be run. ended: how the run has ended, None before.
 
     step_retries, planner_retries, selector_retries: of what is tried at present; total_retries: of all.
     replans, reclassifications, rejections: plans and selections entered for that reason. entries: all that
@@ -85,7 +84,6 @@ class PlanState(NamedTuple):
     done: tuple[DoneStep, ...] = ()
     at: Target | None = None
     step: str = ""
-    started: bool = False
     pending: str = ""
     failure: PlanFailed | None = None
     told: PlanFailed | None = None
@@ -133,6 +131,18 @@ def fold_plan(events: Iterable[Event]) -> PlanState:
     return state
 
 
+_new = tuple.__new__
+_INDEX = {name: at for at, name in enumerate(PlanState._fields)}
+
+
+def _with(state: PlanState, **changes: Any) -> PlanState:
+    """As `_replace`, in half the time: it is done with every step."""
+    values: list[Any] = list(state)
+    for name, value in changes.items():
+        values[_INDEX[name]] = value
+    return _new(PlanState, values)
+
+
 def _started(state: PlanState, event: RunStarted) -> PlanState:
     return state._replace(run_id=event.run_id)
 
@@ -151,31 +161,47 @@ def retries_of(target: Target) -> str:
 
 
 def _routed(state: PlanState, event: PlanRouted) -> PlanState:
-    try:
-        target = Target(event.target)
-    except ValueError:  # of a later release
+    target = _target(event)
+    if target is None:  # of a later release
         return state
+    decisions = (*state.decisions, event)
     if target.ends:
-        return state._replace(
-            ended=target, at=None, pending="", decisions=(*state.decisions, event)
-        )
-    names = {event.counter} & _COUNTED
-    if event.counter == "retries":
-        names = {"total_retries"} | {retries_of(target)} - {""}
-    raised: dict[str, Any] = {name: getattr(state, name) + 1 for name in names}
-    state = state._replace(
+        return state._replace(ended=target, at=None, pending="", decisions=decisions)
+    approved = state.approved
+    if approved and target is Target.STEP:  # that of this one step is used up
+        approved = frozenset(item for item in approved if item[0] == "plan")
+    entries = state.entries + 1
+    state = _with(
+        state,
         at=target,
         step=event.step,
-        started=False,
         pending="",
-        entries=state.entries + 1,
-        decisions=(*state.decisions, event),
-        **raised,
+        entries=entries,
+        decisions=decisions,
+        approved=approved,
     )
+    if event.counter:
+        state = _counted(state, event.counter, target)
     if target is Target.SELECTOR:
         # A new selection begins with nothing of the old one; what has been done stays done.
         return _without_plan(state)._replace(active=None, planned=False)
     return _without_plan(state) if target is Target.PLANNER else state
+
+
+def _target(event: PlanRouted) -> Target | None:
+    if isinstance(event.target, Target):
+        return event.target
+    try:
+        return Target(event.target)
+    except ValueError:
+        return None
+
+
+def _counted(state: PlanState, counter: str, target: Target) -> PlanState:
+    names = {counter} & _COUNTED
+    if counter == "retries":
+        names = {"total_retries"} | {retries_of(target)} - {""}
+    return state._replace(**{name: getattr(state, name) + 1 for name in names})
 
 
 def _without_plan(state: PlanState) -> PlanState:
@@ -250,7 +276,6 @@ def _failed(state: PlanState, event: PlanFailed) -> PlanState:
     later = asking and event.diagnosis.severity is Severity.RETRIABLE
     return state._replace(
         at=None,
-        started=False,
         pending="failure",
         failure=event,
         told=state.told if later else event,
@@ -262,20 +287,16 @@ def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
     step = state.next_step
     if step is None or step.context_key != event.step:
         return state  # of a plan that is not run any more
-    if event.status == "started":
-        # An approval of this one step is used up.
-        kept = frozenset(item for item in state.approved if item[0] == "plan")
-        return state._replace(started=True, approved=kept)
     if event.status not in ("done", "skipped"):
         return state
     failure = state.failure
     own = failure is not None and failure.target == Target.STEP and failure.step == step.context_key
     done = (DoneStep(step, state.version, event.detail),) if event.status == "done" else ()
-    return state._replace(
+    return _with(
+        state,
         position=state.position + 1,
         done=(*state.done, *done),
         at=None,
-        started=False,
         pending="" if own else state.pending,
         failure=None if own else failure,
         told=None if own else state.told,
