@@ -151,7 +151,8 @@ class Herd:
 
 async def fill(desk: IncidentDesk, count: int, source: random.Random) -> None:
     """Report so many failures, each in a task of its own."""
-    texts, weights = zip(*KINDS, strict=True)
+    texts = [text for text, _ in KINDS]
+    weights = [weight for _, weight in KINDS]
     limiter = anyio.CapacityLimiter(50)
 
     async def one(number: int, text: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from store_kinds import POSTGRES, Opened
 
 from triage.cli import main
-from triage.events import AttemptStarted, RunStarted
+from triage.events import AttemptStarted, Event, RunStarted
 from triage.incidents import Incident, IncidentDesk
 from triage.stores import RunInfo, Store
 
@@ -120,7 +120,10 @@ class Room:
     def leave(self, run_id: str, agent: str = "look", *, ago: float = 200.0) -> None:
         """A run whose process is gone so long."""
         now = time.time()
-        events = [RunStarted(run_id, 0, now, agent, "fly"), AttemptStarted(run_id, 1, now, 1)]
+        events: list[Event] = [
+            RunStarted(run_id, 0, now, agent, "fly"),
+            AttemptStarted(run_id, 1, now, 1),
+        ]
 
         async def work(desk: IncidentDesk) -> None:
             await desk.store.append(run_id, events, at=0, epoch=0, lease_s=0.001)

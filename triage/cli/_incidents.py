@@ -122,7 +122,9 @@ def _report(options: Options) -> Command:
     given = _given(options)
 
     def say(one: Incident) -> None:
-        told = f"{one.error_id}: {one.level}, {one.action}, seen {_counted(one.occurrences, 'time')}"
+        told = (
+            f"{one.error_id}: {one.level}, {one.action}, seen {_counted(one.occurrences, 'time')}"
+        )
         _write(line(as_json(one)) if options.json else told)
 
     return Command(lambda desk: desk.report(**given), say)

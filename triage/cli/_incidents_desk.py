@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from triage import Agent, UsageError
 from triage.errors import StoreError, TriageError
@@ -35,7 +35,7 @@ SECRET = "TRIAGE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 _HOOKS = (
     "restart", "retry", "increase_timeout", "wait_and_retry", "clear_cache", "fallback", "custom",
 )  # fmt: skip
-_OWN = {
+_OWN: dict[str, Any] = {
     "store": None, "owner": None, "agents": [], "hooks": [], "deadline": None, "on_in_doubt": None,
     "sinks": [], "silent_for": None,
 }  # fmt: skip
@@ -101,7 +101,7 @@ def _hooks(options: Options, store: Store) -> Hooks:
         if "restart" in hooks:
             raise UsageError("--agent restarts, and so does --hook restart=…; leave one out")
         hooks["restart"] = recovers(*_agents(options.agents, store))
-    in_doubt = "rerun" if options.agents and not named else "escalate"
+    in_doubt: Literal["rerun", "escalate"] = "rerun" if options.agents and not named else "escalate"
     return Hooks(
         **hooks,
         deadline_s=DEADLINE_S if options.deadline is None else options.deadline,

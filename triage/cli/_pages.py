@@ -38,8 +38,8 @@ def table(
     at = list(titles).index(styled)
     for row in rows:
         style = styles.get(row[at], "red")
-        cells = enumerate(row)
-        made.add_row(*(Text(cell, style=style if which == at else "") for which, cell in cells))
+        numbered = enumerate(row)
+        made.add_row(*(Text(cell, style=style if which == at else "") for which, cell in numbered))
     console.print(made)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,6 @@ from triage.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreTooNew, 
 
 APPLICATION = 0x54524741
 """Tells a file of ours from those of other programs: `TRGA`."""
-MAGIC = b"SQLite format 3\x00"
 CHECKED = 32 * 2**20
 """Files of up to so many bytes are checked through when they are opened."""
 
@@ -118,10 +118,18 @@ def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sql
     return db
 
 
+_making = threading.Lock()
+
+
 def _prepare(path: str) -> None:
-    """See that there is a file that may be a store; only we may read a new one."""
+    """See that there is a file that may be a store; only we may read a new one.
+
+    One that is there is never opened here: to close it again would let go of the locks that all other
+    connections of this process have on it, and another process would take its log for left behind.
+    """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with _making:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         pass
     except PermissionError as error:
@@ -130,14 +138,10 @@ def _prepare(path: str) -> None:
         raise StoreUnavailable(f"{path} cannot be made: {error.strerror}") from error
     try:
         mode = Path(path).stat().st_mode
-        with Path(path).open("rb") as file:
-            head = file.read(len(MAGIC))
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
         raise StoreError(f"{path} is no file")
-    if head and head != MAGIC:
-        raise StoreCorrupt(f"{path} is damaged, or no store; restore it from a copy")
     # Marked so, it is meant so, also where we are the superuser.
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise StoreReadOnly(f"{path} may not be written")
