@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,19 @@ from blockbuster import BlockBuster, blockbuster_ctx
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every async test runs on both."""
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def agents_as_before() -> Iterator[None]:
+    """Tests of commands write a module `agents`, and so is an SDK called that other tests need."""
+    before = sys.modules.get("agents")
+    yield
+    after = sys.modules.get("agents")
+    if after is before or hasattr(after, "__path__"):
+        return
+    sys.modules.pop("agents", None)
+    if before is not None:
+        sys.modules["agents"] = before
 
 
 @pytest.fixture(autouse=True)
