@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help demo demo-plan test lint check bench crash soak clean
+.PHONY: help demo demo-plan test lint check bench crash soak incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -46,6 +46,12 @@ crash: $(READY) ## thousands of runs killed at every point and recovered: RUNS=2
 
 soak: $(READY) ## ten thousand runs at once, failing in every way: RUNS=10000 ROUNDS=3 BACKEND=asyncio
 	$(BIN)/python -m bench.soak --runs $(or $(RUNS),10000) --rounds $(or $(ROUNDS),3) --backend $(or $(BACKEND),asyncio)
+
+incidents: $(READY) ## supervisors killed in the middle of their work: INCIDENTS=10000 KILLS=25 STORES="sqlite postgres"
+	@for store in $(or $(STORES),sqlite postgres); do for doubt in escalate rerun; do \
+		$(BIN)/python -m bench.supervisors --store $$store --in-doubt $$doubt \
+			--incidents $(or $(INCIDENTS),10000) --kills $(or $(KILLS),25) || exit 1; \
+	done; done
 
 clean: ## forget the virtual environments and caches
 	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -57,7 +57,7 @@ def test_many_connections_may_open_a_new_file_at_once(tmp_path: Path) -> None:
         except StoreCorrupt as error:
             wrong.append(error)
 
-    for number in range(20):
+    for number in range(8):
         path = str(tmp_path / f"{number}.db")
         threads = [
             threading.Thread(target=opens, args=(path,), kwargs={"writes": at % 2 == 0})

@@ -45,12 +45,12 @@ def _agenerate(original: Any) -> Any:
             return await original(self, messages, stop=stop, run_manager=run_manager, **options)
         asking = scope.asking(self, messages, {**options, "stop": stop})
 
-        async def ask(hint: str | None) -> Any:
-            with within(None):
-                given = hinted(asking.messages, hint)
-                return await original(self, given, stop=stop, run_manager=run_manager, **options)
+        def ask(hint: str | None) -> Any:
+            given = hinted(asking.messages, hint)
+            return original(self, given, stop=stop, run_manager=run_manager, **options)
 
-        return await scope.seam.model(ask, **asking.words())
+        with within(None):
+            return await scope.seam.model(ask, **asking.words())
 
     return _agenerate_with_cache
 
@@ -65,11 +65,11 @@ def _generate(original: Any) -> Any:
         asking = scope.asking(self, messages, {**options, "stop": stop})
 
         def ask(hint: str | None) -> Any:
-            with within(None):
-                given = hinted(asking.messages, hint)
-                return original(self, given, stop=stop, run_manager=run_manager, **options)
+            given = hinted(asking.messages, hint)
+            return original(self, given, stop=stop, run_manager=run_manager, **options)
 
-        return scope.seam.model_sync(ask, **asking.words())
+        with within(None):
+            return scope.seam.model_sync(ask, **asking.words())
 
     return _generate_with_cache
 

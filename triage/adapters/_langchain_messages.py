@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from operator import is_
 from typing import Any
 
@@ -16,7 +17,7 @@ from triage.traces._values import as_text, content_text, mapping, text_or_none, 
 
 from ._forms import Answer, Asked, Form
 from ._hints import says
-from ._recording import key_of
+from ._recording import canonical
 from ._repair import LOST, repair_chat
 
 MOST_SAID = 20
@@ -192,11 +193,11 @@ class Conversation:
     Only what is new in a request is looked at: graphs hand on the same objects with each.
     """
 
-    __slots__ = ("_digests", "_known", "_valid")
+    __slots__ = ("_digest", "_known", "_valid")
 
     def __init__(self) -> None:
         self._known: list[BaseMessage] = []
-        self._digests = [""]  # of the first messages: of none, of one, and so on
+        self._digest = sha256()
         self._valid = True
 
     def request(
@@ -206,30 +207,30 @@ class Conversation:
 
         The digest is of what decides an answer, without ids that are new each time.
         """
-        given = list(messages)
-        self._take(given)
-        repaired: Sequence[BaseMessage] = messages
+        self._take(list(messages))
         if not self._valid:
-            repaired = repair(given)
-            self._take(list(repaired))
+            messages = repair(messages)
+            self._take(list(messages))
         tools = [_name_of(tool) for tool in options.get("tools") or ()]
         chosen = [options.get(name) for name in ("tool_choice", "response_format", "stop")]
-        return repaired, key_of([self._digests[-1], tools, chosen])
+        whole = self._digest.copy()
+        whole.update(canonical([tools, chosen]).encode())
+        return messages, whole.hexdigest()[:32]
 
     def _take(self, messages: list[BaseMessage]) -> None:
         """Go on from what was known with these messages."""
         same = len(self._known)
         if same <= len(messages) and all(map(is_, self._known, messages)):
-            self._valid = self._valid and is_valid(messages[same:])
+            new = messages[same:]
         else:
-            pairs = enumerate(zip(self._known, messages, strict=False))
-            fewer = min(same, len(messages))
-            same = next((at for at, (one, other) in pairs if one is not other), fewer)
-            self._valid = is_valid(messages)
-        del self._digests[same + 1 :]
-        for message in messages[same:]:
-            self._digests.append(key_of([self._digests[-1], _essence(message)]))
+            new = messages
+            self._digest = sha256()
+            self._valid = True
+        self._valid = self._valid and is_valid(new)
         self._known = messages
+        if new:
+            # However many come at once, the text of all of them is the same.
+            self._digest.update(f"{canonical(list(map(_essence, new)))[1:-1]},".encode())
 
 
 def _essence(message: BaseMessage) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from ._forms import Answer, Failed, Form
 MODEL = "model"
 """In the metadata of a step: the model that was asked. In its action: that it is a model's."""
 _NONE: dict[str, Any] = {}
+Ended = Callable[[Answer | None, Exception | None], None]
 
 
 class ModelCall(NamedTuple):
@@ -57,16 +58,20 @@ class ToolCall(NamedTuple):
     form: Form | None = None
 
 
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain).encode
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain).encode
+
+
+def canonical(value: Any) -> str:
+    """JSON of any value, equal values, equal text."""
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError):  # keys of many kinds, a value inside itself
+        return _encode(plain(value))
 
 
 def key_of(request: Any) -> str:
     """The digest of a request: equal requests, equal text."""
-    try:
-        text = _canonical(request)
-    except (TypeError, ValueError, RecursionError):  # keys of many kinds, a value inside itself
-        text = _canonical(plain(request))
-    return sha256(text.encode()).hexdigest()[:32]
+    return sha256(canonical(request).encode()).hexdigest()[:32]
 
 
 # The tools of the engine ----------------------------------------------------------------------------
@@ -173,7 +178,7 @@ class Using(_Made):
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of its arguments."""
-        return digest(salt, _canonical(bound)[1:-1])
+        return digest(salt, canonical(bound)[1:-1])
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """The result, as its form has it."""
@@ -216,32 +221,41 @@ def _named(arguments: Any) -> dict[str, Any]:
 
 # Calling --------------------------------------------------------------------------------------------
 
+# Frameworks go deep, and each coroutine between them and what they call makes all below it dearer: an
+# exception, even one that is caught at once, looks for its context in every one. So there are few here.
 
-def make(run: Run, call: Using) -> Awaitable[Any]:
-    """Make a call, recorded: what it gives, from the journal where it must not be made again."""
+
+def make(run: Run, call: Using) -> Coroutine[Any, Any, Any]:
+    """Call a tool, recorded: what it gives, from the journal where it must not be called again."""
     return _drive(run, call, (), _NONE)
 
 
-async def asked(run: Run, call: Asking) -> Any:
-    """`make` for a model call, which no guard and no compensator has a say in.
+async def ask(run: Run, call: Asking, ended: Ended) -> Any:
+    """Ask a model, recorded: its answer, from the journal where it is known already.
 
-    Frameworks go deep, and each coroutine between them and the model makes all below it dearer.
+    No guard and no compensator has a say in it. ended: told of what was answered, or of the error.
     """
-    begun = begin(run, call, (), _NONE)
-    if isinstance(begun, Reused):
-        return begun.result
-    assert isinstance(begun, Begun)
-    with _running(run, begun):
-        begun.idle = False
-        answer = await call.function()
-    answer = finish(run, begun, answer)
-    if run.session.durable and not run.over:
-        await run.session.barrier()
+    try:
+        begun = begin(run, call, (), _NONE)
+        if isinstance(begun, Begun):
+            with _running(run, begun):
+                begun.idle = False
+                answer = await call.function()
+            answer = finish(run, begun, answer)
+            if run.session.durable and not run.over:
+                await run.session.barrier()
+        else:
+            assert isinstance(begun, Reused)
+            answer = begun.result
+    except Exception as error:
+        ended(None, error)
+        raise
+    ended(call.answer, None)
     return answer
 
 
 def make_sync(run: Run, call: Asking | Using) -> Any:
-    """`make` and `asked` for sync code."""
+    """`make` for sync code."""
     token = current.set(run)
     try:
         return call_sync(call, (), _NONE)
@@ -249,19 +263,38 @@ def make_sync(run: Run, call: Asking | Using) -> Any:
         current.reset(token)
 
 
-def call_model(run: Run, call: ModelCall, ask: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-    """Ask a model, recorded: its answer, from the journal where it is known already."""
-    return asked(run, Asking(call, ask))
+def ask_sync(run: Run, call: Asking, ended: Ended) -> Any:
+    """`ask` for sync code."""
+    try:
+        answer = make_sync(run, call)
+    except Exception as error:
+        ended(None, error)
+        raise
+    ended(call.answer, None)
+    return answer
 
 
-def call_model_sync(run: Run, call: ModelCall, ask: Callable[[], Any]) -> Any:
+def call_model(
+    run: Run, call: ModelCall, send: Callable[[], Awaitable[Any]]
+) -> Coroutine[Any, Any, Any]:
+    """Ask a model of nobody's seam."""
+    return ask(run, Asking(call, send), _told_nobody)
+
+
+def call_model_sync(run: Run, call: ModelCall, send: Callable[[], Any]) -> Any:
     """`call_model` for sync code."""
-    return make_sync(run, Asking(call, ask))
+    return make_sync(run, Asking(call, send))
 
 
-def call_tool(run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+def call_tool(
+    run: Run, call: ToolCall, do: Callable[[], Awaitable[Any]]
+) -> Coroutine[Any, Any, Any]:
     """Call a framework's tool, recorded: its result, from the journal where it must not run again."""
     return make(run, Using(call, do))
+
+
+def _told_nobody(answer: Answer | None, error: Exception | None) -> None:
+    """Nobody waits for how it ended."""
 
 
 class Streamed:

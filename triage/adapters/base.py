@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from triage._capture import hint as write_hint
@@ -43,7 +43,17 @@ from ._forms import (
     read_responses,
 )
 from ._hints import hinted_anthropic, hinted_chat, hinted_responses, says, told
-from ._recording import Asking, ModelCall, ToolCall, Using, asked, key_of, make, make_sync
+from ._recording import (
+    Asking,
+    ModelCall,
+    ToolCall,
+    Using,
+    ask_sync,
+    key_of,
+    make,
+    make_sync,
+)
+from ._recording import ask as ask_model
 from ._repair import LOST, Repaired, repair_anthropic, repair_chat, repair_responses
 
 __all__ = [
@@ -205,7 +215,7 @@ class Seam:
 
     # Calls --------------------------------------------------------------------------------------
 
-    async def model(
+    def model(
         self,
         ask: Callable[[str | None], Awaitable[Any]],
         *,
@@ -214,7 +224,7 @@ class Seam:
         said: Any = None,
         model: str = "",
         who: str = "",
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Ask the model, recorded; its answer, or `form.load` of the recorded one.
 
         ask: sends the request with a hint, None for none. form: how the answer is kept. request: all
@@ -223,14 +233,7 @@ class Seam:
         so that agents side by side are kept apart. Raises what `ask` raises.
         """
         call = self._model_call(form, request, said, model, who)
-        asking = Asking(call, lambda: ask(self.hint))
-        try:
-            answer = await asked(self.run, asking)
-        except Exception as error:
-            self.last_error = error
-            raise
-        self._ended(asking.answer)
-        return answer
+        return ask_model(self.run, Asking(call, lambda: ask(self.hint)), self._ended)
 
     def model_sync(
         self,
@@ -244,29 +247,24 @@ class Seam:
     ) -> Any:
         """`model` for sync hooks, in a thread of the attempt."""
         call = self._model_call(form, request, said, model, who)
-        asking = Asking(call, lambda: ask(self.hint))
-        try:
-            answer = make_sync(self.run, asking)
-        except Exception as error:
-            self.last_error = error
-            raise
-        self._ended(asking.answer)
-        return answer
+        return ask_sync(self.run, Asking(call, lambda: ask(self.hint)), self._ended)
 
     def _answered(self, call: ModelCall, answer: Any) -> None:
         """A stream has ended with this answer."""
-        self._ended(call.form.read(plain(call.form.dump(answer))))
+        self._ended(call.form.read(plain(call.form.dump(answer))), None)
 
-    def _ended(self, answer: Answer | None) -> None:
-        """This is the last answer for now."""
-        ending = None if answer is None or answer.calls else ending_of(answer.ended)
-        self.last_error, self.ending = None, None if ending is None else ending.message
+    def _ended(self, answer: Answer | None, error: Exception | None) -> None:
+        """A model call has ended: the last one for now."""
+        self.last_error = error
+        if error is None:
+            ending = None if answer is None or answer.calls else ending_of(answer.ended)
+            self.ending = None if ending is None else ending.message
 
     def _model_call(self, form: Form, request: Any, said: Any, model: str, who: str) -> ModelCall:
         name = f"{self.adapter.name} {who}" if who else self.adapter.name
         return ModelCall(name, model, said, key_of(request), form)
 
-    async def tool(
+    def tool(
         self,
         name: str,
         arguments: Any,
@@ -276,7 +274,7 @@ class Seam:
         effect: Effect | str | None = None,
         form: Form | None = None,
         function: object = None,
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """Call a tool, recorded; its result, or `form.load` of the recorded one.
 
         do: runs the tool. arguments: as the model gave them. id: the model's id of the call. effect:
@@ -291,9 +289,8 @@ class Seam:
         """
         if is_tool(function):
             self.run.check_open()
-            return await do()
-        call = self._tool_call(name, arguments, id, effect, form)
-        return await make(self.run, Using(call, do))
+            return do()
+        return make(self.run, Using(self._tool_call(name, arguments, id, effect, form), do))
 
     def tool_sync(
         self,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 _ASKED = getattr(signal, "SIGUSR1", None)
 _MARGIN_S = 10.0
+_WORKER = "AnyIO worker"
+"""How the threads are called that hooks run in; the interpreter would wait for them at its end."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +73,7 @@ class _Process:
         self._file = None if options.health is None else Path(options.health).absolute()
         if self._file is not None and not self._file.parent.is_dir():
             raise UsageError(f"--health: there is no folder {self._file.parent}")
-        self._every = max(1.0, min(10.0, options.interval))
+        self._every = max(0.2, min(10.0, options.interval))
         self._quiet = options.quiet
 
     async def live(self) -> None:
@@ -132,10 +134,9 @@ class _Process:
 
 
 def _leave_behind(code: int) -> None:
-    """End although functions that did not heed the end still run in threads; they were told of as such."""
-    here = (threading.current_thread(), threading.main_thread())
+    """End although hooks and sinks that did not heed the end still run in threads."""
     deadline = time.monotonic() + 1.0
-    left = [one for one in threading.enumerate() if one not in here and not one.daemon]
+    left = [one for one in threading.enumerate() if one.name.startswith(_WORKER)]
     for one in left:
         one.join(max(0.0, deadline - time.monotonic()))
     alive = sum(one.is_alive() for one in left)

@@ -46,7 +46,7 @@ class Lanes:
         connect = _connects(store, clock)
         memory = isinstance(store, MemoryStore)
         self._kept = memory
-        patience = TIMEOUT if memory else _patience(store)
+        patience = store.timeout if isinstance(store, ThreadedStore) else TIMEOUT
         self._writer = _lane("incidents-writer", partial(connect, writes=True), patience)
         # What is in memory has one connection, and what it reads waits behind what it writes.
         self._reader = (
@@ -93,11 +93,6 @@ class Lanes:
 
 def _lane(name: str, connect: Callable[[], Db], patience: float) -> Lane[Db]:
     return Lane(name, connect, _work, timeout=patience, limit=QUEUE)
-
-
-def _patience(store: Any) -> float:
-    """Seconds after which the store gives up a database that does not answer."""
-    return float(store._writer._timeout)  # noqa: SLF001 - the store was told, and we do as it does
 
 
 _of_memory: weakref.WeakKeyDictionary[MemoryStore, Lanes] = weakref.WeakKeyDictionary()
@@ -185,26 +180,16 @@ def _connects(store: Store, clock: Callable[[], float]) -> Callable[..., Db]:
     )
 
 
-def _driver(store: ThreadedStore, *, writes: bool) -> Any:
-    """One more connection, with all checks and migrations of the store itself."""
-    lane = store._writer if writes else store._reader  # noqa: SLF001 - the store knows how to connect
-    return lane._connect()  # noqa: SLF001 - as above
-
-
 def _sqlite(store: ThreadedStore, clock: Callable[[], float], *, writes: bool) -> Db:
-    from triage.stores._sqlite import _translated
-
-    path = str(getattr(store, "path", ""))
-    connection = _driver(store, writes=writes)._db  # noqa: SLF001 - the connection is the driver's
-    db = Db(SQLITE, connection, partial(_translated, path), clock)
+    driver = store.connect(writes=writes)
+    db = Db(SQLITE, driver.raw, driver.translated, clock)
     db.run("PRAGMA foreign_keys = ON")
     return _migrated(db)
 
 
 def _postgres(store: ThreadedStore, clock: Callable[[], float], *, writes: bool) -> Db:
-    driver = _driver(store, writes=writes)
-    translated = driver._connection  # noqa: SLF001 - the driver knows its errors
-    return _migrated(Db(POSTGRES, driver._db, translated, clock))  # noqa: SLF001 - as above
+    driver = store.connect(writes=writes)
+    return _migrated(Db(POSTGRES, driver.raw, driver.translated, clock))
 
 
 def _migrated(db: Db) -> Db:

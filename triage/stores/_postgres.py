@@ -104,8 +104,15 @@ class PostgresDriver:
         if self._db is not None:
             self._db.close()
 
+    @property
+    def raw(self) -> psycopg.Connection[Any]:
+        """The connection itself."""
+        assert self._db is not None
+        return self._db
+
     @contextmanager
-    def _connection(self) -> Generator[psycopg.Connection[Any]]:
+    def translated(self) -> Generator[psycopg.Connection[Any]]:
+        """The connection; what it raises is raised as a StoreError, or as `Lost`."""
         assert self._db is not None
         try:
             yield self._db
@@ -121,7 +128,7 @@ class PostgresDriver:
         # Once, nearly always. What could not be written is looked into and, if it can be now, tried
         # again; somebody else may be faster again and again, yet each time the journal gets longer.
         while left:
-            with self._connection() as db:
+            with self.translated() as db:
                 try:
                     written = _append(db, left)
                 except (psycopg.DataError, psycopg.IntegrityError) as error:
@@ -153,14 +160,14 @@ class PostgresDriver:
 
     def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
         """As in `Driver`."""
-        with self._connection() as db, db.transaction():
+        with self.translated() as db, db.transaction():
             return own_each(batch, partial(_own, db))
 
     # Reading --------------------------------------------------------------------------------------
 
     def read(self, run_id: str, after: int) -> list[Event]:
         """As in `Driver`."""
-        with self._connection() as db, db.transaction():
+        with self.translated() as db, db.transaction():
             length, rows = _rows(db, run_id, after + 1)
             if length != (rows[-1].end if rows else 0):
                 raise StoreCorrupt(f"run {run_id} lacks events before position {length}")
@@ -174,20 +181,20 @@ class PostgresDriver:
     def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
         """As in `Driver`."""
         values = {name: where.get(name) for name in ("run_id", "status", "agent", "parent")}
-        with self._connection() as db:
+        with self.translated() as db:
             found = db.execute(q.RUNS, {**values, "limit": limit}, prepare=False)
             return [info_of(row) for row in found.fetchall()]
 
     def find(self, token: str) -> str | None:
         """As in `Driver`."""
         statement = "SELECT run_id FROM runs WHERE token = %s AND status = 'suspended'"
-        with self._connection() as db:
+        with self.translated() as db:
             found = db.execute(statement, (token,)).fetchone()
         return None if found is None else str(found[0])
 
     def now(self) -> float:
         """As in `Driver`."""
-        with self._connection() as db:
+        with self.translated() as db:
             found = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
             (now,) = found.fetchone() or (0.0,)
         return float(now)
@@ -197,7 +204,7 @@ class PostgresDriver:
         age = float("-inf") if older_than is None else older_than
         count = 0
         while True:
-            with self._connection() as db, db.transaction():
+            with self.translated() as db, db.transaction():
                 db.execute("SELECT pg_advisory_xact_lock(%s)", (q.LOCK,))
                 found = db.execute(q.ENDED, (age, keep or 0, PRUNED)).fetchall()
                 for statement in q.REMOVE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -95,6 +95,15 @@ class SQLiteDriver:
         self._packed: dict[str, bytes] = {}
         with _translated(path):
             self._db = connect(path, synchronous, timeout, writes=writes)
+
+    @property
+    def raw(self) -> sqlite3.Connection:
+        """The connection itself."""
+        return self._db
+
+    def translated(self) -> AbstractContextManager[None]:
+        """What SQLite raises inside is raised as a StoreError."""
+        return _translated(self._path)
 
     def close(self) -> None:
         """As in `Driver`."""

@@ -36,6 +36,8 @@ class ThreadedStore:
     ) -> None:
         name = type(self).__name__
         check_number(f"{name}.timeout", timeout, "seconds", above=True)
+        self.timeout = timeout
+        self._connects = {True: writer, False: reader}
         # The threads know their lanes only, so that a store nobody holds any more can go.
         self._writer = Lane(f"{name}-writer", writer, Worker(), timeout=timeout, limit=QUEUE)
         self._reader = Lane(f"{name}-reader", reader, Worker(), timeout=timeout, limit=QUEUE)
@@ -45,6 +47,14 @@ class ThreadedStore:
     async def open(self) -> None:
         """Connect now, and raise what the first use would raise: StoreError."""
         await self._written(_nothing)
+
+    def connect(self, *, writes: bool) -> Any:
+        """One more connection, opened and checked as the store's own, for tables beside the runs.
+
+        Blocks. Used by one thread at a time, and closed by who has asked for it; `raw` is the driver's
+        own connection, `translated()` turns its errors into ours. Raises StoreError or `Lost`.
+        """
+        return self._connects[writes]()
 
     async def append(
         self,
