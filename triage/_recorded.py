@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Begun", "Question", "Reused", "Undo", "begin", "fail", "finish", "pause"]
 
-REPLAYED = True
-KEYED = True
+REPLAYED = KEYED = True
 MAX_ERROR = 300
 """Characters of the error of a try that its step shows."""
 
