@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Process:
 
 
 @contextlib.contextmanager
-def supervised(*arguments: str) -> Iterator[Process]:
+def supervised(*arguments: str) -> Generator[Process]:
     process = Process("--interval", "0.05", *arguments)
     try:
         yield process
