@@ -20,7 +20,17 @@ from triage.steps import Step
 
 from ._forms import Answer, Form
 from ._hints import told
-from ._recording import MODEL, ModelCall, Streamed, call_model, call_model_sync, key_of
+from ._recording import (
+    MODEL,
+    ModelCall,
+    Streamed,
+    StreamLeft,
+    call_model,
+    call_model_sync,
+    key_of,
+)
+
+__all__ = ["Endpoint", "Provider", "StreamLeft", "recorded"]
 
 _RAW = "x-stainless-raw-response"
 
@@ -242,10 +252,6 @@ def _streamed_sync(call: _Call, send: Callable[[Any], Any]) -> Any:
     return _Pieces(call, stream, recording)
 
 
-class StreamLeft(Exception):
-    """A stream was left before its end, so its answer is not known."""
-
-
 class _Closed:
     """The HTTP response of a stream that is given again: there is none to be closed."""
 
@@ -280,8 +286,7 @@ class _Stream:
         self._kept.append(_json(piece))
 
     def _left(self) -> None:
-        text = "the stream was left before its end"
-        self._recording.failed(StreamLeft(text))
+        self._recording.failed(StreamLeft())
 
 
 class _AsyncPieces(_Stream):

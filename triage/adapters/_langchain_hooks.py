@@ -18,12 +18,8 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool
 
-from triage._plain import plain
-from triage.traces._talk import ending_of
-
-from ._langchain_messages import ANSWER, dump_answer, hinted, load_answer
+from ._langchain_messages import hinted
 from ._langchain_scope import Asking, Scope, active, within
-from ._recording import ModelCall, Streamed, key_of
 from .base import Seam
 
 
@@ -95,6 +91,7 @@ def _astream(original: Any) -> Any:
                 async for piece in original(self, stream.given(), config, stop=stop, **options):
                     keep(piece)
                     yield piece
+        await stream.durable()
 
     return astream
 
@@ -187,10 +184,6 @@ def _install() -> None:
 # Streams --------------------------------------------------------------------------------------------
 
 
-class StreamLeft(Exception):
-    """A stream was left before its end, so its answer is not known."""
-
-
 def _stream_of(
     model: Any, given: Any, options: dict[str, Any], *, is_async: bool
 ) -> _Stream | None:
@@ -207,11 +200,9 @@ class _Stream:
     """A model call whose answer comes in pieces."""
 
     def __init__(self, seam: Seam, asking: Asking) -> None:
-        name = f"{seam.adapter.name} {asking.who}" if asking.who else seam.adapter.name
-        call = ModelCall(name, asking.model, asking.said, key_of(asking.request), ANSWER)
         self._seam = seam
         self._asking = asking
-        self._recording = Streamed(seam.run, call)
+        self._stream = seam.stream(**asking.words())
 
     def given(self) -> Sequence[BaseMessage]:
         """What is sent."""
@@ -219,40 +210,26 @@ class _Stream:
 
     def known(self) -> Iterator[AIMessageChunk]:
         """The answer in one piece, where it is known."""
-        if self._recording.known is not None:
-            self._ended(self._recording.known)
-            message = load_answer(self._recording.known).generations[0].message
-            yield _as_piece(message)
+        if self._stream.known is not None:
+            yield _as_piece(self._stream.known.generations[0].message)
 
     @contextmanager
     def passing(self) -> Generator[Callable[[Any], None] | None]:
         """Around the pieces as they come; what keeps each of them, None where the answer is known."""
-        if self._recording.known is not None:
+        if self._stream.known is not None:
             yield None
             return
         pieces: list[AIMessageChunk] = []
-        try:
+        with self._stream.passing():
             yield pieces.append
-        except GeneratorExit:
-            self._recording.failed(StreamLeft("the stream was left before its end"))
-            raise
-        except BaseException as error:
-            self._recording.failed(error)
-            if isinstance(error, Exception):
-                self._seam.last_error = error
-            raise
         whole = pieces[0] if pieces else AIMessageChunk(content="")
         for piece in pieces[1:]:
             whole = whole + piece
-        answer = plain(dump_answer(ChatResult(generations=[ChatGeneration(message=whole)])))
-        self._recording.done(answer)
-        self._ended(answer)
+        self._stream.done(ChatResult(generations=[ChatGeneration(message=whole)]))
 
-    def _ended(self, answer: Any) -> None:
-        """The seam is told how the last answer ended."""
-        said = ANSWER.read(answer)
-        ending = None if said.calls else ending_of(said.ended)
-        self._seam.last_error, self._seam.ending = None, None if ending is None else ending.message
+    async def durable(self) -> None:
+        """Wait until the answer is stored, where a store keeps the run."""
+        await self._stream.durable()
 
 
 def _as_piece(message: BaseMessage) -> AIMessageChunk:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -339,3 +340,58 @@ class Streamed:
 
 def _begun_here() -> None:
     """Never called: the call is begun and ended by hand."""
+
+
+class StreamLeft(Exception):
+    """A stream was left before its end, so its answer is not known."""
+
+    def __init__(self, text: str = "the stream was left before its end") -> None:
+        super().__init__(text)
+
+
+class Stream:
+    """A model call whose answer comes in pieces, in a seam: see `Seam.stream`.
+
+    known: the answer for the framework where it is known already. None: it is to be asked for.
+    """
+
+    def __init__(self, run: Run, call: ModelCall, ended: Ended) -> None:
+        self._streamed = Streamed(run, call)
+        self._form = call.form
+        self._ended = ended
+        self._open = self._streamed.known is None
+        self.known: Any = None
+        if not self._open:
+            self.known = call.form.load(self._streamed.known)
+            ended(self._streamed.answer, None)
+
+    def done(self, answer: Any) -> None:
+        """All of it has come: the answer as the framework has it."""
+        if self._open:
+            self._open = False
+            self._streamed.done(self._form.dump(answer))
+            self._ended(self._streamed.answer, None)
+
+    def failed(self, error: BaseException) -> None:
+        """It broke off with this error. After `done` this says nothing any more."""
+        if self._open:
+            self._open = False
+            self._streamed.failed(error)
+            if isinstance(error, Exception) and not isinstance(error, StreamLeft):
+                self._ended(None, error)
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """Around the pieces as they come: an error breaks the call off, and so does leaving early."""
+        try:
+            yield
+        except GeneratorExit:
+            self.failed(StreamLeft())
+            raise
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+    async def durable(self) -> None:
+        """Wait until the answer is stored, where a store keeps the run."""
+        await self._streamed.durable()

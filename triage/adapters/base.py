@@ -46,6 +46,8 @@ from ._hints import hinted_anthropic, hinted_chat, hinted_responses, says, told
 from ._recording import (
     Asking,
     ModelCall,
+    Stream,
+    StreamLeft,
     ToolCall,
     Using,
     ask_sync,
@@ -67,6 +69,8 @@ __all__ = [
     "Repaired",
     "Seam",
     "SoftFailure",
+    "Stream",
+    "StreamLeft",
     "Turn",
     "hinted_anthropic",
     "hinted_chat",
@@ -248,6 +252,20 @@ class Seam:
         """`model` for sync hooks, in a thread of the attempt."""
         call = self._model_call(form, request, said, model, who)
         return ask_sync(self.run, Asking(call, lambda: ask(self.hint)), self._ended)
+
+    def stream(
+        self, *, form: Form, request: Any, said: Any = None, model: str = "", who: str = ""
+    ) -> Stream:
+        """`model` for an answer that comes in pieces: begin the call, or find its answer known.
+
+        stream = seam.stream(form=FORM, request=request)
+        if stream.known is not None: ...  # give it, in as many pieces as you like
+        with stream.passing():
+            ...  # send it with seam.hint, and give the pieces on as they come
+            stream.done(whole)
+        await stream.durable()
+        """
+        return Stream(self.run, self._model_call(form, request, said, model, who), self._ended)
 
     def _answered(self, call: ModelCall, answer: Any) -> None:
         """A stream has ended with this answer."""
