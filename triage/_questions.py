@@ -124,6 +124,26 @@ def ask(run: Recorder, question: Question) -> NoReturn:
     raise AttemptInterrupted(diagnosis)
 
 
+WAITS = "waits_for_answer"
+"""The cause of an attempt's end that is no failure: a framework's agent waits for a person."""
+
+
+def wait_for_answer(run: Recorder, question: Question, rule: str) -> NoReturn:
+    """Stop the attempt: its agent itself asks a person. rule: what says so, as evidence."""
+    run.session.question = question
+    diagnosis = Diagnosis(
+        FailureType.UNKNOWN,
+        cause=WAITS,
+        severity=Severity.CRITICAL,
+        evidence=(Evidence(rule, question.text),),
+        technical_details=question.text,
+        user_message="The work waits for an answer.",
+        classifier="calls",
+    )
+    run.stop(diagnosis)
+    raise AttemptInterrupted(diagnosis)
+
+
 def question_at(events: Sequence[Event]) -> Question | None:
     """What the run has come to ask about a call in its last attempt; None if nothing."""
     for event in reversed(events):

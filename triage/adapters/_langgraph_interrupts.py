@@ -6,21 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from triage._plain import plain
-from triage._questions import Question, shown
+from triage._questions import Question, shown, wait_for_answer
 from triage._run import Run
 from triage._serde import digest
-from triage.diagnosis import Diagnosis, Evidence
-from triage.errors import AttemptInterrupted
 from triage.events import ApprovalAsked, StepRecorded
 from triage.steps import Step
-from triage.taxonomy import Effect, FailureType, Severity
+from triage.taxonomy import Effect
 
 NAME = "interrupt"
 """What such a question is about, as the journal names it; in the metadata of a step: the key of the
 question whose answer was given to the graph."""
-
-WAITS = "waits_for_answer"
-"""The cause of an attempt's end that is no failure."""
 
 
 def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
@@ -30,18 +25,8 @@ def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
     key = f"{NAME}:{digest(run.run_id, str(number))}:1"
     words = "; ".join(shown(value) for value in values.values())
     text = f"the graph waits for an answer: {words}"
-    run.session.question = Question(key, NAME, Effect.READ.value, values, text, doubt=False)
-    diagnosis = Diagnosis(
-        FailureType.UNKNOWN,
-        cause=WAITS,
-        severity=Severity.CRITICAL,
-        evidence=(Evidence("graph:interrupt", text),),
-        technical_details=text,
-        user_message="The work waits for an answer.",
-        classifier="calls",
-    )
-    run.stop(diagnosis)
-    raise AttemptInterrupted(diagnosis)
+    question = Question(key, NAME, Effect.READ.value, values, text, doubt=False)
+    wait_for_answer(run, question, "graph:interrupt")
 
 
 def answer_for(run: Run, waiting: Sequence[Any]) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import (
@@ -14,16 +14,12 @@ from pydantic_ai.tools import (
 )
 
 from triage._plain import plain
-from triage._questions import Question, shown
+from triage._questions import Question, shown, wait_for_answer
 from triage._run import Run
 from triage._serde import digest
-from triage.diagnosis import Diagnosis, Evidence
-from triage.errors import AttemptInterrupted, UsageError
-from triage.taxonomy import Effect, FailureType, Severity
+from triage.errors import UsageError
+from triage.taxonomy import Effect
 from triage.traces._values import arguments
-
-WAITS = "waits_for_answer"
-"""The cause of an attempt's end that is no failure."""
 
 
 def answers_to(run: Run, requests: DeferredToolRequests) -> DeferredToolResults:
@@ -42,34 +38,24 @@ def answers_to(run: Run, requests: DeferredToolRequests) -> DeferredToolResults:
     if call is not None and call.outcome == "done":
         said = (run.session.live or {}).get(key, call.result)
         return _told(requests, said if len(calls) > 1 else {calls[0].tool_call_id: said})
-    if key in state.approved:
-        if requests.calls:
-            text = f"{names} is done elsewhere: answer with happened(result), not with approve()"
-            raise UsageError(text)
-        return requests.build_results(approve_all=True)
-    raise _asked(run, key, name, calls)
+    if key not in state.approved:
+        _ask(run, key, name, calls)
+    if requests.calls:
+        text = f"{names} is done elsewhere: answer with happened(result), not with approve()"
+        raise UsageError(text)
+    return requests.build_results(approve_all=True)
 
 
-def _asked(run: Run, key: str, name: str, calls: Sequence[ToolCallPart]) -> AttemptInterrupted:
-    """Ask, and stop the attempt: what ends it."""
+def _ask(run: Run, key: str, name: str, calls: Sequence[ToolCallPart]) -> NoReturn:
+    """Ask, and stop the attempt."""
     asked = {call.tool_call_id: [call.tool_name, plain(arguments(call.args))] for call in calls}
     given: Any = plain(arguments(calls[0].args)) if len(calls) == 1 else asked
     words = "; ".join(
         f"{call.tool_name} with {shown(asked[call.tool_call_id][1])}" for call in calls
     )
     text = f"the agent waits for an answer about {words}"
-    run.session.question = Question(key, name, Effect.READ.value, given, text, doubt=False)
-    diagnosis = Diagnosis(
-        FailureType.UNKNOWN,
-        cause=WAITS,
-        severity=Severity.CRITICAL,
-        evidence=(Evidence("agent:deferred", text),),
-        technical_details=text,
-        user_message="The work waits for an answer.",
-        classifier="calls",
-    )
-    run.stop(diagnosis)
-    return AttemptInterrupted(diagnosis)
+    question = Question(key, name, Effect.READ.value, given, text, doubt=False)
+    wait_for_answer(run, question, "agent:deferred")
 
 
 def _told(requests: DeferredToolRequests, said: Any) -> DeferredToolResults:
