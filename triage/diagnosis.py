@@ -35,7 +35,7 @@ _BY_DEFAULT: Any = None
 """Filled in by `Diagnosis` itself, so that readers never meet None."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Diagnosis:
     """Why an attempt failed.
 
@@ -69,23 +69,46 @@ class Diagnosis:
     usage: Usage | None = None
     recovery: Recovery | None = None
 
-    def __post_init__(self) -> None:
-        # What is right already is left alone: most diagnoses are made by our own rules.
+    def __init__(  # noqa: PLR0913, PLR0917 - the fields of a record; the class says them
+        self,
+        failure_type: FailureType,
+        cause: Cause | str | None = None,
+        severity: Severity = _BY_DEFAULT,
+        level: Level = _BY_DEFAULT,
+        confidence: float = 1.0,
+        evidence: tuple[Evidence, ...] = (),
+        critical_step: int | None = None,
+        user_message: str = "",
+        technical_details: str = "",
+        hint: str | None = None,
+        suggestions: tuple[str, ...] = (),
+        retry_after_s: float | None = None,
+        candidates: tuple[FailureType, ...] = (),
+        classifier: str = "",
+        usage: Usage | None = None,
+        recovery: Recovery | None = None,
+    ) -> None:
+        # What a frozen dataclass does by itself costs five times as much, and one is made with each
+        # failure.
         fields = self.__dict__
-        kind = self.failure_type
-        if kind.__class__ is not FailureType:
-            kind = fields["failure_type"] = _member(FailureType, "failure_type", kind)
-        severity = cast("Severity | None", self.severity)
-        if severity.__class__ is not Severity:
-            given = severity_of(kind, self.cause) if severity is None else severity
-            severity = fields["severity"] = _member(Severity, "severity", given)
-        if self.level.__class__ is not Level:
-            level = cast("Level | None", self.level) or DEFAULT_LEVEL[self.severity]
-            fields["level"] = _member(Level, "level", level)
-        if self.recovery is not None and self.recovery.__class__ is not Recovery:
-            fields["recovery"] = _member(Recovery, "recovery", self.recovery)
-        _check_numbers(self)
-        _check_texts(self, fields)
+        fields["failure_type"] = failure_type
+        fields["cause"] = cause
+        fields["severity"] = severity
+        fields["level"] = level
+        fields["confidence"] = confidence
+        fields["evidence"] = evidence
+        fields["critical_step"] = critical_step
+        fields["user_message"] = user_message
+        fields["technical_details"] = technical_details
+        fields["hint"] = hint
+        fields["suggestions"] = suggestions
+        fields["retry_after_s"] = retry_after_s
+        fields["candidates"] = candidates
+        fields["classifier"] = classifier
+        fields["usage"] = usage
+        fields["recovery"] = recovery
+        if not _is_right(fields):
+            _settle(self, fields)
 
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
@@ -148,6 +171,62 @@ def _check_numbers(diagnosis: Diagnosis) -> None:
         raise refuse("Diagnosis.usage", diagnosis.usage, "a Usage or None")
 
 
+def _is_right(fields: dict[str, Any]) -> bool:
+    """Whether every field has just the type it should have; False where it takes a closer look."""
+    cause, hint, confidence = fields["cause"], fields["hint"], fields["confidence"]
+    return (
+        fields["failure_type"].__class__ is FailureType
+        and fields["severity"].__class__ is Severity
+        and fields["level"].__class__ is Level
+        and (cause is None or cause.__class__ is Cause)
+        and (hint is None or hint.__class__ is str)
+        and fields["recovery"] is None
+        and fields["retry_after_s"] is None
+        and fields["critical_step"] is None
+        and fields["usage"] is None
+        and confidence.__class__ is float
+        and 0.0 <= confidence <= 1.0
+        and fields["user_message"].__class__ is str
+        and fields["technical_details"].__class__ is str
+        and fields["classifier"].__class__ is str
+        and _holds(fields["suggestions"], str)
+        and _holds(fields["candidates"], FailureType)
+        and _holds(fields["evidence"], Evidence)
+    )
+
+
+def _holds(values: Any, kind: type) -> bool:
+    """Whether this is a tuple of values of this type, and evidence has texts."""
+    if values.__class__ is not tuple:
+        return False
+    for value in values:
+        if value.__class__ is not kind or (kind is Evidence and not _has_texts(value)):
+            return False
+    return True
+
+
+def _has_texts(one: Any) -> bool:
+    return one[0].__class__ is str and one[1].__class__ is str and one[2] is None
+
+
+def _settle(diagnosis: Diagnosis, fields: dict[str, Any]) -> None:
+    """Words as members, None as what it stands for, and a refusal of what is neither."""
+    kind = diagnosis.failure_type
+    if kind.__class__ is not FailureType:
+        kind = fields["failure_type"] = _member(FailureType, "failure_type", kind)
+    severity = cast("Severity | None", diagnosis.severity)
+    if severity.__class__ is not Severity:
+        given = severity_of(kind, diagnosis.cause) if severity is None else severity
+        severity = fields["severity"] = _member(Severity, "severity", given)
+    if diagnosis.level.__class__ is not Level:
+        level = cast("Level | None", diagnosis.level) or DEFAULT_LEVEL[diagnosis.severity]
+        fields["level"] = _member(Level, "level", level)
+    if diagnosis.recovery is not None and diagnosis.recovery.__class__ is not Recovery:
+        fields["recovery"] = _member(Recovery, "recovery", diagnosis.recovery)
+    _check_numbers(diagnosis)
+    _check_texts(diagnosis, fields)
+
+
 def _check_evidence(evidence: Evidence) -> None:
     for name, value in (("rule", evidence.rule), ("text", evidence.text)):
         if not isinstance(value, str):
@@ -183,6 +262,16 @@ def _check_texts(diagnosis: Diagnosis, fields: dict[str, Any]) -> None:
         fields[name] = tuple(values)
     for evidence in diagnosis.evidence:
         _check_evidence(evidence)
+
+
+def of_right(fields: dict[str, Any]) -> Diagnosis:
+    """A diagnosis of fields that are known to be right: all of them, in their order. It keeps the dict."""
+    made = _new(Diagnosis)
+    _set(made, "__dict__", fields)
+    return made
+
+
+_new, _set = object.__new__, object.__setattr__
 
 
 def known_cause(text: str) -> Cause | str:

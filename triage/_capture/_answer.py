@@ -25,6 +25,17 @@ _MAX_BODY = 16_000
 _HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status", "body")
 
 
+DRIVERS = frozenset({"DatabaseError", "MySQLError"})
+"""Classes of which the arguments are read, too."""
+ASKED = frozenset({
+    *_STATUS_NAMES, *_RESPONSE_NAMES, *_BODY_NAMES, *_HTTP_SIGNS, "response_headers", "http_headers",
+    "errors", "absolute_path", "validator", "error", "sqlstate", "pgcode", "sqlite_errorname",
+    "error_code", "smtp_code", "reply_code", "errno", "reason", "type", "retry_after",
+    "trailing_metadata",
+})  # fmt: skip
+"""All attributes of an exception that are read for an answer, a code or a delay."""
+
+
 class Answer(NamedTuple):
     """status: of HTTP, None where there was none. code: the provider's own. headers: as found."""
 
@@ -203,7 +214,7 @@ def _sql_code(exc: BaseException, _: Any) -> str | None:
 
 def _driver_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
     """What drivers of databases put first among the arguments: an SQLSTATE, or MySQL's number."""
-    if "DatabaseError" not in names and "MySQLError" not in names:
+    if DRIVERS.isdisjoint(names):
         return None
     first = next(iter(some(attr(exc, "args"), 1)), None)
     number = whole(first)

@@ -43,13 +43,16 @@ def _pattern() -> re.Pattern[str]:
     )
 
 
+_DIGIT = re.compile(r"\d").search
+
+
 def from_text(text: str) -> float | None:
     """Seconds named by words like "try again in 1.4s" or "retry after 2 minutes", None otherwise.
 
     Only a number that follows such words counts, never a number alone.
     """
     low = text.lower()
-    if "try" not in low and "wait" not in low:
+    if ("try" not in low and "wait" not in low) or _DIGIT(text) is None:
         return None
     found = _pattern().search(text)
     if found is None:

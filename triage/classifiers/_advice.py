@@ -38,10 +38,17 @@ class Case(NamedTuple):
     found: str
 
 
-def hint(case: Case) -> str | None:
-    """What to do otherwise, in full sentences; None where the same again is right, after a while."""
-    if case.failure_type is FailureType.EXTERNAL_FAULT and case.severity is Severity.RETRIABLE:
-        return None
+def passes(failure_type: FailureType, severity: Severity) -> bool:
+    """Whether the same again is right, after a while: then there is nothing to do otherwise."""
+    return failure_type is _EXTERNAL and severity is _RETRIABLE
+
+
+# A member of an enumeration costs a call wherever it is asked for by name.
+_EXTERNAL, _RETRIABLE = FailureType.EXTERNAL_FAULT, Severity.RETRIABLE
+
+
+def hint(case: Case) -> str:
+    """What to do otherwise, in full sentences, about what does not pass by itself."""
     told = of_finding(case.failure_type, case.cause, case.found)
     if told is not None:
         return told

@@ -17,6 +17,8 @@ def cut(text: str) -> str:
 def codes_of(info: ErrorInfo) -> tuple[str, ...]:
     """The codes of an error and of its answer's body, most exact first."""
     found = [info.code] if info.code else []
+    if info.body is None:
+        return tuple(found)
     found += [
         code
         for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2)
@@ -27,6 +29,8 @@ def codes_of(info: ErrorInfo) -> tuple[str, ...]:
 
 def answer_text(info: ErrorInfo) -> str:
     """The message and what the body says in words."""
+    if info.body is None:
+        return info.message[:MAX_TEXT]
     said = _body_words(
         info.body,
         ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"),

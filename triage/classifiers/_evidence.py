@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from triage.failures import ErrorInfo
+from triage.redact import redact
 from triage.taxonomy import FailureType
 
 from ._fields import fields_of, not_json
 from ._judge import Judge, Verdict, severity_of_rule
 from ._rule import Rule
 from ._search import status_in
-from ._shown import quote, said_by
+from ._shown import MAX_CLEAN, quote, said_by, shown
 
+_SCHEMA = FailureType.SCHEMA_MISMATCH
 AGREED = 0.95
 """Confidence where a status and the words, code or class beside it say the same."""
 _SHOWN_FIELDS = 3
 
 
-def text_of(judge: Judge, verdict: Verdict) -> str:
-    """What was seen: short, quoted where others wrote it."""
-    info, rule = verdict.info, verdict.rule
-    seen = [verdict.text]
-    if rule.looks_at == "status":
-        words = judge.words(info, rule.cause)
-        said = words or _message(info)
-        seen += [said] if said else []
-    else:
-        status = _status(verdict)
-        if status is not None:
-            seen.insert(0, f"status {status}")
-        said = _content(info, rule) if verdict.text.startswith("class ") else ""
-        seen += [said] if said else []
-    return f"{info.type_name}: {', '.join(seen)}"
+class Weighed(NamedTuple):
+    """What speaks for a verdict. text: what was seen, quoted where others wrote it. clean: the whole
+    message of the error that decided, without credentials, where it was made for the text; else None.
+    """
+
+    text: str
+    confidence: float
+    clean: str | None = None
 
 
-def confidence_of(judge: Judge, verdict: Verdict) -> float:
-    """The rule's confidence, raised where the status agrees with what the rule saw."""
-    rule = verdict.rule
+def weigh(judge: Judge, verdict: Verdict) -> Weighed:
+    """What was seen, in short, and how sure it makes."""
+    info, rule, seen = verdict.info, verdict.rule, verdict.text
     status = _status(verdict)
+    confidence = _confidence(judge, rule, status)
+    if rule.looks_at == "status":
+        said = judge.words(info, rule.cause) or _message(info)
+        tail = f"{seen}, {said}" if said else seen
+        return Weighed(f"{info.type_name}: {tail}", confidence)
+    if status is not None:
+        seen = f"status {status}, {seen}"
+    if not verdict.text.startswith("class "):
+        return Weighed(f"{info.type_name}: {seen}", confidence)
+    message = info.message
+    if rule.failure_type is _SCHEMA:
+        said = _content(info)
+    elif message and len(message) <= MAX_CLEAN and message.strip() == message != info.type_name:
+        clean = redact(message)
+        return Weighed(f"{info.type_name}: {seen}, {shown(clean)}", confidence, clean)
+    else:
+        said = _message(info)
+    return Weighed(
+        f"{info.type_name}: {seen}, {said}" if said else f"{info.type_name}: {seen}", confidence
+    )
+
+
+def _confidence(judge: Judge, rule: Rule, status: int | None) -> float:
+    """The rule's confidence, raised where the status agrees with what the rule saw."""
     other = None if status is None else judge.status_rule(status)
     if other is None or other.failure_type is not rule.failure_type:
         return rule.confidence
@@ -54,10 +75,8 @@ def _status(verdict: Verdict) -> int | None:
     return status if status is not None and 100 <= status <= 599 else None  # noqa: PLR2004 - the range of HTTP statuses
 
 
-def _content(info: ErrorInfo, rule: Rule) -> str:
+def _content(info: ErrorInfo) -> str:
     """The first fields that failed, for data without the agreed form; else the message."""
-    if rule.failure_type is not FailureType.SCHEMA_MISMATCH:
-        return _message(info)
     parser = not_json(info)
     if parser is not None:
         return said_by(parser)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,11 +13,15 @@ from ._answer_words import answer_text, codes_of
 from ._fields import is_invalid_json
 from ._loose import LOOSE
 from ._rule import Rule, words_of
-from ._search import Words, first, status_in
+from ._search import Words, status_in
 
 _SQLSTATE_LENGTH = 5
 _CLASS_LENGTH = 2
 _MAX_DEPTH = 24
+# A member of an enumeration costs a call wherever it is asked for by name, and so does the class of
+# a tuple where it is called.
+_UNKNOWN, _ARGUMENTS = FailureType.UNKNOWN, Cause.INVALID_ARGUMENTS
+_new = tuple.__new__
 
 
 class Verdict(NamedTuple):
@@ -30,7 +34,7 @@ class Verdict(NamedTuple):
     @property
     def known(self) -> bool:
         """False when all that is known is that nothing is."""
-        return self.rule.failure_type is not FailureType.UNKNOWN
+        return self.rule.failure_type is not _UNKNOWN
 
     @property
     def info(self) -> ErrorInfo:
@@ -77,22 +81,24 @@ class Judge:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._by: dict[str, dict[str, Rule]] = {"status": {}, "code": {}, "name": {}}
-        self._texts: dict[str, list[Words]] = {"answer": [], "text": []}
-        self._saying: dict[Cause | str | None, list[Words]] = {}
-        self._over: dict[FailureType, list[Words]] = {}
+        answers = [rule for rule in rules if rule.looks_at == "answer"]
+        texts = [rule for rule in rules if rule.looks_at == "text"]
         for rule in rules:
-            if rule.looks_at in self._texts:
-                self._texts[rule.looks_at].append(Words(rule))
-            else:
+            if rule.looks_at in self._by:
                 table = self._by[rule.looks_at]
                 for key in rule.keys:
                     table.setdefault(key, rule)
         self._by_words = lru_cache(maxsize=1024)(self._named)
-        for kind in FailureType:
-            self._over[kind] = [one for one in self._texts["text"] if _may_refine(one.rule, kind)]
-        for one in (*self._texts["answer"], *self._texts["text"]):
-            self._saying.setdefault(one.rule.cause, []).append(one)
-        self._full = [one for one in self._texts["text"] if one.rule.name == "text.context"]
+        self._of_classes = lru_cache(maxsize=1024)(self._classed)
+        self._texts = {"answer": Words(answers), "text": Words(texts)}
+        self._over = {
+            kind: Words(rule for rule in texts if _may_refine(rule, kind)) for kind in FailureType
+        }
+        saying: dict[Cause | str | None, list[Rule]] = {}
+        for rule in (*answers, *texts):
+            saying.setdefault(rule.cause, []).append(rule)
+        self._saying = {cause: Words(some) for cause, some in saying.items()}
+        self._full = Words(rule for rule in texts if rule.name == "text.context")
 
     def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
         """What an exception comes to, those it was raised from included; None if nothing speaks."""
@@ -121,7 +127,8 @@ class Judge:
 
     def words(self, info: ErrorInfo, cause: Cause | str | None) -> str | None:
         """The words of an error and its answer that speak for this cause, None without any."""
-        found = self._search(info, self._saying.get(cause, ()), answer_text(info))
+        words = self._saying.get(cause)
+        found = None if words is None else self._search(info, words, answer_text(info))
         return None if found is None else found.text
 
     # --- what the exception itself says ---
@@ -130,10 +137,11 @@ class Judge:
         """The verdict by code, answer, class and status, and the weak one that more may refine."""
         weak: list[Verdict] = []
         codes = codes_of(info)
-        for found in self._codes(info, codes):
-            if not found.rule.weak:
-                return found, None
-            weak.append(found)
+        if codes:
+            for found in self._codes(info, codes):
+                if not found.rule.weak:
+                    return found, None
+                weak.append(found)
         if info.status_code is not None or info.body is not None or codes:
             answered = self._search(info, self._texts["answer"], answer_text(info))
             if answered is not None and (answered.rule.looks_at, info.status_code) != (
@@ -172,15 +180,20 @@ class Judge:
                 yield Verdict(rule, f"code {code}", (info,))
 
     def _name(self, info: ErrorInfo) -> Verdict | None:
+        found = self._of_classes(info.mro or (info.type_name,))
+        return None if found is None else _new(Verdict, (*found, (info,)))
+
+    def _classed(self, mro: tuple[str, ...]) -> tuple[Rule, str] | None:
+        """The rule on the first of these classes that has one, and what was seen."""
         table = self._by["name"]
         # A library's own base class says what its names are: `InvalidPath(VaultError)`.
-        base = next((entry for entry in info.mro[1:2] if not entry.startswith("builtins.")), "")
-        for entry in info.mro or (info.type_name,):
+        base = next((entry for entry in mro[1:2] if not entry.startswith("builtins.")), "")
+        for entry in mro:
             name = entry.rpartition(".")[2]
             stated = name.endswith(_STATES) or base.endswith(_STATES)
             rule = table.get(entry) or self._by_words(words_of(name), stated)
             if rule is not None:
-                return Verdict(rule, f"class {name}", (info,))
+                return rule, f"class {name}"
         return None
 
     def _named(self, words: tuple[str, ...], stated: bool) -> Rule | None:  # noqa: FBT001 - as above
@@ -229,10 +242,8 @@ class Judge:
             return found
         return self._status(info, status) or found
 
-    def _search(
-        self, info: ErrorInfo, rules: Iterable[Words], text: str | None = None
-    ) -> Verdict | None:
-        found = first(rules, info.message if text is None else text)
+    def _search(self, info: ErrorInfo, rules: Words, text: str | None = None) -> Verdict | None:
+        found = rules.first(info.message if text is None else text)
         if found is None:
             return None
         rule, said = found
@@ -254,7 +265,7 @@ class Judge:
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
         """A verdict of a general name, made exact by its words or by what it was raised from."""
         kind = weak.rule.failure_type
-        if weak.rule.cause == Cause.INVALID_ARGUMENTS and is_invalid_json(info):
+        if weak.rule.cause == _ARGUMENTS and is_invalid_json(info):
             return weak._replace(rule=NOT_JSON)
         said = self._search(info, self._over[kind])
         if said is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from triage.taxonomy import Cause, FailureType, Severity
 
 _FOR_USERS: dict[str, str] = {
@@ -54,6 +56,7 @@ def user_message(failure_type: FailureType, cause: str | None) -> str:
     return _FOR_USERS.get(cause or "") or _FOR_USERS_BY_TYPE[failure_type]
 
 
+@lru_cache(maxsize=256)
 def suggestions(
     failure_type: FailureType,
     cause: str | None,
@@ -64,7 +67,10 @@ def suggestions(
     known = _FOR_PEOPLE.get(cause or "", ())
     if failure_type is not FailureType.EXTERNAL_FAULT or severity is not Severity.RETRIABLE:
         return known
-    delay = "a pause"
-    if retry_after_s is not None:
-        delay = f"{retry_after_s:g} {'second' if retry_after_s == 1 else 'seconds'}"
-    return (f"The same call may succeed after {delay}; make fewer calls until then.", *known)
+    if retry_after_s is None:
+        return (_LATER.format("a pause"), *known)
+    delay = f"{retry_after_s:g} {'second' if retry_after_s == 1 else 'seconds'}"
+    return (_LATER.format(delay), *known)
+
+
+_LATER = "The same call may succeed after {}; make fewer calls until then."

@@ -19,6 +19,12 @@ from .detectors._last_call import last_call
 from .detectors._review import WHOLE
 
 _MAX_EVIDENCE = 5
+# A member of an enumeration costs a call wherever it is asked for by name, and so does the class of
+# a tuple where it is called.
+_EXTERNAL = FailureType.EXTERNAL_FAULT
+_NO_STEPS = (_EXTERNAL, FailureType.UNKNOWN)
+"""Types of which no step is the cause."""
+_new = tuple.__new__
 
 
 def unsure(
@@ -49,7 +55,7 @@ def unsure(
 def certain(verdict: Verdict) -> bool:
     """True for what the other side answered or the network said: words alone are not that."""
     rule = verdict.rule
-    return rule.failure_type is FailureType.EXTERNAL_FAULT and rule.looks_at != "text"
+    return rule.failure_type is _EXTERNAL and rule.looks_at != "text"
 
 
 def outranks(found: Finding, steps: tuple[Step, ...]) -> bool:
@@ -116,17 +122,18 @@ def from_verdict(
     judge: Judge, verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
 ) -> Outcome:
     step = tool = None
-    if trajectory.steps and verdict.rule.failure_type not in (
-        FailureType.EXTERNAL_FAULT,
-        FailureType.UNKNOWN,
-    ):
+    if trajectory.steps and verdict.rule.failure_type not in _NO_STEPS:
         last = trajectory.steps[-1]
         # A step that has a result has succeeded: the error came after it.
         if last.error is not None or (last.tool_called is not None and last.tool_output is None):
             step, tool = len(trajectory.steps) - 1, last.tool_called
-    evidence = Evidence(verdict.rule.name, _evidence.text_of(judge, verdict), step)
-    rule = verdict.rule._replace(confidence=_evidence.confidence_of(judge, verdict))
-    return Outcome(rule, (evidence,), step, tool, text="", path=verdict.path, candidates=others)
+    rule, path = verdict.rule, verdict.path
+    weighed = _evidence.weigh(judge, verdict)
+    evidence = _new(Evidence, (rule.name, weighed.text, step))
+    if weighed.confidence != rule.confidence:
+        rule = rule._replace(confidence=weighed.confidence)
+    clean = weighed.clean if len(path) == 1 else None
+    return _new(Outcome, (rule, (evidence,), step, tool, 0, 0, "", path, others, clean))
 
 
 def kinds(

@@ -139,18 +139,15 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-@cache
-def pattern_of(keys: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all keys, compiled when first needed, bounded by words on both sides."""
-    return re.compile(r"(?<!\w)(?:" + "|".join(keys) + r")(?!\w)", re.DOTALL)
-
-
-_SPACES = str.maketrans({"_": " ", "-": " ", "\u2019": "'", "\n": " ", "\t": " ", "\r": " "})
+def bounded(key: str) -> re.Pattern[str]:
+    """The expression of a key, bounded by words on both sides."""
+    return re.compile(rf"(?<!\w)(?:{key})(?!\w)", re.DOTALL)
 
 
 def normal(text: str) -> str:
     """Lower case, with `_`, `-` and line ends as spaces."""
-    return text.lower().translate(_SPACES)
+    low = text.lower().replace("_", " ").replace("-", " ").replace("\n", " ")
+    return low.replace("\u2019", "'").replace("\t", " ").replace("\r", " ")
 
 
 @cache

@@ -12,6 +12,8 @@ MAX_QUOTE = 300
 _MAX_ARGUMENTS = 120
 _MAX_PARSED = 16_000
 _MAX_SAID = 160
+MAX_CLEAN = 600
+"""Characters of a message that are shown to an engineer; not more than is read for evidence."""
 
 
 def quote(value: object, limit: int = MAX_QUOTE) -> str:
@@ -20,13 +22,22 @@ def quote(value: object, limit: int = MAX_QUOTE) -> str:
     It can be read, and not mistaken for an instruction.
     """
     text = value if isinstance(value, str) else _json(value)
-    text = " ".join(redact(text[: 4 * limit]).split()).replace('"', "'")
-    return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
+    return _quoted(redact(text[: 4 * limit]), limit)
 
 
 def said_by(text: str) -> str:
     """What an error said, for evidence."""
     return quote(text, _MAX_SAID)
+
+
+def shown(clean: str) -> str:
+    """As `said_by`, of at most `MAX_CLEAN` characters from which credentials were taken already."""
+    return _quoted(clean, _MAX_SAID)
+
+
+def _quoted(text: str, limit: int) -> str:
+    text = " ".join(text.split()).replace('"', "'")
+    return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 
 def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:

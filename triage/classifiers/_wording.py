@@ -6,26 +6,30 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from triage._capture import said_in
-from triage.diagnosis import Diagnosis, Evidence
+from triage.diagnosis import Diagnosis, Evidence, of_right
 from triage.failures import ErrorInfo
 from triage.redact import redact
 from triage.steps import Step, Trajectory
-from triage.taxonomy import FailureType, Level, Recovery, Severity
+from triage.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Recovery, Severity
 
 from . import _advice, _messages
 from ._judge import severity_of_rule
 from ._override import Case, Overrides
 from ._rule import Rule
-from ._shown import quote
+from ._shown import MAX_CLEAN, quote
 
 CLASSIFIER = "rules"
+_EXTERNAL = FailureType.EXTERNAL_FAULT
 UNKNOWN = Rule(
     "none", FailureType.UNKNOWN, None, "text", (), confidence=0.2, source="no rule fired"
 )
 
 
 class Outcome(NamedTuple):
-    """What was decided, before it is put into words."""
+    """What was decided, before it is put into words.
+
+    clean: the whole message of the error, without credentials, where it is known already.
+    """
 
     rule: Rule
     evidence: tuple[Evidence, ...]
@@ -36,6 +40,7 @@ class Outcome(NamedTuple):
     text: str = ""
     path: tuple[ErrorInfo, ...] = ()
     candidates: tuple[FailureType, ...] = ()
+    clean: str | None = None
 
 
 def diagnosis_of(
@@ -47,54 +52,71 @@ def diagnosis_of(
 ) -> Diagnosis:
     """The outcome as a diagnosis, in which what an exception says of itself comes first."""
     hinted = None if error is None else error.decisive
-    given = said_in(None if hinted is None else hinted.hint)
-    rule = _hinted(outcome.rule, given)
+    given: dict[str, Any] = {} if hinted is None else said_in(hinted.hint)
+    rule = _hinted(outcome.rule, given) if given else outcome.rule
     if overrides:
         rule = _overridden(rule, outcome, trajectory, overrides)
-    severity = Severity(given.get("severity") or severity_of_rule(rule))
-    delay = given.get("retry_after_s", _delay(outcome, error, rule))
-    steps = trajectory.steps
-    step = steps[outcome.step] if outcome.step is not None else None
+    kind, cause = rule.failure_type, rule.cause
+    severity = Severity(given["severity"]) if given.get("severity") else severity_of_rule(rule)
+    delay = given["retry_after_s"] if "retry_after_s" in given else _delay(outcome, error, rule)
     recovery = None if given.get("recovery") is None else Recovery(given["recovery"])
-    info = outcome.path[-1] if outcome.path else error
-    cycle = steps[outcome.step : outcome.step + outcome.length] if outcome.step is not None else ()
-    case = _advice.Case(
-        rule.failure_type,
-        rule.cause,
-        severity,
-        info,
-        step,
-        outcome.tool,
-        tools,
-        delay,
-        outcome.repeats,
-        cycle,
-        outcome.text,
-    )
+    told = given.get("hint")
+    if not told:
+        if recovery is not None and hinted is not None:
+            told = _told(recovery, hinted)
+        elif not _advice.passes(kind, severity):
+            told = _advice.hint(_case(outcome, rule, severity, delay, trajectory, error, tools))
     evidence = outcome.evidence
     if hinted is not None and given:
         who = "the exception" if hinted is error else hinted.type_name
         evidence = _beside_hint(evidence, who, given)
-    return Diagnosis(
-        failure_type=rule.failure_type,
-        cause=rule.cause,
-        severity=severity,
-        level=given.get("level") or _level(rule.level),
-        confidence=rule.confidence,
-        evidence=evidence,
-        critical_step=_index(steps, outcome.step),
-        user_message=given.get("user_message")
-        or _messages.user_message(rule.failure_type, rule.cause),
-        technical_details=_details(error, rule, given.get("technical_details")),
-        hint=given.get("hint") or _told(recovery, hinted, case),
-        suggestions=(
-            *given.get("suggestions", ()),
-            *_messages.suggestions(rule.failure_type, rule.cause, severity, delay),
-        ),
-        retry_after_s=delay,
-        candidates=outcome.candidates if "failure_type" not in given else (),
-        classifier=CLASSIFIER,
-        recovery=recovery,
+    advised = _messages.suggestions(kind, cause, severity, delay)
+    fields: dict[str, Any] = {
+        "failure_type": kind,
+        "cause": cause,
+        "severity": severity,
+        "level": given.get("level") or rule.level or DEFAULT_LEVEL[severity],
+        "confidence": rule.confidence,
+        "evidence": evidence,
+        "critical_step": _index(trajectory.steps, outcome.step),
+        "user_message": given.get("user_message") or _messages.user_message(kind, cause),
+        "technical_details": _details(error, rule, given.get("technical_details"), outcome.clean),
+        "hint": told,
+        "suggestions": (*given["suggestions"], *advised) if "suggestions" in given else advised,
+        "retry_after_s": delay,
+        "candidates": outcome.candidates if "failure_type" not in given else (),
+        "classifier": CLASSIFIER,
+        "usage": None,
+        "recovery": recovery,
+    }
+    # What our own rules say needs no look; what an exception or somebody else's rule says does.
+    if not given and (cause is None or cause.__class__ is Cause):
+        return of_right(fields)
+    return Diagnosis(**fields)
+
+
+def _case(
+    outcome: Outcome,
+    rule: Rule,
+    severity: Severity,
+    delay: float | None,
+    trajectory: Trajectory,
+    error: ErrorInfo | None,
+    tools: Mapping[str, Any],
+) -> _advice.Case:
+    steps, at = trajectory.steps, outcome.step
+    return _advice.Case(
+        rule.failure_type,
+        rule.cause,
+        severity,
+        outcome.path[-1] if outcome.path else error,
+        None if at is None else steps[at],
+        outcome.tool,
+        tools,
+        delay,
+        outcome.repeats,
+        () if at is None else steps[at : at + outcome.length],
+        outcome.text,
     )
 
 
@@ -116,10 +138,8 @@ _IN_WORDS = {
 _MAX_SAID = 1_500
 
 
-def _told(recovery: Recovery | None, hinted: ErrorInfo | None, case: _advice.Case) -> str | None:
+def _told(recovery: Recovery, hinted: ErrorInfo) -> str | None:
     """What the next attempt is told; None where the same again is right, or nothing may be tried."""
-    if recovery is None or hinted is None:
-        return _advice.hint(case)
     words = _IN_WORDS.get(recovery)
     if words is None:
         return None
@@ -168,24 +188,19 @@ def _overridden(rule: Rule, outcome: Outcome, trajectory: Trajectory, overrides:
     return rule._replace(severity=severity or rule.severity, level=level or rule.level)
 
 
-def _level(value: Level | None) -> Level:
-    return value  # type: ignore[return-value] # None is taken as the severity's default
-
-
 def _delay(outcome: Outcome, error: ErrorInfo | None, rule: Rule) -> float | None:
     """The delay named by the error that decided, or by one between it and the outermost."""
-    if error is None or rule.failure_type is not FailureType.EXTERNAL_FAULT:
+    if error is None or rule.failure_type is not _EXTERNAL:
         return None
     path = outcome.path or (error,)
-    found = next(
-        (info.retry_after_s for info in reversed(path) if info.retry_after_s is not None), None
-    )
-    if found is None and path[-1].related:
-        causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
-        found = next(
-            (info.retry_after_s for info in causes if info.retry_after_s is not None), None
-        )
-    return found
+    for info in reversed(path):
+        delay: float | None = info.retry_after_s
+        if delay is not None:
+            return delay
+    if not path[-1].related:
+        return None
+    causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
+    return next((info.retry_after_s for info in causes if info.retry_after_s is not None), None)
 
 
 def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
@@ -195,18 +210,18 @@ def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
     return position if index is None else index
 
 
-def _details(error: ErrorInfo | None, rule: Rule, said: str | None) -> str:
+def _details(error: ErrorInfo | None, rule: Rule, said: str | None, clean: str | None) -> str:
     if error is None:
         return "no exception was raised" if rule.name == UNKNOWN.name else f"rule {rule.name}"
-    parts = [f"{error.type_name}: {redact(error.message[:600])}"]
+    parts = [f"{error.type_name}: {redact(error.message[:MAX_CLEAN]) if clean is None else clean}"]
     if error.status_code is not None:
         parts.append(f"status {error.status_code}")
     if error.code:
         parts.append(f"code {error.code[:100]}")
     if said:
         parts.append(f"details {quote(said, 600)}")
-    chain = [info.type_name for info in error.walk()][1:6]
-    if chain:
+    if error.related:
+        chain = [info.type_name for info in error.walk()][1:6]
         parts.append(f"behind it {', '.join(chain)}")
     if rule.name != UNKNOWN.name:
         parts.append(f"rule {rule.name}")

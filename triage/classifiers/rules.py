@@ -175,7 +175,7 @@ class RulesClassifier:
         """The diagnosis of a certain fault of the other side, which no step can change."""
         if verdict is None or not verdict.known or not _outcomes.certain(verdict):
             return None
-        if self._overrides.by_run or any(info.hint for info in error.walk()):
+        if self._overrides.by_run or error.decisive is not None:
             return None
         nothing = Trajectory()
         outcome = _outcomes.from_verdict(self._judge, verdict, nothing, ())

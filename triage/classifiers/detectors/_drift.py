@@ -6,6 +6,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from triage.steps import Step
@@ -17,6 +18,7 @@ _MAX_TEXT = 600
 _MAX_KNOWN = 4_096
 _WINDOW = 4
 _LEAST = 6
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 class Drift:
@@ -59,10 +61,15 @@ class Drift:
 
 def drift_of(steps: Sequence[Step], task: Any) -> float | None:
     """The score at the end of some steps."""
+    calls = [step for step in steps if step.tool_called is not None]
+    # Where the last calls have too few words there is none, and nothing before them has to be read.
+    asked = (len(_words(step.tool_input)) for step in reversed(calls))
+    last = list(islice(filter(None, asked), _WINDOW))
+    if len(last) < _WINDOW or sum(last) < _LEAST:
+        return None
     drift = Drift(task)
-    for step in steps:
-        if step.tool_called is not None:
-            drift.add(step.tool_input, step.tool_output)
+    for step in calls:
+        drift.add(step.tool_input, step.tool_output)
     return drift.score
 
 
@@ -71,7 +78,7 @@ def _words(value: Any) -> set[str]:
         return set()
     if not isinstance(value, str):
         try:
-            value = json.dumps(value, ensure_ascii=False, default=str)[:_MAX_TEXT]
+            value = _encode(value)[:_MAX_TEXT]
         except (TypeError, ValueError, RecursionError):
             return set()
     return {word[:12] for word in _WORD.findall(value[:_MAX_TEXT].lower())}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -146,6 +146,7 @@ class Loops:
         if (
             last is not None
             and last[_ERROR] is not None
+            and self._failed[0]
             and last[_TOOL] == step[_TOOL]
             and _shape(last[_ERROR]) == _shape(step[_ERROR])
         ):
@@ -198,7 +199,31 @@ class Loops:
         return places[0] - (back - len(places))  # older places are not kept: as if without gaps
 
 
-_ACTION, _TOOL, _INPUT, _OUTPUT, _SAID, _ERROR = 1, 2, 3, 4, 5, 6
+def ends_anew(steps: Sequence[Step], exempt: Collection[str] = ()) -> bool:
+    """True if no loop stands at the end of these steps: the last call is like none that it would repeat.
+
+    False says nothing. It is what most attempts end with, and is seen without going through them all.
+    """
+    if not steps:
+        return True
+    last = steps[-1]
+    tool, output = last[_TOOL], last[_OUTPUT]
+    if last[_META]:
+        return False
+    if tool is None or last[_ERROR] is not None:
+        return False  # words and errors are counted, not compared
+    if tool in exempt:
+        return True
+    for lag in range(1, min(MAX_CYCLE, len(steps) // REPEATS) + 1):
+        other = steps[-1 - lag]
+        if other[_META]:
+            return False  # a step that is passed over moves those before it
+        if other[_OUTPUT] == output and other[_TOOL] == tool and _alike(last, other):
+            return False
+    return True
+
+
+_ACTION, _TOOL, _INPUT, _OUTPUT, _SAID, _ERROR, _META = 1, 2, 3, 4, 5, 6, 10
 _MODEL = "model"
 """The action of a step that is a call of a model."""
 _EQUAL, _REWORDED = "equal", "reworded"

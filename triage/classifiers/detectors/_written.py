@@ -59,9 +59,9 @@ def rewritten(steps: Sequence[Step]) -> Finding | None:
 
 
 def _longest(value: Any) -> str | None:
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         texts = [item for item in value.values() if isinstance(item, str)]
         return max(texts, key=len, default=None)
     return None
@@ -166,6 +166,11 @@ _NOTICE = 400
 
 def history_cut(steps: Sequence[Step]) -> Finding | None:
     """A notice that earlier messages were taken out, where a call from before it was then made again."""
+    calls = [
+        (step.tool_called, repr(step.tool_input)[:MAX_TEXT]) for step in steps if step.tool_called
+    ]
+    if len(set(calls)) == len(calls):
+        return None
     before: set[tuple[str | None, str]] = set()
     cut: int | None = None
     for at, step in enumerate(steps):
