@@ -287,3 +287,23 @@ async def test_what_must_not_happen_twice_is_never_matched_by_position() -> None
     unknown: Any = "place"
     with pytest.raises(UsageError, match="arguments, position"):
         triage.tool(effect="read", match=unknown)(len)
+
+
+async def test_what_a_reused_call_did_inside_is_not_given_to_whoever_asks_next() -> None:
+    model = Model()
+
+    @triage.tool(effect="read")
+    async def ann() -> list[str]:
+        return [await model.ask("inner 1"), await model.ask("inner 2")]
+
+    async def works(task: str, *, run: Run) -> list[Any]:
+        answers = [await model.ask("outer 1"), await ann()]
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        said = [step.metadata or {} for step in run.history[0].trajectory.steps]
+        owners = [str(about.get("within", "")).partition(" ")[0] for about in said]
+        return [*answers, await model.ask("outer 2"), owners]
+
+    answers = await Agent(works, **recovers(Retry())).run("t")
+    assert model.asked == ["outer 1", "inner 1", "inner 2", "outer 2"]
+    assert answers == ["answer 1", ["answer 2", "answer 3"], "answer 4", ["", "ann", "ann", ""]]

@@ -9,9 +9,10 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +21,11 @@ from store_runs import created, started
 from support import RETRY
 
 import triage
-from triage import Agent, Durability, Step
+from triage import Agent, Durability, Step, _parts
 from triage import _cut as cutting
 from triage.errors import StoreError
 from triage.events import CallFinished, CallStarted, StepRecorded
+from triage.redact import Redactor
 from triage.stores import SQLiteStore, Store
 
 pytestmark = pytest.mark.anyio
@@ -243,6 +245,113 @@ async def test_no_event_loop_looks_through_a_large_value_itself(tmp_path: Path) 
     kept = [e.step.action for e in await store.read("r") if isinstance(e, StepRecorded)]
     assert kept == ["small", "large", "behind"]
     await store.close()
+
+
+def holds(folder: Path, text: str) -> bool:
+    """Whether a text stands in a file there."""
+    return any(text.encode() in file.read_bytes() for file in folder.iterdir())
+
+
+class Noting(Redactor):
+    """Notes in which thread it is given a large value, and of which size the largest is."""
+
+    seen: ClassVar[list[tuple[str, int]]] = []
+
+    def _note(self, values: Any) -> None:
+        self.seen.append((threading.current_thread().name, _parts.weight(values)))
+
+    def clears(self, values: Any) -> bool:
+        self._note(values)
+        return super().clears(values)
+
+    def value(self, value: Any) -> tuple[Any, bool]:
+        self._note((value,))
+        return super().value(value)
+
+    def text(self, text: str) -> str:
+        self._note((text,))
+        return super().text(text)
+
+
+@pytest.mark.parametrize("secret", [True, False])
+async def test_no_event_loop_looks_through_a_large_result_itself(
+    tmp_path: Path, *, secret: bool
+) -> None:
+    """The result of a call is 50 MB: others go on meanwhile, and no secret in it is kept."""
+    key = "sk-" + "Qx7" * 12
+    result = prose(25 * MB) + (f" {key} " if secret else "") + prose(25 * MB)
+    store = SQLiteStore(tmp_path / "runs.db")
+    turns = at_return = 0
+
+    @triage.tool(effect="read")
+    async def fetch() -> str:
+        nonlocal at_return
+        at_return = turns
+        return result
+
+    async def works(task: str) -> int:
+        return len(await fetch())
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    Noting.seen.clear()
+    agent = Agent(works, RETRY, store=store, durability=Durability(redact=Noting()))
+    async with anyio.create_task_group() as group:
+        group.start_soon(others)
+        assert await agent.run("task", run_id="r") == len(result)
+        assert turns > at_return + 50  # while it was looked through, encoded and written
+        group.cancel_scope.cancel()
+    here = threading.current_thread().name
+    assert max((size for name, size in Noting.seen if name == here), default=0) < MB
+    assert max(size for name, size in Noting.seen if name != here) > 40 * MB
+    (kept,) = [e for e in await store.read("r") if isinstance(e, CallFinished)]
+    assert kept.result == (result.replace(key, "[redacted]") if secret else result)
+    assert kept.exact is not secret
+    await store.close()
+    assert not holds(tmp_path, key)
+
+
+@given(value=values, size=st.integers(_parts.ITEM, 40))
+def test_parts_make_the_same_json(value: Any, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_parts, "SLICE", size)
+        text = "".join(_parts.json_parts(value))
+    assert text == json.dumps(value, separators=(",", ":"))
+
+
+class Failing(Redactor):
+    """Fails at a value that says so."""
+
+    def clears(self, values: Any) -> bool:
+        if "fail now" in repr(values):
+            raise RecursionError("as told")
+        return super().clears(values)
+
+
+async def test_what_cannot_be_looked_through_fails_its_own_run_alone(store: Store) -> None:
+    ended: dict[str, str] = {}
+
+    async def works(task: str, *, run: triage.Run) -> str:
+        run.record_step(Step(action="say", tool_output=task))
+        await run.flush()
+        return task
+
+    agent = Agent(works, RETRY, store=store, durability=Durability(redact=Failing()))
+
+    async def one(run_id: str, task: str) -> None:
+        try:
+            ended[run_id] = await agent.run(task, run_id=run_id)
+        except RecursionError as error:
+            ended[run_id] = str(error)
+
+    async with anyio.create_task_group() as group:
+        for number in range(5):
+            group.start_soon(one, f"r{number}", "fail " + ("now" if number == 2 else "never"))
+    assert ended == {f"r{n}": "as told" if n == 2 else "fail never" for n in range(5)}
 
 
 async def test_small_appends_do_not_wait_for_a_large_one_behind_them(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from ._parts import ITEM, SLICE, json_parts, weight
 from ._plain import MARK
 from .events import CallStarted, Event, StepRecorded
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ._redactor import Redactor
     from .steps import Step
 
-HEAVY = 2**20
+HEAVY = SLICE
 """Characters of events from which on they are made ready in a thread of their own."""
 WHOLE = 8 * 2**20
 """Characters that a step may hold before its values are cut."""
@@ -22,29 +23,29 @@ KEPT = 2**20
 """Characters that stay of a value that is cut."""
 _BEHIND = 2**15
 """What is looked at behind them, so that a secret is known that goes on there: no shape is longer."""
-_ITEM = 8
-"""What an item counts besides its texts."""
-
-_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def weight_of(event: Event) -> int:
-    """How many characters an event holds in values that are given, nearly."""
-    if not isinstance(event, StepRecorded):
-        return _weight(event)
-    step = event.step
+def weight_of(event: Event, most: float = inf) -> int:
+    """How many characters an event holds in values that are given, nearly. most: as in `weight`."""
+    if isinstance(event, StepRecorded):
+        return weight_of_step(event.step, most)
+    return weight(event, most)
+
+
+def weight_of_step(step: Step, most: float) -> int:
+    """As `weight_of`."""
     given, output, said = step[3], step[4], step[5]
     # The common case first: a step is weighed whenever one is recorded.
     if output.__class__ is str and given.__class__ is dict and step[6] is None and step[10] is None:
-        weight = len(output) if said is None else len(output) + len(said)
+        found = len(output) if said is None else len(output) + len(said)
         for item in given.values():
             if item.__class__ is str:
-                weight += len(item)
+                found += len(item)
             elif item.__class__ is not int:
                 break
         else:
-            return weight
-    return _weight(step[1:11])
+            return found
+    return weight(step[1:11], most)
 
 
 def fitting(event: Event, redactor: Redactor | None) -> Event:
@@ -61,25 +62,6 @@ def fitting(event: Event, redactor: Redactor | None) -> Event:
     return event
 
 
-def _weight(values: Iterable[Any]) -> int:
-    weight = 0
-    todo = [values]
-    for container in todo:
-        for item in container:
-            if item is None:
-                continue
-            kind = item.__class__
-            if kind is str:
-                weight += len(item)
-            elif kind is dict:
-                todo += (item, item.values())
-            elif kind is list:
-                todo.append(item)
-            else:
-                weight += _ITEM
-    return weight
-
-
 def _shortened(step: Step, redactor: Redactor | None) -> Step:
     """The step, with those of its values cut that are long."""
     cutter = _Cutter(redactor)
@@ -87,9 +69,18 @@ def _shortened(step: Step, redactor: Redactor | None) -> Step:
     cut = {
         name: cutter.cut(value)
         for name, value in fields.items()
-        if isinstance(value, str | dict | list) and _weight((value,)) > KEPT
+        if isinstance(value, str | dict | list) and weight((value,)) > KEPT
     }
     return step._replace(**cut)
+
+
+def _measured(parts: Iterable[str]) -> tuple[int, str]:
+    """How long a text in parts is, and its digest."""
+    length, digest = 0, hashlib.sha256()
+    for part in parts:
+        length += len(part)
+        digest.update(part.encode("utf-8", "surrogatepass"))
+    return length, digest.hexdigest()
 
 
 class _Cutter:
@@ -103,14 +94,15 @@ class _Cutter:
         """The beginning of a long value, and what is known of the whole."""
         self._left = KEPT
         if isinstance(value, str):
-            digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-            return f"{self._text(value)} [of {len(value)} characters, SHA-256 {digest}]"
-        whole = _json(value)
+            parts = (value[at : at + SLICE] for at in range(0, len(value), SLICE))
+            length, digest = _measured(parts)
+            return f"{self._text(value)} [of {length} characters, SHA-256 {digest}]"
+        length, digest = _measured(json_parts(value))
         return {
             MARK: "cut",
             "type": type(value).__name__,
-            "characters": len(whole),
-            "sha256": hashlib.sha256(whole.encode()).hexdigest(),
+            "characters": length,
+            "sha256": digest,
             "value": self._value(value),
         }
 
@@ -135,7 +127,7 @@ class _Cutter:
                 if self._left <= 0:
                     items.append({MARK: "cut", "items": len(value) - len(items)})
                     break
-                self._left -= _ITEM
+                self._left -= ITEM
                 items.append(self._value(item))
             return items
         return value
@@ -143,7 +135,7 @@ class _Cutter:
     def _mapping(self, value: dict[str, Any]) -> dict[str, Any]:
         copy: dict[str, Any] = {}
         for key, item in value.items():
-            self._left -= _ITEM + len(key)
+            self._left -= ITEM + len(key)
             if self._left <= 0:
                 return {**copy, MARK: "cut", "items": len(value) - len(copy)}
             copy[key] = self._value(item)

@@ -1,7 +1,8 @@
 """Keeping a living run in a durable store: what is recorded goes there by itself, and its lease is renewed.
 
-One batch of a run is on its way at a time; what is recorded meanwhile goes with the next. So a step costs
-the one that records it its encoding alone, and a burst of steps one commit.
+One batch of a run is on its way at a time; what is recorded meanwhile goes with the next. It is looked
+through for secrets and encoded on the store's side. So a step costs the one that records it next to
+nothing, and a burst of steps one commit.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from ._cut import HEAVY, fitting, weight_of
-from ._journal import WIDTH, event_at
+from ._cut import HEAVY, fitting
+from ._journal import CODES, WIDTH
+from ._outgoing import Outgoing
 from ._redact_events import redacted
 from .errors import StaleWriter, UsageError
 from .events import Event, RunFinished, RunSuspended
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from .stores.base import Store
 
 W = TypeVar("W", bound="Waiter | threading.Event")
-_LAST = frozenset({RunFinished, RunSuspended})
+_LAST = frozenset({CODES[RunFinished], CODES[RunSuspended]})
 BEATS = 3
 """A lease is renewed so often before it would end."""
 
@@ -81,36 +83,40 @@ class Keeper:
             if self._on_its_way or start >= stop:
                 return
             going = self._on_its_way = self.error is None
-        run_id, records = self.run_id, self._records
-        first = start if going else stop - 1
-        batch = [event_at(run_id, records, seq) for seq in range(first, stop)]
         # A run that waits or has ended has no lease to be renewed.
-        self.over = batch[-1].__class__ in _LAST
+        self.over = self._records[(stop - 1) * WIDTH] in _LAST
         if not going:
             return
-        if sum(map(weight_of, batch)) <= HEAVY:
-            self._hand_over(batch, start)
+        new = Outgoing(self.run_id, self._records, start, stop, self.redactor)
+        if new.size <= HEAVY:
+            self._hand_over(new, start, stop)
             return
-        # To look through it for secrets takes its time: no event loop should stand still meanwhile.
-        hand_over = partial(self._hand_over, batch, start, heavy=True)
+        # Nobody should stand still meanwhile: neither an event loop nor the store's own thread.
+        hand_over = partial(self._hand_over_heavy, new)
         try:
             threading.Thread(target=hand_over, name="triage-heavy").start()
         except RuntimeError:  # the interpreter ends, or has no thread left
             hand_over()
 
-    def _hand_over(self, batch: list[Event], start: int, *, heavy: bool = False) -> None:
-        done = partial(self._done, start + len(batch))
-        redactor = self.redactor
+    def _hand_over(self, events: Sequence[Event], start: int, stop: int) -> None:
+        done = partial(self._done, stop)
         try:
-            if heavy:
-                batch = [fitting(event, redactor) for event in batch]
-            if redactor is not None:
-                batch = [redacted(event, redactor) for event in batch]
             self.store.submit(
-                self.run_id, batch, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
+                self.run_id, events, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
             )
         except Exception as error:  # noqa: BLE001 - a store that refuses is one that fails
             done(error)
+
+    def _hand_over_heavy(self, new: Outgoing) -> None:
+        redactor = self.redactor
+        try:
+            events = [fitting(event, redactor) for event in new.whole()]
+            if redactor is not None:
+                events = [redacted(event, redactor) for event in events]
+        except Exception as error:  # noqa: BLE001 - as above
+            self._done(new.stop, error)
+            return
+        self._hand_over(events, new.start, new.stop)
 
     def _done(self, stop: int, error: BaseException | None) -> None:
         """A batch has been stored, or has not; called in the store's thread."""

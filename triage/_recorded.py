@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._guarding import Guarded, guarded
 from ._inside import inside
+from ._parts import large
 from ._plain import plain
 from ._questions import Question, ask, question_about, replaced, stop_in_doubt
 from ._recorder import Recorder
 from ._serde import digest
-from ._tally import LINE, Tally, reusable, tally
+from ._tally import LINE, NO_PLACE, WITHIN, Place, Tally, reusable, tally
 from ._tool import CurrentCall, Tool, Undoing, name_of, named_by
 from ._tries import pause_before
 from .errors import ResultLost
@@ -47,7 +48,7 @@ class Begun:
     """
 
     __slots__ = (
-        "arguments", "bound", "call", "effect", "idle", "key", "line", "outcome", "run", "started", "tool",
+        "arguments", "bound", "call", "effect", "idle", "key", "outcome", "place", "run", "started", "tool",
         "tries",
     )  # fmt: skip
 
@@ -62,7 +63,7 @@ class Begun:
         self.started = started
         self.idle = True
         self.outcome = "not_attempted"
-        self.line: int | None = None
+        self.place = NO_PLACE
         self.tries: list[dict[str, Any]] = []
         self.run: str | None = None
         self.effect = Effect.UNKNOWN if tool.nested else tool.effect
@@ -105,12 +106,12 @@ def begin(
     counted = tally(run)
     with session.lock:
         key = f"{name}:{counted.occurrence(name)}"
-    line = counted.line() if tool.by_position else None
+    place = counted.place(tool, session.run_id)
     # What comes first in a run knows of no call before it: its journal need not be read.
     known = None if run.replay is None else _known(run, tool, key, counted)
     if known is not None:
         try:
-            return Reused(_reuse(run, tool, known, bound, line))
+            return Reused(_reuse(run, tool, known, bound, place))
         except ResultLost:
             if known.effect in UNSAFE:
                 raise
@@ -135,7 +136,7 @@ def begin(
         run.replay.meet(tool.name, key)
     counted.leave()
     begun = _started(run, tool, key, bound)
-    begun.line = line
+    begun.place = place
     return begun
 
 
@@ -144,7 +145,7 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begu
     if tool.counted:
         run.check_call(tool.name)
     idempotency_key = digest(session.run_id, key)
-    call = CurrentCall(tool.name, idempotency_key)
+    call = CurrentCall(tool.name, idempotency_key, session.run_id)
     begun = Begun(tool, key, bound, call, session.config.env.monotonic())
     fields = (run.number, key, tool.name, begun.effect.value, begun.arguments, idempotency_key)
     session.has_calls = True
@@ -197,7 +198,7 @@ def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
 # Reusing ------------------------------------------------------------------------------------------
 
 
-def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: int | None) -> Any:
+def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: Place) -> Any:
     session = run.session
     result = restored(tool, call, session.live)
     step = call.step
@@ -205,7 +206,7 @@ def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], line: i
         run.replay.meet(tool.name, call.key)
     if run.replay is None or call.key not in run.replay.kept:
         effect = Effect(call.effect) if tool.nested else tool.effect
-        metadata = _metadata(call.key, line, call.run) | {"replayed": True}
+        metadata = _metadata(call.key, place, call.run) | {"replayed": True}
         step = run.record_call_step(_step(tool, call.arguments, call.result, effect, metadata))
     session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
     if tool.compensate is not None:
@@ -230,12 +231,14 @@ def _step(
     return tool.step(Step._make(fields))
 
 
-def _metadata(key: str, line: int | None, run: str | None) -> dict[str, Any]:
+def _metadata(key: str, place: Place, inner: str | None) -> dict[str, Any]:
     metadata: dict[str, Any] = {"call": key}
-    if line is not None:
-        metadata[LINE] = line
-    if run is not None:
-        metadata["run"] = run
+    if place.line is not None:
+        metadata[LINE] = place.line
+    if place.within is not None:
+        metadata[WITHIN] = place.within
+    if inner is not None:
+        metadata["run"] = inner
     return metadata
 
 
@@ -258,8 +261,7 @@ def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
     why = (
         "it held a secret, which no store keeps"
         if HIDDEN in known
-        else "give the tool a return annotation that pydantic can validate, or return a value of JSON "
-        "types"
+        else "give the tool a return annotation pydantic can validate, or return a value of JSON types"
     )
     raise ResultLost(
         f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
@@ -313,9 +315,10 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
 
 
 def _hidden(session: Session, data: Any) -> bool:
-    """Whether the store will keep less of a result than there is, since it holds a secret."""
+    """Whether the store may keep less of a result than there is, since it may hold a secret."""
     redactor = session.config.durability.redactor if session.config.durable else None
-    return redactor is not None and not redactor.clears((data,))
+    # To look through a large one would keep the event loop waiting.
+    return redactor is not None and (large(data) or not redactor.clears((data,)))
 
 
 def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
@@ -333,9 +336,8 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
         return
     outcome = begun.outcome if begun.idle else _judged(begun, info)
     _close(run, begun, outcome, None, info)
-    durability = run.session.config.durability
-    first = run.interrupt is None and not run.over
-    if outcome == "in_doubt" and durability.on_in_doubt != "rerun" and first:
+    rerun = run.session.config.durability.on_in_doubt == "rerun"
+    if outcome == "in_doubt" and not (rerun or run.over) and run.interrupt is None:
         stop_in_doubt(run, run.session.state.calls[begun.key], info)
 
 
@@ -385,7 +387,7 @@ def _close(
     session = run.session
     if not run.over:
         nested = begun.tool.nested
-        metadata = _metadata(begun.key, begun.line, begun.run)
+        metadata = _metadata(begun.key, begun.place, begun.run)
         if begun.tries:
             metadata["tries"] = begun.tries
         seconds = max(0.0, session.config.env.monotonic() - begun.started)

@@ -63,11 +63,15 @@ def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
     return {**changed, "unstored": tuple(dict.fromkeys(names))}
 
 
-def _step(step: Step, redactor: Redactor) -> Step:
+def looked_at(step: Step) -> tuple[Any, ...]:
+    """What a step holds that may be a secret."""
     # Positions 1 to 7 are the texts and the tool's data: steps come often, names cost time.
     metadata = step[10]
-    looked_at = step[1:8] if metadata is None else (*step[1:8], metadata)
-    if redactor.clears(looked_at):
+    return step[1:8] if metadata is None else (*step[1:8], metadata)
+
+
+def _step(step: Step, redactor: Redactor) -> Step:
+    if redactor.clears(looked_at(step)):
         return step
     changed = _changed(step, redactor)
     return step._replace(**changed) if changed else step

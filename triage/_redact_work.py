@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._parts import SLICE
 from ._redact_names import COUNTS, HIDDEN, bare, names_a_secret
 from ._redact_shapes import Span, encoded_in, given_under, hide, runs_in, spans_in
 
@@ -15,6 +16,10 @@ MAX_DEPTH = 100
 MAX_NODES = 1_000_000
 """What is nested deeper, or comes after so many values, is hidden unseen."""
 
+REACH = 2**16
+"""Characters that are looked at on both sides of a slice: no shape is longer, also where it is encoded."""
+_ENCODED = 3
+"""So many times as long a text may be where it is percent-encoded."""
 _MOST_NAMES = 4_096
 _LONG_NAME = 128
 _PAIR = 2
@@ -41,6 +46,7 @@ class Finder:
         self.needles = tuple(sorted(needles, key=len, reverse=True))
         # What has a run in it cannot stand in a text that has none, and most have none.
         self.short = tuple(needle for needle in self.needles if not runs_in(needle))
+        self.reach = max([REACH, *(_ENCODED * len(needle) for needle in self.needles)])
         self.numbers = bool(patterns) or any(value.isdecimal() for value in known)
         # Names seen and found to say nothing: a bounded memory of texts that are no secrets.
         self.plain_names: set[str] = set()
@@ -49,36 +55,63 @@ class Finder:
 
     def text(self, text: str) -> str:
         """The text without its secrets; the very same object where there are none."""
-        runs = runs_in(text)
+        runs = _runs(text)
         spans = self._spans(text, runs)
         clean = text
         if spans:
             clean = hide(text, spans, HIDDEN)
-            runs = runs_in(clean)
-        if runs or "%" in clean:
-            coded = [place for place, said in encoded_in(clean, runs) if self._tells(said)]
+            runs = _runs(clean)
+        if runs is None or runs or "%" in clean:
+            coded = self._everywhere(clean, runs, self._coded)
             if coded:
                 clean = hide(clean, coded, HIDDEN)
         return text if clean == text else clean
 
-    def _spans(self, text: str, runs: list[Span]) -> list[Span]:
+    def _spans(self, text: str, runs: list[Span] | None) -> list[Span]:
+        spans = self._everywhere(text, runs, self._known)
+        # Nobody knows how long what a pattern matches may be, nor what it must stand beside.
+        for pattern in self.patterns:
+            spans.extend(match.span() for match in pattern.finditer(text) if match[0])
+        return spans
+
+    def _everywhere(
+        self, text: str, runs: list[Span] | None, find: Callable[[str, list[Span]], list[Span]]
+    ) -> list[Span]:
+        """What is found in a text; in a long one slice by slice, each with what stands around it."""
+        if runs is not None:
+            return find(text, runs)
+        found: list[Span] = []
+        for start in range(0, len(text), SLICE):
+            stop = start + SLICE
+            before = max(0, start - self.reach)
+            part = text[before : stop + self.reach]
+            # What only looks like something because the text was cut there does not reach the slice.
+            found.extend(
+                (before + first, before + end)
+                for first, end in find(part, runs_in(part))
+                if before + end > start and before + first < stop
+            )
+        return found
+
+    def _known(self, text: str, runs: list[Span]) -> list[Span]:
         spans = spans_in(text, runs)
         for needle in self.needles if runs else self.short:
             at = text.find(needle)
             while at >= 0:
                 spans.append((at, at + len(needle)))
                 at = text.find(needle, at + len(needle))
-        for pattern in self.patterns:
-            spans.extend(match.span() for match in pattern.finditer(text) if match[0])
         if self.named:
             spans.extend(given_under(text, self._is_own))
         return spans
+
+    def _coded(self, text: str, runs: list[Span]) -> list[Span]:
+        return [place for place, said in encoded_in(text, runs) if self._tells(said)]
 
     def _tells(self, said: str) -> bool:
         """Whether decoded text holds a secret; noise that happens to fit a shape is none."""
         return any(
             "".join(said[start:end].split()).isprintable() and "\ufffd" not in said[start:end]
-            for start, end in self._spans(said, runs_in(said))
+            for start, end in self._spans(said, _runs(said))
         )
 
     # Names ------------------------------------------------------------------------------------
@@ -114,11 +147,13 @@ class Finder:
         if self.patterns:
             # A pattern may be tied to the beginning or the end of a text.
             return all(self.text(text) is text for text in texts)
-        joined = "\n".join(texts)
-        runs = runs_in(joined)
-        if runs or "%" in joined:
-            return self.text(joined) is joined
-        return not self._spans(joined, runs)
+        return all(map(self._is_clear, _joined(texts)))
+
+    def _is_clear(self, text: str) -> bool:
+        runs = _runs(text)
+        if runs is None or runs or "%" in text:
+            return self.text(text) is text
+        return not self._spans(text, runs)
 
     def _gather(self, values: Sequence[Any], texts: list[str]) -> bool:  # noqa: C901 - one loop, for speed
         """All texts of JSON values; False where one cannot be judged by its texts alone."""
@@ -183,6 +218,22 @@ class Finder:
     def labels(self, entry: dict[Any, Any]) -> bool:
         """Whether an object is one, as `{"name": "authorization", "value": "…"}`."""
         return any(self._is_secret(entry.get(label)) for label in _LABELS)
+
+
+def _runs(text: str) -> list[Span] | None:
+    """The `runs_in` a text; None for a long one, which is looked at in slices."""
+    return runs_in(text) if len(text) <= SLICE else None
+
+
+def _joined(texts: list[str]) -> Iterator[str]:
+    """All texts, those together that are no longer than a slice."""
+    start = size = 0
+    for at, text in enumerate(texts):
+        if size and size + len(text) > SLICE:
+            yield "\n".join(texts[start:at])
+            start, size = at, 0
+        size += len(text) + 1
+    yield "\n".join(texts[start:])
 
 
 _ATOMS = frozenset({str, bool, int, float, type(None)})

@@ -6,19 +6,35 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._interrupt import current_task
+from ._tool import calling
 
 if TYPE_CHECKING:
     from ._guidance import Replay
     from ._recorder import Recorder
+    from ._tool import Tool
     from .state import Call, RunState
     from .steps import Step
 
 LINE = "line"
 """In the metadata of a step: the call may be matched by position; the task or thread that made it,
 numbered in the attempt from 0."""
+
+WITHIN = "within"
+"""In the metadata of a step: the recorded call that it is part of, by its tool and the beginning of its
+idempotency key (`research 3f2a9c01`)."""
+
+
+class Place(NamedTuple):
+    """Where a call is made. line, within: as in the metadata of its step, None where they are not said."""
+
+    line: int | None = None
+    within: str | None = None
+
+
+NO_PLACE = Place()
 
 
 class Tally(dict[str, int]):
@@ -71,9 +87,13 @@ class Tally(dict[str, int]):
         """A call runs: what comes now has not been recorded."""
         self._waiting.clear()
 
-    def line(self) -> int:
-        """The number of the calling task, or of the thread where there is no event loop."""
-        return self._lines.setdefault(_caller(), len(self._lines))
+    def place(self, tool: Tool, run_id: str) -> Place:
+        """Where a call of this run is made. Asked in the task or thread that makes it."""
+        within = within_call(run_id)
+        if not tool.by_position:
+            return NO_PLACE if within is None else Place(None, within)
+        # The number of the calling task, or of the thread where there is no event loop.
+        return Place(self._lines.setdefault(_caller(), len(self._lines)), within)
 
 
 class _Prefix:
@@ -91,6 +111,12 @@ class _Prefix:
         self._line = line
         if key is not None:
             self.keys.append(key)
+
+
+def within_call(run_id: str) -> str | None:
+    """The recorded call of this run that the calling code is part of, as steps name it."""
+    owner = calling.get()
+    return None if owner is None or owner.run_id != run_id else owner.label
 
 
 def _caller() -> int:
@@ -163,7 +189,8 @@ def _recorded_before(run: Recorder) -> Iterator[tuple[str, str | None, int]]:
     seen: set[str] = set()
     for step in _steps_before(run, replay, state):
         metadata = step.metadata
-        if metadata is None or LINE not in metadata:
+        # What a call has done inside comes again only if that call runs, which is another course.
+        if metadata is None or LINE not in metadata or WITHIN in metadata:
             continue
         call = state.calls.get(metadata.get("call", ""))
         # A tool that is called with other arguments each time has its own key each time.

@@ -247,15 +247,24 @@ def named_by(
 
 
 class CurrentCall:
-    """The recorded call a tool runs in. on_asked: called when the tool first takes its key."""
+    """The recorded call a tool runs in. on_asked: called when the tool first takes its key.
 
-    __slots__ = ("_key", "asked", "on_asked", "tool")
+    label: how steps name it that are part of it, by its tool and the beginning of its key.
+    """
 
-    def __init__(self, tool: str, key: str) -> None:
+    __slots__ = ("_key", "asked", "on_asked", "run_id", "tool")
+
+    def __init__(self, tool: str, key: str, run_id: str) -> None:
         self.tool = tool
+        self.run_id = run_id
         self._key = key
         self.asked = False
         self.on_asked: Callable[[], object] | None = None
+
+    @property
+    def label(self) -> str:
+        """Names it in the steps of what is done inside; the key does not count as taken."""
+        return f"{self.tool} {self._key[:8]}"
 
     @property
     def idempotency_key(self) -> str:

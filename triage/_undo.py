@@ -59,7 +59,7 @@ async def _tried(
         except Exception as error:  # noqa: BLE001 - the caller decides; nothing has run
             return error
         try:
-            await _run(compensator, CurrentCall(entry.name, key))
+            await _run(compensator, CurrentCall(entry.name, key, session.run_id))
         except Exception as error:  # noqa: BLE001 - the caller decides; it is journalled and logged
             info = capture(error)
             session.add(CompensatorRan, *facts, info, ENDED)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from triage import _wire
+from triage._parts import json_parts
 from triage.errors import StoreCorrupt
 from triage.events import Event
 
@@ -43,7 +44,7 @@ def _take_out(data: dict[str, Any], path: tuple[str, ...], seq: int, pieces: lis
         if name == "step" and not path and isinstance(value, dict):
             _take_out(value, ("step",), seq, pieces)
         elif isinstance(value, str | dict | list):
-            body = _json(value).encode("ascii")
+            body = b"".join(part.encode("ascii") for part in json_parts(value))
             if len(body) > PIECE_BYTES:
                 digest = hashlib.sha256(body).hexdigest()
                 pieces.append(Piece(seq, (*path, name), digest, body))

@@ -13,7 +13,7 @@ from triage.events import Event
 
 from ._lane import Lane, Outcome, Waiter, together, wake
 from ._owners import Owned
-from ._rows import Append, Done, as_column, fresh, rounds
+from ._rows import Append, Done, as_column, fresh, ready, rounds
 from .base import RunInfo
 
 QUEUE = 10_000
@@ -120,6 +120,7 @@ class Worker:
         return -(-waiting // parts) if parts > 1 and self._usual < QUICK else BATCH
 
     def _commit(self, lane: Lane[Driver], batch: list[Append]) -> None:
+        ready(batch)
         for appends in rounds(batch):
             outcomes = self._outcomes(lane, appends)
             with together():
@@ -129,7 +130,7 @@ class Worker:
 
     def _outcomes(self, lane: Lane[Driver], appends: list[Append]) -> list[BaseException | None]:
         """How each append ended."""
-        if self._failed:
+        if self._failed or any(append.error for append in appends):
             doomed = {append.run_id: self._behind(append) for append in appends}
             tried = [append for append in appends if doomed[append.run_id] is None]
         else:
@@ -142,9 +143,7 @@ class Worker:
         for append, outcome in zip(tried, errors, strict=True):
             # What stands behind a stale append is stale itself.
             if outcome is not None and not isinstance(outcome, StaleWriter):
-                if len(self._failed) >= QUEUE:
-                    self._failed.clear()
-                self._failed[append.run_id] = (append.at, outcome)
+                self._remember(append, outcome)
         if not doomed:
             return errors
         left = iter(errors)
@@ -156,8 +155,18 @@ class Worker:
         self._usual += (time.monotonic() - began - self._usual) / 8
         return errors
 
+    def _remember(self, append: Append, error: BaseException) -> None:
+        if len(self._failed) >= QUEUE:
+            self._failed.clear()
+        self._failed[append.run_id] = (append.at, error)
+
     def _behind(self, append: Append) -> BaseException | None:
-        """What an append must fail with because one before it did; one that starts anew need not."""
+        """What an append must fail with: its own error, or because one before it did; one that starts anew
+        need not.
+        """
+        if append.error is not None:
+            self._remember(append, append.error)
+            return append.error
         at, error = self._failed.get(append.run_id, (append.at, None))
         if error is not None and append.at <= at:
             del self._failed[append.run_id]

@@ -11,7 +11,9 @@ from math import inf
 from typing import Any, NamedTuple
 
 from triage import _wire
+from triage._cut import HEAVY, weight_of
 from triage._options import check_number, misuse
+from triage._outgoing import Outgoing, look_through
 from triage.errors import StoreCorrupt, StoreError, UsageError
 from triage.events import (
     CallFinished,
@@ -66,14 +68,15 @@ class Head(NamedTuple):
 class Append:
     """One append, or several of a run that follow each other: written as one row, or refused as one.
 
-    Encoded when it is made, so that no later change of a value can change what is written. run_id: as a
-    column. status, token: what its events say of them, None for no change. pieces: large values that
-    stand apart. dones: told in the store's thread how it ended.
+    Encoded when it is made, so that no later change of a value can change what is written; what a living
+    run has recorded does not change, and is encoded by `ready`. run_id: as a column. status, token: what
+    its events say of them, None for no change. pieces: large values that stand apart. dones: told in the
+    store's thread how it ended. error: why it could not be encoded.
     """
 
     __slots__ = (
-        "at", "dones", "epoch", "head", "lease_s", "lines", "pieces", "run_id", "size", "status",
-        "token", "updated",
+        "at", "dones", "epoch", "error", "head", "lease_s", "lines", "outgoing", "pieces", "run_id",
+        "size", "status", "token", "updated",
     )  # fmt: skip
 
     def __init__(
@@ -105,27 +108,52 @@ class Append:
         self.status: str | None = None
         self.token: str | None = None
         self.lines: list[str] = []
+        self.error: Exception | None = None
+        self.outgoing: Outgoing | None = None
+        if isinstance(events, Outgoing):
+            self.outgoing = events
+            self.size = events.size
+            self.updated = events.ends
+            return
         self.size = 0
         for event in events[:]:
-            line = _wire.dumps(event)
-            if len(line) > LARGE:
-                line = self._split(event, len(line))
-            self.size += len(line)
-            self.lines.append(line)
-            if event.__class__ in _TELLING:
-                self._take(event)
+            # A very large one is not written in one piece first.
+            self._add(event, "" if weight_of(event, HEAVY) > HEAVY else _wire.dumps(event))
         self.updated = events[-1].time
 
-    def _split(self, event: Event, length: int) -> str:
+    def encode(self) -> None:
+        """Make the lines of what a living run has recorded."""
+        outgoing, self.outgoing = self.outgoing, None
+        assert outgoing is not None
+        try:
+            for line, event in outgoing.lines():
+                if event is None and len(line) <= LARGE:
+                    self.lines.append(line)
+                else:
+                    self._add(outgoing[len(self.lines)] if event is None else event, line)
+        except Exception as error:  # noqa: BLE001 - told as any failure is
+            self.error = error
+
+    def _add(self, event: Event, line: str) -> None:
+        """Take an event in. line: its own, empty where it is too large to be made."""
+        if not line or len(line) > LARGE:
+            line = self._split(event)
+        self.size += len(line)
+        self.lines.append(line)
+        if event.__class__ in _TELLING:
+            self._take(event)
+
+    def _split(self, event: Event) -> str:
         """The line of an event without its large values. Raises StoreError for one that is too long."""
-        if length > MOST_CHARACTERS:
-            raise StoreError(
-                f"{_what(event)} of run {event.run_id} takes {length:,} characters as JSON, and a store "
-                f"keeps up to {MOST_CHARACTERS:,}; keep it elsewhere and record where it is"
-            )
         line, pieces = split(event, self.at + len(self.lines))
+        size = sum(len(piece.body) for piece in pieces)
+        if len(line) + size > MOST_CHARACTERS:
+            raise StoreError(
+                f"{_what(event)} of run {event.run_id} takes {len(line) + size:,} characters as JSON, and "
+                f"a store keeps up to {MOST_CHARACTERS:,}; keep it elsewhere and record where it is"
+            )
         self.pieces = [*self.pieces, *pieces]
-        self.size += sum(len(piece.body) for piece in pieces)
+        self.size += size
         return line
 
     def _take(self, event: Event) -> None:
@@ -142,6 +170,8 @@ class Append:
     def add(self, item: Append) -> bool:
         """Take in an append that goes on where this ends; False for one that does not."""
         if item.epoch != self.epoch or item.at != self.at + len(self.lines):
+            return False
+        if self.error is not None or item.error is not None:
             return False
         self.dones += item.dones
         self.lines += item.lines
@@ -186,6 +216,14 @@ def _check(
         check_number("append.lease_s", lease_s, "seconds", above=True)
     if len(run_id) > MAX_ID:
         raise UsageError(f"run_id must have at most {MAX_ID} characters, not {len(run_id)}")
+
+
+def ready(batch: Iterable[Append]) -> None:
+    """Make ready to be written what living runs have recorded: all in one go."""
+    left = [item for item in batch if item.outgoing is not None]
+    look_through([item.outgoing for item in left if item.outgoing is not None])
+    for item in left:
+        item.encode()
 
 
 def rounds(items: Iterable[Append]) -> Iterator[list[Append]]:
