@@ -1,10 +1,12 @@
 """Kills plan-first runs at every point, has a fresh process go on, and checks what is left.
 
-    python tests/plan_crash.py FOLDER [--every 1]
+    python tests/plan_crash.py FOLDER [--store sqlite] [--every 1]
 
-A point is before and after every write of the store, every effect, and every answer of the planner. The
-first process is killed at the point, the second at another one, the third brings the run to its end. Prints
-the numbers of runs and kills and what was wrong; exits with 1 if anything was.
+A point is before and after every write of the store, every effect, and every answer of the planner. One
+process is killed at the point, one after it at another, and more bring the run to its end. In every other
+pair of runs a process leaves where the run is suspended, and what was asked is answered to another one:
+by the token, or at the store. Prints the numbers of runs, kills and processes that left, and what was
+wrong; exits with 1 if anything was.
 """
 
 from __future__ import annotations
@@ -15,19 +17,21 @@ import sys
 import traceback
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
-import trio  # noqa: F401 - so that no child has to import it
+import psycopg  # noqa: F401 - so that no child has to import it
+import trio  # noqa: F401 - as above
 from crash_child import LEASE_S, Deadly, Fuse, Outside, Place
 from durable_runs import check_journal, in_doubt
 from plan_runs import ANSWER, BAD, FIND, READ, Approval, capabilities, plan, state_of, step
+from store_kinds import Opened
 
 import triage
 from triage import Durability
 from triage.errors import AlreadyResumed, TriageSuspendedError
 from triage.plan import Orchestrator, Target, feedback  # noqa: F401 - imported before the fork
-from triage.stores import Store, open_store
+from triage.stores import Store
 
 PLAN = plan(step("bill", "pay", cents=5), FIND, READ, step("bill2", "pay", cents=7), ANSWER)
 EFFECTS = {"pay 5": 1, "pay 7": 1}
@@ -65,11 +69,12 @@ def truth(world: Outside, question: str) -> Any:
     return triage.happened(cents) if world.done()[f"pay {cents}"] else triage.rerun()
 
 
-async def drive(orchestrator: Orchestrator, run_id: str, world: Outside) -> Any:
-    """Bring the run to its end from wherever it stands."""
+async def drive(orchestrator: Orchestrator, run_id: str, world: Outside, *, leaves: bool) -> Any:
+    """Bring the run to its end from wherever it stands; LEFT where a process that leaves is asked."""
     store, place = orchestrator.store, world.place
-    token: str | None = None
-    answer: Any = None
+    token, question = "", ""
+    if leaves and (tokens := place.noted("tokens")):
+        token, question = tokens[-1].split(" ", 1)
     while True:
         try:
             info = await store.info(run_id)
@@ -78,16 +83,27 @@ async def drive(orchestrator: Orchestrator, run_id: str, world: Outside) -> Any:
                 return await orchestrator.run("task", run_id=run_id)
             if info.status != "suspended":
                 return await orchestrator.recover(run_id)
-            if token is None:
+            request = await orchestrator.asked(run_id)
+            if leaves and request is not None and run_id.endswith("t"):
+                await orchestrator.answer(request.answer("approved", by="ann"))
+                return await orchestrator.recover(run_id)
+            if not token:
                 return await orchestrator.recover(run_id, force=True)
+            doubt = question.startswith("did ")
+            answer = truth(world, question) if doubt else triage.approve()
             return await orchestrator.resume(token, answer)
         except TriageSuspendedError as asked:
-            token = asked.token
-            answer = truth(world, asked.question) if in_doubt(asked) else triage.approve()
+            token, question = asked.token, asked.question
+            place.note("tokens", f"{token} {question}")
             if in_doubt(asked):
-                place.note("doubts", asked.question)
+                place.note("doubts", question)
+            if leaves:
+                return LEFT
         except AlreadyResumed:
-            token = None
+            token = ""
+
+
+LEFT = object()
 
 
 async def check(store: Store, run_id: str, world: Outside, result: Any) -> None:
@@ -106,19 +122,19 @@ async def check(store: Store, run_id: str, world: Outside, result: Any) -> None:
     )
 
 
-def child(path: str, run_id: str, place: Place, at: int) -> None:
-    """All a process does before it is killed; at 0 it is not, and checks."""
+def child(store: Store, run_id: str, place: Place, at: int, *, leaves: bool) -> None:
+    """All a process does before it is killed or leaves; at 0 it is not killed. The last one checks."""
     fuse = Fuse(at)
     world = Outside(place, fuse)
 
     async def main() -> None:
-        store = open_store(path)
         deadly: Any = Deadly(store, fuse)
-        result = await drive(made(deadly, world), run_id, world)
-        if at == 0:
+        result = await drive(made(deadly, world), run_id, world, leaves=leaves)
+        if result is LEFT:
+            place.note("left", str(fuse.count))
+        else:
             await check(store, run_id, world, result)
             place.note("points", str(fuse.count))
-            place.note("ended", run_id)
         await store.close()
 
     try:
@@ -127,48 +143,87 @@ def child(path: str, run_id: str, place: Place, at: int) -> None:
         place.note("failed", traceback.format_exc())
 
 
-def forked(path: str, run_id: str, place: Place, at: int) -> bool:
-    """Whether the process was killed."""
-    pid = os.fork()
-    if pid == 0:
-        child(path, run_id, place, at)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFSIGNALED(status)
+class Outcome(NamedTuple):
+    """kills: processes that were killed. left: that left a suspended run. points: of the last one."""
+
+    kills: int
+    left: int
+    points: int
+    wrong: str
 
 
-def one(folder: Path, number: int, first: int, second: int) -> tuple[int, int, str]:
-    """Kills, points of the whole, and what was wrong."""
-    run_id = f"run-{number}-{'t' if number % 2 else 'a'}"
-    place = Place(folder / run_id)
-    place.folder.mkdir()
-    path = f"sqlite:///{place.folder / 'runs.db'}"
-    kills = sum(forked(path, run_id, place, at) for at in (first, second) if at)
-    forked(path, run_id, place, 0)
-    points = max([0, *map(int, place.noted("points"))])
-    wrong = "\n".join(place.noted("failed"))
-    return (
-        kills,
-        points,
-        wrong or ("" if place.noted("ended") else "the last process came to no end"),
-    )
+class Crashes:
+    """Runs that are killed, in one kind of store."""
+
+    def __init__(self, opened: Opened, folder: Path) -> None:
+        self._opened = opened
+        self._folder = folder
+
+    def one(self, number: int, first: int, second: int) -> Outcome:
+        """One run: killed at the first point of all its processes, and then at the second of the rest."""
+        run_id = f"run-{number}-{'t' if number % 2 else 'a'}"
+        place = Place(self._folder / run_id)
+        place.folder.mkdir()
+        leaves = number % 4 > 1
+        due = [at for at in (first, second) if at]
+        kills = since = 0
+        for _ in range(MOST):
+            at = due[0] - since if due else 0
+            left = len(place.noted("left"))
+            if self._killed(run_id, place, max(0, at), leaves=leaves):
+                kills, since = kills + 1, 0
+                due.pop(0)
+            elif len(place.noted("left")) > left:
+                since += int(place.noted("left")[-1])
+                due = due if since < sum(due[:1]) else []
+            else:
+                break
+        points, wrong = place.noted("points"), "\n".join(place.noted("failed"))
+        if not points and not wrong:
+            wrong = "it came to no end"
+        left = len(place.noted("left"))
+        return Outcome(kills, left, int(points[-1]) if points else 0, wrong)
+
+    def _killed(self, run_id: str, place: Place, at: int, *, leaves: bool) -> bool:
+        """Whether a process that works on the run was killed."""
+        postgres = self._opened.kind == "postgres"
+        name = self._opened.name if postgres else str(place.folder / "runs.db")
+        pid = os.fork()
+        if pid == 0:
+            child(self._opened.at(name), run_id, place, at, leaves=leaves)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        return os.WIFSIGNALED(status)
+
+
+MOST = 12
+"""More processes than any run needs."""
 
 
 def main() -> int:
     """Kill a run at each point; 1 if anything was lost or done twice."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--every", type=int, default=1, help="only every so-manieth point")
     options = parser.parse_args()
-    _, points, wrong = one(options.folder, 0, 0, 0)
-    found = [wrong] if wrong else []
-    runs = kills = 0
-    for at in range(1, points + 1, options.every):
-        killed, _, wrong = one(options.folder, at, at, 1 + at * 7 % points if at % 3 == 0 else 0)
-        runs, kills = runs + 1, kills + killed
-        if wrong:
-            found.append(f"killed at {at}: {wrong}")
-    sys.stdout.write(f"{runs} runs, {points} points, {kills} kills, {len(found)} wrong\n")
+    with Opened(options.store, options.folder) as opened:
+        if options.store == "postgres":
+            opened.new()  # names the schema
+        crashes = Crashes(opened, options.folder)
+        whole = crashes.one(0, 0, 0)
+        found = [whole.wrong] if whole.wrong else []
+        total: Counter[str] = Counter()
+        for number, at in enumerate(range(1, whole.points + 1, options.every), 1):
+            second = 1 + at * 7 % whole.points if at % 3 == 0 else 0
+            outcome = crashes.one(number, at, second)
+            total.update(runs=1, kills=outcome.kills, left=outcome.left)
+            if outcome.wrong:
+                found.append(f"killed at {at}: {outcome.wrong}")
+    sys.stdout.write(
+        f"{total['runs']} runs, {whole.points} points, {total['kills']} kills, {total['left']} left, "
+        f"{len(found)} wrong\n"
+    )
     sys.stdout.write("".join(f"{text}\n" for text in found[:5]))
     return int(bool(found))
 

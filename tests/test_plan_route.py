@@ -367,6 +367,9 @@ def test_what_was_entered_and_has_not_ended_is_entered_again() -> None:
     journal = running()
     journal.enter(route(journal.state))
     assert route(journal.state)[:3] == ("step", "a", "")
+    # It has used up its share when it was entered.
+    assert route(journal.state, PlanLimits(entries=3)).target is Target.STEP
+    journal.finish("a")
     assert route(journal.state, PlanLimits(entries=3)).target is Target.REPORT
 
 

@@ -1,194 +1,192 @@
-"""Whatever is planned, refused and fails: a run ends, within its budgets, repeats no effect and reports."""
+"""Whatever can be done, is planned, refused and fails: a run ends, within its budgets, repeats no effect,
+tells its planner what is so, and reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import anyio
 import pytest
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
-from plan_runs import (
-    ANSWER,
-    FIND,
-    READ,
-    Approval,
-    Fails,
-    Kept,
-    Script,
-    orchestrator,
-    plan,
-    state_of,
-    step,
+from hypothesis import HealthCheck, event, given, settings
+from plan_runs import ANSWER, FIND, READ, Script, plan
+from plan_runs import orchestrator as five
+from plan_trials import ENDS, Trial
+from plan_worlds import ALWAYS, World, worlds
+
+from triage import Severity, TriageError, TriageFatalError
+from triage.events import (
+    ApprovalGiven,
+    CallStarted,
+    CapabilitiesSelected,
+    PlanFailed,
+    PlanMade,
+    PlanRouted,
+    PlanStepMoved,
 )
-
-import triage
-from triage import TriageError, TriageSuspendedError
-from triage.events import PlanMade
-from triage.faults import AmbiguousInput, PolicyRefused, ReclassificationRequired
-from triage.plan import ExecutionPlan, PlanLimits
-
-RUN = "run-1"
-ERRORS: tuple[Any, ...] = (
-    ConnectionRefusedError("nobody there"), ConnectionError("gone"), TimeoutError(), ValueError("no"),
-    KeyError("k"), RuntimeError(), AmbiguousInput("which?"), PolicyRefused("never"),
-    ReclassificationRequired("others"), None, None, None,
-)  # fmt: skip
+from triage.plan import ExecutionPlan
+from triage.strategies import Backoff
 
 
-@st.composite
-def plans(draw: Any) -> Any:
-    """What a planner answers: plans that can be run, plans that cannot, nonsense, and failures."""
-    kind = draw(st.sampled_from(("good", "good", "good", "bad", "nonsense", "error")))
-    if kind == "error":
-        return draw(st.sampled_from([error for error in ERRORS if error is not None]))
-    if kind == "nonsense":
-        return draw(st.sampled_from((None, "{", {"steps": []}, [], 7, {"steps": [None]})))
-    prefix = draw(st.sampled_from(("a", "b")))
-    steps = [
-        step(f"{prefix}{at}", "pay", cents=draw(st.integers(1, 2)))
-        for at in range(draw(st.integers(0, 3)))
-    ]
-    found = draw(st.booleans())
-    if found:
-        where = draw(st.integers(0, len(steps)))
-        steps[where:where] = [
-            step(f"{prefix}w", "find", name="beam"),
-            step(
-                f"{prefix}r", draw(st.sampled_from(("read", "measure"))), ("ADDRESS", f"{prefix}w")
-            ),
-        ]
-    if kind == "bad":
-        wrong = draw(st.sampled_from((FIND.capability, "teleport", "respond")))
-        steps.insert(0, step("x", wrong, ("ADDRESS", "nowhere")))
-    return plan(*steps, step(f"{prefix}out", "respond"))
-
-
-HAPPENED = (ConnectionError("gone"), TimeoutError(), ValueError("no"), RuntimeError(), None)
-"""What may be raised after an effect: nothing that says it was not attempted."""
-raised = st.lists(st.sampled_from(ERRORS), min_size=1, max_size=4)
-failures = st.fixed_dictionaries(
-    {},
-    optional={
-        **dict.fromkeys(("find", "read", "pay", "measure", "respond"), raised),
-        "paid": st.lists(st.sampled_from(HAPPENED), min_size=1, max_size=4),
-    },
-)
-limits = st.builds(
-    PlanLimits,
-    retries=st.integers(0, 2),
-    total_retries=st.integers(0, 4),
-    replans=st.integers(0, 3),
-    reclassifications=st.integers(0, 2),
-    rejections=st.integers(0, 2),
-    entries=st.integers(1, 40),
-    seconds=st.none() | st.floats(0.5, 20),
-    climb=st.booleans(),
-)
-approvals = st.sampled_from((None, Approval(), Approval(of="step")))
-replies = st.lists(st.sampled_from(("approve", "reject", "edit")), min_size=1, max_size=4)
-
-
-def truth(world: Kept, question: str, before: Counter[str]) -> Any:
-    """Whether the payment that is asked about has happened."""
-    cents = 1 if '"cents": 1' in question else 2
-    name = f"pay {cents}"
-    return triage.happened(cents) if world.done()[name] > before[name] else triage.rerun()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(plans(), min_size=1, max_size=5), failures, limits, approvals, replies)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+@given(world=worlds())
 def test_every_run_ends_within_its_budgets_and_repeats_no_effect(
-    answers: list[Any],
-    failing: dict[str, list[Any]],
-    limit: PlanLimits,
-    approval: Approval | None,
-    said: list[str],
+    backend: str, world: World
 ) -> None:
-    world = Kept()
-    selector = Script(["find", "read", "pay", "measure"])
-    made = orchestrator(
-        Script(*answers),
-        world,
-        fails=Fails(**{name: [*errors, None] for name, errors in failing.items()}),
-        selector=selector,
-        limits=limit,
-        approval=approval,
-    )
-
-    async def main() -> None:
-        work: Any = partial(made.run, "task", run_id=RUN)
-        for count in range(60):
-            found = await outcome(work)
-            if found is None:
-                event("done")
-                break
-            assert found.report is not None
-            assert found.report.completeness == "structured"
-            assert found.report.facts.counters
-            if not isinstance(found, TriageSuspendedError):
-                event("ended")
-                break
-            work = partial(made.resume, found.token, await reply(found, count))
-        else:
-            pytest.fail("the run does not end")
-        await check(made, world, limit)
-
-    async def reply(asked: TriageSuspendedError, count: int) -> Any:
-        if asked.question.startswith("did pay"):
-            done = await completed(made)
-            return truth(world, asked.question, done)
-        if await made.asked(RUN) is None:  # a call that may be one of an earlier plan over again
-            return triage.reject("not again")
-        match said[count % len(said)]:
-            case "approve":
-                return triage.approve()
-            case "edit" if approval is not None and approval.of == "plan":
-                return triage.edit(plan(step("e", "pay", cents=1), step("eo", "respond")).to_json())
-            case _:
-                return triage.reject("no")
-
-    anyio.run(main)
+    trial = Trial(world)
+    result, error = anyio.run(trial.run, backend=backend)
+    event("done" if error is None else type(error).__name__)
+    assert not trial.told, trial.told
+    it_ended(trial, result, error)
+    nothing_was_used_beyond_its_limit(trial)
+    each_failure_went_where_its_severity_says(trial)
+    no_step_was_begun_again_once_it_was_done(trial)
+    what_has_an_effect_happened_no_more_often_than_planned(trial)
+    steps_were_given_the_results_they_name(trial)
+    nothing_was_run_unasked(trial)
 
 
-async def outcome(work: Any) -> TriageError | None:
-    """The error that a run ends with for now, None where it is done."""
-    try:
-        await work()
-    except TriageError as error:
-        return error
-    return None
+def it_ended(trial: Trial, result: Any, error: TriageError | None) -> None:
+    last = trial.of(PlanRouted)[-1].target
+    if error is None:
+        assert last == "end"
+        steps = ExecutionPlan.from_json(trial.of(PlanMade)[-1].plan).steps
+        done = [one.step for one in trial.of(PlanStepMoved)]
+        assert [step.context_key for step in steps] == done[len(done) - len(steps) :]
+        assert result == sorted(item.key for item in steps[-1].inputs)
+    else:
+        assert last in ("report", "stop")
+        assert (last == "stop") == isinstance(error, TriageFatalError)
 
 
-async def completed(made: Any) -> Counter[str]:
-    """The payments that the journal knows of as done."""
-    calls = triage.fold(await made.store.read(RUN)).calls.values()
-    return Counter(
-        f"pay {call.arguments['cents']}"
-        for call in calls
-        if call.tool == "pay" and call.outcome == "done"
-    )
-
-
-async def check(made: Any, world: Kept, limit: PlanLimits) -> None:
-    events = await made.store.read(RUN)
-    state = await state_of(made.store, RUN)
-    assert state.ended is not None or triage.fold(events).status == "escalated"
-    for name in ("total_retries", "replans", "reclassifications", "rejections", "entries"):
-        assert getattr(state, name) <= getattr(limit, name), name
-    paid = Counter({name: n for name, n in world.done().items() if name.startswith("pay")})
-    assert paid == await completed(made)
-    wanted: Counter[str] = Counter()
-    for one in events:
+def nothing_was_used_beyond_its_limit(trial: Trial) -> None:
+    limits = trial.world.limits
+    for name, used in trial.used().items():
+        assert used <= getattr(limits, name), name
+    entered = Counter(one.target for one in trial.of(PlanRouted))
+    assert trial.planner.count == entered["planner"]
+    doubts = sum(one.doubt for one in trial.of(PlanFailed))
+    assert doubts == (len(trial.in_doubt()) if trial.world.on_in_doubt == "fail" else 0)
+    if trial.world.selections is not None:
+        assert len(trial.selector.requests) == entered["selector"]
+    assert sum(trial.deeds.bodies.values()) <= entered["step"] + trial.answered
+    presets = {one.name: one.tries for one in trial.registry}
+    tried: Counter[Any] = Counter()
+    made, steps = 0, dict[str, str]()
+    for one in trial.events:
         if isinstance(one, PlanMade):
-            steps = ExecutionPlan.from_json(one.plan).steps
-            wanted |= Counter(
-                f"pay {dict(s.parameters)['cents']}" for s in steps if s.capability == "pay"
-            )
-    assert paid <= wanted, "paid more often than any one plan wants"
+            planned = ExecutionPlan.from_json(one.plan).steps
+            made, steps = made + 1, {step.context_key: step.capability for step in planned}
+        if isinstance(one, PlanMade | CapabilitiesSelected):
+            tried["planner" if isinstance(one, PlanMade) else "selector"] = 0
+        if not isinstance(one, PlanRouted) or one.counter != "retries":
+            continue
+        what = (made, one.step) if one.target == "step" else one.target
+        tried[what] += 1
+        preset = {"planner": Backoff.LLM, "selector": Backoff.CLASSIFY}.get(one.target)
+        preset = preset or presets[steps[one.step]]
+        assert tried[what] <= min(limits.retries, preset.retries), what
+        assert one.delay_s <= preset.backoff.delay(tried[what], 1.0, None)
+    delays = [one.delay_s for one in trial.of(PlanRouted) if one.delay_s]
+    assert trial.env.slept == delays
+    assert limits.seconds is None or sum(delays) <= limits.seconds
+    for one in trial.of(PlanMade):
+        assert len(ExecutionPlan.from_json(one.plan).steps) <= limits.steps
+
+
+LEADS = {
+    Severity.REPLANNING: {"planner"},
+    Severity.RECLASSIFICATION: {"selector"},
+    Severity.CRITICAL: set[str](),
+    Severity.FATAL: {"stop"},
+}
+
+
+def each_failure_went_where_its_severity_says(trial: Trial) -> None:
+    climb = trial.world.limits.climb
+    selected = False
+    for one, then in pairwise(trial.of(PlanFailed, PlanRouted, CapabilitiesSelected)):
+        if isinstance(one, CapabilitiesSelected):
+            selected = True
+        elif isinstance(one, PlanRouted):
+            selected = selected and one.target != "selector"
+            assert one.target not in ENDS or then is None
+        else:
+            assert isinstance(then, PlanRouted)
+            severity = one.diagnosis.severity
+            if severity is Severity.RETRIABLE:
+                leads = {one.target} | ({"planner", "selector"} if climb else set())
+                assert one.target != then.target or climb or then.counter == "retries"
+            else:
+                leads = LEADS[severity]
+            if severity is Severity.REPLANNING and (climb or not selected):
+                leads = leads | {"selector"}
+            assert then.target in leads or (then.target == "report" and "stop" not in leads)
+
+
+def no_step_was_begun_again_once_it_was_done(trial: Trial) -> None:
+    done: set[str] = set()
+    for one in trial.of(PlanRouted, PlanStepMoved):
+        assert one.step not in done
+        if isinstance(one, PlanStepMoved):
+            done.add(one.step)
+
+
+def what_has_an_effect_happened_no_more_often_than_planned(trial: Trial) -> None:
+    wanted: Counter[tuple[str, int]] = Counter()
+    for one in trial.of(PlanMade):
+        steps = ExecutionPlan.from_json(one.plan).steps
+        acts = [step for step in steps if step.capability in trial.abilities]
+        wanted |= Counter((step.capability, step.parameters["n"]) for step in acts)
+    completed = trial.completed()
+    happened: Counter[Any] = Counter()
+    for version, step in trial.done_by_version():
+        if step.capability in trial.abilities:
+            happened[version, step.capability, step.parameters["n"]] += 1
+    for (_, *deed), count in happened.items():
+        assert trial.deeds.effects[deed[0], deed[1]] >= count, "a step counts as done that was not"
+    doubted = {one.key.partition(":")[0] for one in trial.in_doubt()}
+    for deed, count in trial.deeds.effects.items():
+        if trial.abilities[deed[0]].repeatable:
+            continue
+        assert count <= wanted[deed] + trial.allowed[deed], deed
+        assert count == completed[deed] or deed[0] in doubted, deed
+
+
+def steps_were_given_the_results_they_name(trial: Trial) -> None:
+    done, planned = trial.done(), trial.planned()
+    for key, results, typed in trial.deeds.given:
+        wanted: dict[str, list[Any]] = {kind: [] for kind in typed}
+        for kind, name in planned[key].inputs:
+            made = done[name]
+            result = trial.abilities[made.capability].result(made.parameters["n"])
+            assert results[name] == result
+            wanted[kind].append(result)
+        assert len(results) == len({item.key for item in planned[key].inputs})
+        for kind, told in typed.items():
+            few = [None, *wanted[kind]]
+            assert told == (wanted[kind] if len(few) > 2 else few[-1])
+
+
+def nothing_was_run_unasked(trial: Trial) -> None:
+    """Where everything is to be approved: each plan, or each step once, was."""
+    approval = trial.world.approval
+    unsure = approval.mode == "selective" and (approval.evaluator in (None, *ALWAYS))
+    if approval.mode not in ("all", "whatever") and not unsure:
+        return
+    approved = edited = False
+    for one in trial.events:
+        if isinstance(one, ApprovalGiven):
+            approved, edited = one.decision == "approved", one.decision == "edited"
+        elif isinstance(one, PlanMade):
+            approved, edited = edited, False
+        elif isinstance(one, CallStarted) and one.tool in trial.abilities:
+            assert approved, one.key
+        elif isinstance(one, PlanStepMoved) and approval.of == "step":
+            approved = False
 
 
 def test_the_good_plan_of_these_tests_is_good() -> None:
-    assert anyio.run(orchestrator(Script(plan(FIND, READ, ANSWER))).run, "task")
+    assert anyio.run(five(Script(plan(FIND, READ, ANSWER))).run, "task")

@@ -22,6 +22,7 @@ from plan_runs import (
     Script,
     orchestrator,
     plan,
+    state_of,
     step,
 )
 from support import FakeEnvironment
@@ -29,7 +30,7 @@ from support import FakeEnvironment
 import triage
 from triage import Severity, TriageError, TriageEscalationError, TriageSuspendedError
 from triage.faults import PlanInvalid
-from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Progress, Registry
+from triage.plan import Approval, Orchestrator, PlanLimits, PlannedStep, Progress, Registry, Target
 from triage.reports import Analysis, Brief, ErrorReporter
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,47 @@ async def test_what_ends_a_run_in_a_step_is_told_of_that_step() -> None:
         report = (await ended(made.run("task"))).report
         assert report is not None
         assert [one.outcome for one in report.facts.steps] == ["done", "done", "failed", "open"]
+
+
+async def test_a_plan_that_ends_as_a_call_is_in_doubt_says_that_it_may_have_happened() -> None:
+    world = Kept()
+    fails = Fails(paid=TimeoutError("no answer"))
+    doubtful = triage.Durability(on_in_doubt="fail")
+    made = orchestrator(Script(GOOD), world, fails=fails, durability=doubtful)
+    report = (await ended(made.run("task", run_id="run-1"))).report
+    assert report is not None
+    assert report.facts.failed == "step 3, pay"
+    assert report.facts.reason.endswith("it may have happened")
+    state = await state_of(made.store, "run-1")
+    (failure,) = state.failures
+    assert (failure.target, failure.step, failure.doubt) == ("step", "bill", True)
+    assert str(failure.error) == "TimeoutError: no answer"
+    assert state.ended is Target.REPORT
+    assert world.done()["pay 5"] == 1
+
+    # So it is where the process died in the call, or another plan would make it otherwise.
+    events = await made.store.read("run-1")
+    cut = next(at for at, one in enumerate(events) if getattr(one, "tool", "") == "pay") + 1
+    store = triage.MemoryStore()
+    await store.append("run-1", events[:cut], at=0, epoch=0)
+    made = orchestrator(Script(GOOD), world, store=store, durability=doubtful)
+    report = (await ended(made.recover("run-1"))).report
+    assert report is not None
+    assert report.facts.reason.endswith("it may have happened")
+    assert [one.doubt for one in (await state_of(store, "run-1")).failures] == [True]
+    more = {"read": {"classify_error": lambda _error, _known: Severity.REPLANNING}}
+    planner = Script(plan(PAY, FIND, READ), plan(step("dear", "pay", cents=9), READ))
+    made = orchestrator(planner, fails=Fails(read=BROKEN), more=more, durability=doubtful)
+    report = (await ended(made.run("task", run_id="run-3"))).report
+    assert report is not None
+    assert report.facts.failed == "step 1, pay"
+    assert not (await state_of(made.store, "run-3")).failures[-1].doubt
+
+    # Where somebody is asked, nothing has failed yet.
+    made = orchestrator(Script(GOOD), fails=Fails(paid=TimeoutError("no answer")))
+    with pytest.raises(triage.TriageSuspendedError):
+        await made.run("task", run_id="run-2")
+    assert (await state_of(made.store, "run-2")).failures == ()
 
 
 async def test_a_planner_that_fails_leaves_a_report_without_steps() -> None:

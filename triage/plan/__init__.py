@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     )
     from ._approving import Approval, answer_in, asked_in
     from ._capability import Capability, ClassifyError, capability
+    from ._criteria import StepJudge, StepOutcome
     from ._feedback import feedback
     from ._issues import Fix, Issue, IssueCode, Validation
     from ._judging import JudgeEach, Judgement
     from ._limits import PlanLimits
-    from ._llm import LLMJudge, LLMPlanner, LLMResponder
+    from ._llm import LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
     from ._orchestrator import Orchestrator
     from ._plan import ExecutionPlan, Input, PlannedStep
     from ._progress import Progress
@@ -53,11 +54,12 @@ _HOMES = {
     ),
     "_approving": ("Approval", "answer_in", "asked_in"),
     "_capability": ("Capability", "ClassifyError", "capability"),
+    "_criteria": ("StepJudge", "StepOutcome"),
     "_feedback": ("feedback",),
     "_issues": ("Fix", "Issue", "IssueCode", "Validation"),
     "_limits": ("PlanLimits",),
     "_judging": ("JudgeEach", "Judgement"),
-    "_llm": ("LLMJudge", "LLMPlanner", "LLMResponder"),
+    "_llm": ("LLMJudge", "LLMPlanner", "LLMResponder", "LLMStepJudge"),
     "_orchestrator": ("Orchestrator",),
     "_plan": ("ExecutionPlan", "Input", "PlannedStep"),
     "_progress": ("Progress",),
@@ -89,6 +91,7 @@ __all__ = [
     "LLMJudge",
     "LLMPlanner",
     "LLMResponder",
+    "LLMStepJudge",
     "Need",
     "Orchestrator",
     "PlanLimits",
@@ -100,6 +103,8 @@ __all__ = [
     "Registry",
     "SelectionRequest",
     "Selector",
+    "StepJudge",
+    "StepOutcome",
     "Target",
     "Validation",
     "answer_in",

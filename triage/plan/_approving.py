@@ -14,15 +14,25 @@ from triage.errors import TokenExpired, UnknownRun, UsageError
 from triage.events import ApprovalAsked, Event
 from triage.redact import Redactor
 
-from ._approval import ApprovalAnswer, ApprovalMode, ApprovalRequest, Evaluator, mismatch
-from ._plan import ExecutionPlan, content_hash
+from ._approval import (
+    ApprovalAnswer,
+    ApprovalMode,
+    ApprovalRequest,
+    Evaluator,
+    mismatch,
+    needs_approval,
+    subject_of,
+)
+from ._plan import ExecutionPlan, PlannedStep, content_hash
 from ._state import fold_plan
+from ._words import quoted
 
 if TYPE_CHECKING:
     from triage.stores.base import Store
 
 ANSWER = "approval"
 """The parameter by which an attempt is told of an answer."""
+_MAX_QUESTION = 300
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,25 @@ class Approval:
 
 
 OFF = Approval(ApprovalMode.OFF)
+
+
+def request_for(
+    approval: Approval, run_id: str, content: ExecutionPlan | PlannedStep
+) -> ApprovalRequest | None:
+    """What must be approved before a plan or a step is run; None for nothing.
+
+    Its id comes with the token.
+    """
+    need = needs_approval(approval.mode, content, approval.evaluator)
+    if not need:
+        return None
+    steps = content.steps if isinstance(content, ExecutionPlan) else (content,)
+    what = ", ".join(f"{quoted(step.context_key)} by {quoted(step.capability)}" for step in steps)
+    question = f"May this {approval.of} be run ({need.why[:_MAX_QUESTION]}): {what}?"
+    subject = subject_of(run_id, approval.of, content)
+    return ApprovalRequest(
+        "", run_id, approval.of, subject, question[: 2 * _MAX_QUESTION], content.to_json()
+    )
 
 
 def request_in(events: Sequence[Event]) -> ApprovalRequest | None:

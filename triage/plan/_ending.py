@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from triage.actions import Action, Escalate, Replan, Retry, Suspend
+from triage.classifiers import diagnose
 from triage.diagnosis import Diagnosis, Evidence
 from triage.failures import FailureContext
 from triage.policy import FailurePolicy
@@ -63,6 +64,17 @@ def _failure(state: PlanState) -> Diagnosis:
         technical_details="a limit of the plan was reached",
         classifier="plan",
     )
+
+
+def of_asking(error: Exception) -> Diagnosis:
+    """Why a planner, a selector or a judge has failed. What nobody knows, no other selection mends."""
+    found = diagnose(error)
+    if (
+        found.severity is not Severity.RECLASSIFICATION
+        or found.failure_type is not FailureType.UNKNOWN
+    ):
+        return found
+    return replace(found, severity=Severity.CRITICAL, level=DEFAULT_LEVEL[Severity.CRITICAL])
 
 
 def waiting(question: str) -> Diagnosis:

@@ -6,13 +6,26 @@ from collections.abc import Iterable, Iterator
 
 from triage._options import check_count
 
-from ._issues import Issue
+from ._issues import Issue, IssueCode
 from ._registry import Registry, output_of
 from ._state import PlanState, Target
 from ._words import quoted, shortened
 
 _MOST_ISSUES = 20
 _MOST_STEPS = 50
+
+
+def issues_of(state: PlanState) -> tuple[Issue, ...]:
+    """What was wrong with the plan before, as the journal has it."""
+    failure = state.told
+    if failure is None:
+        return ()
+    codes = {f"plan.{code}": code for code in IssueCode}
+    return tuple(
+        Issue(codes[rule], failure.diagnosis.severity, text)
+        for rule, text, _ in failure.diagnosis.evidence
+        if rule in codes
+    )
 
 
 def feedback(

@@ -20,6 +20,7 @@ from triage.faults import ModelCallFailed, PolicyRefused
 from triage.redact import redact
 from triage.steps import Usage
 
+from ._criteria import StepOutcome
 from ._judging import Judgement
 from ._read import plan_schema
 from ._requests import PlanRequest
@@ -49,6 +50,12 @@ JUDGE = _DATA + (
     "`feedback` says what was wrong with the selection before."
 )
 """What a model is asked to do that judges a capability, unless another prompt is given."""
+STEP_JUDGE = _DATA + (
+    "Say whether `result` meets `criteria`, and in `why` what is missing, in a few words. `task` is what "
+    "the user asked, `objective` what this step was to do for it. Judge by what stands there alone: what "
+    "`result` does not show is not met."
+)
+"""What a model is asked to do that judges a step, unless another prompt is given."""
 RESPONDER = _DATA + (
     "Answer the user, who has asked `task`, from `results`, and from nothing else. Say so where they do "
     "not hold the answer. Answer in plain text, as short as will do."
@@ -192,13 +199,46 @@ class LLMJudge(_Model):
     async def __call__(self, judgement: Judgement) -> bool:
         """Whether the capability is needed."""
         said = await self._answer(judgement, JUDGE, judgement._asdict(), _NEEDED)
-        try:
-            needed = json.loads(_object(said))["needed"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            needed = None
+        needed = _read_object(said).get("needed")
         if not isinstance(needed, bool):
             raise ModelCallFailed("the model did not say whether the capability is needed")
         return needed
+
+
+_MET = Asked(
+    "judge_step",
+    "Say whether the criteria are met.",
+    {
+        "type": "object",
+        "properties": {"met": {"type": "boolean"}, "why": {"type": "string"}},
+        "required": ["met", "why"],
+        "additionalProperties": False,
+    },
+)
+
+
+class LLMStepJudge(_Model):
+    """Has a model say whether the criteria of a step are met, for `Orchestrator(…, judge=LLMStepJudge())`.
+
+    The arguments are those of `LLMPlanner`, and so is what is raised; an answer that says neither raises
+    `ModelCallFailed`.
+    """
+
+    async def __call__(self, outcome: StepOutcome) -> tuple[bool, str]:
+        """Whether they are met, and why."""
+        step = outcome.step
+        shown = {
+            "task": outcome.task,
+            "objective": step.task_objective,
+            "criteria": step.success_criteria,
+            "parameters": dict(step.parameters),
+            "result": outcome.result,
+        }
+        answer = _read_object(await self._answer(outcome, STEP_JUDGE, shown, _MET))
+        met, why = answer.get("met"), answer.get("why")
+        if not isinstance(met, bool):
+            raise ModelCallFailed("the model did not say whether the criteria are met")
+        return met, why if isinstance(why, str) else ""
 
 
 class LLMResponder(_Model):
@@ -212,6 +252,15 @@ class LLMResponder(_Model):
         """The answer."""
         shown = {"task": task, "results": results}
         return (await self._answer(shown, RESPONDER, shown, None)).strip()
+
+
+def _read_object(said: str) -> dict[str, Any]:
+    """The JSON object that a model answered; an empty one where it did not."""
+    try:
+        found = json.loads(_object(said))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _object(said: str) -> str:

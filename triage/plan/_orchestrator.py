@@ -17,6 +17,7 @@ from triage.reports import ErrorReporter, Report
 from ._approving import OFF, Approval, asked_in, carried, read_answer
 from ._calls import Known
 from ._capability import Capability
+from ._criteria import StepJudge, judging
 from ._ending import policy
 from ._given import takes, tool_for
 from ._limits import LIMITS, PlanLimits
@@ -58,7 +59,9 @@ class Orchestrator:
     registry: what can be done; what is added to it later is not seen. planner: makes a plan from a
     `PlanRequest`. selector: chooses the capabilities a plan may use from a `SelectionRequest`; None takes
     all. responder: answers the user with the results it is given, async or not; it becomes the
-    capability `respond` where none responds. reporter: makes the report of a run that cannot be done;
+    capability `respond` where none responds. judge: asked after each step that has `success_criteria`
+    whether they are met; a no is a failure of that step, an error of the judge is never a no; None:
+    nobody is asked. reporter: makes the report of a run that cannot be done;
     None: one without analysis. approval: what a person must approve; None: nothing. limits: None:
     `PlanLimits()`. budget: what a run may use beside, of tokens, money, calls and time; its `attempts`
     are not used, as `limits` counts them. store, durability, observers, checks, environment: as for
@@ -78,6 +81,7 @@ class Orchestrator:
         *,
         selector: Selector | None = None,
         responder: Callable[..., Any] | None = None,
+        judge: StepJudge | None = None,
         reporter: ErrorReporter | None = None,
         approval: Approval | None = None,
         limits: PlanLimits | None = None,
@@ -100,6 +104,7 @@ class Orchestrator:
             _known(self._registry),
             asked("Orchestrator.planner", planner, "planner"),
             None if selector is None else asked("Orchestrator.selector", selector, "selector"),
+            None if judge is None else judging("Orchestrator.judge", judge),
             approval or OFF,
             limits or LIMITS,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from triage._options import misuse
@@ -77,13 +77,20 @@ def _async(function: Callable[..., Any]) -> Callable[..., Any]:
 def _sync(function: Callable[..., Any]) -> Callable[..., Any]:
     def ask(request: Any) -> Any:
         answer = function(request)
-        return _awaited(answer) if inspect.isawaitable(answer) else as_json(answer)
+        return Later(answer, as_json) if inspect.isawaitable(answer) else as_json(answer)
 
     return ask
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return as_json(await answer)
+class Later:
+    """What a sync function gave to be awaited, in another form. Trio takes no coroutine from a thread."""
+
+    def __init__(self, answer: Awaitable[Any], form: Callable[[Any], Any]) -> None:
+        self._answer = answer
+        self._form = form
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._form((yield from self._answer.__await__()))
 
 
 def as_json(answer: Any) -> Any:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from triage._call import Refused
 from triage._capture import capture
 from triage._drivers import _drive
-from triage._journal import event_at
+from triage._journal import WIDTH
 from triage._suspensions import time_of
 from triage._tally import tally
 from triage._tool import Tool
 from triage.actions import Replan, Retry
-from triage.classifiers import diagnose
 from triage.diagnosis import Diagnosis
-from triage.errors import TriageSuspendedError
+from triage.errors import AttemptInterrupted, TriageSuspendedError
 from triage.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -29,19 +28,21 @@ from triage.events import (
 )
 from triage.faults import PlanInvalid
 from triage.observers import logger
-from triage.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Severity
+from triage.taxonomy import Cause, FailureType, Severity
 
-from ._approval import ApprovalMode, ApprovalRequest, needs_approval, subject_of
-from ._approving import Approval, told
+from ._approval import ApprovalMode, ApprovalRequest, subject_of
+from ._approving import Approval, request_for, told
 from ._calls import Calls, Known, misfit, unbegun
-from ._ending import routed, waiting
-from ._feedback import feedback
-from ._issues import Issue, IssueCode, Validation
+from ._criteria import StepOutcome, unmet
+from ._ending import of_asking, routed, waiting
+from ._feedback import feedback, issues_of
+from ._issues import Validation
 from ._limits import PlanLimits
+from ._plan import PlannedStep
 from ._registry import Registry
 from ._requests import PlanRequest, SelectionRequest
 from ._route import Decision, route
-from ._state import PlanState, Target, fold_plan
+from ._state import Target, fold_plan
 from ._validate import validate
 from ._words import quoted
 
@@ -49,16 +50,15 @@ if TYPE_CHECKING:
     from triage._run import Run
     from triage.events import Event
 
-_MAX_QUESTION = 300
-
 
 class Setup(NamedTuple):
-    """What all runs of an orchestrator share. selector: None selects everything."""
+    """What all runs of an orchestrator share. selector: None selects all; judge: None asks nobody."""
 
     registry: Registry
     known: Mapping[str, Known]
     planner: Tool
     selector: Tool | None
+    judge: Tool | None
     approval: Approval
     limits: PlanLimits
 
@@ -89,14 +89,14 @@ class Room:
                 self._adopt(self._checked(self.state.edited.payload), Target.APPROVER)
                 continue
             match await self._next():
+                case Target.STEP:  # most often
+                    await self._step()
                 case Target.SELECTOR:
                     await self._select()
                 case Target.PLANNER:
                     await self._plan()
                 case Target.APPROVER:
                     await self._ask()
-                case Target.STEP:
-                    await self._step()
                 case Target.END:
                     return await self._answer()
                 case ended:
@@ -111,7 +111,8 @@ class Room:
         seq = session.put(kind, fields)
         if session.config.observers:
             session.tell(seq)
-        self.state = self.state.apply(event_at(session.run_id, session.records, seq))
+        time = session.records[seq * WIDTH + 1]
+        self.state = self.state.apply(kind(session.run_id, seq, time, *fields))
 
     def _hear(self, answer: Any) -> None:
         """Take in what a person has said since the last attempt."""
@@ -191,13 +192,19 @@ class Room:
         return None if found is None else found.tries
 
     def _failed(
-        self, target: Target, diagnosis: Diagnosis, error: Exception | None, step: str = ""
+        self,
+        target: Target,
+        diagnosis: Diagnosis,
+        error: Exception | None,
+        step: str = "",
+        *,
+        doubt: bool = False,
     ) -> Refused:
         """Write down what failed and where that leads; what ends the attempt, to be raised."""
         info = None if error is None else capture(error)
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
-        self._add(PlanFailed, target, diagnosis, step, info)
+        self._add(PlanFailed, target, diagnosis, step, info, doubt)
         session = self._session
         env = session.config.env
         decision = route(
@@ -258,7 +265,7 @@ class Room:
             self._task,
             active.manifest(),
             state.context(registry),
-            feedback(_issues(state), state, registry),
+            feedback(issues_of(state), state, registry),
             state.version + 1,
             self._setup.limits.steps,
             self._background,
@@ -276,7 +283,7 @@ class Room:
             return await _drive(self._run, tool, (request,), {})
         except Exception as error:
             self._pass(error)
-            raise self._failed(target, _of_asking(error), error) from error
+            raise self._failed(target, of_asking(error), error) from error
 
     def _pass(self, error: Exception) -> None:
         """Raise what is not for the router: an interrupt, and the question of a run inside this one."""
@@ -319,23 +326,8 @@ class Room:
             return None
         content = state.plan if approval.of == "plan" else step
         if self._needs is None or self._needs[0] is not content:
-            self._needs = content, self._need(content)
+            self._needs = content, request_for(approval, state.run_id, content)
         return self._needs[1]
-
-    def _need(self, content: Any) -> ApprovalRequest | None:
-        approval, run_id = self._setup.approval, self.state.run_id
-        need = needs_approval(approval.mode, content, approval.evaluator)
-        if not need:
-            return None
-        what = ", ".join(
-            f"{quoted(step.context_key)} by {quoted(step.capability)}"
-            for step in getattr(content, "steps", (content,))
-        )
-        question = f"May this {approval.of} be run ({need.why[:_MAX_QUESTION]}): {what}?"
-        subject = subject_of(run_id, approval.of, content)
-        return ApprovalRequest(
-            "", run_id, approval.of, subject, question[: 2 * _MAX_QUESTION], content.to_json()
-        )
 
     async def _ask(self) -> NoReturn:
         request = self._wanted()
@@ -361,38 +353,47 @@ class Room:
             raise self._failed(Target.STEP, unbegun(unfit or ""), None, key)
         try:
             call = await self._calls.run(step, self.state)
+        except AttemptInterrupted as error:
+            self._note_question(key, error)
+            raise
         except Exception as error:
+            self._note_question(key, error)
             self._pass(error)
             diagnosis = known.capability.diagnose(
                 error, {"step": key, "objective": step.task_objective, "task": self._task}
             )
             raise self._failed(Target.STEP, diagnosis, error, key) from error
+        if self._setup.judge is not None and step.success_criteria.strip():
+            await self._judge(self._setup.judge, step, known, call)
         self._add(PlanStepMoved, key, "done", call)
+
+    async def _judge(self, judge: Tool, step: PlannedStep, known: Known, call: str) -> None:
+        """Comes back where the criteria of a step are met. If not, its effect has happened all the same."""
+        key = step.context_key
+        outcome = StepOutcome(self._task, step, await self._calls.result(key, self.state))
+        try:
+            args = (call, step.success_criteria, outcome)
+            met, why = await _drive(self._run, judge, args, {})
+        except Exception as error:
+            self._pass(error)
+            raise self._failed(Target.STEP, of_asking(error), error, key) from error
+        if not met:
+            doubt = not known.capability.repeatable
+            raise self._failed(Target.STEP, unmet(step, why), None, key, doubt=doubt)
+
+    def _note_question(self, key: str, error: BaseException) -> None:
+        """Write down that the plan ends here: a question about this step's call is asked of nobody.
+
+        Where somebody is asked, the step waits for the answer and has not failed.
+        """
+        question, told = self._session.question, self._run.interrupt
+        fails = self._session.config.durability.on_in_doubt == "fail"
+        if not fails or told is None or question is None or question.inner:
+            return
+        info = capture(error) if isinstance(error, Exception) else None  # else it was not begun
+        self._add(PlanFailed, Target.STEP, told, key, info, question.doubt)
+        self._add(PlanRouted, *route(self.state, self._setup.limits)[:5])
 
     async def _answer(self) -> Any:
         done = self.state.done
         return await self._calls.result(done[-1].step.context_key, self.state) if done else None
-
-
-def _of_asking(error: Exception) -> Diagnosis:
-    """Why a planner or a selector has failed. What nobody knows, no other selection mends."""
-    found = diagnose(error)
-    if (
-        found.severity is not Severity.RECLASSIFICATION
-        or found.failure_type is not FailureType.UNKNOWN
-    ):
-        return found
-    return replace(found, severity=Severity.CRITICAL, level=DEFAULT_LEVEL[Severity.CRITICAL])
-
-
-def _issues(state: PlanState) -> tuple[Issue, ...]:
-    """What was wrong with the plan before, as the journal has it."""
-    failure = state.told
-    if failure is None:
-        return ()
-    codes = {f"plan.{code}": code for code in IssueCode}
-    return tuple(
-        Issue(codes[rule], failure.diagnosis.severity, text)
-        for rule, text, _ in failure.diagnosis.evidence
-        if rule in codes
-    )

@@ -59,7 +59,8 @@ def route(
     decision = _next(state, limits, retry, draw, approval)
     if decision.target.ends:
         return decision
-    if state.entries >= limits.entries:
+    entered = state.at is not None and not state.pending  # it has used up its share already
+    if not entered and state.entries >= limits.entries:
         return _report(f"entries: all {limits.entries} are used up")
     if limits.seconds is not None:
         if elapsed_s >= limits.seconds:
@@ -102,7 +103,7 @@ def _forward(state: PlanState, limits: PlanLimits, approval: ApprovalRequest | N
     if approval is not None and (approval.kind, approval.subject) not in state.approved:
         return Decision(Target.APPROVER, step.context_key, reason=f"this {approval.kind} needs it")
     count = f"step {state.position + 1} of {len(state.plan.steps)}"
-    return Decision(Target.STEP, step.context_key, reason=count)
+    return Decision(Target.STEP, step.context_key, "", count)
 
 
 def _report(reason: str) -> Decision:
@@ -125,6 +126,8 @@ def _after_failure(
     if failure is None:
         return _report("it is not known what has failed")
     why = f"{failure.target} failed: {failure.diagnosis}"
+    if failure.doubt:
+        why += "; it may have happened"
     decision: Decision
     match failure.diagnosis.severity:
         case Severity.RETRIABLE:
@@ -160,7 +163,7 @@ def _retried(
     if not counter:
         return _report(f"{why}; it cannot be tried again")
     if failure.doubt:
-        return _report(f"{why}; it may have happened, so it is not tried again")
+        return _report(f"{why}, so it is not tried again")
     preset = retry
     if preset is None:
         preset = {Target.PLANNER: Backoff.LLM, Target.SELECTOR: Backoff.CLASSIFY}.get(

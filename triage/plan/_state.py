@@ -29,7 +29,8 @@ class Target(StrEnum):
     """What a plan-first run can enter next.
 
     SELECTOR chooses capabilities, PLANNER makes a plan, APPROVER asks a person, STEP runs the next step.
-    REPORT, STOP and END are ends: with a report of what failed, at once, with all steps done.
+    REPORT, STOP and END are ends: with a report of what failed, at once, with all steps done. ends: True
+    for these three.
     """
 
     SELECTOR = "selector"
@@ -40,10 +41,10 @@ class Target(StrEnum):
     STOP = "stop"
     END = "end"
 
-    @property
-    def ends(self) -> bool:
-        """True for REPORT, STOP and END."""
-        return self is Target.REPORT or self is Target.STOP or self is Target.END
+    ends: bool
+
+    def __init__(self, word: str) -> None:
+        self.ends = word in ("report", "stop", "end")
 
 
 class DoneStep(NamedTuple):
@@ -131,16 +132,15 @@ def fold_plan(events: Iterable[Event]) -> PlanState:
     return state
 
 
+# What each step of a plan changes is put in its place, in a third of the time of `_replace`.
 _new = tuple.__new__
-_INDEX = {name: at for at, name in enumerate(PlanState._fields)}
-
-
-def _with(state: PlanState, **changes: Any) -> PlanState:
-    """As `_replace`, in half the time: it is done with every step."""
-    values: list[Any] = list(state)
-    for name, value in changes.items():
-        values[_INDEX[name]] = value
-    return _new(PlanState, values)
+_POSITION, _DONE, _AT, _STEP, _PENDING, _FAILURE, _TOLD, _APPROVED, _RETRIES, _ENTRIES, _DECISIONS = map(
+    PlanState._fields.index,
+    (
+        "position", "done", "at", "step", "pending", "failure", "told", "approved", "step_retries",
+        "entries", "decisions",
+    ),
+)  # fmt: skip
 
 
 def _started(state: PlanState, event: RunStarted) -> PlanState:
@@ -148,7 +148,7 @@ def _started(state: PlanState, event: RunStarted) -> PlanState:
 
 
 _COUNTED = frozenset({"replans", "reclassifications", "rejections"})
-_RETRIES = {
+_RETRIED = {
     Target.SELECTOR: "selector_retries",
     Target.PLANNER: "planner_retries",
     Target.STEP: "step_retries",
@@ -157,7 +157,7 @@ _RETRIES = {
 
 def retries_of(target: Target) -> str:
     """The counter of retries of what can be entered; empty for the approver and the ends."""
-    return _RETRIES.get(target, "")
+    return _RETRIED.get(target, "")
 
 
 def _routed(state: PlanState, event: PlanRouted) -> PlanState:
@@ -167,19 +167,13 @@ def _routed(state: PlanState, event: PlanRouted) -> PlanState:
     decisions = (*state.decisions, event)
     if target.ends:
         return state._replace(ended=target, at=None, pending="", decisions=decisions)
-    approved = state.approved
-    if approved and target is Target.STEP:  # that of this one step is used up
-        approved = frozenset(item for item in approved if item[0] == "plan")
-    entries = state.entries + 1
-    state = _with(
-        state,
-        at=target,
-        step=event.step,
-        pending="",
-        entries=entries,
-        decisions=decisions,
-        approved=approved,
-    )
+    values: list[Any] = list(state)
+    values[_AT], values[_STEP], values[_PENDING] = target, event.step, ""
+    values[_ENTRIES] += 1
+    values[_DECISIONS] = decisions
+    if state.approved and target is Target.STEP:  # that of this one step is used up
+        values[_APPROVED] = frozenset(item for item in state.approved if item[0] == "plan")
+    state = _new(PlanState, values)
     if event.counter:
         state = _counted(state, event.counter, target)
     if target is Target.SELECTOR:
@@ -289,19 +283,15 @@ def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
         return state  # of a plan that is not run any more
     if event.status not in ("done", "skipped"):
         return state
+    values: list[Any] = list(state)
+    if event.status == "done":
+        values[_DONE] = (*state.done, DoneStep(step, state.version, event.detail))
+    values[_POSITION] += 1
+    values[_AT], values[_RETRIES] = None, 0
     failure = state.failure
-    own = failure is not None and failure.target == Target.STEP and failure.step == step.context_key
-    done = (DoneStep(step, state.version, event.detail),) if event.status == "done" else ()
-    return _with(
-        state,
-        position=state.position + 1,
-        done=(*state.done, *done),
-        at=None,
-        pending="" if own else state.pending,
-        failure=None if own else failure,
-        told=None if own else state.told,
-        step_retries=0,
-    )
+    if failure is not None and failure.target == Target.STEP and failure.step == event.step:
+        values[_FAILURE], values[_TOLD], values[_PENDING] = None, None, ""
+    return _new(PlanState, values)
 
 
 def _asked(state: PlanState, event: ApprovalAsked) -> PlanState:
