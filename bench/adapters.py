@@ -2,11 +2,14 @@
 
     python -m bench.adapters [--only langgraph] [--rounds 20] [--strict]
 
-Cost: the time that a processor works for one turn, a model call and a tool call, of the same agent bare and
-wrapped, taken in turn in one process; the provider answers from another. Recovery: the same scripts of
-failures for each way to recover. Done: the answer was the right one. Requests: what was asked of the
-provider. Repeated: charges that were made more than once. `--strict` exits with 1 where a wrapped agent
-costs more than promised.
+Cost: the time that a processor works for one turn, a model call and a tool call, of the same agent bare,
+wrapped, and bare once more, in one process; the provider answers from another. They go on turn by turn,
+each while the others wait, so that whatever else the machine does meets all three alike. The figure is the
+middle of the ratios of turns that stood side by side, with its standard error, and the same of the two that
+are bare, which says how far a figure can be trusted. Recovery: the same scripts of failures for each way to
+recover. Done: the answer was the right one. Requests: what was asked of the provider. Repeated: charges
+that were made more than once. `--strict` exits with 1 where a wrapped agent surely costs more than was
+promised: by more than two standard errors.
 
 A framework is one module of bench.frameworks with a FRAMEWORK, named in NAMES here.
 """
@@ -17,11 +20,12 @@ import argparse
 import asyncio
 import gc
 import logging
+import math
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -39,7 +43,9 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-NAMES = ("langgraph", "pydantic_ai", "openai_agents")
+NAMES = (
+    "langgraph", "langchain", "pydantic_ai", "openai_agents", "openai_client", "anthropic_client",
+)  # fmt: skip
 TURNS = 20
 PROMISED = 0.05
 HINT = "Answer with what you have."
@@ -86,11 +92,6 @@ class Turns(World):
         return asks(call("look", what=f"part {asked}")) if asked < TURNS else says("done")
 
 
-async def look(what: str) -> str:
-    """Look something up."""
-    return f"saw {what}"
-
-
 @contextmanager
 def provider() -> Generator[str]:
     """A provider in another process."""
@@ -105,25 +106,104 @@ def provider() -> Generator[str]:
             process.stdin.close()
 
 
-async def cost(framework: Framework, rounds: int) -> tuple[float, float, float]:
-    """The middle ratio of the costs; milliseconds of a turn, bare and wrapped."""
-    task = Task([look], {"look": "read"})
+class Lanes:
+    """Agents in one event loop, of which one works at a time: from one call of its tool to the next.
+
+    worked: the processor's seconds for each of these, by agent.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.worked: list[list[float]] = [[] for _ in range(count)]
+        self._may = [asyncio.Event() for _ in range(count)]
+        self._runs = [False] * count
+        self._began = 0.0
+
+    def tool(self, lane: int) -> Callable[..., Any]:
+        """The tool of one of them."""
+
+        async def look(what: str) -> str:
+            """Look something up."""
+            self.worked[lane].append(time.process_time() - self._began)
+            self._give_way(lane)
+            await self._come_on(lane)
+            return f"saw {what}"
+
+        return look
+
+    async def go(self, agents: Sequence[Callable[[], Awaitable[str]]], first: int) -> None:
+        """Let each of them run once."""
+        self._runs = [True] * len(agents)
+        runs = [asyncio.create_task(self._run(lane, agent)) for lane, agent in enumerate(agents)]
+        self._may[first].set()
+        await asyncio.gather(*runs)
+
+    async def _run(self, lane: int, agent: Callable[[], Awaitable[str]]) -> None:
+        await self._come_on(lane)
+        try:
+            assert await agent() == "done"
+        finally:
+            self._runs[lane] = False
+            self._give_way(lane)
+
+    async def _come_on(self, lane: int) -> None:
+        await self._may[lane].wait()
+        self._may[lane].clear()
+        self._began = time.process_time()
+
+    def _give_way(self, lane: int) -> None:
+        count = len(self._runs)
+        for other in ((lane + more) % count for more in range(1, count + 1)):
+            if self._runs[other]:
+                self._may[other].set()
+                return
+
+
+class Cost(NamedTuple):
+    """What a turn costs.
+
+    bare, wrapped: milliseconds. more: the share that wrapping adds. error: its standard error. noise: as
+    `more`, of the bare agent against itself.
+    """
+
+    bare: float
+    wrapped: float
+    more: float
+    error: float
+    noise: float
+
+
+async def cost(framework: Framework, rounds: int) -> Cost:
+    """What a turn of an agent costs."""
+    lanes = Lanes(3)
     with provider() as url:
-        bare, wrapped = framework.bare(task, url), framework.wrapped(task, url)
-        for warm in (bare, wrapped, bare, wrapped):
-            assert await warm() == "done"
+        made = [
+            make(Task([lanes.tool(lane)], {"look": "read"}), url)
+            for lane, make in enumerate((framework.bare, framework.wrapped, framework.bare))
+        ]
+        for _ in range(2):
+            await lanes.go(made, 0)
         gc.collect()
         gc.freeze()
-        pairs = [(await _worked(bare), await _worked(wrapped)) for _ in range(rounds)]
-    ratio = statistics.median(after / before for before, after in pairs)
-    turn = [1000 * statistics.median(times) / TURNS for times in zip(*pairs, strict=True)]
-    return ratio, turn[0], turn[1]
+        turns: list[list[float]] = [[], [], []]
+        for at in range(rounds):
+            lanes.worked = [[], [], []]
+            await lanes.go(made, at % len(made))
+            for lane, worked in enumerate(lanes.worked):
+                turns[lane] += worked[1:]  # before the first call the run began
+    bare, wrapped, again = turns
+    more, error = _middle([2 * w / (a + b) for a, w, b in zip(bare, wrapped, again, strict=True)])
+    noise, _ = _middle([b / a for a, b in zip(bare, again, strict=True)])
+    turn, more_turn = (1000 * statistics.median(times) for times in (bare + again, wrapped))
+    return Cost(turn, more_turn, more, error, noise)
 
 
-async def _worked(run: Callable[[], Awaitable[str]]) -> float:
-    began = time.process_time()
-    await run()
-    return time.process_time() - began
+def _middle(ratios: list[float]) -> tuple[float, float]:
+    """The median of ratios, less one, and its standard error, from the order of the values."""
+    found = sorted(ratios)
+    half = math.sqrt(len(found)) / 2
+    low, high = (int(len(found) / 2 + side) for side in (-half, half))
+    spread = found[min(high, len(found) - 1)] - found[max(low, 0)]
+    return statistics.median(found) - 1, spread / 2
 
 
 # Recovery -------------------------------------------------------------------------------------------
@@ -188,13 +268,16 @@ async def recover(make: Make, script: Script) -> Outcome:
 
 
 async def report(names: list[str], rounds: int) -> float:
-    """Print all figures; the highest cost of wrapping."""
+    """Print all figures; the highest share that wrapping surely adds."""
     highest = 0.0
     for name in names:
         framework: Framework = import_module(f"bench.frameworks.{name}").FRAMEWORK
-        ratio, bare, wrapped = await cost(framework, rounds)
-        highest = max(highest, ratio - 1)
-        print(f"\n{name}: {bare:.2f} ms a turn bare, {wrapped:.2f} wrapped: {ratio - 1:+.1%}\n")
+        turn = await cost(framework, rounds)
+        highest = max(highest, turn.more - 2 * turn.error)
+        print(
+            f"\n{name}: {turn.bare:.2f} ms a turn bare, {turn.wrapped:.2f} wrapped: {turn.more:+.1%} "
+            f"(±{turn.error:.1%}; bare against bare {turn.noise:+.1%})\n"
+        )
         print("| script | way | ended | requests | repeated |\n|---|---|---|---|---|")
         for about, script in SCRIPTS.items():
             for way, make in framework.ways.items():
@@ -207,7 +290,9 @@ def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m bench.adapters", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--rounds", type=int, default=20, help="pairs to take the median of")
+    parser.add_argument(
+        "--rounds", type=int, default=20, help=f"runs of {TURNS} turns to take the middle of"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 where it costs too much")
     parser.add_argument("--provider", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from benches.langgraph import BENCH, called
 from blockbuster import BlockBuster
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
@@ -34,7 +35,10 @@ def theirs_may_block(never_blocked: BlockBuster) -> None:
 
 class _Bare:
     name = "langgraph without a checkpointer"
-    cannot: Mapping[str, str] = {}
+    cannot: Mapping[str, str] = {
+        "handoff": "it is one agent, and a node of nothing",
+        "open_call": "without a checkpointer there is no conversation before",
+    }
     backends = ("asyncio",)
 
     def text(self, result: Any) -> str:
@@ -42,11 +46,25 @@ class _Bare:
         assert isinstance(message, AIMessage)
         return str(message.text)
 
+    def given(self, world: World) -> Mapping[str, Any]:
+        return BENCH.given(world)
+
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
-        model = ChatOpenAI(model="m", base_url=f"{url}/v1", api_key=SecretStr("x"), max_retries=0)
-        tools = [StructuredTool.from_function(coroutine=each) for each in world.tools()]
-        yield triage.wrap(create_agent(model, tools), **options)
+        model = ChatOpenAI(
+            model="m",
+            base_url=f"{url}/v1",
+            api_key=SecretStr("x"),
+            max_retries=world.script.retries,
+            stream_usage=True,
+        )
+        tools: list[Any] = [StructuredTool.from_function(coroutine=each) for each in world.tools()]
+        helpers = [
+            called(create_agent(model, tools, system_prompt=world.instructions(name)), name)
+            for name in world.script.helpers
+        ]
+        effects = dict.fromkeys(world.script.helpers, "read")
+        yield triage.wrap(create_agent(model, [*tools, *helpers]), effects=effects, **options)
 
 
 @pytest.mark.parametrize("scenario", adapter_scenarios, ids=lambda scenario: scenario.__name__)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +60,14 @@ async def _drive(
         else:
             await _undone(run, begun)
     session = run.session
-    with _running(run, begun):
+    with Running(run, begun):
         if session.durable and tool.effect in UNSAFE:
             await session.barrier()
-        result = await _tried(run, begun, args, kwargs)
+        if tool.tries is None:
+            begun.idle = False
+            result = await _body(tool, args, kwargs)
+        else:
+            result = await _tried(run, begun, args, kwargs)
     result = finish(run, begun, result)
     if session.durable and not run.over:
         await session.barrier()
@@ -104,34 +107,52 @@ async def _tried(
             del failed  # its traceback holds this frame
 
 
-@contextmanager
-def _running(run: Recorder, begun: Begun) -> Generator[None, None, None]:
+class Running:
     """Around a call's body: `current_call()` inside, and what it raises is written down."""
-    token = calling.set(begun.call)
-    # A task from outside of the attempt may call through its handle.
-    inside = current.set(run)
-    try:
-        yield
-    except BaseException as error:
-        fail(run, begun, error)
-        raise
-    finally:
-        current.reset(inside)
-        calling.reset(token)
+
+    __slots__ = ("_begun", "_calling", "_inside", "_run")
+
+    def __init__(self, run: Recorder, begun: Begun) -> None:
+        self._run = run
+        self._begun = begun
+
+    def __enter__(self) -> None:
+        self._calling = calling.set(self._begun.call)
+        # A task from outside of the attempt may call through its handle.
+        self._inside = current.set(self._run)
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        try:
+            if error is not None:
+                fail(self._run, self._begun, error)
+        finally:
+            current.reset(self._inside)
+            calling.reset(self._calling)
 
 
-async def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+# Each coroutine between a framework and what it calls makes all below it dearer: few stand here.
+
+
+def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
     if tool.timeout is not None:
-        import anyio
-
-        with anyio.fail_after(tool.timeout):
-            return await _unlimited(tool, args, kwargs)
-    return await _unlimited(tool, args, kwargs)
-
-
-async def _unlimited(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return _in_time(tool, args, kwargs, tool.timeout)
     if tool.is_async:
-        return await tool.function(*args, **kwargs)
+        return tool.function(*args, **kwargs)  # type: ignore[no-any-return] # an async function's
+    return _in_thread(tool, args, kwargs)
+
+
+async def _in_time(
+    tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], seconds: float
+) -> Any:
+    import anyio
+
+    with anyio.fail_after(seconds):
+        if tool.is_async:
+            return await tool.function(*args, **kwargs)
+        return await _in_thread(tool, args, kwargs)
+
+
+async def _in_thread(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     import anyio
 
     body = functools.partial(tool.function, *args, **kwargs)
@@ -155,7 +176,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     assert isinstance(begun, Begun)
     session = run.session
     unsafe = tool.effect in UNSAFE
-    with _running(run, begun):
+    with Running(run, begun):
         if session.durable and unsafe:
             session.barrier_sync()
         result = _tried_sync(run, begun, args, kwargs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
@@ -29,6 +29,8 @@ LEAST = -HUGE
 """Negated once: it has 1.7 KB, and every step's numbers are compared with it."""
 
 ATOMS = frozenset({str, bool, int, type(None)})
+_TAKEN = ATOMS - {int}
+"""Those that are JSON whatever their value."""
 
 
 @cache
@@ -111,10 +113,11 @@ def restorable(value: Any, field: str, loss: Loss) -> Any:
 class _Encoder:
     """One walk over a value: where it is, so that a value inside itself is seen, and how far."""
 
-    __slots__ = ("left", "loss", "open", "tuples")
+    __slots__ = ("left", "loss", "open", "tracing", "tuples")
 
     def __init__(self, loss: Loss | None, *, tuples: bool = False) -> None:
         self.loss = loss
+        self.tracing = loss is not None and loss.place is None
         self.tuples = tuples
         self.left = MAX_NODES
         self.open: set[int] = set()
@@ -140,12 +143,9 @@ class _Encoder:
         self.open.add(id(value))
         try:
             if kind is dict:
-                return self._mapping(value, depth, path)
+                return self._mapping(value, depth - 1, path)
             if kind is list or (self.tuples and kind is tuple):
-                return [
-                    self.encode(item, depth - 1, f"{path}[{at}]" if self.loss else path)
-                    for at, item in enumerate(value)
-                ]
+                return self._items(value, depth - 1, path)
             return self._other(value, depth, path)
         except Exception as error:  # noqa: BLE001 - the user's objects may raise anything; it is marked
             return self._mark(path, value, "lost", f"{type(error).__name__} while encoding")
@@ -153,26 +153,48 @@ class _Encoder:
             self.open.discard(id(value))
 
     def _mark(self, path: str, value: object, kind: str, text: str) -> dict[str, str]:
-        if self.loss is not None:
-            self.loss.note(path, value)
+        self._note(path, value)
         return {MARK: kind, "type": type(value).__name__, "text": text[:MAX_REPR]}
 
+    # Atoms are taken over where they stand: most values are atoms, and a call for each is felt. Nor is
+    # a path made for them, and none at all once a loss is noted: only the first is asked for.
+
     def _mapping(self, value: dict[Any, Any], depth: int, path: str) -> Any:
-        if all(type(key) is str for key in value):
-            return {
-                key: self.encode(item, depth - 1, f"{path}[{key!r}]" if self.loss else path)
-                for key, item in value.items()
-            }
+        for key in value:
+            if type(key) is not str:
+                return self._pairs(value, depth, path)
+        copy: dict[str, Any] = {}
+        for key, item in value.items():
+            if type(item) in _TAKEN:
+                copy[key] = item
+            else:
+                place = f"{path}[{key!r}]" if self.tracing else path
+                copy[key] = self.encode(item, depth, place)
+        return copy
+
+    def _items(self, value: Iterable[Any], depth: int, path: str) -> list[Any]:
+        copy: list[Any] = []
+        for item in value:
+            if type(item) in _TAKEN:
+                copy.append(item)
+            else:
+                place = f"{path}[{len(copy)}]" if self.tracing else path
+                copy.append(self.encode(item, depth, place))
+        return copy
+
+    def _pairs(self, value: dict[Any, Any], depth: int, path: str) -> Any:
         self._note(path, value)
         items = [
-            [self.encode(key, depth - 1, path), self.encode(item, depth - 1, path)]
+            [self.encode(key, depth, path), self.encode(item, depth, path)]
             for key, item in value.items()
         ]
         return {MARK: "map", "items": items}
 
     def _note(self, path: str, value: object) -> None:
-        if self.loss is not None:
+        if self.tracing:
+            assert self.loss is not None
             self.loss.note(path, value)
+            self.tracing = False
 
     def _other(self, value: Any, depth: int, path: str) -> Any:  # noqa: C901, PLR0911 - one return a kind
         self._note(path, value)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from langchain_anthropic import ChatAnthropic
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    convert_to_messages,
+)
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import SecretStr, ValidationError
 
@@ -22,11 +30,14 @@ TURNS = 10
 
 class _Bench:
     name = "langchain"
-    cannot: Mapping[str, str] = {}
+    cannot: Mapping[str, str] = {"handoff": "a runnable has no handoffs; see langgraph"}
     backends = ("asyncio",)
 
     def text(self, result: Any) -> str:
         return str(result.text)
+
+    def given(self, world: World) -> Mapping[str, Any]:
+        return {}
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
@@ -34,22 +45,33 @@ class _Bench:
             model_name="m",
             base_url=url,
             api_key=SecretStr("x"),
-            max_retries=0,
+            max_retries=world.script.retries,
             timeout=10,
             stop=None,
         )
+        hear = world.hear if world.script.streamed else None
         tools = [StructuredTool.from_function(coroutine=tool) for tool in world.functions()]
-        yield triage.wrap(_loop(model, tools), effects=world.effects, **options)
+        helpers = [
+            _helper(_loop(model, tools, [SystemMessage(world.instructions(name))]), name)
+            for name in world.script.helpers
+        ]
+        loop = _loop(model, [*tools, *helpers], convert_to_messages(world.before()), hear)
+        yield triage.wrap(loop, effects=world.effects, **options)
 
 
-def _loop(model: ChatAnthropic, tools: Sequence[BaseTool]) -> RunnableLambda[str, AIMessage]:
+def _loop(
+    model: ChatAnthropic,
+    tools: Sequence[BaseTool],
+    before: Sequence[BaseMessage],
+    hear: Callable[[str], None] | None = None,
+) -> RunnableLambda[str, AIMessage]:
     asking = model.bind_tools(tools)
     known = {tool.name: tool for tool in tools}
 
     async def loop(task: str) -> AIMessage:
-        messages: list[AnyMessage] = [HumanMessage(task)]
+        messages: list[BaseMessage] = [*before, HumanMessage(task)]
         for _ in range(TURNS):
-            answer = await asking.ainvoke(messages)
+            answer = await _asked(asking, messages, hear)
             if not answer.tool_calls:
                 return answer
             messages.append(answer)
@@ -57,6 +79,25 @@ def _loop(model: ChatAnthropic, tools: Sequence[BaseTool]) -> RunnableLambda[str
         raise RuntimeError(f"no answer after {TURNS} turns")
 
     return RunnableLambda(loop)
+
+
+async def _asked(
+    model: Runnable[Any, AIMessage], messages: list[BaseMessage], hear: Callable[[str], None] | None
+) -> AIMessage:
+    if hear is None:
+        return await model.ainvoke(messages)
+    whole: Any = None
+    async for piece in model.astream(messages):
+        whole = piece if whole is None else whole + piece
+        hear(str(piece.text))
+    return AIMessage(**{key: value for key, value in dict(whole).items() if key != "type"})
+
+
+def _helper(loop: Runnable[str, AIMessage], name: str) -> BaseTool:
+    async def help_(input: str) -> str:  # noqa: A002 - as the script calls it
+        return str((await loop.ainvoke(input)).text)
+
+    return StructuredTool.from_function(coroutine=help_, name=name, description="Helps.")
 
 
 async def _result(known: Mapping[str, BaseTool], call: ToolCall) -> ToolMessage:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import agents
 import openai
@@ -21,19 +22,59 @@ class _Bench:
     cannot: Mapping[str, str] = {}
     backends = ("asyncio",)
 
+    def __init__(self) -> None:
+        self._sessions: WeakKeyDictionary[World, agents.Session] = WeakKeyDictionary()
+
     def text(self, result: Any) -> str:
         return str(result.final_output)
 
+    def given(self, world: World) -> Mapping[str, Any]:
+        given: dict[str, Any] = {}
+        if world.script.streamed:
+
+            def hear(event: Any) -> None:
+                data: Any = getattr(event, "data", None)
+                if getattr(data, "type", "") == "response.output_text.delta":
+                    world.hear(data.delta)
+
+            given["on_event"] = hear
+        if world.script.open_call is not None:
+            given["session"] = self._sessions[world]
+        return given
+
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        retries = world.script.retries
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=retries)
         async with client:
-            clerk: agents.Agent[None] = agents.Agent(
-                name="clerk",
-                model=agents.OpenAIResponsesModel("m", client),
-                tools=[agents.function_tool(tool) for tool in world.functions()],
-            )
+            model = agents.OpenAIResponsesModel("m", client)
+            tools: list[agents.Tool] = [agents.function_tool(tool) for tool in world.functions()]
+            helpers: list[agents.Agent[Any]] = [
+                agents.Agent(
+                    name=name, model=model, instructions=world.instructions(name), tools=list(tools)
+                )
+                for name in world.script.helpers
+            ]
+            clerk: agents.Agent[Any] = agents.Agent(name="clerk", model=model, tools=tools)
+            if world.script.handoffs:
+                clerk.handoffs = [*helpers]
+            else:
+                clerk.tools = [*tools, *(one.as_tool(one.name, "Helps.") for one in helpers)]
+            session = self._sessions[world] = agents.SQLiteSession("7")
+            await session.add_items(_items(world.before()))
             yield triage.wrap(clerk, effects=world.effects, **options)
+
+
+def _items(chat: Iterable[dict[str, Any]]) -> list[Any]:
+    """Chat messages as items of the Responses API."""
+    items: list[Any] = []
+    for message in chat:
+        items.append({"role": message["role"], "content": message["content"]})
+        items += [
+            {"type": "function_call", "call_id": call["id"], **call["function"]}
+            for call in message.get("tool_calls", ())
+        ]
+    return items
 
 
 BENCH = _Bench()

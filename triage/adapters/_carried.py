@@ -11,7 +11,7 @@ from triage.actions import Replan, Rollback
 from triage.events import CallFinished
 from triage.failures import Attempt
 from triage.steps import Step
-from triage.taxonomy import UNSAFE, FailureType
+from triage.taxonomy import UNSAFE, Cause, FailureType
 
 from ._recording import MODEL
 
@@ -48,7 +48,10 @@ def carried(run: Recorder) -> tuple[Turn, ...]:
 
 
 def _starts_anew(past: Attempt) -> bool:
-    return past.diagnosis.failure_type is FailureType.CONTEXT_OVERFLOW
+    diagnosis = past.diagnosis
+    if diagnosis.cause == Cause.OUTPUT_CUT:
+        return False  # the answer was too long, not what it answers
+    return diagnosis.failure_type is FailureType.CONTEXT_OVERFLOW
 
 
 def _kept(past: Attempt) -> Iterator[tuple[int, Step]]:

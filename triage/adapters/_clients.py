@@ -8,6 +8,7 @@ alike, copies of the client too, and everything else of it is as ever.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, Self, cast, get_args
 
@@ -23,11 +24,14 @@ from ._hints import told
 from ._recording import (
     MODEL,
     ModelCall,
-    Streamed,
+    Stream,
     StreamLeft,
+    UnfinishedStream,
     call_model,
     call_model_sync,
     key_of,
+    told_nobody,
+    within,
 )
 
 __all__ = ["Endpoint", "Provider", "StreamLeft", "recorded"]
@@ -40,6 +44,7 @@ class Endpoint(NamedTuple):
 
     read: what an answer says. prepared: a request's body, repaired and with a hint (None: without
     one). said: what is new in a body, for the step. whole: the answer that streamed pieces make up.
+    ended: whether such pieces have come to its end.
     """
 
     path: str
@@ -47,6 +52,7 @@ class Endpoint(NamedTuple):
     prepared: Callable[[dict[str, Any], str | None], dict[str, Any]]
     said: Callable[[Mapping[str, Any]], Any]
     whole: Callable[[list[Any]], Any]
+    ended: Callable[[list[Any]], bool]
 
 
 class Provider(NamedTuple):
@@ -150,25 +156,25 @@ def _call(provider: Provider, path: str, options: dict[str, Any], *, hint: bool)
     if endpoint is None:
         return None
     more = cast("Mapping[str, Any]", options.get("options") or {})
-    stream = bool(options.get("stream"))
     parse = more.get("post_parser")
     cast_to = options.get("cast_to")
-    build = import_module(f"{provider.name}._models").construct_type
+    build = _builder(provider.name)
 
     def load(data: Any) -> Any:
         made = build(type_=cast_to, value=data)
         return parse(made) if callable(parse) else made
 
-    def read(data: Any) -> Answer:
-        return endpoint.read(endpoint.whole(data) if stream else data)
-
+    form = Form(_json, load, endpoint.read)
+    if options.get("stream"):  # its pieces, as JSON
+        form = Form(read=lambda kept: endpoint.read(endpoint.whole(kept)))
     pieces = get_args(options.get("stream_cls")) or (object,)
     call = ModelCall(
-        provider.name,
+        # A loop inside of a tool is a conversation of its own, which is matched by itself.
+        f"{provider.name} {within()}".strip(),
         str(body.get("model", "")),
         endpoint.said(body),
-        key_of([endpoint.path, body]),
-        Form(_json, load, read),
+        key_of([endpoint.path, _given(body)]),
+        form,
     )
     headers = cast("Mapping[str, Any]", more.get("headers") or {})
     return _Call(
@@ -180,6 +186,21 @@ def _call(provider: Provider, path: str, options: dict[str, Any], *, hint: bool)
         any(name.lower() == _RAW for name in headers),
         lambda data: build(type_=pieces[0], value=data),
     )
+
+
+def _given(body: dict[Any, Any]) -> dict[Any, Any]:
+    """A body without the marks of what was left out, which are no part of what is sent."""
+    return {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
+
+
+_LEFT_OUT = ("Omit", "NotGiven")
+
+
+@cache
+def _builder(package: str) -> Callable[..., Any]:
+    """What a package of clients makes its answers with."""
+    found: Callable[..., Any] = import_module(f"{package}._models").construct_type
+    return found
 
 
 def _json(answer: Any) -> Any:
@@ -229,7 +250,7 @@ def _note(call: _Call, error: Exception | None = None) -> None:
 
 
 async def _streamed(call: _Call, send: Callable[[Any], Awaitable[Any]]) -> Any:
-    recording = Streamed(call.run, call.call)
+    recording = Stream(call.run, call.call, told_nobody)
     if recording.known is not None:
         return _AsyncPieces(call, None, recording)
     try:
@@ -241,7 +262,7 @@ async def _streamed(call: _Call, send: Callable[[Any], Awaitable[Any]]) -> Any:
 
 
 def _streamed_sync(call: _Call, send: Callable[[Any], Any]) -> Any:
-    recording = Streamed(call.run, call.call)
+    recording = Stream(call.run, call.call, told_nobody)
     if recording.known is not None:
         return _Pieces(call, None, recording)
     try:
@@ -265,7 +286,7 @@ class _Closed:
 class _Stream:
     """A stream of the client's, or one that is given again; its pieces are kept as they pass."""
 
-    def __init__(self, call: _Call, stream: Any, recording: Streamed) -> None:
+    def __init__(self, call: _Call, stream: Any, recording: Stream) -> None:
         self._call = call
         self._stream = stream
         self._recording = recording
@@ -284,6 +305,10 @@ class _Stream:
 
     def _keep(self, piece: Any) -> None:
         self._kept.append(_json(piece))
+
+    def _check_ended(self) -> None:
+        if not self._call.endpoint.ended(self._kept):
+            raise UnfinishedStream
 
     def _left(self) -> None:
         self._recording.failed(StreamLeft())
@@ -305,6 +330,7 @@ class _AsyncPieces(_Stream):
             async for piece in self._stream:
                 self._keep(piece)
                 yield piece
+            self._check_ended()
         except GeneratorExit:
             self._left()
             raise
@@ -343,6 +369,7 @@ class _Pieces(_Stream):
             for piece in self._stream:
                 self._keep(piece)
                 yield piece
+            self._check_ended()
         except GeneratorExit:
             self._left()
             raise

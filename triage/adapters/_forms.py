@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from triage.steps import Usage
+from triage.taxonomy import Cause, FailureType
 from triage.traces._values import (
     arguments,
     as_text,
@@ -137,3 +138,10 @@ def read_anthropic(data: Any) -> Answer:
         )
         read = read._replace(input_tokens=read.input_tokens + cached)
     return Answer("\n".join(words), tuple(calls), read, text_or_none(found.get("stop_reason")))
+
+
+ENDINGS: Mapping[str, tuple[FailureType, Cause]] = {
+    "LengthFinishReasonError": (FailureType.CONTEXT_OVERFLOW, Cause.OUTPUT_CUT),
+    "ContentFilterFinishReasonError": (FailureType.CONSTRAINT_IGNORED, Cause.CONTENT_FILTER),
+}
+"""What an answer is that ended for such a reason, by the class that clients raise for it."""

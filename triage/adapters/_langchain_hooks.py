@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool
 
-from ._langchain_messages import hinted
+from ._langchain_messages import finished, hinted
 from ._langchain_scope import Asking, Scope, active, within
 from .base import Seam
 
@@ -41,9 +41,11 @@ def _agenerate(original: Any) -> Any:
             return await original(self, messages, stop=stop, run_manager=run_manager, **options)
         asking = scope.asking(self, messages, {**options, "stop": stop})
 
-        def ask(hint: str | None) -> Any:
+        async def ask(hint: str | None) -> Any:
             given = hinted(asking.messages, hint)
-            return original(self, given, stop=stop, run_manager=run_manager, **options)
+            return finished(
+                await original(self, given, stop=stop, run_manager=run_manager, **options)
+            )
 
         with within(None):
             return await scope.seam.model(ask, **asking.words())
@@ -62,7 +64,7 @@ def _generate(original: Any) -> Any:
 
         def ask(hint: str | None) -> Any:
             given = hinted(asking.messages, hint)
-            return original(self, given, stop=stop, run_manager=run_manager, **options)
+            return finished(original(self, given, stop=stop, run_manager=run_manager, **options))
 
         with within(None):
             return scope.seam.model_sync(ask, **asking.words())
@@ -222,10 +224,11 @@ class _Stream:
         pieces: list[AIMessageChunk] = []
         with self._stream.passing():
             yield pieces.append
-        whole = pieces[0] if pieces else AIMessageChunk(content="")
-        for piece in pieces[1:]:
-            whole = whole + piece
-        self._stream.done(ChatResult(generations=[ChatGeneration(message=whole)]))
+            whole = pieces[0] if pieces else AIMessageChunk(content="")
+            for piece in pieces[1:]:
+                whole = whole + piece
+            answer = finished(ChatResult(generations=[ChatGeneration(message=whole)]))
+        self._stream.done(answer)
 
     async def durable(self) -> None:
         """Wait until the answer is stored, where a store keeps the run."""

@@ -17,7 +17,7 @@ from triage.traces._values import as_text, content_text, mapping, text_or_none, 
 
 from ._forms import Answer, Asked, Form
 from ._hints import says
-from ._recording import canonical
+from ._recording import UnfinishedStream, canonical
 from ._repair import LOST, repair_chat
 
 MOST_SAID = 20
@@ -85,6 +85,19 @@ def _words(content: Any) -> Any:
 
 
 ANSWER = Form(dump_answer, load_answer, read_answer)
+
+_SAY_WHY = ("openai", "anthropic")
+"""Providers that say of each answer why it ended."""
+_ENDED = ("finish_reason", "stop_reason", "status")
+
+
+def finished(result: ChatResult) -> ChatResult:
+    """An answer that came to its end. UnfinishedStream for pieces of one that did not."""
+    for generation in result.generations:
+        about = generation.message.response_metadata
+        if about.get("model_provider") in _SAY_WHY and not any(map(about.get, _ENDED)):
+            raise UnfinishedStream
+    return result
 
 
 # Results of tools -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from triage.traces._talk import ending_of
 from ._carried import Turn, carried
 from ._forms import Answer, Asked
 from ._repair import Repaired
-from .base import SoftFailure
+from .base import cut_short
 
 NEAR = 20
 """Tools that are named to a model that asked for one that does not exist."""
@@ -74,7 +74,7 @@ async def converse(
         if not answer.calls:
             ending = ending_of(answer.ended)
             if ending is not None:
-                raise SoftFailure(ending.message)
+                raise cut_short(ending)
             return Conversation(answer.text, messages)
         messages += dialect.results(await _side_by_side(answer.calls, known))
     raise RuntimeError(f"no answer after {turns} turns")

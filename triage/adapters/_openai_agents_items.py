@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from agents import ItemHelpers, ModelResponse
@@ -38,17 +39,10 @@ class Kept:
         self._model = model
         self._inside = inside
         self._handed = handed
-        self._last: tuple[ModelResponse, Any] | None = None
-        self._seen: tuple[Any, Answer] | None = None
         self.ended: str | None = None
         self.form = Form(self._dump, load, self._read)
 
     def _dump(self, answer: ModelResponse) -> Any:
-        if self._last is None or self._last[0] is not answer:
-            self._last = (answer, self._dumped(answer))
-        return self._last[1]
-
-    def _dumped(self, answer: ModelResponse) -> Any:
         data: dict[str, Any] = {
             "output": [_item(item) for item in answer.output],
             "usage": _usage(answer.usage),
@@ -66,11 +60,6 @@ class Kept:
         return data
 
     def _read(self, data: Any) -> Answer:
-        if self._seen is None or self._seen[0] != data:
-            self._seen = (data, self._answer(data))
-        return self._seen[1]
-
-    def _answer(self, data: Any) -> Answer:
         found = read_responses({**data, "model": self._model})
         cut = any(item.get("status") == "incomplete" for item in data["output"])
         return found._replace(ended=data.get("ended") or ("length" if cut else found.ended))
@@ -142,29 +131,77 @@ RESULT = Form(_dump_result)
 # Requests -------------------------------------------------------------------------------------------
 
 
-def request_of(*parts: Any) -> str:
-    """What decides an answer, as a text."""
-    return json.dumps(parts, sort_keys=True, default=_written)
+_text = json.JSONEncoder(sort_keys=True, default=lambda value: plain(as_data(value))).encode
 
 
-def _written(value: Any) -> Any:
-    return plain(as_data(value))
+class Course:
+    """The requests of one run of an agent, each of which mostly is the one before with more at its end.
+
+    Only what is new in a request is looked at.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[Any] = []
+        self._digest = sha256()
+        self._calls = _Calls()
+
+    def repaired(self, items: str | list[Any]) -> str | list[Any]:
+        """Input whose calls all have their outputs."""
+        if isinstance(items, str):
+            return items
+        self._take(items)
+        return items if self._calls.are_paired else repair_responses(items).messages
+
+    def request(self, items: str | list[Any], *more: Any) -> str:
+        """The digest of what decides an answer: the input, and more beside it."""
+        self._take([items] if isinstance(items, str) else items)
+        whole = self._digest.copy()
+        whole.update(_text(more).encode("utf-8", "surrogatepass"))
+        return whole.hexdigest()
+
+    def _take(self, items: list[Any]) -> None:
+        """Go on from what was known with these items."""
+        same = len(self._known)
+        if self._known != items[:same]:
+            same = 0
+            self._digest = sha256()
+            self._calls = _Calls()
+        for item in items[same:]:
+            # However many come at once, the text of all of them is the same.
+            self._digest.update(f"{_text(item)},".encode("utf-8", "surrogatepass"))
+            self._calls.add(mapping(item))
+        self._known = list(items)
 
 
-def repaired(items: str | list[Any]) -> str | list[Any]:
-    """Input whose calls all have their outputs."""
-    if isinstance(items, str):
-        return items
-    waiting: list[Any] = []
-    for item in map(mapping, items):
+class _Calls:
+    """Whether the calls and the outputs in an input belong together, as far as it is known."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Any] = []
+        self._alone = False
+
+    @property
+    def are_paired(self) -> bool:
+        """Whether each call has its output behind it, and each output its call before it."""
+        return not (self._waiting or self._alone)
+
+    def add(self, item: Mapping[str, Any]) -> None:
+        """The next item."""
         kind, call = item.get("type"), item.get("call_id")
         if kind in _CALLS:
-            waiting.append(call)
-        elif kind in _OUTPUTS and call in waiting:
-            waiting.remove(call)
+            self._waiting.append(call)
+        elif kind in _OUTPUTS and call in self._waiting:
+            self._waiting.remove(call)
         elif kind in _OUTPUTS:
-            return repair_responses(items).messages
-    return repair_responses(items).messages if waiting else items
+            self._alone = True
+
+
+def repaired(items: list[Any]) -> list[Any]:
+    """Input whose calls all have their outputs."""
+    calls = _Calls()
+    for item in map(mapping, items):
+        calls.add(item)
+    return items if calls.are_paired else repair_responses(items).messages
 
 
 _CALLS = ("function_call", "custom_tool_call")

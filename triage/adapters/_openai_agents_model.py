@@ -21,24 +21,29 @@ from agents.models import get_default_model_settings
 from agents.run import CallModelData, ModelInputData
 from openai.types.responses import ResponseCompletedEvent
 
-from triage._plain import plain
 from triage.steps import Step
 from triage.traces._values import arguments
 
-from ._clients import StreamLeft
 from ._hints import hinted_responses
-from ._openai_agents_items import Kept, load, repaired, request_of, response_of, said_in, whole
-from ._recording import ModelCall, Streamed, key_of
+from ._openai_agents_items import Course, Kept, response_of, said_in, whole
+from ._recording import UnfinishedStream
 from .base import Seam
 
 _asking: ContextVar[tuple[Any, Model]] = ContextVar("triage_openai_agents_asking")
 """The agent whose model is about to be asked, and that model."""
+_kept: ContextVar[Kept] = ContextVar("triage_openai_agents_kept")
+"""How the answer of the request on its way is kept."""
 
 
 class _Request(NamedTuple):
-    """A request on its way. given: the arguments of `Model.get_response`, its input repaired."""
+    """A request on its way.
+
+    given: the arguments of `Model.get_response`, its input repaired. noting: the model, or a copy of it
+    that notes beside its answer why that ended.
+    """
 
     model: Model
+    noting: Model
     given: dict[str, Any]
     kept: Kept
     request: Any
@@ -47,9 +52,9 @@ class _Request(NamedTuple):
     who: str
 
     async def send(self, hint: str | None) -> ModelResponse:
-        """Ask the model; beside its answer it is noted why that ended."""
-        model = _noting(self.model, self.kept)
-        answer: ModelResponse = await model.get_response(**self.hinted(hint))
+        """Ask the model."""
+        _kept.set(self.kept)
+        answer: ModelResponse = await self.noting.get_response(**self.hinted(hint))
         return answer
 
     def hinted(self, hint: str | None) -> dict[str, Any]:
@@ -80,6 +85,8 @@ class SeamModel(Model):
         self._agent: Any = None
         self._first: Any = None
         self._models: list[Model] = []
+        self._noting: list[Model] = []
+        self._course = Course()
 
     # What the runner asks -------------------------------------------------------------------------
 
@@ -102,9 +109,17 @@ class SeamModel(Model):
             chosen = agent.model
         provider = self.config.model_provider
         found = chosen if isinstance(chosen, Model) else provider.get_model(chosen)
-        if not any(found is known for known in self._models):
-            self._models.append(found)
+        self._place_of(found)
         return found
+
+    def _place_of(self, model: Model) -> int:
+        """Where a model stands among those of the run."""
+        for at, known in enumerate(self._models):
+            if known is model:
+                return at
+        self._models.append(model)
+        self._noting.append(_noting(model))
+        return len(self._models) - 1
 
     def _settings(self, agent: Any, given: ModelSettings) -> ModelSettings:
         """Settings as the runner has them where a name says which model it is: it has defaults."""
@@ -138,25 +153,28 @@ class SeamModel(Model):
     async def stream_response(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
         """Ask the model, recorded when the last piece has come; a known answer comes in one piece."""
         asked = self._request(args, more)
-        stream = _Stream(self._seam, asked)
+        stream = self._seam.stream(**asked.words())
         if stream.known is not None:
-            self._note_unknown(stream.answered(stream.known).output, asked.given)
+            self._note_unknown(stream.known.output, asked.given)
             yield ResponseCompletedEvent.construct(
-                type="response.completed", sequence_number=0, response=response_of(stream.known)
+                type="response.completed",
+                sequence_number=0,
+                response=response_of(asked.kept.form.dump(stream.known)),
             )
             return
-        try:
+        over = False
+        with stream.passing():
             pieces: Any = asked.model.stream_response(**asked.hinted(self._seam.hint))
             async with aclosing(pieces):
                 async for piece in pieces:
                     if isinstance(piece, ResponseCompletedEvent):
-                        await stream.ended(whole(piece.response))
+                        over = True
+                        stream.done(whole(piece.response))
+                        await stream.durable()
                         self._note_unknown(piece.response.output, asked.given)
                     yield piece
-        except BaseException as error:
-            stream.failed(error)
-            raise
-        stream.failed(StreamLeft("the stream ended without an answer"))
+            if not over:
+                raise UnfinishedStream
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -165,16 +183,17 @@ class SeamModel(Model):
         given = {**dict(zip(_PARAMETERS, args, strict=False)), **more}
         if not (given["previous_response_id"] or given["conversation_id"]):
             # What a provider keeps of a conversation it alone knows.
-            given["input"] = repaired(given["input"])
+            given["input"] = self._course.repaired(given["input"])
         given["model_settings"] = self._settings(agent, given["model_settings"])
         names = [getattr(tool, "name", "") for tool in (*given["tools"], *given["handoffs"])]
         name = str(getattr(model, "model", "") or "")
         who = agent.name if self._inside or agent is not self._first else ""
         kept = Kept(name, self._inside, lambda output: _handed(output, given["handoffs"]))
-        request = request_of(name, given["system_instructions"], given["input"], names)
+        request = self._course.request(given["input"], name, given["system_instructions"], names)
         said = said_in(given["input"])
         where = f"{self._inside} {who}".strip()
-        return _Request(model, given, kept, request, said, name, where)
+        noting = self._noting[self._place_of(model)]
+        return _Request(model, noting, given, kept, request, said, name, where)
 
     # What is noted --------------------------------------------------------------------------------
 
@@ -201,7 +220,7 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def _noting(model: Model, kept: Kept) -> Any:
+def _noting(model: Model) -> Any:
     """OpenAI's models do not say why an answer ended: a copy that notes it where it is said."""
     if type(model) not in _THEIRS or getattr(model, "_client", None) is None:
         return model
@@ -210,6 +229,7 @@ def _noting(model: Model, kept: Kept) -> Any:
 
     async def fetched(*args: Any, **more: Any) -> Any:
         whole = await fetch(*args, **more)
+        kept = _kept.get()
         choices = getattr(whole, "choices", None)
         if choices and choices[0].finish_reason == "length":
             kept.ended = "length"
@@ -237,37 +257,3 @@ def _handed(output: Sequence[Any], handoffs: Sequence[Any]) -> Mapping[str, str]
     agents = {handoff.tool_name: handoff.agent_name for handoff in handoffs}
     calls = [item for item in output if getattr(item, "type", None) == "function_call"]
     return {call.call_id: agents[call.name] for call in calls if call.name in agents}
-
-
-class _Stream:
-    """A model call whose answer comes in pieces. known: the answer as it was kept, None if it is to run."""
-
-    def __init__(self, seam: Seam, asked: _Request) -> None:
-        name = f"{seam.adapter.name} {asked.who}" if asked.who else seam.adapter.name
-        call = ModelCall(name, asked.name, asked.said, key_of(asked.request), asked.kept.form)
-        self._seam = seam
-        self._call = call
-        self._recording = Streamed(seam.run, call)
-        self.known: Any = self._recording.known
-        self._over = False
-
-    def answered(self, data: Any) -> ModelResponse:
-        """The answer, which is the run's last one for now."""
-        answer = load(data)
-        self._seam._answered(self._call, answer)  # noqa: SLF001 - a stream is a model call like any other
-        return answer
-
-    async def ended(self, answer: ModelResponse) -> None:
-        """All of it has come."""
-        self._over = True
-        self._recording.done(plain(self._call.form.dump(answer)))
-        self._seam._answered(self._call, answer)  # noqa: SLF001 - as above
-        await self._recording.durable()
-
-    def failed(self, error: BaseException) -> None:
-        """It broke off, unless it had ended."""
-        if self._over:
-            return
-        self._recording.failed(error)
-        if isinstance(error, Exception):
-            self._seam.last_error = error

@@ -15,6 +15,8 @@ from agents.memory.session_settings import resolve_session_limit
 
 from triage._run import Run
 
+from ._openai_agents_items import repaired
+
 _ALL = 1_000_000
 """More items than a session has: the settings of its own may name fewer."""
 
@@ -30,12 +32,16 @@ class _Known:
 _KNOWN: WeakKeyDictionary[object, dict[int, _Known]] = WeakKeyDictionary()
 
 
-def held(run: Run, session: Session) -> Session:
-    """The session as an attempt may see it; one that a provider keeps stays as it is."""
+def held(run: Run, session: Session, *, closing: bool) -> Session:
+    """The session as an attempt may see it; one that a provider keeps stays as it is.
+
+    closing: calls in it that have no output are given one, as the SDK would leave them out, and the model
+    would not know of them. False where the attempt goes on with such a call.
+    """
     theirs = isinstance(session, OpenAIConversationsSession)
     if theirs or is_openai_responses_compaction_aware_session(session):
         return session
-    return Held(run, session)
+    return Held(run, session, closing=closing)
 
 
 class Held(Session):
@@ -44,8 +50,9 @@ class Held(Session):
     An attempt that fails leaves nothing behind, and the next one finds what the first one found.
     """
 
-    def __init__(self, run: Run, session: Session) -> None:
+    def __init__(self, run: Run, session: Session, *, closing: bool) -> None:
         self._session = session
+        self._closing = closing
         self._of_run = _KNOWN.setdefault(run.session, {})
         self._items: list[Any] | None = None
         self.session_id = session.session_id
@@ -97,7 +104,7 @@ class Held(Session):
             if known is None:
                 known = _Known(list(await self._session.get_items(limit=_ALL)))
                 self._of_run[id(self._session)] = known
-            self._items = list(known.before)
+            self._items = list(repaired(known.before) if self._closing else known.before)
         return self._items
 
 

@@ -9,11 +9,12 @@ capability. Where none is running it calls straight on.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any
+from types import CoroutineType
+from typing import Any, cast
 
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
@@ -33,9 +34,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.toolsets import AbstractToolset
 
-from triage._plain import plain
 from triage._recorder import current
-from triage.traces._talk import ending_of
 from triage.traces._values import arguments
 
 from ._pydantic_ai_deferred import answers_to
@@ -48,12 +47,8 @@ from ._pydantic_ai_messages import (
     said_in,
 )
 from ._pydantic_ai_tools import Toolset
-from ._recording import ModelCall, Streamed, key_of
+from ._recording import StreamLeft, UnfinishedStream
 from .base import Seam
-
-
-class StreamLeft(Exception):
-    """A stream was left before its end, so its answer is not known."""
 
 
 class Scope:
@@ -224,25 +219,33 @@ class _Model(WrapperModel):
         self._who = who
         self._course = course
 
-    async def request(
+    # Not `async`: the framework puts two coroutines of its own around each model's method that is, as
+    # around the one that is called in the end.
+    def request(
         self,
         messages: list[ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        async def ask(hint: str | None) -> ModelResponse:
+    ) -> CoroutineType[Any, Any, ModelResponse]:
+        def ask(hint: str | None) -> Awaitable[ModelResponse]:
             given = hinted(messages, hint)
-            return await self.wrapped.request(given, model_settings, model_request_parameters)
+            return self.wrapped.request(given, model_settings, model_request_parameters)
 
-        answer: ModelResponse = await self._seam.model(
-            ask,
-            form=ANSWER,
-            request=self._course.request(messages, model_settings, model_request_parameters),
-            said=said_in(messages),
-            model=self.model_name,
-            who=self._who,
-        )
-        return answer
+        words = self._words(messages, model_settings, model_request_parameters)
+        asked = self._seam.model(ask, **words)
+        return cast("CoroutineType[Any, Any, ModelResponse]", asked)
+
+    def _words(
+        self, messages: list[ModelMessage], settings: Any, parameters: ModelRequestParameters
+    ) -> dict[str, Any]:
+        """As the seam is told."""
+        return {
+            "form": ANSWER,
+            "request": self._course.request(messages, settings, parameters),
+            "said": said_in(messages),
+            "model": self.model_name,
+            "who": self._who,
+        }
 
     @asynccontextmanager
     async def request_stream(
@@ -252,76 +255,36 @@ class _Model(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        seam = self._seam
-        call = ModelCall(
-            f"{seam.adapter.name} {self._who}" if self._who else seam.adapter.name,
-            self.model_name,
-            said_in(messages),
-            key_of(self._course.request(messages, model_settings, model_request_parameters)),
-            ANSWER,
-        )
-        stream = _Stream(seam, call)
-        known = stream.known
-        if known is not None:
+        words = self._words(messages, model_settings, model_request_parameters)
+        stream = self._seam.stream(**words)
+        if stream.known is not None:
             yield CompletedStreamedResponse(
-                known, model_request_parameters=model_request_parameters, replay_events=True
+                stream.known,
+                model_request_parameters=model_request_parameters,
+                replay_events=True,
             )
             return
         with stream.passing():
             async with self.wrapped.request_stream(
-                hinted(messages, seam.hint),
+                hinted(messages, self._seam.hint),
                 model_settings,
                 model_request_parameters,
                 run_context,
             ) as pieces:
                 yield pieces
-                stream.ended(pieces.get())
+                answer = pieces.get()
+                if answer.state != "complete":
+                    stream.failed(StreamLeft())
+                elif _is_unfinished(answer):
+                    raise UnfinishedStream
+                stream.done(answer)
         await stream.durable()
 
 
-class _Stream:
-    """A model call whose answer comes in pieces. known: the answer, where it is known already."""
+_SAY_WHY = ("openai", "anthropic")
+"""Providers that say of each answer why it ended."""
 
-    def __init__(self, seam: Seam, call: ModelCall) -> None:
-        self._seam = seam
-        self._recording = Streamed(seam.run, call)
-        found = self._recording.known
-        self.known: ModelResponse | None = None if found is None else self._answered(found)
 
-    def _answered(self, data: Any) -> ModelResponse:
-        said = ANSWER.read(data)
-        ending = None if said.calls else ending_of(said.ended)
-        self._seam.last_error = None
-        self._seam.ending = None if ending is None else ending.message
-        answer: ModelResponse = ANSWER.load(data)
-        return answer
-
-    @contextmanager
-    def passing(self) -> Generator[None]:
-        """Around the pieces as they come."""
-        try:
-            yield
-        except GeneratorExit:
-            self._left()
-            raise
-        except BaseException as error:
-            self._recording.failed(error)
-            if isinstance(error, Exception):
-                self._seam.last_error = error
-            raise
-
-    def _left(self) -> None:
-        self._recording.failed(StreamLeft("the stream was left before its end"))
-
-    def ended(self, answer: ModelResponse) -> None:
-        """All of it has come, or its reader has left."""
-        if answer.state != "complete":
-            self._left()
-            return
-        data = plain(ANSWER.dump(answer))
-        self._recording.done(data)
-        self._answered(data)
-
-    async def durable(self) -> None:
-        """Wait until it is stored, where a store keeps the run."""
-        await self._recording.durable()
+def _is_unfinished(answer: ModelResponse) -> bool:
+    said = answer.provider_details or {}
+    return answer.provider_name in _SAY_WHY and not said.get("finish_reason")

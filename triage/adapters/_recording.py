@@ -12,15 +12,16 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from triage._drivers import _drive, _running, call_sync
+from triage._drivers import Running, _drive, call_sync
 from triage._plain import plain
 from triage._recorded import Begun, Reused, begin, fail, finish
 from triage._recorder import current
 from triage._results import Returns
 from triage._run import Run
 from triage._serde import digest
+from triage._tally import within_call
 from triage._tool import Tool
 from triage.steps import Step
 from triage.taxonomy import UNSAFE, Effect
@@ -75,6 +76,12 @@ def key_of(request: Any) -> str:
     return sha256(canonical(request).encode()).hexdigest()[:32]
 
 
+def within() -> str:
+    """The recorded call that this code is part of, as steps name it; empty outside of any."""
+    run = current.get()
+    return "" if run is None else within_call(run.run_id) or ""
+
+
 # The tools of the engine ----------------------------------------------------------------------------
 
 
@@ -125,11 +132,11 @@ class Asking(_Made):
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:  # noqa: ARG002 - the request says all
         """The digest of its request."""
-        return digest(salt, json.dumps(self._call.key))
+        return digest(salt, f'"{self._call.key}"')
 
     def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
-        """What was said to which model."""
-        return dict(bound)
+        """What was said to which model: JSON that nobody else has, as no guard is asked."""
+        return cast("dict[str, Any]", bound)
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """The answer, as its form has it."""
@@ -146,7 +153,7 @@ class Asking(_Made):
         """What the model was told, said and asked for."""
         answer = None if step.error is not None else self.answer
         error, kind = step.error, step.exception_type
-        metadata = {**(step.metadata or _NONE), MODEL: self._call.model}
+        metadata = {**(step.metadata or _NONE), "model": self._call.model}
         asked: list[Any] | None = None
         words: str | None = None
         if answer is not None:
@@ -239,7 +246,7 @@ async def ask(run: Run, call: Asking, ended: Ended) -> Any:
     try:
         begun = begin(run, call, (), _NONE)
         if isinstance(begun, Begun):
-            with _running(run, begun):
+            with Running(run, begun):
                 begun.idle = False
                 answer = await call.function()
             answer = finish(run, begun, answer)
@@ -279,7 +286,7 @@ def call_model(
     run: Run, call: ModelCall, send: Callable[[], Awaitable[Any]]
 ) -> Coroutine[Any, Any, Any]:
     """Ask a model of nobody's seam."""
-    return ask(run, Asking(call, send), _told_nobody)
+    return ask(run, Asking(call, send), told_nobody)
 
 
 def call_model_sync(run: Run, call: ModelCall, send: Callable[[], Any]) -> Any:
@@ -294,48 +301,8 @@ def call_tool(
     return make(run, Using(call, do))
 
 
-def _told_nobody(answer: Answer | None, error: Exception | None) -> None:
+def told_nobody(answer: Answer | None, error: Exception | None) -> None:
     """Nobody waits for how it ended."""
-
-
-class Streamed:
-    """A model call whose answer comes in pieces. known: the recorded answer, None if it is to run.
-
-    Answers are JSON here, the one that is known and the one that comes.
-    """
-
-    def __init__(self, run: Run, call: ModelCall) -> None:
-        self._run = run
-        self._asking = Asking(call._replace(form=Form(read=call.form.read)), _begun_here)
-        begun = begin(run, self._asking, (), _NONE)
-        assert not isinstance(begun, tuple) or isinstance(begun, Reused)
-        self.known: Any = begun.result if isinstance(begun, Reused) else None
-        self._begun = begun if isinstance(begun, Begun) else None
-        if self._begun is not None:
-            self._begun.idle = False
-
-    @property
-    def answer(self) -> Answer | None:
-        """What was answered, None until that is known."""
-        return self._asking.answer
-
-    def done(self, answer: Any) -> None:
-        """All of it has come: the answer, as JSON."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            finish(self._run, begun, answer)
-
-    async def durable(self) -> None:
-        """Wait until what was recorded is stored, where a store keeps the run."""
-        session = self._run.session
-        if session.durable and not self._run.over:
-            await session.barrier()
-
-    def failed(self, error: BaseException) -> None:
-        """It broke off."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            fail(self._run, begun, error)
 
 
 def _begun_here() -> None:
@@ -349,36 +316,48 @@ class StreamLeft(Exception):
         super().__init__(text)
 
 
+class UnfinishedStream(ConnectionError):
+    """A stream ended in the middle of its answer, and the connection as if all were well."""
+
+    def __init__(self) -> None:
+        super().__init__("the stream ended before the answer did")
+
+
 class Stream:
-    """A model call whose answer comes in pieces, in a seam: see `Seam.stream`.
+    """A model call whose answer comes in pieces: see `Seam.stream`.
 
     known: the answer for the framework where it is known already. None: it is to be asked for.
     """
 
     def __init__(self, run: Run, call: ModelCall, ended: Ended) -> None:
-        self._streamed = Streamed(run, call)
-        self._form = call.form
+        self._run = run
+        self._asking = Asking(call, _begun_here)
         self._ended = ended
-        self._open = self._streamed.known is None
+        begun = begin(run, self._asking, (), _NONE)
+        self._begun = begun if isinstance(begun, Begun) else None
         self.known: Any = None
-        if not self._open:
-            self.known = call.form.load(self._streamed.known)
-            ended(self._streamed.answer, None)
+        if self._begun is not None:
+            self._begun.idle = False
+        else:
+            assert isinstance(begun, Reused)
+            self.known = begun.result
+            ended(self._asking.answer, None)
 
     def done(self, answer: Any) -> None:
         """All of it has come: the answer as the framework has it."""
-        if self._open:
-            self._open = False
-            self._streamed.done(self._form.dump(answer))
-            self._ended(self._streamed.answer, None)
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            finish(self._run, begun, answer)
+            self._ended(self._asking.answer, None)
 
     def failed(self, error: BaseException) -> None:
         """It broke off with this error. After `done` this says nothing any more."""
-        if self._open:
-            self._open = False
-            self._streamed.failed(error)
-            if isinstance(error, Exception) and not isinstance(error, StreamLeft):
-                self._ended(None, error)
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        if isinstance(error, Exception) and not isinstance(error, StreamLeft):
+            self._ended(None, error)
+        fail(self._run, begun, error)
 
     @contextmanager
     def passing(self) -> Generator[None]:
@@ -393,5 +372,7 @@ class Stream:
             raise
 
     async def durable(self) -> None:
-        """Wait until the answer is stored, where a store keeps the run."""
-        await self._streamed.durable()
+        """Wait until what was recorded is stored, where a store keeps the run."""
+        session = self._run.session
+        if session.durable and not self._run.over:
+            await session.barrier()

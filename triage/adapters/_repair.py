@@ -7,6 +7,7 @@ it. Each function gives a new list, valid whatever it was given; a valid one com
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from triage.traces._values import listed, mapping
@@ -66,6 +67,8 @@ class _Pairs:
 def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
     """Chat messages of OpenAI's form: results follow right after the turn that asked for them."""
     given = list(messages)
+    if _is_valid_chat(given):
+        return Repaired(given)
     data = [mapping(as_data(message)) for message in given]
     asked = [_calls_in_chat(at, message) for at, message in enumerate(data)]
     answers = [
@@ -83,6 +86,62 @@ def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
         found += [given[place] for place, _ in there]
         found += [{"role": "tool", "tool_call_id": call, "content": text} for call in lost]
     return Repaired(found, pairs.closed, pairs.dropped)
+
+
+# Most histories are valid, and each request brings the whole of one: these tell so in one look at each
+# message, and say no to what they do not know.
+
+
+def _is_valid_chat(messages: list[Any]) -> bool:
+    waiting: list[Any] = []
+    for message in messages:
+        if message.__class__ is not dict:
+            return False
+        if message.get("role") == "tool":
+            call = message.get("tool_call_id")
+            if call not in waiting:
+                return False
+            waiting.remove(call)
+            continue
+        if waiting:
+            return False
+        for call in message.get("tool_calls") or ():
+            if call.__class__ is not dict or call.get("id").__class__ is not str:
+                return False
+            waiting.append(call["id"])
+    return not waiting
+
+
+def _is_valid_anthropic(messages: list[Any]) -> bool:
+    waiting: list[Any] = []
+    for message in messages:
+        if message.__class__ is not dict:
+            return False
+        content = message.get("content")
+        if content.__class__ is str:
+            if waiting:
+                return False
+            continue
+        if content.__class__ is not list:
+            return False
+        results = True
+        asked: list[Any] = []
+        for block in content:
+            read = block.get if block.__class__ is dict else partial(getattr, block)
+            kind = read("type", None)
+            if kind == "tool_result":
+                call = read("tool_use_id", None)
+                if not results or call not in waiting:
+                    return False
+                waiting.remove(call)
+                continue
+            results = False
+            if kind == "tool_use":
+                asked.append(read("id", None))
+        if waiting or (asked and message.get("role") == "user"):
+            return False
+        waiting = asked
+    return not waiting
 
 
 def _calls_in_chat(at: int, message: Mapping[str, Any]) -> list[tuple[Place, str]]:
@@ -124,7 +183,10 @@ def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
 
 def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
     """Anthropic messages: the turn after one that calls tools begins with all their results."""
-    given = [mapping(as_data(message)) for message in messages]
+    given: list[Any] = list(messages)
+    if _is_valid_anthropic(given):
+        return Repaired(given)
+    given = [mapping(as_data(message)) for message in given]
     blocks = [_blocks(message) for message in given]
     asked = [_calls_in_blocks(at, found) for at, found in enumerate(blocks)]
     answers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from triage.traces._values import content_text, listed, mapping
@@ -14,11 +15,10 @@ MOST = 20
 
 def said_in_chat(messages: Any) -> Any:
     """The messages after the model's last turn, of OpenAI's or Anthropic's form."""
-    given = [mapping(as_data(message)) for message in listed(messages)]
-    last = max((at for at, one in enumerate(given) if one.get("role") == "assistant"), default=-1)
+    given = _after(listed(messages), lambda message: message.get("role") == "assistant")
     return [
         {"role": message.get("role"), "content": _content(message.get("content"))}
-        for message in given[last + 1 :][:MOST]
+        for message in given[:MOST]
     ]
 
 
@@ -26,19 +26,30 @@ def said_in_items(items: Any) -> Any:
     """The input after the model's last output, of the Responses API."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
-    given = [mapping(as_data(item)) for item in listed(items)]
     made = ("function_call", "custom_tool_call", "reasoning")
-    last = -1
-    for at, item in enumerate(given):
-        if item.get("type") in made or item.get("role") == "assistant":
-            last = at
+    given = _after(
+        listed(items), lambda item: item.get("type") in made or item.get("role") == "assistant"
+    )
     return [
         {
             "role": item.get("role", "tool"),
             "content": _content(item.get("content", item.get("output"))),
         }
-        for item in given[last + 1 :][:MOST]
+        for item in given[:MOST]
     ]
+
+
+def _after(
+    given: list[Any], is_models: Callable[[Mapping[str, Any]], bool]
+) -> list[Mapping[str, Any]]:
+    """What stands behind the last one that is the model's: it is looked for from the end."""
+    found: list[Mapping[str, Any]] = []
+    for value in reversed(given):
+        data = mapping(as_data(value))
+        if is_models(data):
+            break
+        found.append(data)
+    return found[::-1]
 
 
 def _content(content: Any) -> Any:

@@ -40,6 +40,25 @@ def _add_call(calls: dict[int, dict[str, Any]], part: Any) -> None:
         call["function"][name] += function.get(name) or ""
 
 
+def chat_ended(pieces: list[Any]) -> bool:
+    """Whether chunks came to the end of their answer: a choice says why it ended."""
+    choices = (mapping(one) for piece in pieces for one in listed(mapping(piece).get("choices")))
+    return any(choice.get("finish_reason") for choice in choices)
+
+
+def response_ended(pieces: list[Any]) -> bool:
+    """Whether events of the Responses API came to the end of their answer, well or not."""
+    return any(mapping(piece).get("type") in _LAST for piece in pieces[-2:])
+
+
+_LAST = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+def message_ended(pieces: list[Any]) -> bool:
+    """Whether events of Anthropic's came to the end of their answer."""
+    return any(mapping(piece).get("type") in ("message_stop", "error") for piece in pieces[-2:])
+
+
 def whole_response(pieces: list[Any]) -> Any:
     """A response of the Responses API: the last event that holds one."""
     for piece in reversed(pieces):

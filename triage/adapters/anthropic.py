@@ -19,7 +19,7 @@ from ._hints import hinted_anthropic
 from ._loop import Conversation, Dialect, Result, converse, name_of
 from ._repair import as_data, repair_anthropic
 from ._said import said_in_chat
-from ._wholes import whole_message
+from ._wholes import message_ended, whole_message
 
 __all__ = ["Conversation", "record", "run_tools"]
 
@@ -41,6 +41,7 @@ _PROVIDER = Provider(
             _prepared,
             lambda body: said_in_chat(body.get("messages")),
             whole_message,
+            message_ended,
         ),
     ),
 )

@@ -24,16 +24,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import Any, ClassVar, NamedTuple
 
 from triage._capture import hint as write_hint
-from triage._plain import plain
 from triage._run import Run
 from triage.actions import RecoveryAction, Resume, Retry, Rollback
 from triage.errors import UsageError
+from triage.failures import ErrorInfo
 from triage.steps import Step, effect_of
 from triage.taxonomy import Cause, Effect, FailureType
 from triage.traces._talk import ending_of
 
 from ._carried import Turn, carried
 from ._forms import (
+    ENDINGS,
     Answer,
     Asked,
     Failed,
@@ -54,6 +55,7 @@ from ._recording import (
     key_of,
     make,
     make_sync,
+    within,
 )
 from ._recording import ask as ask_model
 from ._repair import LOST, Repaired, repair_anthropic, repair_chat, repair_responses
@@ -110,6 +112,12 @@ class SoftFailure(Exception):
         super().__init__(message)
         if failure_type is not None or cause is not None:
             write_hint(self, failure_type=failure_type, cause=cause)
+
+
+def cut_short(ending: ErrorInfo) -> SoftFailure:
+    """The failure that an answer is which was cut off or refused: `ending_of` its reason to stop."""
+    failure_type, cause = ENDINGS[ending.type_name]
+    return SoftFailure(ending.message, failure_type=failure_type, cause=cause)
 
 
 class Adapter(ABC):
@@ -172,7 +180,7 @@ class Adapter(ABC):
             text = "the last model call failed, and the framework gave a result all the same"
             raise SoftFailure(text) from seam.last_error
         if seam.ending is not None:
-            raise SoftFailure(seam.ending)
+            raise cut_short(seam.ending)
         return result
 
 
@@ -187,7 +195,7 @@ class Seam:
         self.adapter = adapter
         self.run = run
         self.last_error: BaseException | None = None
-        self.ending: str | None = None
+        self.ending: ErrorInfo | None = None
         self._notes = tuple(_notes(adapter, run))
         self._carried: tuple[Turn, ...] | None = None
 
@@ -234,7 +242,8 @@ class Seam:
         ask: sends the request with a hint, None for none. form: how the answer is kept. request: all
         that decides the answer, without the hint; any value, only its digest is kept. said: what is
         new in the request, for the journal; no ids in it. model: its name. who: the sub-agent's name,
-        so that agents side by side are kept apart. Raises what `ask` raises.
+        so that agents side by side are kept apart; empty: the call it is part of, if any. Raises what
+        `ask` raises.
         """
         call = self._model_call(form, request, said, model, who)
         return ask_model(self.run, Asking(call, lambda: ask(self.hint)), self._ended)
@@ -267,18 +276,14 @@ class Seam:
         """
         return Stream(self.run, self._model_call(form, request, said, model, who), self._ended)
 
-    def _answered(self, call: ModelCall, answer: Any) -> None:
-        """A stream has ended with this answer."""
-        self._ended(call.form.read(plain(call.form.dump(answer))), None)
-
     def _ended(self, answer: Answer | None, error: Exception | None) -> None:
         """A model call has ended: the last one for now."""
         self.last_error = error
         if error is None:
-            ending = None if answer is None or answer.calls else ending_of(answer.ended)
-            self.ending = None if ending is None else ending.message
+            self.ending = None if answer is None or answer.calls else ending_of(answer.ended)
 
     def _model_call(self, form: Form, request: Any, said: Any, model: str, who: str) -> ModelCall:
+        who = who or within()  # an agent inside of a tool is matched by itself
         name = f"{self.adapter.name} {who}" if who else self.adapter.name
         return ModelCall(name, model, said, key_of(request), form)
 

@@ -19,7 +19,7 @@ from ._hints import hinted_chat, hinted_responses
 from ._loop import Conversation, Dialect, Result, converse, name_of
 from ._repair import as_data, repair_chat, repair_responses
 from ._said import said_in_chat, said_in_items
-from ._wholes import whole_chat, whole_response
+from ._wholes import chat_ended, response_ended, whole_chat, whole_response
 
 __all__ = ["Conversation", "record", "run_tools"]
 
@@ -49,6 +49,7 @@ _PROVIDER = Provider(
             _prepared_chat,
             lambda body: said_in_chat(body.get("messages")),
             whole_chat,
+            chat_ended,
         ),
         Endpoint(
             "/responses",
@@ -56,6 +57,7 @@ _PROVIDER = Provider(
             _prepared_responses,
             lambda body: said_in_items(body.get("input")),
             whole_response,
+            response_ended,
         ),
     ),
 )

@@ -35,6 +35,7 @@ from triage._retry_layers import RetryLayer
 from triage.errors import UsageError
 from triage.taxonomy import Category, Cause, Effect, FailureType
 
+from ._forms import ENDINGS
 from ._openai_agents_approvals import decide, refused
 from ._openai_agents_hooks import Scope, entered, until_done
 from ._openai_agents_items import history_of
@@ -96,7 +97,8 @@ class OpenAIAgentsAdapter(Adapter):
             raise UsageError(f"Runner.run takes no {unknown}; its options are: on_event, {known}")
         session = options.get("session")
         if session is not None:
-            session = options["session"] = held(seam.run, session)
+            closing = not isinstance(task, RunState)
+            session = options["session"] = held(seam.run, session, closing=closing)
         with named():
             async with entered(seam) as scope:
                 result = await self._run(_begun(seam, task), options, on_event)
@@ -214,5 +216,10 @@ def _name(error: Exception) -> None:
     kind, text = type(error).__name__, str(error)
     if kind == "ModelBehaviorError" and text.startswith("Tool ") and " not found" in text:
         hint(error, failure_type=FailureType.WRONG_TOOL_CALLED, cause=Cause.UNKNOWN_TOOL)
+    elif kind == "ModelBehaviorError" and "event `response.incomplete`" in text:
+        filtered = "content_filter" in text
+        of = "ContentFilterFinishReasonError" if filtered else "LengthFinishReasonError"
+        failure_type, cause = ENDINGS[of]
+        hint(error, failure_type=failure_type, cause=cause)
     elif kind == "UserError" and error.__cause__ is None:
         hint(error, category=Category.CONFIGURATION)

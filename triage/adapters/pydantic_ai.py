@@ -120,6 +120,8 @@ def _name(error: Exception) -> None:
     kind, behind = type(error).__name__, error.__cause__
     if kind in ("OutputTokenLimitExceeded", "IncompleteToolCall"):
         hint(error, failure_type=FailureType.CONTEXT_OVERFLOW, cause=Cause.OUTPUT_CUT)
+    elif kind == "ModelUnavailableError":  # its words would say that there is no such model
+        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.UNAVAILABLE)
     elif type(behind).__name__ in ("_UnknownTool", "_ToolUnavailable"):
         hint(error, failure_type=FailureType.WRONG_TOOL_CALLED, cause=Cause.UNKNOWN_TOOL)
     elif kind == "UnexpectedModelBehavior" and str(error).startswith("Tool ") and _is_all(behind):

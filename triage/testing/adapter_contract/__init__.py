@@ -15,14 +15,17 @@ from collections.abc import Awaitable, Callable
 
 from ._bench import Bench
 from ._loopback import loopback, provider
-from ._scenarios import SCENARIOS
+from ._rows import SCENARIOS
 from ._script import (
     CRASHES,
     HANGS,
+    After,
     Asks,
     Call,
+    Cut,
     Fails,
     Hangs,
+    Helper,
     Request,
     Rule,
     Says,
@@ -42,11 +45,14 @@ adapter_scenarios: tuple[Scenario, ...] = SCENARIOS
 __all__ = [
     "CRASHES",
     "HANGS",
+    "After",
     "Asks",
     "Bench",
     "Call",
+    "Cut",
     "Fails",
     "Hangs",
+    "Helper",
     "Request",
     "Rule",
     "Says",

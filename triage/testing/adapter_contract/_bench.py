@@ -37,6 +37,14 @@ class Bench(Protocol):
         """The model's last words, from what the agent gave."""
         ...
 
+    def given(self, world: World) -> Mapping[str, Any]:
+        """What `Agent.run` is given beside the task: options of the framework's own.
+
+        For a script that is streamed: what gives the pieces to `world.hear`. For one that begins in the
+        middle: `world.before()` as the framework's history. Empty where neither needs it.
+        """
+        ...
+
     def agent(
         self, world: World, url: str, **options: Any
     ) -> AbstractAsyncContextManager[Agent[Any]]:
@@ -45,6 +53,7 @@ class Bench(Protocol):
         Its task is a text. It has the world's tools (as `@triage.tool`, or as plain functions with
         `wrap(effects=world.effects)`), and gives up after some ten turns of the model. Its model is a
         client of the loopback provider at `url` (see `loopback`), which retries nothing by itself, or
-        the framework's own fake model, which answers as `await world.ask(messages)` says.
+        the framework's own fake model, which answers as `await world.ask(messages)` says. What else a
+        script may ask for is said at `Script`: streams, helpers, retries of the client.
         """
         ...

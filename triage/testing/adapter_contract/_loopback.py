@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-from ._script import MODEL, TOKENS, Asks, Fails, Hangs, Says, World
+from ._script import MODEL, TOKENS, Asks, Cut, Fails, Hangs, Says, World
 
 SECONDS = 10.0
 PIECE = 6
 """Characters of one piece of a streamed answer."""
-Event = tuple[str, dict[str, Any]]
+Event = tuple[str, dict[str, Any] | str]
+"""Its name, empty without one, and its data."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -43,12 +44,26 @@ class _Handler(BaseHTTPRequestHandler):
                 error = {"type": "api_error", "message": message, "code": None}
                 headers = {} if retry_after is None else {"retry-after": f"{retry_after:g}"}
                 self._send(status, {"type": "error", "error": error}, headers)
+            case Cut(whole, silently):
+                made = _ANSWERS[protocol](whole, len(world.requests))
+                self._begin_stream()
+                self._pass(_halves(protocol, made)[0])
+                if not silently:
+                    return
+                self._end_stream()
             case Says() | Asks():
                 made = _ANSWERS[protocol](turn, len(world.requests))
-                if body.get("stream"):
-                    self._stream(_STREAMS[protocol](made), protocol)
-                else:
+                if not body.get("stream"):
                     self._send(200, made, {})
+                    return
+                self._begin_stream()
+                first, second = _halves(protocol, made)
+                self._pass(first)
+                if world.script.streamed and isinstance(turn, Says):
+                    self.wfile.flush()
+                    world.wait_until_heard()
+                self._pass(second)
+                self._end_stream()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class' name
         """Nothing is printed."""
@@ -70,17 +85,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, events: Iterator[Event], protocol: str) -> None:
+    def _begin_stream(self) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
+
+    def _pass(self, events: Iterable[Event]) -> None:
         for name, data in events:
             head = f"event: {name}\n" if name else ""
-            self.wfile.write(f"{head}data: {json.dumps(data)}\n\n".encode())
-        if protocol == "chat":
-            self.wfile.write(b"data: [DONE]\n\n")
+            told = data if isinstance(data, str) else json.dumps(data)
+            piece = f"{head}data: {told}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    def _end_stream(self) -> None:
+        self.wfile.write(b"0\r\n\r\n")
 
 
 class _Server(ThreadingHTTPServer):
@@ -241,6 +262,13 @@ def _pieces(text: str) -> list[str]:
     return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
 
 
+def _halves(protocol: str, made: dict[str, Any]) -> tuple[list[Event], list[Event]]:
+    """The events of a streamed answer, cut where it is at its most."""
+    events = list(_STREAMS[protocol](made))
+    middle = len(events) // 2
+    return events[:middle], events[middle:]
+
+
 def _chat_stream(made: dict[str, Any]) -> Iterator[Event]:
     choice = made["choices"][0]
     message = choice["message"]
@@ -261,6 +289,7 @@ def _chat_stream(made: dict[str, Any]) -> Iterator[Event]:
             yield chunk({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
     yield chunk({}, choice["finish_reason"])
     yield "", {**head, "choices": [], "usage": made["usage"]}
+    yield "", "[DONE]"
 
 
 def _responses_stream(made: dict[str, Any]) -> Iterator[Event]:
@@ -273,7 +302,23 @@ def _responses_stream(made: dict[str, Any]) -> Iterator[Event]:
 
     yield event("response.created", response={**made, "status": "in_progress", "output": []})
     for at, item in enumerate(made["output"]):
-        yield event("response.output_item.added", output_index=at, item=item)
+        place = {"output_index": at, "item_id": item["id"]}
+        begun = {**item, "status": "in_progress"}
+        if item["type"] == "function_call":
+            yield event(
+                "response.output_item.added", output_index=at, item=begun | {"arguments": ""}
+            )
+            for piece in _pieces(item["arguments"]):
+                yield event("response.function_call_arguments.delta", **place, delta=piece)
+        else:
+            yield event("response.output_item.added", output_index=at, item=begun | {"content": []})
+            (part,) = item["content"]
+            words = {**place, "content_index": 0}
+            yield event("response.content_part.added", **words, part=part | {"text": ""})
+            for piece in _pieces(part["text"]):
+                yield event("response.output_text.delta", **words, delta=piece, logprobs=[])
+            yield event("response.output_text.done", **words, text=part["text"], logprobs=[])
+            yield event("response.content_part.done", **words, part=part)
         yield event("response.output_item.done", output_index=at, item=item)
     yield event(f"response.{made['status']}", response=made)
 
@@ -305,7 +350,7 @@ def _anthropic_stream(made: dict[str, Any]) -> Iterator[Event]:
             )
         yield "content_block_stop", {"type": "content_block_stop", "index": at}
     ended = {"stop_reason": made["stop_reason"], "stop_sequence": None}
-    usage = {"output_tokens": made["usage"]["output_tokens"]}
+    usage = made["usage"]  # all there was, as the provider counts
     yield "message_delta", {"type": "message_delta", "delta": ended, "usage": usage}
     yield "message_stop", {"type": "message_stop"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from triage._options import misuse
 
 from ._bench import Bench
-from ._scenarios import SCENARIOS
+from ._rows import SCENARIOS
 
 BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 

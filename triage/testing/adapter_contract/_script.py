@@ -10,7 +10,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import triage
 from triage._options import misuse
@@ -19,6 +19,8 @@ from triage.testing._errors import Answer, status_error
 from triage.testing._site import here
 
 MODEL = "scripted"
+BEFORE, OPEN_ID = "Find out what we owe.", "call_open"
+"""What was said before a conversation that begins in the middle; the id of its call without a result."""
 TOKENS = (10, 5)
 """Input and output tokens of every answer."""
 
@@ -60,7 +62,17 @@ class Hangs(NamedTuple):
     """The provider never answers."""
 
 
-Turn: TypeAlias = Says | Asks | Fails | Hangs
+class Cut(NamedTuple):
+    """The provider breaks off in the middle of these words.
+
+    silently: the connection ends as if all had come; otherwise it is seen to break.
+    """
+
+    of: Says
+    silently: bool = False
+
+
+Turn: TypeAlias = Says | Asks | Fails | Hangs | Cut
 
 
 def says(text: str, *, ended: str = "stop") -> Says:
@@ -86,11 +98,22 @@ class Rule(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a model was sent. text: all the words of the conversation and of its instructions."""
+    """What a model was sent. text: all the words of the conversation and of its instructions.
+
+    who: the helper whose request it is, empty for the agent's own.
+    """
 
     protocol: str
     body: dict[str, Any]
     text: str
+    who: str = ""
+
+
+class Helper(NamedTuple):
+    """The model of another agent: its rules, and its faults by the number of its own request."""
+
+    rules: tuple[Rule, ...]
+    faults: Mapping[int, Turn] = {}
 
 
 class Script(NamedTuple):
@@ -98,12 +121,43 @@ class Script(NamedTuple):
 
     rules: the model's, of which the first that holds is followed. faults: instead of an answer, by the
     number of the request, from 1. tools: what each call of a tool gives, by the tool's name, the last one
-    for ever: a text, an exception that it raises, `HANGS` or `CRASHES`.
+    for ever: a text, an exception that it raises, `After`, `HANGS`, `CRASHES`, or a function of its
+    argument that gives one of these.
+
+    streamed: answers come in pieces, and each piece of words goes to `World.hear`. open_call: the
+    conversation begins in the middle, behind this call, which has no result (see `World.before`).
+    retries: how often the model's client tries again by itself. helpers: agents with the same tools,
+    told `World.instructions` of their name, each of which the agent calls as a tool of that name with
+    the text `input`. handoffs: the agent hands over to them instead (`transfer_to_ann`).
     """
 
     rules: tuple[Rule, ...]
     faults: Mapping[int, Turn] = {}
     tools: Mapping[str, Sequence[Any]] = {}
+    streamed: bool = False
+    open_call: Call | None = None
+    retries: int = 0
+    helpers: Mapping[str, Helper] = {}
+    handoffs: bool = False
+
+
+class After(NamedTuple):
+    """A tool's call that ends with a result (or raises it) once another one has begun, within 10 s."""
+
+    deed: str
+    result: Any
+
+
+class Deed(NamedTuple):
+    """In a world's log: a tool's body has begun."""
+
+    text: str
+
+
+class Heard(NamedTuple):
+    """In a world's log: the agent's caller was given a piece of an answer."""
+
+    text: str
 
 
 class _Hangs:
@@ -126,8 +180,9 @@ def unavailable() -> Exception:
 
 
 class World:
-    """A script as it is played. requests: what the model was sent, in order. deeds: the tool calls whose
-    bodies began, as `charge(300)`. cancelled: the tools whose bodies saw a cancellation.
+    """A script as it is played. requests: what the models were sent, in order. deeds: the tool calls whose
+    bodies began, as `charge(300)`. cancelled: the tools whose bodies saw a cancellation. log: requests,
+    `Deed`, `Heard` and the events of the run, in the order in which they happened.
     """
 
     def __init__(self, script: Script) -> None:
@@ -135,7 +190,9 @@ class World:
         self.requests: list[Request] = []
         self.deeds: list[str] = []
         self.cancelled: list[str] = []
+        self.log: list[Any] = []
         self._given: dict[str, int] = {}
+        self._crashed = ""
         self._lock = threading.Lock()
         self._reached = threading.Condition(self._lock)
 
@@ -147,16 +204,20 @@ class World:
         protocol: `chat`, `responses`, `anthropic`, or `own` for a framework's own fake model, whose
         requests are then given as chat messages.
         """
-        told = {name: item for name, item in body.items() if name in _TOLD}
-        request = Request(protocol, body, _words(told))
+        text = _words({name: item for name, item in body.items() if name in _TOLD})
+        helpers = self.script.helpers
+        who = next((name for name in helpers if self.instructions(name) in text), "")
+        request = Request(protocol, body, text, who)
+        asked: Script | Helper = helpers[who] if who else self.script
         with self._reached:
             self.requests.append(request)
-            number = len(self.requests)
+            self.log.append(request)
+            number = sum(one.who == who for one in self.requests)
             self._reached.notify_all()
-        if number in self.script.faults:
-            return self.script.faults[number]
-        for rule in self.script.rules:
-            if rule.sees is None or rule.sees in request.text:
+        if number in asked.faults:
+            return asked.faults[number]
+        for rule in asked.rules:
+            if rule.sees is None or rule.sees in text:
                 return rule.then
         raise AssertionError("no rule of the script holds; give it a last one without sees=…")
 
@@ -171,6 +232,8 @@ class World:
         if isinstance(turn, Fails):
             headers = {} if turn.retry_after is None else {"retry-after": f"{turn.retry_after:g}"}
             raise status_error(Answer(turn.status, turn.message, headers=headers), None)
+        if isinstance(turn, Cut):
+            raise ConnectionError("the answer broke off")
         if isinstance(turn, Hangs):
             await anyio.sleep(math.inf)
         assert isinstance(turn, Says | Asks)
@@ -180,6 +243,51 @@ class World:
         """Wait, in a thread, until a tool's body has begun; False if it does not."""
         with self._reached:
             return self._reached.wait_for(lambda: deed in self.deeds, seconds)
+
+    # What a bench builds of it --------------------------------------------------------------------
+
+    def before(self) -> list[dict[str, Any]]:
+        """What was said before the run, as chat messages; empty unless the script has an `open_call`."""
+        left = self.script.open_call
+        if left is None:
+            return []
+        function = {"name": left.tool, "arguments": left.text}
+        made = {"id": OPEN_ID, "type": "function", "function": function}
+        return [
+            {"role": "user", "content": BEFORE},
+            {"role": "assistant", "content": "Wait.", "tool_calls": [made]},
+        ]
+
+    def instructions(self, helper: str) -> str:
+        """What a helper is told: by it the model knows whom it speaks for."""
+        return f"You are {helper}, who helps."
+
+    def hear(self, text: str) -> None:
+        """The agent's caller is given a piece of an answer."""
+        if text:
+            with self._reached:
+                self.log.append(Heard(text))
+                self._reached.notify_all()
+
+    def wait_until_cancelled(self, tool: str, seconds: float = 10.0) -> bool:
+        """Wait, in a thread, until a tool's body has seen a cancellation; False if it does not."""
+        with self._reached:
+            return self._reached.wait_for(lambda: tool in self.cancelled, seconds)
+
+    def check_alive(self) -> None:
+        """Die where a tool has crashed that runs outside of the attempt: for the attempt's side of it."""
+        if self._crashed:
+            tool, self._crashed = self._crashed, ""
+            self.die(tool)
+
+    def die(self, tool: str) -> NoReturn:
+        """End the process, as far as the attempt that this code runs in can tell."""
+        die(here(), tool, None)
+
+    def wait_until_heard(self, seconds: float = 2.0) -> None:
+        """Wait, in a thread, until the caller was given more of an answer; no longer than this."""
+        with self._reached:
+            self._reached.wait_for(lambda: isinstance(self.log[-1], Heard), seconds)
 
     # The tools ----------------------------------------------------------------------------------
 
@@ -206,22 +314,38 @@ class World:
     @property
     def effects(self) -> dict[str, str]:
         """As `triage.wrap(effects=…)` takes it."""
-        return {"search": "read", "charge": "once"}
+        return {"search": "read", "charge": "once", **dict.fromkeys(self.script.helpers, "read")}
 
     async def _do(self, tool: str, given: Any, ordinary: str) -> str:
         with self._reached:
             self.deeds.append(f"{tool}({given})")
+            self.log.append(Deed(self.deeds[-1]))
             number = self._given[tool] = self._given.get(tool, 0) + 1
             self._reached.notify_all()
         planned = self.script.tools.get(tool, (ordinary,))
         found = planned[min(number, len(planned)) - 1]
+        if callable(found):
+            found = found(given)
+        if isinstance(found, After):
+            await self._come_to(found.deed)
+            found = found.result
         if found is HANGS:
             await self._hang(tool)
         if found is CRASHES:
-            die(here(), tool, None)
+            if here() is not None:
+                self.die(tool)
+            self._crashed = tool
+            found = ordinary
         if isinstance(found, BaseException):
             raise found
         return str(found)
+
+    async def _come_to(self, deed: str) -> None:
+        import anyio
+
+        began = await anyio.to_thread.run_sync(self.wait_for, deed, abandon_on_cancel=True)
+        if not began:
+            raise TimeoutError(f"{deed} has not begun beside this call")
 
     async def _hang(self, tool: str) -> None:
         import anyio
@@ -229,7 +353,9 @@ class World:
         try:
             await anyio.sleep(math.inf)
         except anyio.get_cancelled_exc_class():
-            self.cancelled.append(tool)
+            with self._reached:
+                self.cancelled.append(tool)
+                self._reached.notify_all()
             raise
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ._script import Request
@@ -22,6 +22,36 @@ def check_wire(requests: Iterable[Request]) -> None:
 def times_told(request: Request, hint: str) -> int:
     """How often a hint stands in a request."""
     return request.text.count(hint)
+
+
+def results_in(request: Request) -> list[tuple[str, str]]:
+    """The tool calls whose results a request holds, in the order of the calls: the tool, its result."""
+    calls: dict[str, str] = {}
+    results: dict[str, str] = {}
+    for item in _items(request):
+        kind, own = item.get("type"), item.get("role") == "tool"
+        for call in item.get("tool_calls") or ():
+            calls[call["id"]] = call["function"]["name"]
+        if kind in ("function_call", "tool_use"):
+            calls[item.get("call_id") or item["id"]] = item["name"]
+        elif own or kind in ("function_call_output", "tool_result"):
+            ids = (item.get(name) for name in ("tool_call_id", "call_id", "tool_use_id"))
+            told = item["content"] if own or kind == "tool_result" else item["output"]
+            results[next(filter(None, ids), "")] = _text(told)
+    return [(name, results[call]) for call, name in calls.items() if call in results]
+
+
+def _items(request: Request) -> Iterator[dict[str, Any]]:
+    """Messages, blocks of messages and items, whatever the protocol calls them."""
+    given = request.body.get("messages") or request.body.get("input")
+    for item in given if isinstance(given, list) else ():
+        yield item
+        content = item.get("content")
+        yield from content if isinstance(content, list) and item.get("role") != "tool" else ()
+
+
+def _text(told: Any) -> str:
+    return told if isinstance(told, str) else "".join(part.get("text", "") for part in told)
 
 
 def _chat(body: dict[str, Any]) -> str | None:
