@@ -34,8 +34,6 @@ LOOK_EVERY = 6
 """Steps of an attempt between two looks at them, while nothing was seen."""
 WHOLE_FROM = 16
 """The step from which on each one goes through the detectors."""
-_NOTHING_MORE = (None,) * 8
-"""What a step has behind its output, where it is the call of a tool and nothing else."""
 
 
 class Recorder(Interruptible):
@@ -297,7 +295,7 @@ class Recorder(Interruptible):
             self._tell(seq, raising=raising)
         if index >= self._look_at and not self.over:
             self._look(seq, index)
-            if raising:
+            if raising and self.alert:
                 self.refuse()
 
     def _tell(self, seq: int, *, raising: bool) -> None:
@@ -316,8 +314,10 @@ class Recorder(Interruptible):
         if self._watcher is not None:
             self._watcher.look()
             return
-        if index + 1 < self._whole_from and not _comes_back(self.session.records, seq):
-            self._look_next(min(index + LOOK_EVERY, self._whole_from - 1))
+        whole_from = self._whole_from
+        if index + 1 < whole_from and not _comes_back(self.session.records, seq):
+            following = index + LOOK_EVERY
+            self._look_next(following if following < whole_from else whole_from - 1)
             return
         with self.session.lock:
             if self._look_at == math.inf:
@@ -360,22 +360,19 @@ class Recorder(Interruptible):
 
 
 def _comes_back(records: list[Any], seq: int) -> bool:
-    """Whether a step is one of the three before it over again, or its tool has failed there too."""
+    """Whether a step does what one of the three before it did, or its tool has failed there too."""
     at = seq * WIDTH + WIDTH - 1
     last: Step = records[at]
+    tool, given, failed = last[2], last[3], last[6] is not None
     # Other events have no step there: a later look sees what stands behind them.
-    before = (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH])
-    if last in before:
-        return True
-    if last[5:] == _NOTHING_MORE:
-        return False
-    # Metadata, usage and the like tell equal calls apart; an error counts whatever the arguments.
-    error = last[6] is not None
-    return any(
-        type(step) is Step
-        and (step[2:5] == last[2:5] or (error and step[6] is not None and step[2] == last[2]))
-        for step in before
-    )
+    for step in (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH]):
+        if step.__class__ is Step and step[2] == tool:
+            if failed and step[6] is not None:
+                return True  # whatever the arguments were
+            # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
+            if step[3] == given and step[4] == last[4] and (tool or step[5] == last[5]):
+                return True
+    return False
 
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
-from ._plain import HUGE, LEAST, plain
+from ._plain import plain
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -156,11 +156,12 @@ class Step(_StepFields):
             tool_input = {**tool_input}
             for key in tool_input:
                 item = tool_input[key]
-                if type(key) is not str or (
-                    type(item) is not str and (type(item) is not int or not LEAST < item < HUGE)
+                if type(key) is str and (
+                    type(item) is str or (type(item) is int and _NEGATIVE < item < _SMALL)
                 ):
-                    tool_input = plain(tool_input)
-                    break
+                    continue
+                tool_input = plain(tool_input)
+                break
         elif tool_input is not None:
             tool_input = plain(tool_input)
         if tool_output is not None and type(tool_output) is not str:
@@ -190,6 +191,9 @@ class Step(_StepFields):
 
 
 _new = tuple.__new__
+_SMALL = 10**9
+_NEGATIVE = -_SMALL
+"""Numbers below need no further look; a comparison with a number of a few thousand digits is felt."""
 
 
 _OPTIONAL_TEXT = (
