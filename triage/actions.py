@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from ._written import Written
 from .steps import refuse
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def optional_text(owner: object, *names: str) -> None:
             raise refuse(f"{type(owner).__name__}.{name}", value, "text or None")
 
 
-class RecoveryAction:
+class RecoveryAction(Written):
     """Base of the actions; its attributes name them: `RecoveryAction.RETRY is Retry`."""
 
     RETRY: ClassVar[type[Retry]]
@@ -39,7 +40,7 @@ class RecoveryAction:
     """The action's name in lower case, as it stands in the journal."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Retry(RecoveryAction):
     """Call the function again.
 
@@ -67,7 +68,7 @@ class Retry(RecoveryAction):
                 raise ValueError(f"Retry.inject has the key {name!r}, which is no parameter name")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replan(RecoveryAction):
     """Call the function again with a new plan.
 
@@ -84,7 +85,7 @@ class Replan(RecoveryAction):
         _check_delay("Replan.delay", self.delay)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rollback(RecoveryAction):
     """Restore trajectory and state to a checkpoint and call the function from there.
 
@@ -109,7 +110,7 @@ class Rollback(RecoveryAction):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Resume(RecoveryAction):
     """Call the function again to go on from a subgoal.
 
@@ -125,7 +126,7 @@ class Resume(RecoveryAction):
         optional_text(self, "subgoal", "hint")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Suspend(RecoveryAction):
     """Stop and wait for a person: raises `TriageSuspendedError`, whose token resumes the run once.
 
@@ -153,7 +154,7 @@ def _written(action: Escalate | Abort) -> str:
     return f"{type(action).__name__}(reason={action.reason!r}{more})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Escalate(RecoveryAction):
     """Give up and hand over: raises `TriageEscalationError` from the original error.
 
@@ -173,7 +174,7 @@ class Escalate(RecoveryAction):
         return _written(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Abort(RecoveryAction):
     """Stop for good: raises `TriageAbortError` from the original error.
 

@@ -5,8 +5,6 @@ since the epoch, for people: order is `seq`), and ends with `v`, the version of 
 is these events and nothing else; trajectory, state, checkpoints, limits and reports are folds of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 

@@ -9,6 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, cast
 
 from ._options import misuse, nearest
+from ._written import Written
 from .actions import ACTIONS, Abort, Action, Escalate, RecoveryAction
 from .errors import UsageError
 from .strategies._base import Strategy, always, as_strategy
@@ -43,8 +44,8 @@ class ByType(TypedDict, total=False):
 _LONGEST_REASON = 200
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class FailurePolicy:
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class FailurePolicy(Written):
     """Which strategy answers which failure.
 
     Each of the ten failure types is a keyword: a strategy (a function of the `FailureContext` that

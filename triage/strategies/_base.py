@@ -8,6 +8,7 @@ from inspect import isawaitable, signature
 from typing import Any, TypeAlias, cast
 
 from triage._options import misuse
+from triage._written import Written
 from triage.actions import ACTIONS, Action, Escalate
 from triage.errors import UsageError
 from triage.failures import FailureContext
@@ -16,26 +17,6 @@ from triage.taxonomy import Severity
 Answer: TypeAlias = Action | Awaitable[Action]
 Strategy: TypeAlias = Callable[[FailureContext], Answer]
 """Says what to do about one failure: given its context, answers an action. May be async."""
-
-
-class Written:
-    """Base of the strategies: compared by their arguments, and printed as they are written.
-
-    One `__eq__`, `__hash__` and `__repr__` for all: generating them for each would double the time
-    it takes to import them.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
-
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({arguments})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from triage._options import misuse
+from triage._written import Written
 from triage.actions import Action, Escalate, Replan, Resume, Retry, Rollback
 from triage.gates import Breaker, CircuitBreaker
 
-from ._base import Answer, Strategy, Written, as_strategy, then
+from ._base import Answer, Strategy, as_strategy, then
 
 if TYPE_CHECKING:
     from triage.failures import FailureContext

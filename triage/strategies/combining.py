@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from triage._options import misuse
+from triage._written import Written
 from triage.actions import ACTIONS, Action, Escalate, RecoveryAction
 from triage.errors import UsageError
 from triage.taxonomy import Severity
 
-from ._base import Answer, Strategy, Written, as_strategy, counted, named, needs_a_person, then
+from ._base import Answer, Strategy, as_strategy, counted, named, needs_a_person, then
 
 if TYPE_CHECKING:
     from triage.failures import FailureContext

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from triage._options import misuse
+from triage._written import Written
 from triage.actions import Action, Escalate, Replan, Resume, Retry, Rollback
 from triage.gates import Budget, Gate
 
-from ._base import Answer, Strategy, Written, as_strategy, named, then
+from ._base import Answer, Strategy, as_strategy, named, then
 
 if TYPE_CHECKING:
     from triage.failures import FailureContext

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from triage._options import check_count, misuse
+from triage._written import Written
 from triage.actions import Action, Escalate, Replan, Resume, Rollback
 
-from ._base import Written, named, sentences, used_up
+from ._base import named, sentences, used_up
 
 if TYPE_CHECKING:
     from triage.failures import FailureContext

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast
 
 from triage._options import check_count, misuse
+from triage._written import Written
 from triage.actions import Action, Escalate, Retry
 
-from ._base import Written, needs_a_person, sentences, used_up
+from ._base import needs_a_person, sentences, used_up
 from .backoff import Backoff, Preset
 
 if TYPE_CHECKING:
