@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from typing import Any
@@ -372,3 +373,31 @@ async def test_ids_and_times_come_from_the_environment() -> None:
     assert [event.seq for event in events] == list(range(len(events)))
     assert events[0].time == 1000.0
     assert events[-1].time == 1007.5
+
+
+async def test_the_copies_and_bound_forms_of_an_agent_keep_their_runs_in_one_store() -> None:
+    class Bot:
+        @Agent
+        async def answer(self, task: str) -> str:
+            return task
+
+    unused: Any = Bot.answer
+    agents: list[Agent[str]] = [Bot().answer, Bot().answer, copy.copy(unused), unused]
+    for agent in agents[:3]:
+        assert agent.store is unused.store
+    assert await Bot().answer.run("a") == "a"
+    assert [info.status for info in await unused.store.runs()] == ["done"]
+
+
+async def test_observers_are_taken_when_the_agent_is_made() -> None:
+    seen: list[str] = []
+    observers = [lambda event: seen.append(type(event).__name__)]
+
+    async def works(task: str) -> str:
+        return task
+
+    agent = Agent(works, observers=iter(observers))
+    observers.clear()
+    await agent.run("t")
+    await agent.run("t")
+    assert seen == ["RunStarted", "AttemptStarted", "RunFinished"] * 2

@@ -118,16 +118,88 @@ triage.Agent(works)
 print(*[name for name in {HEAVY!r} if name in sys.modules])
 """
 
+# All of triage that an agent needs which has a policy and has not run.
+LIGHT = {
+    f"triage{name}"
+    for name in (
+        "", "._agent", "._function", "._given", "._lazy", "._options", "._plain", "._written", ".actions",
+        ".errors", ".failures", ".policy", ".steps", ".strategies", ".strategies._base", ".taxonomy",
+    )
+}  # fmt: skip
 
-def test_importing_triage_and_making_an_agent_imports_nothing_heavy() -> None:
+UNUSED = """
+import asyncio
+import sys
+from triage import Agent, FailurePolicy, Step
+
+class Methods:
+    @Agent
+    async def method(self, task):
+        return task
+
+async def works(task, *, record_step):
+    return task
+
+agent = Agent(works, FailurePolicy(), name="worker")
+print(agent, agent.name, callable(Methods().method))
+print(*[name for name in sys.modules if name.partition(".")[0] == "triage"])
+print(asyncio.run(agent.run("done")), "triage._loop" in sys.modules)
+"""
+
+AT_ONCE = """
+import asyncio
+import sys
+from threading import Barrier, Thread
+from triage import Agent
+
+THREADS = 8
+sys.setswitchinterval(1e-6)
+barrier = Barrier(THREADS)
+
+async def works(task):
+    return task
+
+agent = Agent(works)
+
+def use(number):
+    barrier.wait()
+    asyncio.run(agent.run(number))
+
+threads = [Thread(target=use, args=(number,)) for number in range(THREADS)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(asyncio.run(agent.store.runs("done"))))
+"""
+
+
+def printed(program: str) -> list[str]:
+    """What a program prints, in a process that has imported nothing before."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
+        [sys.executable, "-W", "error", "-c", program],
         cwd=Path(triage.__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_importing_triage_and_making_an_agent_imports_nothing_heavy() -> None:
+    assert printed(PROGRAM) == [""]
+
+
+def test_an_agent_that_has_not_run_has_imported_nothing_of_the_engine() -> None:
+    shown, loaded, result = printed(UNUSED)
+    assert shown == "<Agent worker> worker True"
+    assert set(loaded.split()) <= LIGHT
+    assert result == "done True"
+
+
+def test_threads_that_use_an_agent_first_at_once_share_its_store() -> None:
+    assert printed(AT_ONCE) == ["8"]
 
 
 def test_the_types_are_shipped() -> None:

@@ -6,29 +6,48 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
-from ._call import read_function
-from ._configure import configure, joined
-from ._env import Environment
-from ._loop import begin, check_run_id, go_on, run_loop, stream_loop
-from ._recorder import current
-from ._session import Config, Session
-from .checks import Checks, Durability
+from ._function import read_function
+from ._given import Given
 from .errors import UsageError
-from .events import Event
-from .limits import Limits
-from .observers import Observer
-from .stores.base import Store
 
 if TYPE_CHECKING:
+    from ._env import Environment
+    from ._function import Function
     from ._loop import Restarted
     from ._reopen import Recovered
+    from ._session import Config
     from .answers import Reply
+    from .checks import Checks, Durability
     from .classifiers.base import Classifier
+    from .events import Event
+    from .limits import Limits
+    from .observers import Observer
     from .policy import FailurePolicy
+    from .stores.base import Store
 
 T = TypeVar("T")
 R = TypeVar("R")
 _UNSET: Any = object()
+
+
+@functools.cache
+def _start() -> Callable[
+    [Config, Function, Any, dict[str, Any], str | None], Coroutine[Any, Any, Any]
+]:
+    """How a run begins, imported with the first one: to make an agent needs none of it."""
+    from ._start import start
+
+    return start
+
+
+class _Completed:
+    """The options of an agent, completed when they are first used; an attribute of its own from then on."""
+
+    def __get__(self, agent: Agent[Any] | None, owner: type) -> Any:
+        if agent is None:
+            return self
+        made = vars(agent)["_config"] = agent._given.config()  # noqa: SLF001 - part of it
+        return made
 
 
 class Options(TypedDict, total=False):
@@ -64,6 +83,7 @@ class Agent(Generic[T]):
     """
 
     __triage_agent__ = True
+    _config: Config = cast("Any", _Completed())
 
     @overload
     def __init__(
@@ -115,24 +135,26 @@ class Agent(Generic[T]):
         # A classmethod or staticmethod is called only through its class: `__get__` reads it then.
         deferred = isinstance(fn, classmethod | staticmethod)
         self._function = read_function(fn.__func__ if deferred else fn, bound=False)
-        self._config = configure(
+        self._given = Given(
             self._function,
             policy=policy,
             classifier=classifier,
             limits=limits,
             store=store,
-            checks=joined(checks, verify, result_type),
+            checks=checks,
             durability=durability,
             observers=observers,
             name=name,
-            env=environment,
+            verify=verify,
+            result_type=result_type,
+            environment=environment,
         )
         functools.update_wrapper(self, fn)
 
     @property
     def name(self) -> str:
         """The agent's name, as it stands in journals."""
-        return self._config.name
+        return self._given.name
 
     @property
     def store(self) -> Store:
@@ -147,16 +169,7 @@ class Agent(Generic[T]):
         the function does not take; `TriageEscalationError`, `TriageAbortError`, `TriageFatalError` or
         `TriageSuspendedError`, each with `.context` and from the original exception.
         """
-        outer = current.get()
-        if outer is not None and not outer.over:
-            from ._children import run_inside
-
-            self._check(kwargs, run_id)
-            return run_inside(outer, self._config, self._function, task, kwargs, run_id)
-        session = self._session(task, kwargs, run_id)
-        if run_id is not None:
-            return go_on(session, self._function, begin(session))
-        return run_loop(session, self._function)
+        return _start()(self._config, self._function, task, kwargs, run_id)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
         """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
@@ -189,30 +202,18 @@ class Agent(Generic[T]):
         Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing it
         early cancels the run. Raises as `run` does.
         """
-        outer = current.get()
-        if outer is not None and not outer.over:
-            from ._children import stream_inside
+        from ._start import stream
 
-            self._check(kwargs, None)
-            return stream_inside(outer, self._config, self._function, task, kwargs)
-        session = self._session(task, kwargs, None)
-        if self._function.kind == "generator":
-            return stream_loop(session, self._function)
-        return self._single(session)
-
-    async def _single(self, session: Session) -> AsyncIterator[Any]:
-        yield await run_loop(session, self._function)
+        return stream(self._config, self._function, task, kwargs)
 
     def events(self, task: Any, **kwargs: Any) -> AsyncIterator[Event]:
         """Run, and give each event as it is recorded; ends with the run, raising as `run` does.
 
         Leaving early cancels the run; close it (`contextlib.aclosing`) when you do.
         """
-        from ._follow import follow
+        from ._start import events
 
-        return follow(
-            self._function, lambda config: self._session(task, kwargs, None, config), self._config
-        )
+        return events(self._config, self._function, task, kwargs)
 
     async def resume(self, token: str, action: Reply, **kwargs: Any) -> T:
         """Go on with a suspended run, once, by an action or an answer to what was asked.
@@ -225,8 +226,10 @@ class Agent(Generic[T]):
         fit the question. After the last three the token stays good.
         """
         from ._resume import resume
+        from ._start import kept
 
-        return cast("T", await resume(self._kept(), self._function, token, action, kwargs))
+        config = kept(self._config, self._function)
+        return cast("T", await resume(config, self._function, token, action, kwargs))
 
     async def recover(
         self, run_id: str, *, task: Any = _UNSET, force: bool = False, **kwargs: Any
@@ -243,9 +246,11 @@ class Agent(Generic[T]):
         an answer), ResultLost (a finished run whose result has no JSON form), and as `run` does.
         """
         from ._reopen import UNSET, reopen
+        from ._start import kept
 
+        config = kept(self._config, self._function)
         given = UNSET if task is _UNSET else task
-        found = await reopen(self._kept(), self._function, run_id, kwargs, task=given, force=force)
+        found = await reopen(config, self._function, run_id, kwargs, task=given, force=force)
         return cast("T", found)
 
     async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
@@ -274,31 +279,6 @@ class Agent(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name}>"
-
-    def _session(
-        self, task: Any, kwargs: dict[str, Any], run_id: str | None, config: Config | None = None
-    ) -> Session:
-        # As `_check`, which would be one call more of each run.
-        if kwargs or self._function.wanted:
-            self._function.check(kwargs)
-        if run_id is not None:
-            check_run_id(run_id)
-        return Session(config or self._config, task, kwargs, run_id, current.get())
-
-    def _kept(self) -> Config:
-        """The options of a run that is gone on with here: in an attempt, those of a run inside it."""
-        outer = current.get()
-        if outer is None:
-            return self._config
-        from ._children import kept_as_safely
-
-        return kept_as_safely(self._config, self._function, outer)
-
-    def _check(self, kwargs: dict[str, Any], run_id: str | None) -> None:
-        if kwargs or self._function.wanted:
-            self._function.check(kwargs)
-        if run_id is not None:
-            check_run_id(run_id)
 
 
 @overload

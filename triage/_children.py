@@ -13,7 +13,7 @@ from typing import Any
 
 from ._answers import waits_for
 from ._attempts import Next, count_in_parent
-from ._call import Function, fingerprint
+from ._function import Function, fingerprint
 from ._guarding import Guarded
 from ._inside import inside
 from ._loop import Restarted, begin, go_on, run_loop, stream_loop, unbroken

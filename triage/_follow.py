@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import anyio
 
-from ._call import Function
+from ._function import Function
 from ._loop import run_loop
 from ._session import Config, Session
 from .events import Event

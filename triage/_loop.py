@@ -8,8 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._attempts import Failure, Next, count_in_parent, first_attempt, next_attempt
-from ._call import Failed, Function, Refused, end, invoke, passes, sort, stream_attempt
+from ._call import Failed, Refused, end, invoke, passes, sort, stream_attempt
 from ._env import in_event_loop
+from ._function import Function
 from ._plain import plain_noting
 from ._recorder import current
 from ._run import Run

@@ -60,7 +60,7 @@ class Recorder(Interruptible):
     ) -> None:
         self.session = session
         self.number = number
-        self.told = guidance
+        self.told: Guidance = guidance
         self.replay = replay
         self._count = count
         config = session.config

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import anyio
 
 from ._attempts import Next, is_milestone
-from ._call import Function
 from ._decide import Decision, decide, unsafe
 from ._diagnose import context_of
+from ._function import Function
 from ._guidance import NO_GUIDANCE, Guidance
 from ._loop import go_on, let_go, unbroken
 from ._plain import plain

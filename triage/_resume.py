@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from ._answers import answered, check, question_of, waits_for
 from ._attempts import Next
-from ._call import Function
 from ._decide import Decision, infeasible
+from ._function import Function
 from ._inside import inside
 from ._loop import go_on, let_go, unbroken
 from ._questions import question_at

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
-from .errors import UsageError
 from .events import (
     ActionChosen,
     AttemptFailed,
@@ -29,22 +28,6 @@ after it (with the exception that ended it). An observer that raises is logged a
 """
 
 logger = logging.getLogger("triage")
-
-
-def checked(observers: Iterable[Observer]) -> tuple[Observer, ...]:
-    """The observers as a tuple. Raises UsageError for one that cannot be called."""
-    if callable(observers) or not isinstance(observers, Iterable):
-        raise UsageError(
-            f"observers must be a list of callables, not {type(observers).__name__}; "
-            "write observers=[f]"
-        )
-    found = tuple(observers)
-    for observer in found:
-        if not callable(observer):
-            raise UsageError(
-                f"observers must be callables of one argument, not {type(observer).__name__}"
-            )
-    return found
 
 
 def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:

@@ -23,7 +23,7 @@ from triage import (
     UsageError,
     fold,
 )
-from triage._call import fingerprint
+from triage._function import fingerprint
 from triage.events import Event
 from triage.reports import report_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from triage import Agent
-from triage._call import read_function
+from triage._function import read_function
 from triage._options import misuse
 
 from ._wrap import Wrapping, around
