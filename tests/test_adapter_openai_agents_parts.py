@@ -47,7 +47,7 @@ class Bill(BaseModel):
 
 def test_layers_that_retry_by_themselves_are_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "triage.retries")
-    client = openai.AsyncOpenAI(base_url="http://127.0.0.1:1/v1", api_key="x", max_retries=7)
+    client = openai.AsyncOpenAI(base_url="http://127.0.0.1:1/v1", api_key="x", max_retries=77)
     retry = agents.ModelRetrySettings(max_retries=4)
     inner: agents.Agent[Any] = agents.Agent(name="inner", model="gpt-5")
     triage.wrap(
@@ -59,7 +59,7 @@ def test_layers_that_retry_by_themselves_are_said(caplog: pytest.LogCaptureFixtu
         )
     )
     said = "\n".join(caplog.messages)
-    assert "up to 7 times by itself" in said
+    assert "up to 77 times by itself" in said
     assert "agents.ModelSettings.retry of 'outer' retries up to 4 times" in said
     assert "the client that agents makes retries up to 2 times" in said
 

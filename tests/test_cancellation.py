@@ -213,3 +213,26 @@ async def test_cancelled_anywhere_a_run_in_memory_says_so(
     else:
         pytest.fail("no end")
     assert at > 3
+
+
+async def test_a_run_that_was_resumed_in_memory_has_ended_when_it_is_cancelled() -> None:
+    store = MemoryStore()
+    goes_on = anyio.Event()
+
+    async def waits(task: str, *, run: triage.Run) -> None:
+        if run.attempt == 1:
+            raise ConnectionError("down")
+        goes_on.set()
+        await anyio.sleep_forever()
+
+    policy = triage.FailurePolicy(default=triage.Suspend("go on?"))
+    agent = Agent(waits, policy, classifier=Says(), store=store)
+    with pytest.raises(TriageSuspendedError) as asked:
+        await agent.run("t", run_id=RUN)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.resume, asked.value.token, triage.approve())
+        await goes_on.wait()
+        group.cancel_scope.cancel()
+    info = await store.info(RUN)
+    assert info is not None
+    assert info.status == "cancelled"  # nobody could take it over: the journal is in this process

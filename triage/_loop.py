@@ -271,7 +271,7 @@ async def _cancelled(
             session.keeper.pump()
             session.keeper.over = True
         return
-    if session.keeper is not None:
+    if session.keeper is not None and session.config.durable:
         await unbroken(_hand_back(session, session.keeper, error))
         return
     with anyio.CancelScope(shield=True):

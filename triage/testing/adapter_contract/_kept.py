@@ -15,7 +15,7 @@ from ._scenarios import HINTED, SEARCH, SECONDS
 from ._script import BEFORE, HANGS, Call, Fails, Rule, Script, says
 from ._wire import results_in
 
-_numbers = count(3)
+_numbers = count(1_000)
 
 
 async def open_call(bench: Bench) -> None:
