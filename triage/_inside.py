@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._serde import digest
+
 if TYPE_CHECKING:
     from ._questions import Question
     from ._session import Session
@@ -30,3 +32,13 @@ def inside(session: Session) -> Inside:
     if session.inner is None:
         session.inner = Inside()
     return session.inner
+
+
+def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
+    """The id of the run that a call is: the same until that run has ended, as the caller chose it."""
+    known = session.state.calls.get(key)
+    ended = 0 if known is None else known.ended
+    chosen = bound.get("run_id")
+    if chosen is not None:
+        return f"{chosen}.{ended + 1}" if ended else str(chosen)
+    return digest(session.run_id, f"{key}:{ended + 1}")

@@ -50,7 +50,7 @@ def active_seconds(events: Sequence[Event]) -> float:
     return total
 
 
-class Journal(Sequence[Event]):
+class Window(Sequence[Event]):
     """The events of a run from one position to another: a window on a list that only grows."""
 
     __slots__ = ("_records", "_run_id", "_start", "_stop")
@@ -71,8 +71,17 @@ class Journal(Sequence[Event]):
     def __getitem__(self, index: int | slice) -> Event | list[Event]:
         positions = range(self._start, self._stop)[index]
         if isinstance(positions, int):
-            return event_at(self._run_id, self._records, positions)
-        return [event_at(self._run_id, self._records, seq) for seq in positions]
+            return self._at(positions)
+        return [self._at(seq) for seq in positions]
+
+    def _at(self, seq: int) -> Event:
+        return event_at(self._run_id, self._records, seq)
+
+
+class Journal(Window):
+    """The events of a run as they were recorded."""
+
+    __slots__ = ()
 
     def from_start(self) -> Journal:
         """The same window with everything before it."""

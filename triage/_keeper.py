@@ -92,7 +92,7 @@ class Keeper:
             self._hand_over(new, start, stop)
             return
         # Nobody should stand still meanwhile: neither an event loop nor the store's own thread.
-        hand_over = partial(self._hand_over_heavy, new)
+        hand_over = partial(self._hand_over_heavy, new, start, stop)
         try:
             threading.Thread(target=hand_over, name="triage-heavy").start()
         except RuntimeError:  # the interpreter ends, or has no thread left
@@ -107,16 +107,16 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - a store that refuses is one that fails
             done(error)
 
-    def _hand_over_heavy(self, new: Outgoing) -> None:
+    def _hand_over_heavy(self, new: Outgoing, start: int, stop: int) -> None:
         redactor = self.redactor
         try:
             events = [fitting(event, redactor) for event in new.whole()]
             if redactor is not None:
                 events = [redacted(event, redactor) for event in events]
         except Exception as error:  # noqa: BLE001 - as above
-            self._done(new.stop, error)
+            self._done(stop, error)
             return
-        self._hand_over(events, new.start, new.stop)
+        self._hand_over(events, start, stop)
 
     def _done(self, stop: int, error: BaseException | None) -> None:
         """A batch has been stored, or has not; called in the store's thread."""

@@ -10,12 +10,24 @@ import json
 from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring_ascii as _quoted
 from math import inf
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 SLICE = 2**18
 """Characters that one call may take."""
 ITEM = 8
 """What an item counts besides its texts."""
+
+
+class Sized(Protocol):
+    """Something that knows how large it is."""
+
+    @property
+    def size(self) -> int:
+        """Its size, in whatever unit the groups are."""
+        ...
+
+
+S = TypeVar("S", bound=Sized)
 
 _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -72,3 +84,17 @@ def json_parts(value: Any) -> Iterator[str]:
         for start in range(0, len(value), SLICE):
             yield _quoted(value[start : start + SLICE])[1:-1]
         yield '"'
+
+
+def groups(items: Iterable[S], size: int, most: float = inf) -> Iterator[list[S]]:
+    """Items in order, in groups that are no larger than this; what is larger stands alone."""
+    group: list[S] = []
+    held = 0
+    for item in items:
+        if group and (len(group) >= most or held + item.size > size):
+            yield group
+            group, held = [], 0
+        group.append(item)
+        held += item.size
+    if group:
+        yield group

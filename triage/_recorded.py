@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._guarding import Guarded, guarded
-from ._inside import inside
+from ._inside import inner_id, inside
 from ._parts import large
 from ._plain import plain
 from ._questions import Question, ask, question_about, replaced, stop_in_doubt
@@ -150,7 +150,7 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begu
     fields = (run.number, key, tool.name, begun.effect.value, begun.arguments, idempotency_key)
     session.has_calls = True
     if tool.nested:
-        begun.run = _inner_id(session, key, bound)
+        begun.run = inner_id(session, key, bound)
         inside(session)
         session.add(CallStarted, *fields, not KEYED, begun.run)
         return begun
@@ -160,16 +160,6 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begu
         if session.durable:
             call.on_asked = partial(_note_key, session, fields)
     return begun
-
-
-def _inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
-    """The id of the run that a call is: the same until that run has ended, as the caller chose it."""
-    known = session.state.calls.get(key)
-    ended = 0 if known is None else known.ended
-    chosen = bound.get("run_id")
-    if chosen is not None:
-        return f"{chosen}.{ended + 1}" if ended else str(chosen)
-    return digest(session.run_id, f"{key}:{ended + 1}")
 
 
 def _note_key(session: Session, fields: tuple[Any, ...]) -> None:

@@ -16,7 +16,7 @@ def start(
     config: Config, function: Function, task: Any, kwargs: dict[str, Any], run_id: str | None
 ) -> Coroutine[Any, Any, Any]:
     """`Agent.run`."""
-    if kwargs or function.wanted:
+    if kwargs or function.wanted:  # most runs are given nothing: a call less for each
         function.check(kwargs)
     if run_id is not None:
         check_run_id(run_id)
@@ -35,8 +35,7 @@ def stream(
     config: Config, function: Function, task: Any, kwargs: dict[str, Any]
 ) -> AsyncIterator[Any]:
     """`Agent.stream`."""
-    if kwargs or function.wanted:
-        function.check(kwargs)
+    function.check(kwargs)
     outer = current.get()
     if outer is not None and not outer.over:
         from ._children import stream_inside
@@ -61,8 +60,7 @@ def events(
     from ._follow import follow
 
     def new_session(config: Config) -> Session:
-        if kwargs or function.wanted:
-            function.check(kwargs)
+        function.check(kwargs)
         return Session(config, task, kwargs, None, current.get())
 
     return follow(function, new_session, config)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
+from triage._parts import groups
 from triage.errors import DeadLetter, RunBusy, RunOver, StaleWriter, StoreError, UnknownRun
 from triage.events import Event
 
@@ -102,7 +103,8 @@ class Worker:
         for kind, some in groupby(jobs, key=type):
             if kind is Append:
                 appends = list(some)
-                for batch in _batches(appends, self._most(len(appends))):
+                # A very large one does not keep those before it waiting.
+                for batch in groups(appends, BATCH_BYTES, self._most(len(appends))):
                     self._commit(lane, batch)
             elif kind is Own:
                 _own(lane, list(some))
@@ -172,20 +174,6 @@ class Worker:
             del self._failed[append.run_id]
             return None
         return error
-
-
-def _batches(items: Iterable[Append], most: int) -> Iterator[list[Append]]:
-    """Appends in commits that are not too large; a very large one does not keep those before it waiting."""
-    batch: list[Append] = []
-    size = 0
-    for item in items:
-        if batch and (len(batch) >= most or size + item.size > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += item.size
-    if batch:
-        yield batch
 
 
 def _outcome(lane: Lane[Driver], work: Callable[[Driver], Any]) -> Outcome:
