@@ -4,7 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help demo demo-plan test lint check bench crash soak incidents clean
+CHECKS = format style types types-again contracts
+
+.PHONY: help demo demo-plan test lint $(CHECKS) check bench crash soak incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -23,14 +25,24 @@ demo: $(READY) ## a real agent against a failing service: bare, under blind retr
 demo-plan: $(READY) ## an analyst that plans first, over a database and files
 	$(BIN)/python -m examples.plan
 
-test: $(READY) ## every test, on asyncio and trio, in two processes: JOBS=2
-	$(BIN)/python -m pytest -n $(or $(JOBS),2)
+test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
+	$(BIN)/python -m pytest -n $(or $(JOBS),3)
 
-lint: $(READY) ## format, lint, types twice, import contracts
+lint: $(CHECKS) ## format, lint, types twice, import contracts; with -j2 -Otarget two at a time
+
+format: $(READY)
 	$(BIN)/ruff format --check .
+
+style: $(READY)
 	$(BIN)/ruff check .
+
+types: $(READY)
 	$(BIN)/mypy
+
+types-again: $(READY)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+contracts: $(READY)
 	$(BIN)/lint-imports
 
 check: lint test ## all of it: the same as continuous integration

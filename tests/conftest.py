@@ -1,18 +1,29 @@
-"""What all tests share: both async backends, and an event loop that nothing of ours may block."""
+"""What all tests share: both async backends, an event loop that nothing of ours may block, and desks."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from incident_desks import KINDS, World
 
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every async test runs on both."""
     return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nobody speaks TLS here, and a client that is made reads all the machine's certificates (40 ms)."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("SSL_CERT_FILE", raising=False)
+        environment.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -37,4 +48,19 @@ def never_blocked() -> Iterator[BlockBuster]:
         held_shortly = guard.functions["threading.Lock.acquire"]
         held_shortly.can_block_in("triage/_session.py", {"put"})
         held_shortly.can_block_in("triage/_recorder.py", {"record_step"})
+        held_shortly.can_block_in("triage/stores/memory.py", {"append"})
         yield guard
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Desks on each kind of store."""
+    with World(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[World]:
+    """Desks on one kind, where it does not matter which."""
+    with World("sqlite", tmp_path) as made:
+        yield made

@@ -1,4 +1,4 @@
-"""A desk in Postgres behind a way on which replies can get lost."""
+"""A way to a server on which replies can get lost, and a desk in Postgres behind it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from triage.stores import PostgresStore
 
 
 class Way:
-    """Carries bytes to a server; once, the answer to a commit is not carried back."""
+    """A way to a server on which replies can get lost, and which can be closed.
 
-    def __init__(self, url: str) -> None:
+    lose: how many of the next replies. to: only those to what has these bytes in it. lost: how many were.
+    """
+
+    def __init__(self, url: str, to: bytes = b"") -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         assert parts.port is not None
@@ -27,12 +30,14 @@ class Way:
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
         self.url = url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{port}")
-        self.losing = False
+        self.lose = 0
         self.lost = 0
+        self._to = to
+        self._open = True
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
+        while self._open:
             try:
                 client, _ = self._listener.accept()
             except OSError:
@@ -40,7 +45,7 @@ class Way:
             threading.Thread(target=self._carry, args=(client,), daemon=True).start()
 
     def _carry(self, client: socket.socket) -> None:
-        commits = False
+        meant = False
         with client, socket.create_connection(self._server) as server:
             while True:
                 ready, _, _ = select.select([client, server], [], [])
@@ -49,16 +54,17 @@ class Way:
                     if not data:
                         return
                     if source is client:
-                        commits = b"COMMIT" in data and self.losing
+                        meant = self._to in data
                         server.sendall(data)
-                    elif commits:
-                        self.losing = False
+                    elif meant and self.lose:
+                        self.lose -= 1
                         self.lost += 1
-                        return  # it is done, and nobody hears
+                        return  # the server has done it, and nobody hears
                     else:
                         client.sendall(data)
 
     def close(self) -> None:
+        self._open = False
         self._listener.close()
 
 
@@ -67,7 +73,7 @@ async def lossy_desk(
     opened: Opened, **options: Any
 ) -> AsyncGenerator[tuple[IncidentDesk, Callable[[], None]]]:
     """A desk, and what has the reply to its next commit lost; each time it must have been."""
-    way = Way(POSTGRES)
+    way = Way(POSTGRES, to=b"COMMIT")
     store = PostgresStore(way.url, schema=opened.name)
     desk = IncidentDesk(store, **options)
     asked = 0
@@ -76,7 +82,7 @@ async def lossy_desk(
         nonlocal asked
         assert way.lost == asked
         asked += 1
-        way.losing = True
+        way.lose = 1
 
     await desk.stats()
     try:

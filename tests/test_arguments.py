@@ -145,33 +145,47 @@ def test_deep_and_wide_arguments_take_bounded_time() -> None:
     assert time.perf_counter() - started < 10
 
 
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-5, 5) | st.text("ab1", max_size=4)
+)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-5, 5) | st.text("ab1", max_size=4),
+    SCALARS,
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
     ),
     max_leaves=8,
 )
 TYPES = ["string", "integer", "number", "boolean", "null", "object", "array"]
-SCHEMAS: st.SearchStrategy[Any] = st.recursive(
-    st.fixed_dictionaries({}, optional={
-        "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, unique=True),
-        "enum": st.lists(VALUES, min_size=1, max_size=3),
-        "const": VALUES,
-        "minimum": st.integers(-3, 3),
-        "maximum": st.integers(-3, 3),
-        "exclusiveMinimum": st.integers(-3, 3),
-        "exclusiveMaximum": st.floats(-3, 3),
-        "minLength": st.integers(0, 3),
-        "maxLength": st.integers(0, 3),
-        "minItems": st.integers(0, 3),
-        "maxItems": st.integers(0, 3),
-        "pattern": st.sampled_from(["^a", "b$", "^[ab]+$", "a.*1", "\\d{1,2}"]),
-        "$ref": st.sampled_from(["#/$defs/d", "#", "#/$defs/e"]),
-        "required": st.lists(st.sampled_from("abcd"), max_size=2, unique=True),
-        "default": VALUES,
-    }),
-    lambda inner: st.fixed_dictionaries({}, optional={
+
+
+def some_of(
+    words: dict[str, st.SearchStrategy[Any]],
+) -> st.SearchStrategy[dict[str, Any]]:
+    """A few of these words: with all that there are, the first ones always decide."""
+    pairs = [st.tuples(st.just(word), value) for word, value in words.items()]
+    return st.lists(st.one_of(pairs), max_size=4).map(dict)
+
+
+PLAIN = some_of({
+    "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, unique=True),
+    "enum": st.lists(VALUES, min_size=1, max_size=3),
+    "const": VALUES,
+    "minimum": st.integers(-2, 2),
+    "maximum": st.integers(-2, 2),
+    "exclusiveMinimum": st.integers(-2, 2),
+    "exclusiveMaximum": st.floats(-3, 3),
+    "minLength": st.integers(0, 3),
+    "maxLength": st.integers(0, 3),
+    "minItems": st.integers(0, 3),
+    "maxItems": st.integers(0, 3),
+    "pattern": st.sampled_from(["^a", "b$", "^[ab]+$", "a.*1", "\\d{1,2}"]),
+    "$ref": st.sampled_from(["#/$defs/d", "#", "#/$defs/e"]),
+    "required": st.lists(st.sampled_from("abcd"), max_size=2, unique=True),
+    "default": VALUES,
+})  # fmt: skip
+SCHEMAS = PLAIN | st.recursive(
+    PLAIN,
+    lambda inner: some_of({
         "type": st.sampled_from(TYPES),
         "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
         "additionalProperties": st.booleans() | inner,
@@ -186,27 +200,35 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4), SCHEMAS, SCHEMAS)
+@given(SCALARS | VALUES, SCHEMAS, SCHEMAS)
 def test_whatever_is_found_the_reference_finds_too(
-    arguments: dict[str, Any], schema: dict[str, Any], other: dict[str, Any]
+    value: Any, schema: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    schema = {**schema, "$defs": {"d": other, "e": {"type": ["string", "object"]}}}
-    if found(arguments, schema) is None:
-        return
-    try:
-        assert not jsonschema.Draft202012Validator(schema).is_valid(arguments)
-    except RecursionError:
-        reject()  # a reference to itself has no end there
+    defined = {"$defs": {"d": other, "e": {"type": ["string", "object"]}}}
+    for arguments, wanted in (
+        (value, {**schema, **defined}),
+        ({"a": value}, {"properties": {"a": schema}, **defined}),
+    ):
+        if found(arguments, wanted) is None:
+            continue
+        try:
+            assert not jsonschema.Draft202012Validator(wanted).is_valid(arguments)
+        except RecursionError:
+            reject()  # a reference to itself has no end there
+
+
+WORDS = [*CHARGE, "items", "anyOf", "pattern", "minimum", "enum", "$ref"]
 
 
 @settings(max_examples=200)
 @given(
     VALUES,
     st.recursive(
-        VALUES,
-        lambda inner: st.dictionaries(
-            st.sampled_from([*CHARGE, "items", "anyOf", "pattern", "minimum", "enum", "$ref"]),
-            inner,
+        SCALARS,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+            | st.dictionaries(st.sampled_from(WORDS), inner)
         ),
     ),
 )

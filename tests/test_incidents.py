@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from incident_desks import KINDS, OWNER, Inbox, Restarts, World
+from incident_desks import OWNER, Inbox, Restarts, World
 from store_kinds import Opened
 
 import triage.incidents
@@ -54,12 +53,6 @@ DETECTED = {
         )
     ],
 }
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
 
 
 async def reported(world: World, **options: Any) -> IncidentDesk:

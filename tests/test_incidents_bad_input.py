@@ -6,13 +6,12 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from incident_desks import KINDS, Restarts, World
+from incident_desks import Restarts, World
 from store_kinds import REDIS
 
 import triage
@@ -39,12 +38,6 @@ from triage.incidents import (
 from triage.stores import RedisStore, SQLiteStore
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
 
 
 WRONG: tuple[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str], ...] = (

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from incident_desks import KINDS, NOON, Restarts, World
+from incident_desks import NOON, Restarts, World
 from psycopg import sql
 from store_kinds import POSTGRES
 
@@ -20,12 +19,6 @@ from triage.incidents import Incident, IncidentDesk, Lifecycle, Status, UnknownI
 
 pytestmark = pytest.mark.anyio
 DURABLE = ("sqlite", "postgres")
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
 
 
 async def found(desk: IncidentDesk) -> list[Incident]:

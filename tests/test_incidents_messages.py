@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from incident_desks import KINDS, Inbox, Restarts, World
+from incident_desks import Inbox, Restarts, World
 
 from triage import StoreError, UsageError
 from triage.incidents import (
@@ -29,18 +29,6 @@ from triage.incidents import (
 
 pytestmark = pytest.mark.anyio
 SECRET = "correct-horse-battery-staple"
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[World]:
-    with World("sqlite", tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

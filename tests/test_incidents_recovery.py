@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from incident_desks import DIED, KINDS, Restarts, World, refuses
+from incident_desks import DIED, Restarts, World, refuses
 
 from triage.incidents import (
     Hooks,
@@ -23,18 +22,6 @@ from triage.incidents import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[World]:
-    with World("sqlite", tmp_path) as made:
-        yield made
 
 
 async def test_two_desks_never_recover_one_incident_twice(world: World) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from incident_desks import DIED, KINDS, Inbox, Restarts, World
+from incident_desks import DIED, Inbox, Restarts, World
 from lost_replies import lossy_desk
 from store_kinds import Opened
 
@@ -26,18 +25,6 @@ from triage.incidents import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[World]:
-    with World("sqlite", tmp_path) as made:
-        yield made
 
 
 # Leases ---------------------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from incident_desks import DIED, KINDS, Inbox, Restarts, World, refuses
+from incident_desks import DIED, Inbox, Restarts, World, refuses
 
 from triage import Agent, Level, UsageError
 from triage.incidents import (
@@ -23,18 +22,6 @@ from triage.incidents import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[World]:
-    with World("sqlite", tmp_path) as made:
-        yield made
 
 
 async def test_each_kind_of_trouble_waits_as_it_should(small: World) -> None:

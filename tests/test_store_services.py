@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import psycopg
 import pytest
+from lost_replies import Way
 from store_kinds import POSTGRES, REDIS, Opened
 from store_runs import add, created, steps
 
@@ -36,80 +34,37 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
         yield made
 
 
-class Proxy:
-    """A way to a server on which replies can get lost, and which can be closed."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        assert parts.port is not None
-        self._server = (parts.hostname, parts.port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._port = self._listener.getsockname()[1]
-        self.url = url.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{self._port}")
-        self.lose = 0
-        self.lost = 0
-        self._open = True
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while self._open:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._server) as server:
-            while True:
-                ready, _, _ = select.select([client, server], [], [])
-                for source in ready:
-                    data = source.recv(1 << 16)
-                    if not data:
-                        return
-                    if source is server and self.lose:
-                        self.lose -= 1
-                        self.lost += 1
-                        return  # the server has done it, and nobody hears
-                    (client if source is server else server).sendall(data)
-
-    def close(self) -> None:
-        self._open = False
-        self._listener.close()
-
-
 @contextlib.contextmanager
-def lossy(opened: Opened, **options: Any) -> Iterator[tuple[Any, Proxy]]:
+def lossy(opened: Opened, **options: Any) -> Iterator[tuple[Any, Way]]:
     """A store that was used once, behind a way on which replies can get lost."""
     opened.new()
-    proxy = Proxy(POSTGRES if opened.kind == "postgres" else REDIS)
+    way = Way(POSTGRES if opened.kind == "postgres" else REDIS)
     if opened.kind == "postgres":
-        store: Any = PostgresStore(proxy.url, schema=opened.name, **options)
+        store: Any = PostgresStore(way.url, schema=opened.name, **options)
     else:
-        store = RedisStore(proxy.url, prefix=opened.name, persistence="any", **options)
+        store = RedisStore(way.url, prefix=opened.name, persistence="any", **options)
     try:
-        yield store, proxy
+        yield store, way
     finally:
-        proxy.close()
+        way.close()
 
 
 async def test_an_append_whose_reply_was_lost_is_written_once(opened: Opened) -> None:
-    with lossy(opened) as (store, proxy):
+    with lossy(opened) as (store, way):
         await created(store, "r", lease_s=60)
         for at in range(1, 6):
-            proxy.lose = 1
+            way.lose = 1
             await add(store, "r", at, 1)
-        assert proxy.lost == 5
+        assert way.lost == 5
         assert [event.seq for event in await store.read("r")] == list(range(6))
         await store.close()
 
 
 async def test_a_claim_whose_reply_was_lost_is_made_once(opened: Opened) -> None:
-    with lossy(opened) as (store, proxy):
+    with lossy(opened) as (store, way):
         await created(store, "r")
         for epoch in range(1, 4):
-            proxy.lose = 3
+            way.lose = 3
             claim = await store.claim("r", lease_s=60, force=True)
             assert (claim.epoch, claim.claims) == (epoch, epoch)
         await store.release("r", epoch=3)
@@ -118,9 +73,9 @@ async def test_a_claim_whose_reply_was_lost_is_made_once(opened: Opened) -> None
 
 
 async def test_a_server_that_is_gone_is_said_so_and_nothing_is_lost(opened: Opened) -> None:
-    with lossy(opened, timeout=0.3) as (store, proxy):
+    with lossy(opened, timeout=0.3) as (store, way):
         await created(store, "r")
-        proxy.lose = 10**6
+        way.lose = 10**6
         told: list[BaseException | None] = []
         done = threading.Event()
 
@@ -136,7 +91,7 @@ async def test_a_server_that_is_gone_is_said_so_and_nothing_is_lost(opened: Open
         assert [type(error) for error in told] == [StoreUnavailable] * 3
         with pytest.raises(StoreUnavailable):
             await store.read("r")
-        proxy.lose = 0
+        way.lose = 0
         await store.append("r", events, at=1, epoch=0)  # whatever of it the server has done
         assert (await store.read("r", 0)) == events
         await store.close()

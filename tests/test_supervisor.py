@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from incident_desks import DIED, KINDS, Inbox, Restarts, World
+from incident_desks import DIED, Inbox, Restarts, World
 
 from triage import StoreError, UsageError
 from triage.errors import StoreUnavailable
@@ -19,18 +18,6 @@ from triage.incidents import Hooks, IncidentDesk, Lifecycle, Recovery, Status, S
 
 pytestmark = pytest.mark.anyio
 QUICK: dict[str, Any] = {"interval_s": 0.01}
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    with World(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[World]:
-    with World("sqlite", tmp_path) as made:
-        yield made
 
 
 @asynccontextmanager

@@ -10,21 +10,15 @@ from typing import Any
 import anthropic
 
 import triage
+from benches import Texts
 from triage import Agent
 from triage.adapters.anthropic import record, run_tools
 from triage.testing.adapter_contract import World
 
 
-class _Bench:
+class _Bench(Texts):
     name = "anthropic"
     cannot: Mapping[str, str] = {"handoff": "the plain loop has no handoffs"}
-    backends = ("asyncio", "trio")
-
-    def text(self, result: Any) -> str:
-        return str(result)
-
-    def given(self, world: World) -> Mapping[str, Any]:
-        return {}
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:

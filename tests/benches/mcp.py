@@ -18,6 +18,7 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 
+from benches import Texts
 from triage import Agent
 from triage.adapters.mcp import record as record_tools
 from triage.adapters.openai import record as record_model
@@ -28,7 +29,7 @@ _MODEL = "a session asks no model; see the adapter that does"
 _AGENTS = "a session has no agents"
 
 
-class _Bench:
+class _Bench(Texts):
     name = "mcp"
     cannot: Mapping[str, str] = {
         **dict.fromkeys(
@@ -41,13 +42,6 @@ class _Bench:
         **dict.fromkeys(("sub_agent", "parallel_agents", "handoff"), _AGENTS),
         "nested_retries": "a session repeats nothing by itself",
     }  # fmt: skip
-    backends = ("asyncio", "trio")
-
-    def text(self, result: Any) -> str:
-        return str(result)
-
-    def given(self, world: World) -> Mapping[str, Any]:
-        return {}
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
