@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ._guidance import NO_GUIDANCE, Guidance, Replay
-from ._journal import record_of
+from ._journal import ATTEMPT
 from ._run import Run
 from ._session import Session
 from .diagnosis import Diagnosis
@@ -54,7 +54,7 @@ def is_milestone(event: Event) -> bool:
 def first_attempt(session: Session) -> Run:
     """The handle of the first attempt."""
     # Nobody else knows the session yet, so this needs no lock.
-    session.records += record_of(AttemptStarted, session.time(), _FIRST)
+    session.records += (ATTEMPT, session.time(), _FIRST, None, None)
     if session.busy:
         session.begin(1)
     return Run(session, 1, NO_GUIDANCE, None, 0)
@@ -83,7 +83,9 @@ def next_attempt(session: Session, following: Next) -> Run:
     critical = None if diagnosis is None else diagnosis.critical_step
     if following.base is None and not session.has_calls and not following.keep_state:
         # Nothing is kept and nothing can be reused, so the journal need not be read.
-        return Run(session, number, guidance, Replay(following.kind, critical, NO_KEYS, {}), 0)
+        # What is made of a tuple costs a third of a call with the fields.
+        replay = tuple.__new__(Replay, (following.kind, critical, NO_KEYS, {}))
+        return Run(session, number, guidance, replay, 0)
     state = session.state
     kept, unmatched = _known_calls(state)
     replay = Replay(following.kind, critical, kept, unmatched)

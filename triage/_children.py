@@ -281,10 +281,10 @@ def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
     outer = run.session.config
     if outer.redactor is not None and config.durability.redact is True:
         durability = replace(config.durability, redact=outer.redactor)
-        config = config._replace(durability=durability, redactor=outer.redactor)
+        config = replace(config, durability=durability, redactor=outer.redactor)
     if config.durable or not outer.durable:
         return config
-    return config._replace(store=outer.store, durable=True, code=fingerprint(function))
+    return replace(config, store=outer.store, durable=True, code=fingerprint(function))
 
 
 async def _begin(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import anyio
 
@@ -44,7 +45,7 @@ async def follow(
     """Start a run and yield its events; raises, after the last of them, what the run raised."""
     bell = _Bell()
     session = new_session(
-        config._replace(observers=(*config.observers, bell), plain=False, busy=True)
+        replace(config, observers=(*config.observers, bell), plain=False, busy=True)
     )
     raised: list[Exception] = []
     over = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
 
@@ -23,7 +24,8 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
 }
 
 
-class Function(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Function:
     """A user's function as it will be called. kind: `async`, `sync` or `generator`.
 
     injected: the parameters the run fills. wanted: others without a default. known: all that may be

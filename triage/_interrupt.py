@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ._journal import record_of
+from ._journal import CODES, record_of
 from ._tool import calling
 from .errors import AttemptInterrupted, AttemptOver
 from .events import WatchNoticed
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .steps import Step
 
+_NOTICED = CODES[WatchNoticed]
 GRACE = 5.0
 """Seconds an interrupted attempt has to stop before it is reported as one that goes on, and told again."""
 
@@ -36,11 +37,13 @@ class Interruptible:
 
     session: Session
     number: int
-    # Most attempts never set these: as class attributes they cost an attempt nothing.
     # alert: set as soon as a recording may have to be refused, so that one look suffices on the way in.
-    alert = False
+    # calls_open: unsafe calls now running.
+    alert: bool
+    interrupt: Diagnosis | None
+    calls_open: int
+    # Most attempts never set these: as class attributes they cost an attempt nothing.
     over = False
-    interrupt: Diagnosis | None = None
     scope: anyio.CancelScope | None = None
     # Under asyncio: the task the attempt runs in, and how many cancellations others had asked of it
     # before. owner: that task where there is no scope; cancelled: how often it was cancelled from here.
@@ -48,8 +51,7 @@ class Interruptible:
     cancelled = 0
     _task: asyncio.Task[Any] | None = None
     _asked = 0
-    # Unsafe calls now running, and who waits for the last of them.
-    calls_open = 0
+    # Who waits for the last unsafe call.
     _settled: threading.Event | None = None
     _held_deadline = 0.0
     _thread = 0
@@ -296,7 +298,7 @@ class Interruptible:
                 if self.calls_open:
                     text += ": a call with an effect is finished first"
                 fields = (self.number, "unstopped", "watch.interrupt", text)
-                session.records += record_of(WatchNoticed, session.time(), fields)
+                session.records += record_of(_NOTICED, session.time(), fields)
         reminder.start()
         if not self.calls_open:
             self._cancel()

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
-from .events import Event, RunRecovered, RunSuspended, StepRecorded
+from .events import (
+    AttemptStarted,
+    Event,
+    RunRecovered,
+    RunStarted,
+    RunSuspended,
+    StepRecorded,
+)
 
 if TYPE_CHECKING:
     from .state import RunState
@@ -19,20 +26,30 @@ if TYPE_CHECKING:
 KINDS: tuple[type[Event], ...] = get_args(Event)
 CODES: dict[Any, int] = {kind: code for code, kind in enumerate(KINDS)}
 STEP = CODES[StepRecorded]
+STARTED = CODES[RunStarted]
+ATTEMPT = CODES[AttemptStarted]
 
 WIDTH = 5
 
+# What the fields after `time` are where nothing is said of them, from the first that may be left out.
+_DEFAULTS: list[tuple[Any, ...]] = [tuple(kind._field_defaults.values()) for kind in KINDS]
+_LATER = [len(kind._fields) - 3 - len(kind._field_defaults) for kind in KINDS]
+_new = tuple.__new__
 
-def record_of(kind: Any, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What any event but a step puts into the list. fields: those after `time`."""
-    return (CODES[kind], time, fields, None, None)
+
+def record_of(code: int, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What any event but a step puts into the list. fields: those after `time`.
+
+    What every run records is put there without this call.
+    """
+    return (code, time, fields, None, None)
 
 
 def record_from(event: Event) -> tuple[Any, ...]:
     """What an event that was read from a store puts into the list."""
     if isinstance(event, StepRecorded):
         return (STEP, event.time, event.attempt, event.index, event.step)
-    return record_of(type(event), event.time, tuple(event)[3:])
+    return record_of(CODES[type(event)], event.time, tuple(event)[3:])
 
 
 def active_seconds(events: Sequence[Event]) -> float:
@@ -110,9 +127,12 @@ def event_at(run_id: str, records: list[Any], seq: int) -> Event:
     """The event at a position."""
     at = seq * WIDTH
     code, time = records[at], records[at + 1]
-    if code != STEP:
-        return cast("Event", cast("Any", KINDS[code])(run_id, seq, time, *records[at + 2]))
-    return StepRecorded(run_id, seq, time, *records[at + 2 : at + WIDTH])
+    if code == STEP:
+        return StepRecorded(run_id, seq, time, *records[at + 2 : at + WIDTH])
+    fields = records[at + 2]
+    # What is made of a tuple costs a third of a call with the fields.
+    rest = _DEFAULTS[code][len(fields) - _LATER[code] :]
+    return cast("Event", _new(cast("Any", KINDS[code]), (run_id, seq, time, *fields, *rest)))
 
 
 def advance(state: RunState, run_id: str, records: list[Any], start: int, stop: int) -> None:
@@ -120,6 +140,6 @@ def advance(state: RunState, run_id: str, records: list[Any], start: int, stop: 
     for seq in range(start, stop):
         at = seq * WIDTH
         if records[at] == STEP:
-            state.take_step(seq, records[at + 1], *records[at + 3 : at + WIDTH])
+            state.take_step(seq, records[at + 1], records[at + 3], records[at + 4])
         else:
             state.apply(event_at(run_id, records, seq))

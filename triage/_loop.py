@@ -220,11 +220,12 @@ async def finish(session: Session, result: Any) -> Any:
     data, exact = (result, True) if type(result) is str else plain_noting(result)
     if session.inner is not None:
         await _end_inner(session)
-    if exact or not session.config.durable:
-        session.add(RunFinished, "done", data, exact)
-    else:
-        typed = session.config.returns.says_all(result, data)
-        session.add(RunFinished, "done", data, exact, None, typed)
+    ending: tuple[Any, ...] = ("done", data, exact)
+    if session.config.durable and not exact:
+        ending = (*ending, None, session.config.returns.says_all(result, data))
+    seq = session.put(RunFinished, ending)
+    if session.config.observers:
+        session.tell(seq)
     if session.parent is not None:
         count_in_parent(session)
     try:

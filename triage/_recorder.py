@@ -42,17 +42,16 @@ class Recorder(Interruptible):
     After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
     """
 
-    # Most attempts never set these: as class attributes they cost an attempt nothing.
+    # Most attempts never set these: as class attributes they cost an attempt nothing. What every attempt
+    # or step reads is set in each, as a class attribute is found four times as slowly.
     # Occurrences of equal calls in this attempt, made when the first call is made.
     occurrences: dict[str, int] | None = None
-    has_subgoals = False
     # What watching found and the agent is to know while it goes on.
     live: Diagnosis | None = None
     _watcher: Watcher | None = None
     # Index of the first step; of the next that is looked at; of the next at which anything is to be done.
     first = 0
     _look_at: float = FIRST_LOOK
-    _due: float = FIRST_LOOK
     _whole_from = WHOLE_FROM
 
     def __init__(
@@ -63,6 +62,11 @@ class Recorder(Interruptible):
         self.told: Guidance = guidance
         self.replay = replay
         self._count = count
+        self._due: float = FIRST_LOOK
+        self.alert = False
+        self.interrupt = None
+        self.calls_open = 0
+        self.has_subgoals = False
         config = session.config
         usual = config.first_look == FIRST_LOOK and config.checks is None
         if session.busy or count or not usual or session.parent is not None:
@@ -314,10 +318,10 @@ class Recorder(Interruptible):
         if self._watcher is not None:
             self._watcher.look()
             return
-        whole_from = self._whole_from
-        if index + 1 < whole_from and not _comes_back(self.session.records, seq):
+        last = self._whole_from - 1
+        if index < last and not _comes_back(self.session.records, seq):
             following = index + LOOK_EVERY
-            self._look_next(following if following < whole_from else whole_from - 1)
+            self._look_next(min(last, following))
             return
         with self.session.lock:
             if self._look_at == math.inf:
@@ -363,15 +367,21 @@ def _comes_back(records: list[Any], seq: int) -> bool:
     """Whether a step does what one of the three before it did, or its tool has failed there too."""
     at = seq * WIDTH + WIDTH - 1
     last: Step = records[at]
-    tool, given, failed = last[2], last[3], last[6] is not None
+    given, failed = last[3], last[6] is not None
     # Other events have no step there: a later look sees what stands behind them.
     for step in (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH]):
-        if step.__class__ is Step and step[2] == tool:
-            if failed and step[6] is not None:
-                return True  # whatever the arguments were
-            # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
-            if step[3] == given and step[4] == last[4] and (tool or step[5] == last[5]):
-                return True
+        if step is None:
+            continue
+        if failed and step[6] is not None and step[2] == last[2]:
+            return True  # whatever the arguments were
+        # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
+        if (
+            step[3] == given
+            and step[2] == last[2]
+            and step[4] == last[4]
+            and (last[2] or step[5] == last[5])
+        ):
+            return True
     return False
 
 

@@ -6,15 +6,16 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ._env import Environment
 from ._inside import inside
-from ._journal import WIDTH, Journal, active_seconds, advance, event_at, record_from, record_of
+from ._journal import CODES, STARTED, WIDTH, Journal, active_seconds, advance, event_at, record_from
 from ._plain import plain_noting
 from .errors import StaleWriter
-from .events import CallStarted, CompensatorRegistered, Event, RunStarted
+from .events import CallStarted, CompensatorRegistered, Event
 from .observers import Observer, logger, notify
 from .redact import redacting
 from .state import RunState
@@ -41,7 +42,8 @@ FIRST_LOOK = 4
 """Index of the step of an attempt at which its steps are first looked at."""
 
 
-class Config(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Config:
     """What an `Agent` was made with. policy, classifier: None means the recommended ones.
 
     parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
@@ -82,7 +84,8 @@ class Session:
     `state` is folded when it is asked for, so that recording costs the same whatever has happened.
     """
 
-    # Most runs never set these: as class attributes they cost a run nothing.
+    # Most runs never set these: as class attributes they cost a run nothing. What every run reads is set
+    # in each, as a class attribute is found four times as slowly.
     entered: Sequence[AbstractContextManager[Any]] = ()
     epoch = 0
     flushed = 0
@@ -121,17 +124,17 @@ class Session:
         self.time = env.time
         self.busy = config.busy
         self.started = env.monotonic()
-        args, unstored = _stored(kwargs) if kwargs else (NOTHING, ())
-        shown = task
-        if task.__class__ is not str:
-            shown, exact = plain_noting(task)
-            unstored = unstored if exact else (TASK, *unstored)
-        above = None if parent is None else parent.run_id
+        self.inner = self.keeper = None
+        self.epoch = self.flushed = 0
         # What most runs do not have is left to the defaults: a tuple of texts costs the collector nothing.
-        fields: tuple[Any, ...] = (config.name, shown)
-        if args or unstored or above or config.code:
+        fields: tuple[Any, ...] = (config.name, task)
+        if kwargs or parent is not None or config.code or type(task) is not str:
+            args, unstored = _stored(kwargs)
+            shown, exact = plain_noting(task)
+            above = None if parent is None else parent.run_id
+            unstored = unstored if exact else (TASK, *unstored)
             fields = (config.name, shown, args, unstored, above, config.code)
-        self.records: list[Any] = [*record_of(RunStarted, env.time(), fields)]
+        self.records: list[Any] = [STARTED, env.time(), fields, None, None]
         if config.observers:
             self.tell(0)
         if config.durable:
@@ -212,7 +215,7 @@ class Session:
         self.lock.acquire()  # not `with`, which takes three times as long
         try:
             seq = len(records) // WIDTH
-            records += record_of(kind, self.time(), fields)
+            records += (CODES[kind], self.time(), fields, None, None)
         finally:
             self.lock.release()
         return seq

@@ -9,6 +9,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +55,10 @@ class Follower:
 def watched(agent: Agent[Any], store: Store | None, watcher: Callable[[Event], None]) -> Agent[Any]:
     """The same agent, with one who watches, and a durable store where one is given."""
     config = agent._config  # noqa: SLF001 - an agent's options are its own, and it is ours
-    config = config._replace(observers=(*config.observers, watcher), plain=False, busy=True)
+    config = replace(config, observers=(*config.observers, watcher), plain=False, busy=True)
     if store is not None:
         code = fingerprint(agent._function)  # noqa: SLF001 - as above
-        config = config._replace(store=store, durable=True, code=code)
+        config = replace(config, store=store, durable=True, code=code)
     again = copy.copy(agent)
     again._config = config  # noqa: SLF001 - as above
     return again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from triage import Agent
@@ -28,7 +29,7 @@ def wrap(plan: FaultPlan, agent: Any) -> Any:
         return _faulty(plan, agent, getattr(agent, "__name__", type(agent).__name__))
     copied = _copy(agent)
     copied._wrapped = _faulty(plan, agent._function.function, agent.name)  # noqa: SLF001 - a copy made here
-    copied._function = agent._function._replace(function=copied._wrapped)  # noqa: SLF001
+    copied._function = replace(agent._function, function=copied._wrapped)  # noqa: SLF001
     return copied
 
 
@@ -48,7 +49,7 @@ def observed(agent: Agent[Any], env: Environment, observer: Observer) -> Agent[A
     copied = _copy(agent)
     config = agent._config  # noqa: SLF001 - the options of the agent that is tested
     watching = (*config.observers, observer)
-    copied._config = config._replace(env=env, observers=watching, plain=False, busy=True)  # noqa: SLF001
+    copied._config = replace(config, env=env, observers=watching, plain=False, busy=True)  # noqa: SLF001
     return copied
 
 
