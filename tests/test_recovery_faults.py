@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from recordings import Recording
 from support import RETRY, Says, always
@@ -80,6 +83,56 @@ async def test_hung_classifiers_do_not_use_up_the_threads() -> None:
         assert await Agent(Recording(), RETRY, classifier=Says()).run("t") == "done"
     finally:
         release.set()
+
+
+async def test_classifiers_at_work_at_once_have_each_their_own_deadline() -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    class Hangs:
+        def __init__(self, deadline: float) -> None:
+            self.deadline = deadline
+
+        def classify(self, trajectory: Any, task: Any) -> FailureType:
+            begun.set()
+            release.wait(30)
+            return FailureType.EXTERNAL_FAULT
+
+    async def escalated(deadline: float) -> None:
+        with pytest.raises(TriageEscalationError) as caught:
+            await Agent(Recording(), always(Escalate()), classifier=Hangs(deadline)).run("t")
+        diagnosis = caught.value.diagnosis
+        assert diagnosis is not None
+        said[deadline] = diagnosis
+
+    said: dict[float, triage.Diagnosis] = {}
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(escalated, 25.0)
+            await anyio.to_thread.run_sync(begun.wait)
+            for deadline in (0.05, 0.02, 0.06):
+                await escalated(deadline)
+                assert f"longer than {deadline} s" in said[deadline].evidence[0].text
+            assert 25.0 not in said
+            release.set()
+    finally:
+        release.set()
+    assert said[25.0].failure_type is FailureType.EXTERNAL_FAULT
+
+
+async def test_what_is_async_without_saying_so_is_awaited_in_the_loop() -> None:
+    thread = threading.get_ident()
+
+    async def looks(kind: FailureType, trajectory: Any, task: Any) -> FailureType:
+        assert threading.get_ident() == thread
+        return kind
+
+    class Async:
+        classify = staticmethod(functools.partial(looks, FailureType.GOAL_DRIFT))
+
+    with pytest.raises(TriageEscalationError) as caught:
+        await Agent(Recording(), always(Escalate()), classifier=Async()).run("t")
+    assert caught.value.context is not None
+    assert caught.value.context.failure_type is FailureType.GOAL_DRIFT
 
 
 async def test_an_async_classifier_is_awaited_in_the_loop() -> None:

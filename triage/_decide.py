@@ -30,6 +30,10 @@ class Decision(NamedTuple):
     diagnosis: Diagnosis | None = None
 
 
+# A member of an enumeration costs a call wherever it is asked for by name.
+_FATAL, _LIMIT = Severity.FATAL, Cause.LIMIT
+
+
 @cache
 def _recommended() -> FailurePolicy:
     """The policy of agents that have none of their own, made once."""
@@ -42,7 +46,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     """What will be done. No I/O of ours: limits and gates are pure, a strategy may be async."""
     diagnosis = context.diagnosis
     limits = session.limits
-    if diagnosis.severity is Severity.FATAL:
+    if diagnosis.severity is _FATAL:
         return Decision(
             Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
         )
@@ -54,7 +58,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
         return _ask(session, session.question)
     state = session.state
     breach: Diagnosis | None = diagnosis
-    if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
+    if diagnosis.cause is not _LIMIT or diagnosis.classifier != "limits":
         breach = limits.exceeded(
             context,
             steps=state.all_steps,
@@ -75,7 +79,8 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
     refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
-    return Decision(action, by)
+    # All fields in their order: what is made of a tuple costs a third of a call with them.
+    return tuple.__new__(Decision, (action, by, "", False, None))
 
 
 async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis) -> Decision:
@@ -112,16 +117,15 @@ def _ask(session: Session, question: Question) -> Decision:
 
 def infeasible(session: Session, action: Action) -> str | None:
     """Why an action cannot be performed whoever asks for it; None if it can."""
-    state = session.state
     match action:
-        case Rollback(checkpoint_id=int(checkpoint)) if state.ledger_at(checkpoint) is None:
+        case Retry(inject=inject):
+            return _uninjectable(session, inject) if inject else None
+        case Rollback(checkpoint_id=int(at)) if session.state.ledger_at(at) is None:
             return (
-                f"Rollback.checkpoint_id {checkpoint} is no checkpoint of this run; use what "
+                f"Rollback.checkpoint_id {at} is no checkpoint of this run; use what "
                 "record_step or update_state returned, or None for the last one"
             )
-        case Retry(inject=inject) if inject:
-            return _uninjectable(session, inject)
-        case Resume(subgoal=None) if not state.open_subgoals:
+        case Resume(subgoal=None) if not session.state.open_subgoals:
             return "Resume() needs a subgoal, and none is declared and open"
         case _:
             return None
@@ -131,11 +135,11 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
     """Why an action would repeat what must not be repeated; None if it would not."""
     state = session.state
     match action:
+        case Retry() | Replan():
+            return _unrepeatable(session, state) if state.effects else None
         case Rollback(checkpoint_id=checkpoint):
             chosen = context.checkpoint_id if checkpoint is None else checkpoint
             return _undoable(session, state, -1 if chosen is None else chosen)
-        case Retry() | Replan():
-            return _unrepeatable(session, state)
         case _:
             return None
 

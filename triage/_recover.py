@@ -58,6 +58,10 @@ def _nested_retries() -> Callable[[Callable[..., Any], Iterable[object]], None]:
     return say_used_by
 
 
+# A member of an enumeration costs a call wherever it is asked for by name.
+_EXTERNAL_FAULT = FailureType.EXTERNAL_FAULT
+
+
 # The path -----------------------------------------------------------------------------------------
 
 
@@ -70,7 +74,7 @@ async def recover(session: Session, run: Run, failure: Failure) -> Next:
     diagnosis = failure.diagnosis
     if diagnosis is None:
         diagnosis = await diagnose(session, trajectory)
-    if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
+    if diagnosis.failure_type is _EXTERNAL_FAULT:
         _nested_retries()(session.config.function, session.kwargs.values())
     if session.question is not None:
         # Whoever goes on from here in another process must ask the same.
@@ -134,7 +138,8 @@ async def proceed(
     session: Session, context: FailureContext, action: Retry | Replan | Rollback | Resume
 ) -> Next:
     """Flush, compensate, wait; how the next attempt starts."""
-    await flush(session, context)
+    if session.keeper is not None:
+        await flush(session, context)
     following = plan_next(session, context, action)
     if session.undo is not None:
         await _compensate(session, context, action, following)
@@ -152,9 +157,9 @@ def plan_next(
     number = context.attempt + 1
     match action:
         case Retry(hint=hint, inject=inject):
-            # In the order of the fields, which costs half of naming them.
-            guidance = Guidance(hint, None, None, diagnosis, action, inject or None)
-            return Next(number, guidance, action.kind)
+            # All fields in their order: what is made of a tuple costs a third of a call with them.
+            guidance = _made(Guidance, (hint, None, None, diagnosis, action, inject or None))
+            return _made(Next, (number, guidance, action.kind, None, False))
         case Replan(hint=hint):
             told = hint or diagnosis.hint or _REPLAN_HINT
             return Next(
@@ -181,6 +186,7 @@ def plan_next(
             return Next(number, guidance, action.kind, base=base)
 
 
+_made = tuple.__new__
 _REPLAN_HINT = "The approach so far has failed. Make a new plan and do not repeat the last one."
 _ROLLBACK_HINT = (
     "The work was rolled back: the first {} recorded steps and their state are kept, what came after "

@@ -101,12 +101,12 @@ def say(*objects: object) -> None:
 def say_used_by(function: Callable[..., Any], values: Iterable[object]) -> None:
     """As `say`, of what a function reaches and of these arguments of it; once for each function."""
     try:
-        first = function not in _looked_at
+        if function in _looked_at:
+            return
         _looked_at.add(function)
     except TypeError:  # it has no hash, or cannot be referred to weakly
         return
-    if first:
-        say(*values, *_reached(function))
+    say(*values, *_reached(function))
 
 
 _looked_at: WeakSet[Callable[..., Any]] = WeakSet()

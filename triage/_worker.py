@@ -10,9 +10,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
+from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +26,16 @@ THREADS = 8
 
 class _Job:
     __slots__ = (
-        "abandoned", "args", "error", "finished", "function", "notify", "result", "started",
+        "abandoned", "args", "error", "finished", "function", "future", "notify", "result", "seconds",
+        "started",
     )  # fmt: skip
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        context = copy_context()
-        self.function = context.run
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], seconds: float) -> None:
+        self.function = copy_context().run
         self.args = (function, *args)
+        self.seconds = seconds
         self.notify: Callable[[_Job], None]
+        self.future: asyncio.Future[None]
         self.started: float | None = None
         self.result: Any = None
         self.error: BaseException | None = None
@@ -50,9 +53,11 @@ class _Job:
             raise self.error
         return self.result
 
-    def left(self, seconds: float) -> float:
+    def left(self) -> float:
         """Seconds of its deadline that are left; all of them while it waits its turn."""
-        return seconds if self.started is None else seconds - (time.monotonic() - self.started)
+        if self.started is None:
+            return self.seconds
+        return self.seconds - (time.monotonic() - self.started)
 
 
 class _Pool:
@@ -118,52 +123,50 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.reset)
 
 
-async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
-    """Call a sync function in a worker thread: its result, or what it raised.
+def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Coroutine[Any, Any, Any]:
+    """Call a sync function in a worker thread: awaited, its result, or what it raised.
 
     Raises TimeoutError when it runs for more than `seconds`. The calling task's context is copied.
     Works under asyncio and trio.
     """
-    job = _Job(function, args)
+    job = _Job(function, args, seconds)
     import asyncio
 
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return await _in_trio(job, seconds)
-    return await _in_asyncio(job, seconds, loop)
+        return _in_trio(job)
+    return _in_asyncio(job, loop)
 
 
 class _Waiting:
     """Who waits for jobs in one event loop: a burst of finished jobs wakes it once, one timer serves all.
 
     Waking a loop is a system call that gives the interpreter away, and a timer a job would be a heap's
-    work: with a thousand failures at once both would be felt.
+    work: with a thousand failures at once both would be felt. So the timer is left alone when a job is
+    done in time, as nearly all are: it finds nobody who waits, and is set anew with the next job.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._futures: dict[_Job, asyncio.Future[None]] = {}
-        self._seconds: dict[_Job, float] = {}
+        self._jobs: set[_Job] = set()
         self._done: deque[_Job] = deque()
         self._rung = False
         self._timer: asyncio.TimerHandle | None = None
+        self._span = inf  # seconds from when the timer was set to when it is due
 
-    def add(self, job: _Job, seconds: float) -> asyncio.Future[None]:
+    def add(self, job: _Job) -> asyncio.Future[None]:
         """Wait for a job: the future is done when it has finished or its time is over."""
-        future = self._futures[job] = self.loop.create_future()
-        self._seconds[job] = seconds
-        due = self.loop.time() + seconds
-        if self._timer is None or due < self._timer.when():
-            self._set(due)
+        future = job.future = self.loop.create_future()
+        self._jobs.add(job)
+        # A timer that was set for no more seconds, earlier, is due before this job.
+        if job.seconds < self._span:
+            self._set(job.seconds)
         return future
 
     def remove(self, job: _Job) -> None:
         """Nobody waits for it any more."""
-        del self._futures[job], self._seconds[job]
-        if not self._futures and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._jobs.remove(job)
 
     def ring(self, job: _Job) -> None:
         """A job has finished; called in its thread."""
@@ -179,28 +182,32 @@ class _Waiting:
     def _answer(self) -> None:
         self._rung = False
         while self._done:
-            self._wake(self._done.popleft())
+            _wake(self._done.popleft())
 
-    def _wake(self, job: _Job) -> None:
-        future = self._futures.get(job)
-        if future is not None and not future.done():
-            future.set_result(None)
-
-    def _set(self, due: float) -> None:
+    def _set(self, span: float) -> None:
+        due = self.loop.time() + span
         if self._timer is not None:
+            if self._timer.when() <= due:
+                return
             self._timer.cancel()
-        self._timer = self.loop.call_at(due, self._look)
+        self._timer, self._span = self.loop.call_at(due, self._look), span
 
     def _look(self) -> None:
         """Wake those whose time is over, and look again when the next one's may be."""
-        self._timer = None
-        lefts = {job: job.left(seconds) for job, seconds in self._seconds.items()}
-        for job, left in lefts.items():
+        self._timer, self._span = None, inf
+        lefts = [(job, job.left()) for job in self._jobs]
+        for job, left in lefts:
             if left <= 0:
-                self._wake(job)
-        following = min((left for left in lefts.values() if left > 0), default=None)
+                _wake(job)
+        following = min((left for _, left in lefts if left > 0), default=None)
         if following is not None:
-            self._set(self.loop.time() + following)
+            self._set(following)
+
+
+def _wake(job: _Job) -> None:
+    # Done already is the future of a task that was cancelled, or of a job whose time was over.
+    if not job.future.done():
+        job.future.set_result(None)
 
 
 class _Here(threading.local):
@@ -212,13 +219,14 @@ class _Here(threading.local):
 _here = _Here()
 
 
-async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop) -> Any:
+async def _in_asyncio(job: _Job, loop: asyncio.AbstractEventLoop) -> Any:
     waiting = _here.waiting
     if waiting is None or waiting.loop is not loop:
         waiting = _here.waiting = _Waiting(loop)
     job.notify = waiting.ring
-    future = waiting.add(job, seconds)
+    # A thread takes a while to wake, and who waits is told here in the loop: that comes second.
     _pool.put(job)
+    future = waiting.add(job)
     try:
         await future
     except BaseException:
@@ -232,7 +240,7 @@ async def _in_asyncio(job: _Job, seconds: float, loop: asyncio.AbstractEventLoop
     raise TimeoutError
 
 
-async def _in_trio(job: _Job, seconds: float) -> Any:
+async def _in_trio(job: _Job) -> Any:
     import trio
 
     token = trio.lowlevel.current_trio_token()
@@ -247,7 +255,7 @@ async def _in_trio(job: _Job, seconds: float) -> Any:
     job.notify = notify
     _pool.put(job)
     try:
-        while (left := job.left(seconds)) > 0:
+        while (left := job.left()) > 0:
             with trio.move_on_after(left):
                 await done.wait()
                 return job.outcome()

@@ -25,6 +25,10 @@ def optional_text(owner: object, *names: str) -> None:
             raise refuse(f"{type(owner).__name__}.{name}", value, "text or None")
 
 
+_NOTHING: Mapping[str, Any] = {}
+"""Stands for a mapping that was not given: each action has one of its own."""
+
+
 class RecoveryAction(Written):
     """Base of the actions; its attributes name them: `RecoveryAction.RETRY is Retry`."""
 
@@ -40,7 +44,7 @@ class RecoveryAction(Written):
     """The action's name in lower case, as it stands in the journal."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Retry(RecoveryAction):
     """Call the function again.
 
@@ -54,8 +58,22 @@ class Retry(RecoveryAction):
     inject: Mapping[str, Any] = field(default_factory=dict)
     kind: ClassVar[str] = "retry"
 
+    def __init__(
+        self,
+        hint: str | None = None,
+        delay: float = 0.0,
+        inject: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        # What a frozen dataclass does by itself costs twice as much, and most failures end in one.
+        fields = self.__dict__
+        fields["hint"] = hint
+        fields["delay"] = delay
+        fields["inject"] = {} if inject is _NOTHING else inject
+        self.__post_init__()
+
     def __post_init__(self) -> None:
-        optional_text(self, "hint")
+        if self.hint is not None:
+            optional_text(self, "hint")
         if self.delay.__class__ is not float or self.delay:
             _check_delay("Retry.delay", self.delay)
         inject = self.inject

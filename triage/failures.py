@@ -66,6 +66,8 @@ class ErrorInfo(NamedTuple):
         other says nothing of itself.
         """
         own, behind = self.hint or None, None
+        if not self.related:
+            return None if own is None else self
         for info in self.related:
             if own is None or info.relation != "context":
                 found = info.decisive
@@ -78,9 +80,9 @@ class ErrorInfo(NamedTuple):
     @property
     def refused(self) -> bool:
         """True if this error, or any behind it, says that the same must never be tried again."""
-        return any(
-            info.hint and info.hint.get("recovery") == Recovery.NEVER for info in self.walk()
-        )
+        if self.hint and self.hint.get("recovery") == _NEVER:
+            return True
+        return bool(self.related) and any(info.refused for info in self.related)
 
     def walk(self) -> Iterator[ErrorInfo]:
         """This error and all related ones, outermost first."""
@@ -96,6 +98,8 @@ class ErrorInfo(NamedTuple):
         return f"{self.type_name}: {self.message}"
 
 
+# A member of an enumeration costs a call wherever it is asked for by name.
+_NEVER = Recovery.NEVER
 _WEIGHTS: dict[str, int] = {kind.value: weight for weight, kind in enumerate(Category, 1)}
 _OF_SEVERITY = {
     Severity.RETRIABLE: Category.INFRASTRUCTURE,

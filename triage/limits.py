@@ -202,7 +202,7 @@ class Limits:
         Counted are the actions taken so far in the run. A delay that would pass the deadline is
         refused now rather than slept through. Suspend, Escalate and Abort are always allowed.
         """
-        if isinstance(action, Replan) and self.reclassifications is not None:
+        if self.reclassifications is not None and isinstance(action, Replan):
             before = sum(
                 isinstance(past.action, Replan)
                 and past.diagnosis.severity is Severity.RECLASSIFICATION

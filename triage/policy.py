@@ -134,7 +134,7 @@ default=Escalate(reason=None))
             return Escalate(f"the policy has no strategy for {kind}; {remedy}")
         try:
             answer: object = strategy(context)
-            if isawaitable(answer):
+            if not isinstance(answer, ACTIONS) and isawaitable(answer):
                 answer = await answer
             if isinstance(answer, ACTIONS):
                 return answer

@@ -11,7 +11,7 @@ import builtins
 import time
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from triage.failures import ErrorInfo
 
@@ -65,7 +65,8 @@ def _says_only_this(exc: BaseException) -> bool:
 
 def _simple(exc: BaseException) -> ErrorInfo:
     """What `_info` says of such an exception, at a fraction of the cost: most runs fail with one."""
-    name, mro, phase = _simple_class(cast("Hashable", type(exc)))
+    kind: Any = type(exc)
+    name, mro, phase = _simple_class(kind)
     message = str(exc)[:MAX_TEXT]
     # All fields in their order: what is made of a tuple costs a third of a call with them.
     return _made(ErrorInfo, (

@@ -35,12 +35,14 @@ async def consult(classifier: Classifier, trajectory: Trajectory, task: Any) -> 
             answer = remembered(trajectory, task)
             if isinstance(answer, Diagnosis):
                 return answer
-        if inspect.iscoroutinefunction(classifier.classify):
-            answer = await _within(seconds, classifier.classify(trajectory, task))
+        # What is async without its code saying so gives its awaitable in a thread: no harm is done.
+        code = getattr(classifier.classify, "__code__", None)
+        if code is not None and code.co_flags & inspect.CO_COROUTINE:
+            answer = classifier.classify(trajectory, task)
         else:
             answer = await in_worker(classifier.classify, trajectory, task, seconds=seconds)
-            if inspect.isawaitable(answer):
-                answer = await _within(seconds, answer)
+        if not isinstance(answer, Diagnosis) and inspect.isawaitable(answer):
+            answer = await _within(seconds, answer)
         if isinstance(answer, Diagnosis):
             return answer
         return as_diagnosis(answer, name)

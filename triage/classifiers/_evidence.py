@@ -32,9 +32,10 @@ class Weighed(NamedTuple):
 
 def weigh(judge: Judge, verdict: Verdict) -> Weighed:
     """What was seen, in short, and how sure it makes."""
-    info, rule, seen = verdict.info, verdict.rule, verdict.text
-    status = _status(verdict)
-    confidence = _confidence(judge, rule, status)
+    rule, seen, path = verdict
+    info = path[-1]
+    status = _status(info, rule)
+    confidence = rule.confidence if status is None else _confidence(judge, rule, status)
     if rule.looks_at == "status":
         said = judge.words(info, rule.cause) or _message(info)
         tail = f"{seen}, {said}" if said else seen
@@ -48,7 +49,9 @@ def weigh(judge: Judge, verdict: Verdict) -> Weighed:
         said = _content(info)
     elif message and len(message) <= MAX_CLEAN and message.strip() == message != info.type_name:
         clean = redact(message)
-        return Weighed(f"{info.type_name}: {seen}, {shown(clean)}", confidence, clean)
+        text = f"{info.type_name}: {seen}, {shown(clean)}"
+        # What is made of a tuple costs a third of a call with the fields.
+        return tuple.__new__(Weighed, (text, confidence, clean))
     else:
         said = _message(info)
     return Weighed(
@@ -56,9 +59,9 @@ def weigh(judge: Judge, verdict: Verdict) -> Weighed:
     )
 
 
-def _confidence(judge: Judge, rule: Rule, status: int | None) -> float:
+def _confidence(judge: Judge, rule: Rule, status: int) -> float:
     """The rule's confidence, raised where the status agrees with what the rule saw."""
-    other = None if status is None else judge.status_rule(status)
+    other = judge.status_rule(status)
     if other is None or other.failure_type is not rule.failure_type:
         return rule.confidence
     if severity_of_rule(other) is not severity_of_rule(rule):
@@ -66,11 +69,10 @@ def _confidence(judge: Judge, rule: Rule, status: int | None) -> float:
     return max(rule.confidence, AGREED)
 
 
-def _status(verdict: Verdict) -> int | None:
+def _status(info: ErrorInfo, rule: Rule) -> int | None:
     """The status of the answer, or the one that an error without an answer writes out."""
-    info = verdict.info
     status = info.status_code
-    if status is None and verdict.rule.looks_at == "text":
+    if status is None and rule.looks_at == "text":
         status = status_in(info.message)
     return status if status is not None and 100 <= status <= 599 else None  # noqa: PLR2004 - the range of HTTP statuses
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from triage.taxonomy import Cause, FailureType, Severity
 
 _FOR_USERS: dict[str, str] = {
@@ -56,7 +54,6 @@ def user_message(failure_type: FailureType, cause: str | None) -> str:
     return _FOR_USERS.get(cause or "") or _FOR_USERS_BY_TYPE[failure_type]
 
 
-@lru_cache(maxsize=256)
 def suggestions(
     failure_type: FailureType,
     cause: str | None,

@@ -20,6 +20,7 @@ from ._text import STATUS_IN_TEXT
 
 _SENTENCES = 500
 """Of a longer text, so much of its beginning and end is read for what is said in anybody's words."""
+_new = tuple.__new__  # the class of a tuple costs a call where it is called
 _find_words = re.compile(r"\w+").findall
 
 
@@ -47,7 +48,7 @@ def _read(text: str) -> _Read:
     if len(whole) > 2 * _SENTENCES:
         # Where a text is cut, a part of a word is a word.
         found |= words_in(_ends(whole)) | words_in(_ends(bare))
-    return _Read(whole, bare, found)
+    return _new(_Read, (whole, bare, found))
 
 
 def words_in(text: str) -> set[str]:

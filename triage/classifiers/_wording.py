@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from triage._capture import said_in
@@ -10,7 +11,7 @@ from triage.diagnosis import Diagnosis, Evidence, of_right
 from triage.failures import ErrorInfo
 from triage.redact import redact
 from triage.steps import Step, Trajectory
-from triage.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Recovery, Severity
+from triage.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Recovery, Severity
 
 from . import _advice, _messages
 from ._judge import severity_of_rule
@@ -70,29 +71,60 @@ def diagnosis_of(
     if hinted is not None and given:
         who = "the exception" if hinted is error else hinted.type_name
         evidence = _beside_hint(evidence, who, given)
-    advised = _messages.suggestions(kind, cause, severity, delay)
-    fields: dict[str, Any] = {
-        "failure_type": kind,
-        "cause": cause,
-        "severity": severity,
-        "level": given.get("level") or rule.level or DEFAULT_LEVEL[severity],
-        "confidence": rule.confidence,
-        "evidence": evidence,
-        "critical_step": _index(trajectory.steps, outcome.step),
-        "user_message": given.get("user_message") or _messages.user_message(kind, cause),
-        "technical_details": _details(error, rule, given.get("technical_details"), outcome.clean),
-        "hint": told,
-        "suggestions": (*given["suggestions"], *advised) if "suggestions" in given else advised,
-        "retry_after_s": delay,
-        "candidates": outcome.candidates if "failure_type" not in given else (),
-        "classifier": CLASSIFIER,
-        "usage": None,
-        "recovery": recovery,
-    }
+    fields = _usual(kind, cause, severity, rule.level, delay).copy()
+    fields["confidence"] = rule.confidence
+    fields["evidence"] = evidence
+    if outcome.step is not None:
+        fields["critical_step"] = _index(trajectory.steps, outcome.step)
+    fields["technical_details"] = _details(
+        error, rule, given.get("technical_details"), outcome.clean
+    )
+    fields["hint"] = told
+    fields["candidates"] = outcome.candidates
     # What our own rules say needs no look; what an exception or somebody else's rule says does.
     if not given and (cause is None or cause.__class__ is Cause):
         return of_right(fields)
-    return Diagnosis(**fields)
+    fields["recovery"] = recovery
+    return Diagnosis(**_said_better(fields, given))
+
+
+@lru_cache(maxsize=256, typed=True)  # a word is equal to the member that it names
+def _usual(
+    kind: FailureType,
+    cause: Cause | str | None,
+    severity: Severity,
+    level: Level | None,
+    delay: float | None,
+) -> dict[str, Any]:
+    """All fields of a diagnosis, in their order, as far as they are the same for all of a kind."""
+    return {
+        "failure_type": kind,
+        "cause": cause,
+        "severity": severity,
+        "level": level or DEFAULT_LEVEL[severity],
+        "confidence": 1.0,
+        "evidence": (),
+        "critical_step": None,
+        "user_message": _messages.user_message(kind, cause),
+        "technical_details": "",
+        "hint": None,
+        "suggestions": _messages.suggestions(kind, cause, severity, delay),
+        "retry_after_s": delay,
+        "candidates": (),
+        "classifier": CLASSIFIER,
+        "usage": None,
+        "recovery": None,
+    }
+
+
+def _said_better(fields: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with what an exception says of itself in place of what is usual."""
+    for name in ("level", "user_message"):
+        fields[name] = given.get(name) or fields[name]
+    fields["suggestions"] = (*given.get("suggestions", ()), *fields["suggestions"])
+    if "failure_type" in given:
+        fields["candidates"] = ()
+    return fields
 
 
 def _case(

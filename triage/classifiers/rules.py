@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,6 +55,9 @@ class _Judged(NamedTuple):
 
 
 _NOTHING = _Judged(None, None)
+_NO_STEPS = Trajectory()
+# The class of a tuple costs a call where it is called.
+_new = tuple.__new__
 
 
 class RulesClassifier:
@@ -160,16 +162,20 @@ class RulesClassifier:
 
     def _judged(self, error: ErrorInfo) -> _Judged:
         """What the rules say of an error, the same for equal ones. Several threads may come here."""
-        known = _looked_up(self._known, error)
-        if known is not None:
-            return known
+        try:
+            known = self._known.get(error)
+        except TypeError:  # it holds an answer's body, which has no hash
+            return self._judged_anew(error)
+        if known is None:
+            known = self._judged_anew(error)
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[error] = known
+        return known
+
+    def _judged_anew(self, error: ErrorInfo) -> _Judged:
         verdict = self._judge.judge(error)
-        found = _Judged(verdict, self._fault(error, verdict))
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        with suppress(TypeError):  # it holds an answer's body, which has no hash
-            self._known[error] = found
-        return found
+        return _new(_Judged, (verdict, self._fault(error, verdict)))
 
     def _fault(self, error: ErrorInfo, verdict: Verdict | None) -> Diagnosis | None:
         """The diagnosis of a certain fault of the other side, which no step can change."""
@@ -177,9 +183,8 @@ class RulesClassifier:
             return None
         if self._overrides.by_run or error.decisive is not None:
             return None
-        nothing = Trajectory()
-        outcome = _outcomes.from_verdict(self._judge, verdict, nothing, ())
-        return diagnosis_of(outcome, nothing, error, {}, self._overrides)
+        outcome = _outcomes.from_verdict(self._judge, verdict, _NO_STEPS, ())
+        return diagnosis_of(outcome, _NO_STEPS, error, {}, self._overrides)
 
     def _decide(
         self,
