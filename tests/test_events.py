@@ -12,7 +12,7 @@ from event_values import EVENT_TYPES, any_event, event_of, json_values, steady, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triage import StoreError, fold
+from triage import Step, StoreError, fold
 from triage.events import (
     ActionChosen,
     AttemptFailed,
@@ -66,6 +66,13 @@ def test_an_event_is_one_line_of_ascii_json(event: Event) -> None:
     assert json.loads(line) == dump(event)
     assert dump(event)["event"] == type(event).__name__
     assert dump(event)["v"] == newest(type(event))
+
+
+@pytest.mark.parametrize("code", [*range(0x100), 0x2028, 0xD800, 0x1F600])
+def test_a_long_text_is_written_as_the_library_writes_it(code: int) -> None:
+    text = "a line of an output, " * 20
+    event = StepRecorded("r", 1, 1.0, 1, 0, Step(tool_output=text + chr(code) + text))
+    assert dumps(event) == json.dumps(dump(event), separators=(",", ":"))
 
 
 @steady

@@ -149,10 +149,10 @@ PIECES = [
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_a_megabyte_made_to_be_slow_is_not(piece: str) -> None:
+def test_a_long_text_made_to_be_slow_is_not(piece: str) -> None:
     redactor = Redactor(fields=("ssn",), values=("some words",), environment=False)
-    text = piece * (2**20 // len(piece))
+    text = piece * (2**18 // len(piece))
     began = time.process_time()
     redactor.text(text)
-    # A second at the worst where it was written; what is quadratic takes hours.
-    assert time.process_time() - began < 20
+    # Half a second at the worst where it was written; what is quadratic takes many minutes.
+    assert time.process_time() - began < 10

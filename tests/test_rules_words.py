@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from diagnoses import classify, said, search
+from event_values import steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from triage.classifiers._needed import Need, needed
 from triage.classifiers._rule import bounded, normal
 from triage.classifiers._search import words_in
 from triage.classifiers.detectors._loops import Loop, Loops, ends_anew
+from triage.classifiers.detectors._near import near
 from triage.steps import Step
 from triage.taxonomy import Cause, FailureType
 
@@ -32,7 +35,7 @@ def need_of(key: str) -> Need | None:
     return needed(key, length)
 
 
-@settings(max_examples=400)
+@settings(steady, max_examples=400)
 @given(st.data())
 def test_a_text_that_an_expression_fits_has_the_words_it_needs(data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(KEYS))
@@ -138,6 +141,46 @@ def test_no_loop_stands_where_the_last_step_is_like_none_before_it(
             standing = loops.add(step, at)
     if ends_anew(steps, exempt):
         assert standing is None
+
+
+def _standing(steps: list[Step], like: Callable[[Step, Step], bool]) -> tuple[int, int] | None:
+    """By comparing each step with the one so many before it: length and rounds of the shortest loop."""
+    for length in range(1, 7):
+        row = 0
+        while row + length < len(steps) and like(steps[-1 - row], steps[-1 - row - length]):
+            row += 1
+        if row >= 2 * length:
+            return length, row // length + 1
+    return None
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=7), st.integers(1, 9)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_loop_is_seen_wherever_it_begins_and_counted_from_there(
+    rounds: list[tuple[list[int], int]],
+) -> None:
+    said = ["Porto", "porto", "the Porto", "Faro", "Lisbon 1"]
+    order = [at for cycle, times in rounds for at in cycle * times]
+    steps = [search(said[at]) for at in order]
+    loops = Loops()
+    for at, step in enumerate(steps):
+        found = loops.add(step, at)
+        expected = _standing(steps[: at + 1], lambda one, other: one == other)
+        kind = "same"
+        if expected is None:
+            kind = "near"
+            expected = _standing(
+                steps[: at + 1],
+                lambda one, other: near(one.tool_input["q"], other.tool_input["q"]),
+            )
+        assert (found and (found.length, found.repeats, found.kind)) == (
+            expected and (*expected, kind)
+        )
 
 
 def test_the_last_of_distinct_calls_begins_no_loop() -> None:

@@ -361,6 +361,20 @@ async def test_bytes_a_step_do_not_grow_with_the_run(tmp_path: Path) -> None:
     assert sizes[10_000] < sizes[1_000] * 1.05 < sizes[100] * 1.05
 
 
+@pytest.mark.parametrize("runs", [2, 7, 8, 9, 13, 100, 107, 108, 109, 230])
+async def test_however_many_runs_go_on_at_once_each_gets_its_own(tmp_path: Path, runs: int) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    ids = [f"run-{number}" for number in range(runs)]
+    for run_id in ids:
+        await created(store, run_id)
+    async with anyio.create_task_group() as group:
+        for run_id in ids:
+            group.start_soon(add, store, run_id, 1, 1)
+    for run_id in ids:
+        assert [event.run_id for event in await store.read(run_id)] == [run_id] * 2
+    await store.close()
+
+
 async def test_pruning_gives_the_room_back(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = SQLiteStore(path)

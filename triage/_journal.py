@@ -9,7 +9,7 @@ would feel an object more for each of their steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from .events import (
     AttemptStarted,
@@ -34,6 +34,7 @@ WIDTH = 5
 # What the fields after `time` are where nothing is said of them, from the first that may be left out.
 _DEFAULTS: list[tuple[Any, ...]] = [tuple(kind._field_defaults.values()) for kind in KINDS]
 _LATER = [len(kind._fields) - 3 - len(kind._field_defaults) for kind in KINDS]
+_CLASSES: tuple[Any, ...] = KINDS
 _new = tuple.__new__
 
 
@@ -132,7 +133,8 @@ def event_at(run_id: str, records: list[Any], seq: int) -> Event:
     fields = records[at + 2]
     # What is made of a tuple costs a third of a call with the fields.
     rest = _DEFAULTS[code][len(fields) - _LATER[code] :]
-    return cast("Event", _new(cast("Any", KINDS[code]), (run_id, seq, time, *fields, *rest)))
+    made: Event = _new(_CLASSES[code], (run_id, seq, time, *fields, *rest))
+    return made
 
 
 def advance(state: RunState, run_id: str, records: list[Any], start: int, stop: int) -> None:

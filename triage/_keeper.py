@@ -23,13 +23,13 @@ from ._redact_events import redacted
 from .errors import StaleWriter, UsageError
 from .events import Event, RunFinished, RunSuspended
 from .observers import logger
-from .stores._lane import Waiter, waiter, wake
+from .stores._lane import InThread, Waiter, waiter, wake
 
 if TYPE_CHECKING:
     from ._redactor import Redactor
     from .stores.base import Store
 
-W = TypeVar("W", bound="Waiter | threading.Event")
+W = TypeVar("W", bound="Waiter | InThread")
 _LAST = frozenset({CODES[RunFinished], CODES[RunSuspended]})
 BEATS = 3
 """A lease is renewed so often before it would end."""
@@ -70,7 +70,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._on_its_way = False
         self._wanted = 0
-        self._waiting: list[tuple[int, Waiter | threading.Event]] = []
+        self._waiting: list[tuple[int, Waiter | InThread]] = []
         _heart.add(self)
 
     # --- handing over ---
@@ -134,7 +134,7 @@ class Keeper:
                     if error is None and entry[0] > stop:
                         self._waiting.append(entry)
                     else:
-                        _wake(entry[1])
+                        wake(entry[1])
             more = self._wanted > stop
         if error is not None:
             self._tell(error)
@@ -174,7 +174,7 @@ class Keeper:
 
     def barrier_sync(self) -> None:
         """`barrier` for a thread that may block. The store has threads of its own."""
-        waiting = self._awaited(threading.Event)
+        waiting = self._awaited(InThread)
         if waiting is not None:
             waiting.wait()
         self.check()
@@ -216,13 +216,6 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - the lease lasts for two more tries
             logger.warning("run %s: its lease was not renewed: %r", self.run_id, error)
         self.renewed = time.monotonic()
-
-
-def _wake(waiting: Waiter | threading.Event) -> None:
-    if isinstance(waiting, threading.Event):
-        waiting.set()
-    else:
-        wake(waiting)
 
 
 class _Heart:

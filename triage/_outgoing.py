@@ -5,9 +5,10 @@ The lines of many runs are made together: to look through a text costs less wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ._cut import HEAVY, weight_of_step
@@ -19,23 +20,27 @@ from .events import Event
 
 if TYPE_CHECKING:
     from ._redactor import Redactor
+    from .steps import Step
 
 
 class Outgoing(Window):
     """Events on their way to a store: whoever reads one gets it without its secrets.
 
-    size: how many characters they hold, nearly; where it is above `HEAVY` they may hold more. redactor:
-    finds the secrets; None finds none.
+    size: how many characters they hold, nearly; where it is above `HEAVY` they may hold more. ends: the
+    time of the last one. redactor: finds the secrets; None finds none. clean: its steps hold no secret.
     """
 
-    __slots__ = ("_clean", "redactor", "size")
+    __slots__ = ("clean", "ends", "redactor", "size")
 
     def __init__(
         self, run_id: str, records: list[Any], start: int, stop: int, redactor: Redactor | None
     ) -> None:
-        super().__init__(run_id, records, start, stop)
+        # A window's own, set here: with each turn one is made, and the call is felt.
+        self._run_id, self._records = run_id, records
+        self._start, self._stop = start, stop
+        self.ends: float = records[(stop - 1) * WIDTH + 1]
         self.redactor = redactor
-        self._clean = redactor is None
+        self.clean = redactor is None
         size = 0
         for at in range(start * WIDTH, stop * WIDTH, WIDTH):
             if records[at] == STEP:
@@ -46,12 +51,6 @@ class Outgoing(Window):
                 break
         self.size = size
 
-    @property
-    def ends(self) -> float:
-        """The time of the last one."""
-        time: float = self._records[(self._stop - 1) * WIDTH + 1]
-        return time
-
     def _at(self, seq: int) -> Event:
         event = super()._at(seq)
         return event if self.redactor is None else redacted(event, self.redactor)
@@ -60,39 +59,40 @@ class Outgoing(Window):
         """The events as they were recorded, secrets and all."""
         return [super(Outgoing, self)._at(seq) for seq in range(self._start, self._stop)]
 
-    def lines(self) -> Iterator[tuple[str, Event | None]]:
+    def lines(self) -> list[tuple[str, Event | None]]:
         """The line of each, and the event itself where it is not a step."""
         records = self._records
+        lines: list[tuple[str, Event | None]] = []
         for seq in range(self._start, self._stop):
             at = seq * WIDTH
-            if self._clean and records[at] == STEP:
-                yield step_line(self._run_id, seq, *records[at + 1 : at + WIDTH]), None
+            if self.clean and records[at] == STEP:
+                line = step_line(self._run_id, seq, *records[at + 1 : at + WIDTH])
+                lines.append((line, None))
             else:
                 event = self._at(seq)
-                yield dumps(event), event
+                lines.append((dumps(event), event))
+        return lines
 
-    def gather(self, values: list[Any]) -> None:
-        """Add what its steps hold that may be a secret."""
+    def gather(self, steps: list[Step]) -> None:
+        """Add its steps."""
         records = self._records
-        for at in range(self._start * WIDTH, self._stop * WIDTH, WIDTH):
-            if records[at] == STEP:
-                values += looked_at(records[at + 4])
+        places = range(self._start * WIDTH, self._stop * WIDTH, WIDTH)
+        steps += [records[at + 4] for at in places if records[at] == STEP]
 
-    def cleared(self) -> None:
-        """Its steps have been looked through: they hold no secret."""
-        self._clean = True
+
+_redactor_of = attrgetter("redactor")
 
 
 def look_through(batch: Iterable[Outgoing]) -> None:
     """Look through the steps of many runs at once; what is not found clean is looked at by itself later."""
-    for redactor, some in groupby(batch, key=lambda each: each.redactor):
+    for redactor, some in groupby(batch, key=_redactor_of):
         if redactor is None:
             continue
         for group in groups(some, SLICE):
-            values: list[Any] = []
+            steps: list[Step] = []
             for each in group:
-                each.gather(values)
+                each.gather(steps)
             with suppress(Exception):  # it comes again where each is looked at by itself
-                if redactor.clears(values):
+                if redactor.clears(looked_at(steps)):
                     for each in group:
-                        each.cleared()
+                        each.clean = True

@@ -91,10 +91,11 @@ def groups(items: Iterable[S], size: int, most: float = inf) -> Iterator[list[S]
     group: list[S] = []
     held = 0
     for item in items:
-        if group and (len(group) >= most or held + item.size > size):
+        own = item.size
+        held += own
+        if group and (held > size or len(group) >= most):
             yield group
-            group, held = [], 0
+            group, held = [], own
         group.append(item)
-        held += item.size
     if group:
         yield group

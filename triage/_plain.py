@@ -165,7 +165,8 @@ class _Encoder:
                 return self._pairs(value, depth, path)
         copy: dict[str, Any] = {}
         for key, item in value.items():
-            if type(item) in _TAKEN:
+            kind = type(item)
+            if kind in _TAKEN or (kind is int and LEAST < item < HUGE):
                 copy[key] = item
             else:
                 place = f"{path}[{key!r}]" if self.tracing else path
@@ -175,7 +176,8 @@ class _Encoder:
     def _items(self, value: Iterable[Any], depth: int, path: str) -> list[Any]:
         copy: list[Any] = []
         for item in value:
-            if type(item) in _TAKEN:
+            kind = type(item)
+            if kind in _TAKEN or (kind is int and LEAST < item < HUGE):
                 copy.append(item)
             else:
                 place = f"{path}[{len(copy)}]" if self.tracing else path

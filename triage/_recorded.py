@@ -147,7 +147,9 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begu
     idempotency_key = digest(session.run_id, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id)
     begun = Begun(tool, key, bound, call, session.config.env.monotonic())
-    fields = (run.number, key, tool.name, begun.effect.value, begun.arguments, idempotency_key)
+    # `_value_` is what `value` gives, without its descriptor.
+    effect = begun.effect._value_
+    fields = (run.number, key, tool.name, effect, begun.arguments, idempotency_key)
     session.has_calls = True
     if tool.nested:
         begun.run = inner_id(session, key, bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -63,15 +64,20 @@ def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
     return {**changed, "unstored": tuple(dict.fromkeys(names))}
 
 
-def looked_at(step: Step) -> tuple[Any, ...]:
-    """What a step holds that may be a secret."""
-    # Positions 1 to 7 are the texts and the tool's data: steps come often, names cost time.
-    metadata = step[10]
-    return step[1:8] if metadata is None else (*step[1:8], metadata)
+def looked_at(steps: Iterable[Step]) -> list[Any]:
+    """What steps hold that may be a secret."""
+    values: list[Any] = []
+    for step in steps:
+        # Positions 1 to 7 are the texts and the tool's data: steps come often, names cost time.
+        values += step[1:8]
+        metadata = step[10]
+        if metadata is not None:
+            values.append(metadata)
+    return values
 
 
 def _step(step: Step, redactor: Redactor) -> Step:
-    if redactor.clears(looked_at(step)):
+    if redactor.clears(looked_at((step,))):
         return step
     changed = _changed(step, redactor)
     return step._replace(**changed) if changed else step

@@ -7,7 +7,7 @@ without marks costs a few searches at the speed of C. All shapes are bounded: ti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
@@ -127,7 +127,45 @@ _CLASSES = bytes(
     97 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "+/_=-") else 32
     for code in range(256)
 )
-_LONG = b"a" * RUN
+_LONG = "a" * RUN
+
+_SCHEME_MARKS = tuple(shape.mark for shape in _SCHEMES)
+_NAME_MARKS = tuple(shape.mark for shape in _NAMES)
+
+
+def _by_sign(shapes: Iterable[Shape]) -> dict[str, list[Shape]]:
+    found: dict[str, list[Shape]] = {}
+    for shape in shapes:
+        sign = next((char for char in shape.mark if not char.isalnum()), "")
+        found.setdefault(sign, []).append(shape)
+    return found
+
+
+_KEYS_BY_SIGN = tuple(_by_sign(_KEYS).items())
+"""Keys by the first sign in their marks: where it does not stand, none of them is looked for."""
+
+
+def is_marked(text: str, others: Iterable[str] = ()) -> bool:
+    """False where a text without runs surely holds nothing of all this, and none of the others.
+
+    The quick question before the search, by the marks alone: most texts have none.
+    """
+    low = text.lower()
+    if "%" in text or len(low) != len(text):
+        return True
+    for mark in _SCHEME_MARKS:
+        if mark in low:
+            return True
+    if "=" in text or ":" in text:
+        if "@" in text or "?" in text or "&" in text:
+            return True
+        for mark in _NAME_MARKS:
+            if mark in low:
+                return True
+    for other in others:  # noqa: SIM110 - a generator costs a call for each
+        if other in text:
+            return True
+    return False
 
 
 def spans_in(text: str, runs: list[Span]) -> list[Span]:
@@ -155,10 +193,19 @@ def spans_in(text: str, runs: list[Span]) -> list[Span]:
     if runs:
         # What comes before a dot or a colon stands before the run.
         near = "\n".join([low[max(0, start - _BACK) : end] for start, end in runs])
-        for shape in _KEYS:
-            if shape[0] in near:
-                _look(shape, text, low, found)
+        for shape in _keys_marked(near):
+            _look(shape, text, low, found)
     return found
+
+
+def _keys_marked(near: str) -> list[Shape]:
+    return [
+        shape
+        for sign, shapes in _KEYS_BY_SIGN
+        if sign in near
+        for shape in shapes
+        if shape[0] in near
+    ]
 
 
 def given_under(text: str, is_secret: Callable[[str], bool]) -> list[Span]:
@@ -178,11 +225,13 @@ def runs_in(text: str) -> list[Span]:
     """Where `RUN` letters and more stand that keys are made of."""
     if len(text) < RUN:
         return []
-    classes = text.encode("ascii", "replace").translate(_CLASSES)
+    classes = text.encode("ascii", "replace").translate(_CLASSES).decode()
+    if _LONG not in classes:
+        return []  # nearly always, and `find` takes longer to say so
     start = classes.find(_LONG)
     found: list[Span] = []
     while start >= 0:
-        end = classes.find(b" ", start)
+        end = classes.find(" ", start)
         end = len(classes) if end < 0 else end
         found.append((start, end))
         start = classes.find(_LONG, end)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._parts import SLICE
 from ._redact_names import COUNTS, HIDDEN, bare, names_a_secret
-from ._redact_shapes import Span, encoded_in, given_under, hide, runs_in, spans_in
+from ._redact_shapes import Span, encoded_in, given_under, hide, is_marked, runs_in, spans_in
 
 if TYPE_CHECKING:
     import re
@@ -46,6 +46,8 @@ class Finder:
         self.needles = tuple(sorted(needles, key=len, reverse=True))
         # What has a run in it cannot stand in a text that has none, and most have none.
         self.short = tuple(needle for needle in self.needles if not runs_in(needle))
+        # What patterns and further names find has no mark.
+        self.by_marks = not patterns and not named
         self.reach = max([REACH, *(_ENCODED * len(needle) for needle in self.needles)])
         self.numbers = bool(patterns) or any(value.isdecimal() for value in known)
         # Names seen and found to say nothing: a bounded memory of texts that are no secrets.
@@ -55,7 +57,14 @@ class Finder:
 
     def text(self, text: str) -> str:
         """The text without its secrets; the very same object where there are none."""
-        runs = _runs(text)
+        if len(text) > SLICE:
+            return self._without(text, None)
+        runs = runs_in(text)
+        if not runs and self.by_marks and not is_marked(text, self.short):
+            return text
+        return self._without(text, runs)
+
+    def _without(self, text: str, runs: list[Span] | None) -> str:
         spans = self._spans(text, runs)
         clean = text
         if spans:
@@ -144,16 +153,11 @@ class Finder:
         texts: list[str] = []
         if not self._gather(values, texts):
             return False
-        if self.patterns:
-            # A pattern may be tied to the beginning or the end of a text.
-            return all(self.text(text) is text for text in texts)
-        return all(map(self._is_clear, _joined(texts)))
+        # A pattern may be tied to the beginning or the end of a text.
+        return all(map(self._stays, texts if self.patterns else _joined(texts)))
 
-    def _is_clear(self, text: str) -> bool:
-        runs = _runs(text)
-        if runs is None or runs or "%" in text:
-            return self.text(text) is text
-        return not self._spans(text, runs)
+    def _stays(self, text: str) -> bool:
+        return self.text(text) is text
 
     def _gather(self, values: Sequence[Any], texts: list[str]) -> bool:  # noqa: C901 - one loop, for speed
         """All texts of JSON values; False where one cannot be judged by its texts alone."""
@@ -227,6 +231,9 @@ def _runs(text: str) -> list[Span] | None:
 
 def _joined(texts: list[str]) -> Iterator[str]:
     """All texts, those together that are no longer than a slice."""
+    if sum(map(len, texts)) + len(texts) <= SLICE:
+        yield "\n".join(texts)  # nearly always
+        return
     start = size = 0
     for at, text in enumerate(texts):
         if size and size + len(text) > SLICE:

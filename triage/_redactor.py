@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -153,3 +153,8 @@ def _environment() -> list[str]:
 def standard() -> Redactor:
     """`Redactor()`, made at first use: what it read from the environment is of that moment."""
     return Redactor()
+
+
+def usual() -> Callable[[str], str]:
+    """What `standard()` does to a text, without a step between."""
+    return standard()._finder.text  # noqa: SLF001 - of this module

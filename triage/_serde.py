@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any
 
 from ._plain import ATOMS, MARK, MAX_DEPTH, Loss, foreign, restorable
@@ -41,9 +42,14 @@ def canonical(value: Any, field: str) -> str:
     Knows JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
     pydantic models. Raises UsageError naming the parameter and the remedy for anything else.
     """
+    return _encoder()(_canonical(value, field, MAX_DEPTH))
+
+
+@cache
+def _encoder() -> Callable[[Any], str]:
     import json
 
-    return json.dumps(_canonical(value, field, MAX_DEPTH), sort_keys=True, separators=(",", ":"))
+    return json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _sorted(items: Iterable[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._interrupt import current_task
 from ._tool import calling
@@ -42,12 +42,15 @@ class Tally(dict[str, int]):
 
     The calls of the attempt before that may be given again by their position wait here, by tool,
     until this attempt runs a call of its own: from then on its course is another one.
+
+    beside: what an adapter remembers of the calls of this attempt, to make the next one cheaper.
     """
 
-    __slots__ = ("_lines", "_waiting")
+    __slots__ = ("_lines", "_waiting", "beside")
 
     def __init__(self, run: Recorder) -> None:
         super().__init__()
+        self.beside: dict[Any, Any] = {}
         self._lines: dict[int, int] = {}
         self._waiting: dict[str, _Prefix] = {}
         for name, key, line in _recorded_before(run):

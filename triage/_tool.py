@@ -83,6 +83,8 @@ class Tool:
     """Whether its calls are calls of a tool: limits and guards leave others alone, as those of a model."""
 
     __slots__ = (
+        "_hidden",
+        "_names",
         "by_position",
         "compensate",
         "effect",
@@ -137,21 +139,28 @@ class Tool:
         self.is_async = _is_async(function)
         self.signature = _signature(function, self.name)
         self.ignore = _ignored(ignore, self.name, self.signature)
+        self._hidden = _hidden(self.signature, self.ignore)
+        self._names = _plain_names(self.signature)
         self.returns = Returns(function)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
+        names = self._names
+        if names is not None and len(args) + len(kwargs) == len(names):
+            try:  # as most calls are, and the general way is felt
+                given = {name: kwargs[name] for name in names[len(args) :]}
+            except KeyError:
+                pass  # the general way says what is wrong
+            else:
+                return dict(zip(names, args, strict=False)) | given if args else given
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
     def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments a call is known by: without `self`, `cls` and those to ignore."""
-        names = list(self.signature.parameters)
-        own = names[0] if names and names[0] in ("self", "cls") else None
-        return {
-            name: value for name, value in bound.items() if name != own and name not in self.ignore
-        }
+        hidden = self._hidden
+        return {name: value for name, value in bound.items() if name not in hidden}
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of the call's arguments, or of what `key` says of them."""
@@ -191,6 +200,19 @@ class Tool:
     def step(self, step: Step) -> Step:
         """The step of one of its calls, as the journal is to have it."""
         return step
+
+
+def _hidden(signature: inspect.Signature, ignore: frozenset[str]) -> frozenset[str]:
+    """The parameters that a call is not known by."""
+    first = next(iter(signature.parameters), None)
+    return ignore | {first} if first in ("self", "cls") else ignore
+
+
+def _plain_names(signature: inspect.Signature) -> tuple[str, ...] | None:
+    """The parameters in order, where each may be given by place or by name; None otherwise."""
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return tuple(signature.parameters) if kinds <= {both} else None
 
 
 def _is_async(function: Any) -> bool:

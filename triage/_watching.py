@@ -58,7 +58,7 @@ class Watcher:
 
     def look(self) -> None:
         """Take in the steps recorded since the last look, and do what they ask for."""
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(False):  # noqa: FBT003 - by name it takes twice as long
             return  # whoever looks sees these steps too, or the next look does
         try:
             self._take_all(self._run.session.records)
@@ -77,7 +77,9 @@ class Watcher:
                     self._take(found)
         self._at = end
         # Of loops the one counts that stands: those between two looks were left again.
-        self._judge(self._watch.loop)
+        loop = self._watch.loop
+        if loop is not None or self._noted is not None:
+            self._judge(loop)
         if self._finding is not None and not self._stands:
             self._finding = None
             self._show()

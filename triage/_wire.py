@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, is_dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from json.encoder import encode_basestring_ascii as _quoted
 from math import isfinite
 from typing import Any, Union, cast, get_args, get_origin
@@ -60,8 +60,9 @@ def step_line(
     run_id: str, seq: int, time: float, attempt: int, index: int, step: steps.Step
 ) -> str:
     """`dumps` of the `StepRecorded` of these fields, without making one: steps come often."""
+    when = repr(time) if time.__class__ is float and isfinite(time) else _text(time)
     return (
-        f'{{"event":"StepRecorded","run_id":{_quoted(run_id)},"seq":{seq},"time":{_text(time)},'
+        f'{{"event":"StepRecorded","run_id":{_id(run_id)},"seq":{seq},"time":{when},'
         f'"attempt":{attempt},"index":{index},"step":{{{_written(step)[1:]}}},"v":{_STEP_VERSION}}}'
     )
 
@@ -150,6 +151,13 @@ def _fields_out(value: Any) -> dict[str, Any]:
 _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 FLAT = 8
 """Dicts of up to so many atoms are written here, larger ones by the library."""
+LONG = 100
+"""Texts from so many characters on are looked through before any of them is escaped: most need none."""
+_AS_THEY_ARE = bytes(code for code in range(32, 127) if code not in b'"\\')
+# Changes whatever else there is.
+_ESCAPED = bytes(code if code in _AS_THEY_ARE else code ^ 1 for code in range(256))
+# A run's id comes again with each of its steps.
+_id = lru_cache(1024)(_quoted)
 
 
 @cache
@@ -172,7 +180,7 @@ def _written(value: tuple[Any, ...]) -> str:
         if cls is kind and item == default:
             continue
         if cls is str:
-            text += before + _quoted(item)
+            text += before + (_quoted(item) if len(item) < LONG else _long(item))
         elif cls is int and LEAST < item < HUGE:
             text += f"{before}{item!r}"
         elif cls is steps.Step or cls is steps.Usage:
@@ -180,6 +188,15 @@ def _written(value: tuple[Any, ...]) -> str:
         else:
             text += before + _text(item)
     return text
+
+
+def _long(text: str) -> str:
+    """A long text, quoted."""
+    if text.isascii():
+        raw = text.encode()
+        if raw.translate(_ESCAPED) == raw:
+            return f'"{text}"'
+    return _quoted(text)
 
 
 def _text(value: Any) -> str:

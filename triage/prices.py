@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from logging import getLogger
 from os import PathLike
 from pathlib import Path
@@ -157,6 +158,7 @@ class Prices:
         return f"<Prices of {len(self._known)} models>"
 
 
+@lru_cache(maxsize=256)  # asked with each answer of a model
 def _names(model: str) -> list[str]:
     """What a model may be listed as, the exact name first."""
     names = [model]

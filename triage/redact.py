@@ -51,9 +51,9 @@ def redacting(redactor: Redactor) -> Generator[None]:
 
 @cache
 def _standard() -> Callable[[str], str]:
-    from ._redactor import standard
+    from ._redactor import usual
 
-    return standard().text
+    return usual()
 
 
 def __getattr__(name: str) -> Any:

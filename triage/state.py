@@ -109,28 +109,34 @@ class RunState:
     without a cost the cost it has; None leaves it unknown.
     """
 
-    run_id = ""
-    agent = ""
-    task: Any = None
-    parent: str | None = None
-    status = "new"
-    started = 0.0
-    last_seq = -1
-    attempt = 0
-    usage: Usage = NO_USAGE
-    attempt_usage: Usage = NO_USAGE
-    all_steps = 0
-    tool_calls = 0
-    result: Any = None
-    error: ErrorInfo | None = None
-    question: str | None = None
-    used_inside: Mapping[str, Usage] = {}
-    grants: Mapping[str, int] = {}
-    price: Callable[[Usage], Usage] | None = None
-    _at_limit = ""
-    _attempt_started = 0.0
+    __slots__ = (
+        "_at_limit", "_attempt_started", "agent", "all_steps", "approved", "attempt", "attempt_usage",
+        "calls", "calls_per_tool", "compensations", "effects", "error", "grants", "history", "last_seq",
+        "ledger", "ledgers", "parent", "price", "question", "result", "run_id", "started", "status",
+        "task", "tool_calls", "usage", "used_inside",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.run_id = ""
+        self.agent = ""
+        self.task: Any = None
+        self.parent: str | None = None
+        self.status = "new"
+        self.started = 0.0
+        self.last_seq = -1
+        self.attempt = 0
+        self.usage: Usage = NO_USAGE
+        self.attempt_usage: Usage = NO_USAGE
+        self.all_steps = 0
+        self.tool_calls = 0
+        self.result: Any = None
+        self.error: ErrorInfo | None = None
+        self.question: str | None = None
+        self.used_inside: Mapping[str, Usage] = {}
+        self.grants: Mapping[str, int] = {}
+        self.price: Callable[[Usage], Usage] | None = None
+        self._at_limit = ""
+        self._attempt_started = 0.0
         self.ledger = Ledger()
         self.ledgers: list[Ledger] = []
         self.history: list[Attempt] = []

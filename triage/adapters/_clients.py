@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any, NamedTuple, Self, cast, get_args
 
 from triage._options import misuse
-from triage._plain import plain
 from triage._recorder import current
 from triage._retry_layers import say
 from triage._run import Run
+from triage._tally import tally
 from triage.steps import Step
 
 from ._forms import Answer, Form
@@ -29,10 +29,10 @@ from ._recording import (
     UnfinishedStream,
     call_model,
     call_model_sync,
-    key_of,
     told_nobody,
     within,
 )
+from ._sent import Opened, key_of_next
 
 __all__ = ["Endpoint", "Provider", "StreamLeft", "recorded"]
 
@@ -40,16 +40,19 @@ _RAW = "x-stainless-raw-response"
 
 
 class Endpoint(NamedTuple):
-    """One way to ask a provider. path: how its address ends.
+    """One way to ask a provider. path: how its address ends. conversation: the name of the messages in
+    a request's body.
 
-    read: what an answer says. prepared: a request's body, repaired and with a hint (None: without
-    one). said: what is new in a body, for the step. whole: the answer that streamed pieces make up.
-    ended: whether such pieces have come to its end.
+    read: what an answer says. prepared: a request's body, with a hint (None: without one), and repaired
+    unless it is valid. opened: which calls are open after messages. said: what is new in a body, for the
+    step. whole: the answer that streamed pieces make up. ended: whether such pieces have come to its end.
     """
 
     path: str
+    conversation: str
     read: Callable[[Any], Answer]
-    prepared: Callable[[dict[str, Any], str | None], dict[str, Any]]
+    prepared: Callable[[dict[str, Any], str | None, bool], dict[str, Any]]
+    opened: Opened
     said: Callable[[Mapping[str, Any]], Any]
     whole: Callable[[list[Any]], Any]
     ended: Callable[[list[Any]], bool]
@@ -129,12 +132,13 @@ def _NAMES(kind: type[Any]) -> dict[str, Any]:  # noqa: N802 - reads as the cons
 
 
 class _Call(NamedTuple):
-    """A request on its way. raw: its caller wants the HTTP response itself."""
+    """A request on its way. valid: it need not be repaired. raw: its caller wants the HTTP response."""
 
     run: Run
     call: ModelCall
     endpoint: Endpoint
     given: dict[str, Any]
+    valid: bool
     hint: bool
     raw: bool
     piece: Callable[[Any], Any]
@@ -142,7 +146,7 @@ class _Call(NamedTuple):
     def body(self) -> dict[str, Any]:
         """What is sent: read when it is, as the hint may have come meanwhile."""
         hint = told(self.run.guidance) if self.hint else None
-        return self.endpoint.prepared(self.given, hint)
+        return self.endpoint.prepared(self.given, hint, self.valid)
 
 
 def _call(provider: Provider, path: str, options: dict[str, Any], *, hint: bool) -> _Call | None:
@@ -152,48 +156,42 @@ def _call(provider: Provider, path: str, options: dict[str, Any], *, hint: bool)
     if not isinstance(run, Run) or not isinstance(body, dict):
         return None
     address = path.partition("?")[0]
-    endpoint = next((one for one in provider.endpoints if address.endswith(one.path)), None)
-    if endpoint is None:
+    for endpoint in provider.endpoints:
+        if address.endswith(endpoint.path):
+            break
+    else:
         return None
-    more = cast("Mapping[str, Any]", options.get("options") or {})
-    parse = more.get("post_parser")
-    cast_to = options.get("cast_to")
+    more: Mapping[str, Any] = options.get("options") or {}
     build = _builder(provider.name)
+    streamed = options.get("stream")
+    if streamed:  # its pieces, as JSON
+        form = Form(read=lambda kept: endpoint.read(endpoint.whole(kept)))
+    else:
+        form = Form(_json, _loader(build, options.get("cast_to"), more), endpoint.read)
+    # A loop inside of a tool is a conversation of its own, which is matched by itself.
+    inside = within()
+    name = f"{provider.name} {inside}" if inside else provider.name
+    known = (name, endpoint.path, endpoint.conversation)
+    key, valid = key_of_next(tally(run).beside, known, body, endpoint.opened)
+    call = ModelCall(name, str(body.get("model", "")), endpoint.said(body), key, form)
+    raw = any(name.lower() == _RAW for name in more.get("headers") or ())
+    kind = (get_args(options.get("stream_cls")) or (object,))[0] if streamed else object
+
+    def piece(data: Any) -> Any:
+        return build(type_=kind, value=data)
+
+    return _Call(run, call, endpoint, body, valid, hint, raw, piece)
+
+
+def _loader(build: Callable[..., Any], kind: Any, more: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """What makes a recorded answer again as the client makes it."""
+    parse = more.get("post_parser")
 
     def load(data: Any) -> Any:
-        made = build(type_=cast_to, value=data)
+        made = build(type_=kind, value=data)
         return parse(made) if callable(parse) else made
 
-    form = Form(_json, load, endpoint.read)
-    if options.get("stream"):  # its pieces, as JSON
-        form = Form(read=lambda kept: endpoint.read(endpoint.whole(kept)))
-    pieces = get_args(options.get("stream_cls")) or (object,)
-    call = ModelCall(
-        # A loop inside of a tool is a conversation of its own, which is matched by itself.
-        f"{provider.name} {within()}".strip(),
-        str(body.get("model", "")),
-        endpoint.said(body),
-        key_of([endpoint.path, _given(body)]),
-        form,
-    )
-    headers = cast("Mapping[str, Any]", more.get("headers") or {})
-    return _Call(
-        run,
-        call,
-        endpoint,
-        cast("dict[str, Any]", body),
-        hint,
-        any(name.lower() == _RAW for name in headers),
-        lambda data: build(type_=pieces[0], value=data),
-    )
-
-
-def _given(body: dict[Any, Any]) -> dict[Any, Any]:
-    """A body without the marks of what was left out, which are no part of what is sent."""
-    return {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
-
-
-_LEFT_OUT = ("Omit", "NotGiven")
+    return load
 
 
 @cache
@@ -204,8 +202,8 @@ def _builder(package: str) -> Callable[..., Any]:
 
 
 def _json(answer: Any) -> Any:
-    """An answer of the client's as the provider sent it."""
-    return plain(answer.to_dict(mode="json", warnings=False))
+    """An answer of the client's as the provider sent it, in containers that nobody else has."""
+    return answer.to_dict(mode="json", warnings=False)
 
 
 # Answers that are only noted --------------------------------------------------------------------------

@@ -121,22 +121,26 @@ def read_responses(data: Any) -> Answer:
 def read_anthropic(data: Any) -> Answer:
     """A message of Anthropic's."""
     found = mapping(data)
-    blocks = [mapping(block) for block in listed(found.get("content"))]
-    words = [content_text([block]) for block in blocks if block.get("type") == "text"]
-    calls = [
-        Asked(as_text(block.get("id")), as_text(block.get("name")), block.get("input"))
-        for block in blocks
-        if block.get("type") == "tool_use"
-    ]
+    words: list[str] = []
+    calls: list[Asked] = []
+    for entry in listed(found.get("content")):
+        block = mapping(entry)
+        kind = block.get("type")
+        if kind == "text":
+            words.append(content_text([block]))
+        elif kind == "tool_use":
+            calls.append(
+                Asked(as_text(block.get("id")), as_text(block.get("name")), block.get("input"))
+            )
     usage = mapping(found.get("usage"))
     read = usage_of(usage, found.get("model"))
     if read is not None:
         # What was read from and written to the cache was sent, too.
-        cached = sum(
-            usage.get(name) or 0
-            for name in ("cache_read_input_tokens", "cache_creation_input_tokens")
+        cached = (usage.get("cache_read_input_tokens") or 0) + (
+            usage.get("cache_creation_input_tokens") or 0
         )
-        read = read._replace(input_tokens=read.input_tokens + cached)
+        if cached:
+            read = read._replace(input_tokens=read.input_tokens + cached)
     return Answer("\n".join(words), tuple(calls), read, text_or_none(found.get("stop_reason")))
 
 

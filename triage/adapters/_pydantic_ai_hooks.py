@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from threading import Lock
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic_ai import Agent, RunContext
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, CombinedCapability
 from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
 )
@@ -129,19 +129,28 @@ class Recording(AbstractCapability[Any]):
         self._refused = Refused()
         self._course = Course()
         self._last: list[ToolCallPart] = []
+        self._model: _Model | None = None
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
         """None: it lives as long as one run."""
         return None
 
-    def get_wrapper_model(self, model: Model) -> Model | None:
-        """The model, asked through the seam."""
-        return _Model(model, self.seam, self.who, self._course)
+    def get_wrapper_model(self, model: Model) -> Model:
+        """The model, asked through the seam: mostly the same one at each request."""
+        if self._model is None or self._model.wrapped is not model:
+            self._model = _Model(model, self.seam, self.who, self._course)
+        return self._model
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         """The tools, called through the seam."""
         return Toolset(toolset, self.seam)
+
+    async def before_run(self, ctx: RunContext[Any]) -> None:
+        """Step out of the line where it is the last in it, and be called by the line itself."""
+        line = ctx.root_capability
+        if type(line) is CombinedCapability and line.capabilities[-1] is self:
+            _Line.make_of(line, self)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -166,7 +175,7 @@ class Recording(AbstractCapability[Any]):
         response: ModelResponse,
     ) -> ModelResponse:
         """Remember what was asked for last."""
-        self._last = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        self.answered(response)
         return response
 
     async def on_run_error(
@@ -175,13 +184,21 @@ class Recording(AbstractCapability[Any]):
         *,
         error: BaseException,
     ) -> Any:
+        """Note why the run ends."""
+        self.ended(error)
+        raise error
+
+    def answered(self, response: ModelResponse) -> None:
+        """Remember what was asked for last."""
+        self._last = [part for part in response.parts if isinstance(part, ToolCallPart)]
+
+    def ended(self, error: BaseException) -> None:
         """Note the call that was refused once too often: no request tells of it any more."""
         kind = _KINDS.get(type(error.__cause__).__name__)
         if isinstance(error, UnexpectedModelBehavior) and kind is not None:
             calls = [part for part in self._last if f"Tool {part.tool_name!r}" in str(error)]
             for call in calls:
                 self._refuse(call, str(error.__cause__), kind)
-        raise error
 
     def _refuse(self, call: ToolCallPart, told: str, kind: str) -> None:
         self.seam.refused(call.tool_name, arguments(call.args), told, kind=kind)
@@ -207,6 +224,64 @@ _KINDS = {
 """What was wrong with a call that never ran: by the framework's word or class, as its step calls it."""
 
 
+class _Line(CombinedCapability[Any]):
+    """The capabilities of one run, whose last is ours and is called at its own hooks only.
+
+    For each that stands in the line the framework copies the run's context at every hook it has, some
+    eighteen times a turn, and puts a generator around the events, whether it has that hook or not.
+    """
+
+    recording: Recording
+
+    @classmethod
+    def make_of(cls, line: CombinedCapability[Any], recording: Recording) -> None:
+        """Change the line that a run has, as more than one part of the run holds it."""
+        CombinedCapability.__init__(line, line.capabilities[:-1])
+        line.__class__ = cls
+        assert isinstance(line, cls)
+        line.recording = recording
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        """Ours innermost, as at all that follows: the last on the way there, the first on the way back."""
+        ours = self.recording.get_wrapper_model(model)
+        return super().get_wrapper_model(ours) or ours
+
+    async def before_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        asked = await super().before_model_request(ctx, request_context)
+        return await self.recording.before_model_request(ctx, asked)
+
+    async def after_model_request(
+        self,
+        ctx: RunContext[Any],
+        *,
+        request_context: ModelRequestContext,
+        response: ModelResponse,
+    ) -> ModelResponse:
+        self.recording.answered(response)
+        return await super().after_model_request(
+            ctx, request_context=request_context, response=response
+        )
+
+    async def on_run_error(self, ctx: RunContext[Any], *, error: BaseException) -> Any:
+        self.recording.ended(error)
+        return await super().on_run_error(ctx, error=error)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        answers = await super().handle_deferred_tool_calls(ctx, requests=requests)
+        left = requests if answers is None else requests.remaining(answers)
+        if left is None:
+            return answers
+        ours = await self.recording.handle_deferred_tool_calls(ctx, requests=left)
+        if answers is None or ours is None:
+            return answers or ours
+        answers.update(ours)
+        return answers
+
+
 # Models ---------------------------------------------------------------------------------------------
 
 
@@ -218,6 +293,14 @@ class _Model(WrapperModel):
         self._seam = seam
         self._who = who
         self._course = course
+
+    # It has nothing to enter, and what it wraps is entered by whoever owns it. The framework enters a
+    # wrapper for each request, and the way to tell that the inner one must be left alone is a long one.
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Nothing was entered."""
 
     # Not `async`: the framework puts two coroutines of its own around each model's method that is, as
     # around the one that is called in the end.

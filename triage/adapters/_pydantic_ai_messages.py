@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import Any
 
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
@@ -157,9 +158,8 @@ class Course:
 
     def _digest(self, messages: list[ModelMessage]) -> str:
         """Of all messages, each with those before it."""
-        pairs = enumerate(zip(self._messages, messages, strict=False))
-        known = min(len(self._messages), len(messages))
-        same = next((at for at, (one, other) in pairs if one is not other), known)
+        known = list(map(is_, self._messages, messages))
+        same = len(known) if all(known) else known.index(False)
         del self._messages[same:], self._digests[same:]
         for message in messages[same:]:
             before = self._digests[-1] if self._digests else ""

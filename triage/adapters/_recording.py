@@ -39,8 +39,8 @@ class ModelCall(NamedTuple):
     """A model call that is to be made.
 
     name: whose it is (`openai`), with the sub-agent's name where there is one; calls are counted by
-    it. model: which model. said: what is new in the request, as JSON, for the step. key: digest of the
-    whole request, without the hint. form: how the answer is written down and read back.
+    it. model: which model. said: what is new in the request, as JSON of its own, for the step. key:
+    digest of the whole request, without the hint. form: how the answer is written down and read back.
     """
 
     name: str
@@ -60,20 +60,30 @@ class ToolCall(NamedTuple):
     form: Form | None = None
 
 
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain).encode
+# A value inside itself is found by how deep it goes: to look out for it in each container is felt.
+encode = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), default=plain, check_circular=False
+).encode
+"""JSON of a value, equal values, equal text. Raises `NO_JSON` for one that has none as a whole."""
+NO_JSON = (TypeError, ValueError, RecursionError)
+"""Keys of many kinds, a value inside itself."""
 
 
 def canonical(value: Any) -> str:
     """JSON of any value, equal values, equal text."""
     try:
-        return _encode(value)
-    except (TypeError, ValueError, RecursionError):  # keys of many kinds, a value inside itself
-        return _encode(plain(value))
+        return encode(value)
+    except NO_JSON:
+        return encode(plain(value))
 
 
 def key_of(request: Any) -> str:
     """The digest of a request: equal requests, equal text."""
-    return sha256(canonical(request).encode()).hexdigest()[:32]
+    return sha256(canonical(request).encode()).hexdigest()[:DIGITS]
+
+
+DIGITS = 32
+"""Of the digest of a request."""
 
 
 def within() -> str:
@@ -125,7 +135,7 @@ class Asking(_Made):
     by_position = True
 
     def __init__(self, call: ModelCall, ask: Callable[[], Any]) -> None:
-        bound = {"model": call.model, "said": plain(call.said)}
+        bound = {"model": call.model, "said": call.said}
         super().__init__(call.name, Effect.READ, ask, bound)
         self._call = call
         self.answer: Answer | None = None

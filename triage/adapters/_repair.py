@@ -31,8 +31,10 @@ class Repaired(NamedTuple):
 
 def as_data(message: Any) -> Any:
     """A message as a mapping: a client's own objects are read, anything else stays as it is."""
+    if isinstance(message, dict):
+        return message
     dump = getattr(message, "model_dump", None)
-    return message if dump is None or isinstance(message, dict) else dump(exclude_unset=True)
+    return message if dump is None else dump(exclude_unset=True)
 
 
 Place = tuple[int, int]
@@ -67,7 +69,7 @@ class _Pairs:
 def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
     """Chat messages of OpenAI's form: results follow right after the turn that asked for them."""
     given = list(messages)
-    if _is_valid_chat(given):
+    if open_in_chat(given, ()) == ():
         return Repaired(given)
     data = [mapping(as_data(message)) for message in given]
     asked = [_calls_in_chat(at, message) for at, message in enumerate(data)]
@@ -89,59 +91,69 @@ def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
 
 
 # Most histories are valid, and each request brings the whole of one: these tell so in one look at each
-# message, and say no to what they do not know.
+# message. Given the calls that have no result yet, they give those that have none after these messages;
+# None where that is not sure, and nothing but a repair will tell.
+
+Open = tuple[Any, ...]
+"""The ids of calls that have no result yet."""
 
 
-def _is_valid_chat(messages: list[Any]) -> bool:
-    waiting: list[Any] = []
+def open_in_chat(messages: Iterable[Any], before: Open) -> Open | None:
+    """The calls of chat messages that are open at their end; see above."""
+    waiting = list(before)
     for message in messages:
-        if message.__class__ is not dict:
-            return False
+        if type(message) is not dict:
+            return None
         if message.get("role") == "tool":
             call = message.get("tool_call_id")
             if call not in waiting:
-                return False
+                return None
             waiting.remove(call)
             continue
         if waiting:
-            return False
+            return None
         for call in message.get("tool_calls") or ():
-            if call.__class__ is not dict or call.get("id").__class__ is not str:
-                return False
+            if type(call) is not dict or type(call.get("id")) is not str:
+                return None
             waiting.append(call["id"])
-    return not waiting
+    return tuple(waiting)
 
 
-def _is_valid_anthropic(messages: list[Any]) -> bool:
-    waiting: list[Any] = []
+def open_in_anthropic(messages: Iterable[Any], before: Open) -> Open | None:
+    """The calls of Anthropic messages that are open at their end; see above."""
+    waiting = list(before)
     for message in messages:
-        if message.__class__ is not dict:
-            return False
+        if type(message) is not dict:
+            return None
         content = message.get("content")
-        if content.__class__ is str:
+        if type(content) is str:
             if waiting:
-                return False
+                return None
             continue
-        if content.__class__ is not list:
-            return False
+        if type(content) is not list:
+            return None
         results = True
         asked: list[Any] = []
         for block in content:
-            read = block.get if block.__class__ is dict else partial(getattr, block)
+            read = block.get if type(block) is dict else partial(getattr, block)
             kind = read("type", None)
             if kind == "tool_result":
                 call = read("tool_use_id", None)
                 if not results or call not in waiting:
-                    return False
+                    return None
                 waiting.remove(call)
                 continue
             results = False
             if kind == "tool_use":
                 asked.append(read("id", None))
         if waiting or (asked and message.get("role") == "user"):
-            return False
+            return None
         waiting = asked
-    return not waiting
+    return tuple(waiting)
+
+
+def never_sure(messages: Iterable[Any], before: Open) -> None:
+    """For items whose calls may have been made in a request before: only a repair tells."""
 
 
 def _calls_in_chat(at: int, message: Mapping[str, Any]) -> list[tuple[Place, str]]:
@@ -184,7 +196,7 @@ def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
 def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
     """Anthropic messages: the turn after one that calls tools begins with all their results."""
     given: list[Any] = list(messages)
-    if _is_valid_anthropic(given):
+    if open_in_anthropic(given, ()) == ():
         return Repaired(given)
     given = [mapping(as_data(message)) for message in given]
     blocks = [_blocks(message) for message in given]

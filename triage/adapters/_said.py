@@ -1,10 +1,11 @@
-"""What is new in a request, for the step of its call: short, and without ids that are new each time."""
+"""What is new in a request, as JSON for the step of its call: short, and without ids new each time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from triage._plain import plain
 from triage.traces._values import content_text, listed, mapping
 
 from ._repair import as_data
@@ -17,7 +18,7 @@ def said_in_chat(messages: Any) -> Any:
     """The messages after the model's last turn, of OpenAI's or Anthropic's form."""
     given = _after(listed(messages), lambda message: message.get("role") == "assistant")
     return [
-        {"role": message.get("role"), "content": _content(message.get("content"))}
+        {"role": _json(message.get("role")), "content": _content(message.get("content"))}
         for message in given[:MOST]
     ]
 
@@ -25,14 +26,14 @@ def said_in_chat(messages: Any) -> Any:
 def said_in_items(items: Any) -> Any:
     """The input after the model's last output, of the Responses API."""
     if isinstance(items, str):
-        return [{"role": "user", "content": items}]
+        return [{"role": "user", "content": _json(items)}]
     made = ("function_call", "custom_tool_call", "reasoning")
     given = _after(
         listed(items), lambda item: item.get("type") in made or item.get("role") == "assistant"
     )
     return [
         {
-            "role": item.get("role", "tool"),
+            "role": _json(item.get("role", "tool")),
             "content": _content(item.get("content", item.get("output"))),
         }
         for item in given[:MOST]
@@ -53,12 +54,17 @@ def _after(
 
 
 def _content(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    parts = [as_data(part) for part in content]
-    return [
-        {"result": content_text(mapping(part).get("content"))}
-        if mapping(part).get("type") == "tool_result"
-        else content_text([part])
-        for part in parts
-    ]
+    return (
+        [_part(as_data(part)) for part in content] if isinstance(content, list) else _json(content)
+    )
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, dict) and part.get("type") == "tool_result":
+        return {"result": _json(content_text(part.get("content")))}
+    return _json(content_text([part]))
+
+
+def _json(value: Any) -> Any:
+    """The value as JSON that nobody else has: mostly a text, which is that already."""
+    return value if type(value) is str else plain(value)

@@ -17,7 +17,7 @@ from ._clients import Endpoint, Provider, recorded
 from ._forms import Answer, read_anthropic
 from ._hints import hinted_anthropic
 from ._loop import Conversation, Dialect, Result, converse, name_of
-from ._repair import as_data, repair_anthropic
+from ._repair import as_data, open_in_anthropic, repair_anthropic
 from ._said import said_in_chat
 from ._wholes import message_ended, whole_message
 
@@ -26,8 +26,8 @@ __all__ = ["Conversation", "record", "run_tools"]
 C = TypeVar("C")
 
 
-def _prepared(body: dict[str, Any], hint: str | None) -> dict[str, Any]:
-    messages = repair_anthropic(body.get("messages") or ()).messages
+def _prepared(body: dict[str, Any], hint: str | None, valid: bool) -> dict[str, Any]:  # noqa: FBT001 - as `Endpoint` has it
+    messages = body["messages"] if valid else repair_anthropic(body.get("messages") or ()).messages
     return {**body, "messages": hinted_anthropic(messages, hint)}
 
 
@@ -37,8 +37,10 @@ _PROVIDER = Provider(
     (
         Endpoint(
             "/messages",
+            "messages",
             read_anthropic,
             _prepared,
+            open_in_anthropic,
             lambda body: said_in_chat(body.get("messages")),
             whole_message,
             message_ended,

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import Any, ClassVar, NamedTuple
 
 from triage._capture import hint as write_hint
+from triage._plain import plain
 from triage._run import Run
 from triage.actions import RecoveryAction, Resume, Retry, Rollback
 from triage.errors import UsageError
@@ -285,7 +286,7 @@ class Seam:
     def _model_call(self, form: Form, request: Any, said: Any, model: str, who: str) -> ModelCall:
         who = who or within()  # an agent inside of a tool is matched by itself
         name = f"{self.adapter.name} {who}" if who else self.adapter.name
-        return ModelCall(name, model, said, key_of(request), form)
+        return ModelCall(name, model, plain(said), key_of(request), form)
 
     def tool(
         self,

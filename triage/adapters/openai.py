@@ -17,7 +17,7 @@ from ._clients import Endpoint, Provider, recorded
 from ._forms import Answer, read_chat, read_responses
 from ._hints import hinted_chat, hinted_responses
 from ._loop import Conversation, Dialect, Result, converse, name_of
-from ._repair import as_data, repair_chat, repair_responses
+from ._repair import as_data, never_sure, open_in_chat, repair_chat, repair_responses
 from ._said import said_in_chat, said_in_items
 from ._wholes import chat_ended, response_ended, whole_chat, whole_response
 
@@ -26,12 +26,12 @@ __all__ = ["Conversation", "record", "run_tools"]
 C = TypeVar("C")
 
 
-def _prepared_chat(body: dict[str, Any], hint: str | None) -> dict[str, Any]:
-    messages = repair_chat(body.get("messages") or ()).messages
+def _prepared_chat(body: dict[str, Any], hint: str | None, valid: bool) -> dict[str, Any]:  # noqa: FBT001 - as `Endpoint` has it
+    messages = body["messages"] if valid else repair_chat(body.get("messages") or ()).messages
     return {**body, "messages": hinted_chat(messages, hint)}
 
 
-def _prepared_responses(body: dict[str, Any], hint: str | None) -> dict[str, Any]:
+def _prepared_responses(body: dict[str, Any], hint: str | None, valid: bool) -> dict[str, Any]:  # noqa: ARG001, FBT001 - as `Endpoint` has it
     given = body.get("input")
     if not isinstance(given, str) and not body.get("previous_response_id"):
         # What a previous response asked for is known to the provider alone.
@@ -45,16 +45,20 @@ _PROVIDER = Provider(
     (
         Endpoint(
             "/chat/completions",
+            "messages",
             read_chat,
             _prepared_chat,
+            open_in_chat,
             lambda body: said_in_chat(body.get("messages")),
             whole_chat,
             chat_ended,
         ),
         Endpoint(
             "/responses",
+            "input",
             read_responses,
             _prepared_responses,
+            never_sure,
             lambda body: said_in_items(body.get("input")),
             whole_response,
             response_ended,

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol
 
 from triage._parts import groups
@@ -14,7 +15,7 @@ from triage.events import Event
 
 from ._lane import Lane, Outcome, Waiter, together, wake
 from ._owners import Owned
-from ._rows import Append, Done, as_column, fresh, ready, rounds
+from ._rows import Append, as_column, fresh, ready, rounds
 from .base import RunInfo
 
 QUEUE = 10_000
@@ -128,11 +129,16 @@ class Worker:
             with together():
                 for append, error in zip(appends, outcomes, strict=True):
                     for done in append.dones:
-                        _tell(done, None if error is None else fresh(error))
+                        try:
+                            done(None if error is None else fresh(error))
+                        except Exception:
+                            logging.getLogger("triage").exception(
+                                "what waited for an append failed itself"
+                            )
 
     def _outcomes(self, lane: Lane[Driver], appends: list[Append]) -> list[BaseException | None]:
         """How each append ended."""
-        if self._failed or any(append.error for append in appends):
+        if self._failed or any(map(_error_of, appends)):
             doomed = {append.run_id: self._behind(append) for append in appends}
             tried = [append for append in appends if doomed[append.run_id] is None]
         else:
@@ -176,6 +182,9 @@ class Worker:
         return error
 
 
+_error_of = attrgetter("error")
+
+
 def _outcome(lane: Lane[Driver], work: Callable[[Driver], Any]) -> Outcome:
     try:
         return lane.use(work), None
@@ -190,13 +199,6 @@ def _own(lane: Lane[Driver], jobs: list[Own]) -> None:
         for at, job in enumerate(jobs):
             found = fresh(failed) if failed is not None else rows[at]
             wake(job.waiter, (None, found) if isinstance(found, BaseException) else (found, None))
-
-
-def _tell(done: Done, error: BaseException | None) -> None:
-    try:
-        done(error)
-    except Exception:
-        logging.getLogger("triage").exception("what waited for an append failed itself")
 
 
 def own_each(

@@ -76,6 +76,14 @@ class InTrio:
             trio.lowlevel.reschedule(self.task)
 
 
+class InThread(threading.Event):
+    """Who waits for a job in a thread that may block."""
+
+    def get_loop(self) -> InThread:
+        """Each is woken by itself."""
+        return self
+
+
 Waiter: TypeAlias = "asyncio.Future[Any] | InTrio"
 """Who awaits a job in an event loop. Cancelled while it waits, the job is done all the same."""
 Outcome = tuple[Any, BaseException | None]
@@ -94,7 +102,7 @@ def waiter() -> Waiter:
 class _Held(threading.local):
     """Who is to be woken when `together` ends in this thread; None outside of one."""
 
-    waiters: list[tuple[Waiter, Outcome]] | None = None
+    waiters: list[tuple[Waiter | InThread, Outcome]] | None = None
 
 
 _held = _Held()
@@ -103,7 +111,7 @@ _held = _Held()
 @contextmanager
 def together() -> Generator[None]:
     """Whoever is woken inside, in this thread, is so at its end: each event loop once."""
-    told: list[tuple[Waiter, Outcome]] = []
+    told: list[tuple[Waiter | InThread, Outcome]] = []
     _held.waiters = told
     try:
         yield
@@ -112,7 +120,7 @@ def together() -> Generator[None]:
         _wake(told)
 
 
-def wake(waiting: Waiter, outcome: Outcome = DONE) -> None:
+def wake(waiting: Waiter | InThread, outcome: Outcome = DONE) -> None:
     """Tell who waits how it ended."""
     held = _held.waiters
     if held is None:
@@ -121,13 +129,16 @@ def wake(waiting: Waiter, outcome: Outcome = DONE) -> None:
         held.append((waiting, outcome))
 
 
-def _wake(waiters: Iterable[tuple[Waiter, Outcome]]) -> None:
+def _wake(waiters: Iterable[tuple[Waiter | InThread, Outcome]]) -> None:
     by_loop: dict[Any, list[tuple[Any, Outcome]]] = {}
     for waiting in waiters:
         by_loop.setdefault(waiting[0].get_loop(), []).append(waiting)
     for loop, those in by_loop.items():
         try:
-            if isinstance(those[0][0], InTrio):
+            first = those[0][0]
+            if isinstance(first, InThread):
+                first.set()
+            elif isinstance(first, InTrio):
                 loop.run_sync_soon(_wake_in_trio, those)
             else:
                 loop.call_soon_threadsafe(_wake_in_asyncio, those)
@@ -225,10 +236,11 @@ class Lane(Generic[D]):
             jobs = self._drained()
             if not jobs:
                 continue
-            stop = next((at for at, job in enumerate(jobs) if isinstance(job, Stop)), None)
-            if stop is None:
+            kinds = list(map(type, jobs))
+            if Stop not in kinds:
                 self._work(self, jobs)
                 continue
+            stop = kinds.index(Stop)
             if jobs[:stop]:
                 self._work(self, jobs[:stop])
             self._jobs.extendleft(reversed(jobs[stop + 1 :]))

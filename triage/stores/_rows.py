@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from json.encoder import encode_basestring_ascii as _quoted
 from math import inf
@@ -47,6 +48,7 @@ _HELD: dict[type, str] = {
 _TELLING = frozenset({RunStarted, RunSuspended, RunResumed, RunFinished})
 
 
+@lru_cache(4096)
 def as_column(text: str) -> str:
     """A text as every database keeps and compares it: NUL and lone surrogates are escaped."""
     return _quoted(text)[1:-1]
@@ -93,9 +95,9 @@ class Append:
             at.__class__ is not int
             or epoch.__class__ is not int
             or not (0 <= at < MOST and 0 <= epoch < MOST)
-            or not events
             or len(run_id) > MAX_ID
             or (lease_s is not None and (lease_s.__class__ is not float or not 0 < lease_s < inf))
+            or (events.__class__ is not Outgoing and not events)
         ):
             _check(run_id, events, at, epoch, lease_s)
         self.run_id = as_column(run_id)

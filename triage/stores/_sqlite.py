@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from bisect import bisect_left
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -170,7 +171,7 @@ class SQLiteDriver:
         """Write rows of runs that go on as they are, a few statements for all."""
         for start in range(0, len(rows), SIZES[-1]):
             some = rows[start : start + SIZES[-1]]
-            size = next(size for size in SIZES if size >= len(some))
+            size = SIZES[bisect_left(SIZES, len(some))]
             some += [NOTHING] * (size - len(some))
             db.execute(adding(size), list(chain.from_iterable(some)))
 

@@ -17,6 +17,9 @@ APPLICATION = 0x54524741
 """Tells a file of ours from those of other programs: `TRGA`."""
 CHECKED = 32 * 2**20
 """Files of up to so many bytes are checked through when they are opened."""
+LOG = 4_000
+"""Pages of the log, of 4 KB each, after which they are brought into the file: that waits for the disk twice
+more, and takes a page that was written many times only once."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -64,8 +67,11 @@ VERSION = len(MIGRATIONS)
 APPENDED = ("run", "epoch", "updated", "lease", "seq", "count", "crc", "body", "refs")
 """What is inserted into `appended`, a view of each connection that writes."""
 NOTHING = (None,) * len(APPENDED)
-SIZES = (1, 2, 4, 8, 16, 32, 64, 110)
-"""Rows of a statement that appends; those that are too many are `NOTHING`. Any SQLite takes 999 values."""
+SIZES = (*range(1, 8), *range(8, 109, 4))
+"""Rows of a statement that appends: few statements are prepared, and few rows in them are `NOTHING`.
+
+Any SQLite takes 999 values.
+"""
 _APPENDING = (
     f"CREATE TEMP VIEW appended AS SELECT {', '.join(f'NULL AS {name}' for name in APPENDED)}",
     # A run that goes on as it is: whoever is not its owner, or not at its end, fails the statement.
@@ -110,6 +116,7 @@ def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sql
             _migrate(db, path)
         if writes:
             db.execute("PRAGMA temp_store = MEMORY")
+            db.execute(f"PRAGMA wal_autocheckpoint = {LOG}")
             for statement in _APPENDING:
                 db.execute(statement)
     except BaseException:

@@ -78,7 +78,7 @@ def arguments(value: object) -> Any:
 
 def number(value: object) -> float | None:
     """A finite number from 0, also where it is written as text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         found = float(value)
@@ -102,10 +102,17 @@ def usage_of(value: object, model: object = None) -> Usage | None:
 
 def _count(found: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
-        value = number(found.get(name))
+        given = found.get(name)
+        if type(given) is int and 0 <= given < _EXACT:
+            return given  # as it mostly is
+        value = number(given)
         if value is not None:
             return int(value)
     return None
+
+
+_EXACT = 2**53
+"""Numbers below are the same as a float."""
 
 
 def tools_of(value: object) -> dict[str, Any]:

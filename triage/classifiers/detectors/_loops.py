@@ -7,6 +7,7 @@ result, is none; nor is working through a list, where another call gets the same
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
@@ -24,6 +25,14 @@ MAX_CYCLE = 6
 """The longest cycle looked for, in steps."""
 TALK = 10
 """Turns of words in a row that are a monologue."""
+_LENGTHS = range(1, MAX_CYCLE + 1)
+_ROW = [(REPEATS - 1) * length for length in range(MAX_CYCLE + 1)]
+"""Of a cycle, by its length: steps in a row that are like the one so many before, where it is a loop."""
+_ROUND = math.lcm(*_ROW[1:])
+_SAMPLED = [
+    tuple(length for length in _LENGTHS if (at + 1) % _ROW[length] == 0) for at in range(_ROUND)
+]
+"""The lengths for which a step is compared while no row is seen, by its place: one step in each row."""
 _KEPT = 2 * REPEATS * MAX_CYCLE
 _MAX_SAID = 600
 _AROUND = 0.8
@@ -45,23 +54,15 @@ class Loop(NamedTuple):
 class Loops:
     """Is told each step once, and knows whether the last ones are a loop.
 
-    Work and memory for a step are bounded: it is compared with the six before it. exempt: tools that
-    may repeat themselves; a step of theirs ends a loop. tools: True if the agent is known to have
-    tools, without which words alone are no monologue.
+    Work and memory for a step are bounded: it is compared with some of the six before it. exempt:
+    tools that may repeat themselves; a step of theirs ends a loop. tools: True if the agent is known
+    to have tools, without which words alone are no monologue.
     """
 
     __slots__ = (
-        "_called",
-        "_exempt",
-        "_failed",
-        "_near",
-        "_places",
-        "_recent",
-        "_same",
-        "_talk",
-        "_tools",
-        "_warm",
-    )
+        "_called", "_exempt", "_failed", "_near", "_places", "_recent", "_same", "_seen", "_talk",
+        "_tools", "_warm",
+    )  # fmt: skip
 
     def __init__(self, exempt: frozenset[str] = frozenset(), *, tools: bool = False) -> None:
         self._exempt = exempt
@@ -73,6 +74,10 @@ class Loops:
         """Forget what came before."""
         self._recent: list[Step] = []
         self._places: list[int] = []
+        self._seen = 0
+        # For each length of a cycle: how many steps in a row were like the one so many before. Zero also
+        # while nobody has looked: of a row as long as a loop's one step is compared, and those before it
+        # if it fits.
         self._same = [0] * (MAX_CYCLE + 1)
         self._near = [0] * (MAX_CYCLE + 1)
         self._failed = (0, -1)
@@ -81,53 +86,64 @@ class Loops:
 
     def add(self, step: Step, at: int) -> Loop | None:
         """The next step of the attempt, which stands at this position; the loop it stands in, if any."""
-        tool, output = step[_TOOL], step[_OUTPUT]
-        if (tool is None and output is None and step[_SAID] is None) or tool in self._exempt:
-            # Of a step that records nothing but its name nothing can be said.
+        tool = step[_TOOL]
+        if tool is None:
+            if step[_OUTPUT] is None and step[_SAID] is None:
+                # Of a step that records nothing but its name nothing can be said.
+                self.clear()
+                return None
+        elif tool in self._exempt:
             self.clear()
             return None
-        recent = self._recent
-        for other in recent:
-            if other[_OUTPUT] == output and other[_TOOL] == tool:
-                self._compare(step)
-                self._warm = True
-                break
-        else:
-            if self._warm:
-                self._warm = False
-                self._same = [0] * (MAX_CYCLE + 1)
-                self._near = [0] * (MAX_CYCLE + 1)
-        counting = self._failed[0] or self._talk[0]
-        if tool is None or step[_ERROR] is not None or counting:
+        seen = self._seen
+        self._seen = seen + 1
+        sampled = _SAMPLED[seen % _ROUND]
+        if sampled or self._warm:
+            self._compare(step, seen, sampled)
+        if tool is None or step[_ERROR] is not None or self._failed[0] or self._talk[0]:
             self._count(step, at)
-            counting = True
         if tool is not None:
             self._tools = self._called = True
+        recent = self._recent
         recent.append(step)
         self._places.append(at)
-        if len(recent) > MAX_CYCLE:
-            del recent[0]
-            if len(self._places) > _KEPT:
-                del self._places[: -_KEPT // 2]
-        if counting or (self._warm and max(self._near) >= REPEATS - 1):
-            return self.standing
-        return None
+        if len(recent) > _KEPT:
+            del recent[: -_KEPT // 2], self._places[: -_KEPT // 2]
+        return self.standing if self._warm or self._failed[0] or self._talk[0] else None
 
-    def _compare(self, step: Step) -> None:
+    def _compare(self, step: Step, seen: int, sampled: tuple[int, ...]) -> None:
         """Count on, for each length of a cycle, where this step is like the one so many before."""
-        lag = len(self._recent)
-        tool, output = step[_TOOL], step[_OUTPUT]
-        same, near_ = self._same, self._near
-        for other in self._recent:
-            kind = ""
-            if other[_OUTPUT] == output and other[_TOOL] == tool:
-                kind = _alike(step, other)
-            if kind:
-                near_[lag] += 1
-                same[lag] = same[lag] + 1 if kind == _EQUAL else 0
+        near_, recent = self._near, self._recent
+        warm = False
+        for length in _LENGTHS if self._warm else sampled:
+            counted = near_[length]
+            if not (counted or length in sampled):
+                continue
+            kind = _alike(step, recent[-length])
+            if not kind:
+                self._same[length] = near_[length] = 0
+                continue
+            warm = True
+            if counted:
+                near_[length] = counted + 1
+                self._same[length] = self._same[length] + 1 if kind == _EQUAL else 0
             else:
-                same[lag] = near_[lag] = 0
-            lag -= 1
+                self._count_back(length, kind, seen)
+        self._warm = warm
+
+    def _count_back(self, length: int, kind: str, seen: int) -> None:
+        """Count the row that the step to come ends, from where it began: it is one of this kind."""
+        recent = self._recent
+        near_ = 1
+        same = equal = int(kind == _EQUAL)
+        for back in range(1, min(_ROW[length], seen - length + 1)):
+            kind = _alike(recent[-back], recent[-back - length])
+            if not kind:
+                break
+            near_ += 1
+            equal = equal and kind == _EQUAL
+            same += equal
+        self._near[length], self._same[length] = near_, same
 
     def _count(self, step: Step, at: int) -> None:
         if step[_TOOL] is None and step[_ACTION] == _MODEL and step[_OUTPUT] is not None:
@@ -142,7 +158,8 @@ class Loops:
         if step[_TOOL] is None or step[_ERROR] is None:
             self._failed = (0, -1)
             return
-        last = next((other for other in reversed(self._recent) if other[_TOOL] is not None), None)
+        before = self._recent[: -MAX_CYCLE - 1 : -1]
+        last = next((other for other in before if other[_TOOL] is not None), None)
         if (
             last is not None
             and last[_ERROR] is not None
@@ -168,9 +185,10 @@ class Loops:
         for counts, kind in ((self._same, "same"), (self._near, "near")):
             if max(counts) < REPEATS - 1:
                 continue
-            for length in range(1, MAX_CYCLE + 1):
-                if counts[length] and counts[length] >= length * (self._needed(length) - 1):
-                    size = counts[length] + length
+            for length in _LENGTHS:
+                count = counts[length]
+                if count >= _ROW[length] and count >= length * (self._needed(length) - 1):
+                    size = count + length
                     start = self._place(size)
                     return Loop(start, length, size // length, kind)
         if self._failed[0] >= REPEATS:
@@ -207,7 +225,7 @@ def ends_anew(steps: Sequence[Step], exempt: Collection[str] = ()) -> bool:
     if not steps:
         return True
     last = steps[-1]
-    tool, output = last[_TOOL], last[_OUTPUT]
+    tool = last[_TOOL]
     if last[_META]:
         return False
     if tool is None or last[_ERROR] is not None:
@@ -218,7 +236,7 @@ def ends_anew(steps: Sequence[Step], exempt: Collection[str] = ()) -> bool:
         other = steps[-1 - lag]
         if other[_META]:
             return False  # a step that is passed over moves those before it
-        if other[_OUTPUT] == output and other[_TOOL] == tool and _alike(last, other):
+        if _alike(last, other):
             return False
     return True
 
@@ -231,12 +249,7 @@ _EQUAL, _REWORDED = "equal", "reworded"
 
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    return (
-        one[_TOOL] == other[_TOOL]
-        and one[_OUTPUT] == other[_OUTPUT]
-        and _alike(one, other) == _EQUAL
-        and _says_something(one)
-    )
+    return _alike(one, other) == _EQUAL and _says_something(one)
 
 
 def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
@@ -249,7 +262,9 @@ def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
 
 
 def _alike(one: Step, other: Step) -> str:
-    """How alike two steps of one tool and result are: equal, other in wording, or not (empty)."""
+    """How alike two steps are: equal, other in wording, or not (empty)."""
+    if one[_TOOL] != other[_TOOL] or one[_OUTPUT] != other[_OUTPUT]:
+        return ""
     if one[_ERROR] != other[_ERROR] or one[_ACTION] != other[_ACTION]:
         return ""
     if one[_TOOL] is None and one[_SAID] != other[_SAID]:

@@ -13,6 +13,7 @@ from typing import Any
 
 _LONGEST = 2_000
 _WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"\d+")
 _ARTICLES = frozenset({"a", "an", "the", "please", "of", "for", "in", "on"})
 _STEM = 3
 _WORDED = frozenset({str, dict})
@@ -44,6 +45,10 @@ def near_text(one: str, other: str) -> bool:
         return True
     if len(one) > _LONGEST or len(other) > _LONGEST:
         return False
+    if _NUMBER.findall(one) != _NUMBER.findall(other):
+        return (
+            False  # a number is no wording: most lists are worked through so, and words cost more
+        )
     short, long = _words(one), _words(other)
     if not short or not long:
         return False

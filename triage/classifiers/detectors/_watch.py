@@ -38,11 +38,13 @@ class Watch:
     tools: the manifest, name to JSON Schema of the arguments or None; empty: not known. constraints:
     what no output may be. exempt: names of tools that may repeat themselves. start: position of the
     first step it will be told of. Not safe for use from several threads at once.
+
+    loop: the one that the last steps are in, None if they are in none.
     """
 
     __slots__ = (
-        "_at", "_constraints", "_forbidden", "_loop", "_loops", "_misfits", "_schemas", "_tools",
-        "_unknown",
+        "_at", "_constraints", "_forbidden", "_loops", "_misfits", "_schemas", "_tools", "_unknown",
+        "loop",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +64,7 @@ class Watch:
         self._constraints = tuple(constraints)
         self._loops = Loops(frozenset(exempt), tools=bool(tools))
         self._at = start
-        self._loop: Loop | None = None
+        self.loop: Loop | None = None
         self._unknown: Finding | None = None
         self._forbidden: Finding | None = None
         self._misfits: dict[str, Finding] = {}
@@ -85,8 +87,8 @@ class Watch:
         if self._constraints and self._forbidden is None:
             self._forbidden = forbidden(step, at, self._constraints)
             new = self._forbidden or new
-        was = self._loop
-        loop = self._loop = self._loops.add(step, at)
+        was = self.loop
+        loop = self.loop = self._loops.add(step, at)
         if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):
             return new or loop_finding(loop, self._loops.one_round(loop))
         return new
@@ -120,11 +122,6 @@ class Watch:
         found = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
         self._misfits[tool] = found
         return found
-
-    @property
-    def loop(self) -> Loop | None:
-        """The loop the last steps are in."""
-        return self._loop
 
     def found(self, loop: Loop) -> Finding:
         """The standing loop as a finding."""

@@ -1,0 +1,171 @@
+"""Long conversations of recorded clients: whatever came before a request, it is known and sent as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from hashlib import sha256
+from typing import Any, ClassVar, NamedTuple
+
+import anthropic
+import anyio
+import openai
+import pytest
+import recorded_clients
+from anthropic.types import Message
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
+
+from triage import Agent
+from triage.adapters.anthropic import record as record_anthropic
+from triage.adapters.base import key_of, repair_anthropic, repair_chat
+from triage.adapters.openai import record as record_openai
+from triage.events import CallStarted, Event
+
+assert recorded_clients.ANSWERS
+RUN = "run-1"
+CHAT = ChatCompletion.construct(id="1", choices=[], created=1, model="m", object="chat.completion")
+MESSAGE = Message.construct(id="1", content=[], model="m", role="assistant", type="message")
+
+
+class Chat(openai.OpenAI):
+    """A client that sends nothing, and keeps what it would have sent."""
+
+    sent: ClassVar[list[Any]] = []
+
+    def post(self, path: str, **options: Any) -> Any:
+        self.sent.append(options["body"])
+        return CHAT
+
+
+class Messages(anthropic.Anthropic):
+    """As `Chat`, of the other provider."""
+
+    sent: ClassVar[list[Any]] = []
+
+    def post(self, path: str, **options: Any) -> Any:
+        self.sent.append(options["body"])
+        return MESSAGE
+
+
+class Provider(NamedTuple):
+    kind: type[Any]
+    record: Callable[..., Any]
+    path: str
+    repair: Callable[[list[Any]], Any]
+
+
+PROVIDERS = [
+    Provider(Chat, record_openai, "/chat/completions", repair_chat),
+    Provider(Messages, record_anthropic, "/messages", repair_anthropic),
+]
+
+
+def send(provider: Provider, bodies: list[dict[str, Any]]) -> tuple[list[str], list[Any]]:
+    """Send requests in one run: the digests that their calls are known by, and what was sent."""
+    events: list[Event] = []
+    client = provider.record(provider.kind(api_key="x", max_retries=0), hint=False)
+    provider.kind.sent.clear()
+
+    async def attempt(task: str) -> None:
+        for body in bodies:
+            client.post(provider.path, cast_to=object, body=body)
+
+    async def run() -> None:
+        await Agent(attempt, observers=[events.append]).run("t", run_id=RUN)
+
+    anyio.run(run)
+    keys = [event.key for event in events if isinstance(event, CallStarted)]
+    return [key.split(":")[1] for key in keys], list(provider.kind.sent)
+
+
+def known_by(path: str, body: dict[str, Any]) -> str:
+    """The digest in the key of a call, as journals have it."""
+    return sha256(f'{RUN}\0"{key_of([path, body])}"'.encode()).hexdigest()[:32]
+
+
+ATOMS = st.sampled_from(
+    ["", "go", '"messages":[]', "\ud800", None, 1, True, 1.0, 0, False, 0.0, -0.0]
+)
+VALUES = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b", "messages"]), inner, max_size=2)
+        | st.tuples(inner)
+        | st.dictionaries(st.sampled_from([1, True, 2.5, None, "c"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+IDS = st.sampled_from("abc")
+
+
+def _asks(call: str) -> dict[str, Any]:
+    blocks = [{"type": "tool_use", "id": call, "name": "look", "input": {}}]
+    return {"role": "assistant", "content": blocks, "tool_calls": [{"id": call}]}
+
+
+def _answers(call: str) -> list[dict[str, Any]]:
+    blocks = [{"type": "tool_result", "tool_use_id": call, "content": "seen"}]
+    return [
+        {"role": "tool", "tool_call_id": call, "content": "seen"},
+        {"role": "user", "content": blocks},
+    ]
+
+
+TURNS = st.one_of(
+    IDS.map(_asks),
+    IDS.flatmap(lambda call: st.sampled_from(_answers(call))),
+    st.builds(lambda value: {"role": "user", "content": [{"type": "text", "text": value}]}, VALUES),
+    st.just({"role": "assistant", "content": "words"}),
+)
+CHANGES = st.one_of(
+    st.tuples(st.just("say"), st.lists(TURNS, max_size=3)),
+    st.tuples(st.just("put"), st.integers(0, 20), TURNS),
+    st.tuples(st.just("cut"), st.integers(0, 3)),
+    st.tuples(st.just("set"), st.sampled_from(["max_tokens", "tools"]), VALUES),
+)
+
+
+def changed(body: dict[str, Any], changes: list[Any]) -> list[dict[str, Any]]:
+    """A request, and those that follow it, each with one change more."""
+    bodies = [body]
+    for kind, *change in changes:
+        body = deepcopy(body)
+        messages = body["messages"]
+        match kind, change:
+            case "say", [new]:
+                messages += new
+            case "put", [at, new] if messages:
+                messages[at % len(messages)] = new
+            case "cut", [count]:
+                del messages[len(messages) - count :]
+            case "set", [name, value]:
+                body[name] = value
+            case _:
+                pass
+        bodies.append(body)
+    return bodies
+
+
+LONG = [{"role": "user", "content": "go"}] * 9
+"""Enough for a client to remember it."""
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=["openai", "anthropic"])
+@settings(max_examples=60)
+@given(st.lists(TURNS, max_size=6), st.lists(CHANGES, max_size=6))
+@example([{"role": "user", "content": [1]}], [("put", 9, {"role": "user", "content": [True]})])
+@example([{"role": "user", "content": [0.0]}], [("put", 9, {"role": "user", "content": [-0.0]})])
+@example([], [("say", [_asks("a")]), ("say", _answers("a")[:1]), ("say", [_asks("b")])])
+@example([], [("say", [_asks("a")]), ("say", _answers("a")[1:]), ("put", 10, LONG[0])])
+def test_a_request_is_known_and_sent_as_if_it_were_the_only_one(
+    provider: Provider, more: list[Any], changes: list[Any]
+) -> None:
+    bodies = changed({"model": "m", "messages": [*LONG, *more]}, changes)
+    keys, sent = send(provider, deepcopy(bodies))
+    assert keys == [known_by(provider.path, body) for body in bodies]
+    assert [body["messages"] for body in sent] == [
+        provider.repair(body["messages"]).messages for body in bodies
+    ]

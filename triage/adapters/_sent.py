@@ -1,0 +1,177 @@
+"""The digest of a request whose conversation begins as the one before: only what is new is written down.
+
+A conversation is sent as a whole with each request. To write all of it down each time, for the digest
+that the call is known by, would make every turn dearer than the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from ._recording import DIGITS, NO_JSON, encode, key_of
+from ._repair import Open
+
+LONG = 8
+"""Messages from which on it pays to remember them."""
+_MARKS = 3
+"""Places that are remembered; a client may change its newest messages once more."""
+Opened = Callable[[list[Any], Open], Open | None]
+
+
+class Mark(NamedTuple):
+    """A place in a conversation to go on from.
+
+    after: how many messages stand before it. digest: of the request's text up to here. open: the calls
+    that have no result here, None where the conversation may have to be repaired.
+    """
+
+    after: int
+    digest: Any
+    open: Open | None
+
+
+class Sent(NamedTuple):
+    """What is remembered of a conversation's last request.
+
+    rest: all but the messages, as it was, and head and tail what it is written down as. kept: the
+    messages as they were. marks: the places to go on from, the newest last.
+    """
+
+    rest: Any = None
+    head: str = ""
+    tail: str = ""
+    kept: tuple[Any, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+
+NOTHING = Sent()
+
+
+def key_of_next(
+    beside: dict[Any, Any], known: tuple[str, str, str], body: Mapping[Any, Any], opened: Opened
+) -> tuple[str, bool]:
+    """`key_of([path, body])` of an attempt's next request, and whether its messages are surely valid.
+
+    beside: what the attempt remembers. known: whose conversation it is, the path, and the name of the
+    messages in the body. opened: which calls are open after messages. Marks of what was left out are no
+    part of the body, as they are not sent.
+    """
+    _, path, conversation = known
+    given = {
+        name: value
+        for name, value in body.items()
+        if value.__class__ in _USUAL or not _is_left_out(value.__class__)
+    }
+    messages = given.get(conversation)
+    if type(messages) is list and len(messages) >= LONG:
+        try:
+            sent = _after(beside.get(known, NOTHING), path, given, conversation, opened)
+        except NO_JSON:
+            pass  # it is written down as a whole
+        else:
+            beside[known] = sent
+            digest = sent.marks[-1].digest.copy()
+            digest.update(sent.tail.encode())
+            return digest.hexdigest()[:DIGITS], sent.marks[-1].open == ()
+    return key_of([path, given]), False
+
+
+_USUAL = frozenset({str, int, float, bool, list, dict})
+
+
+@cache
+def _is_left_out(kind: Any) -> bool:
+    return kind.__name__ in ("Omit", "NotGiven")
+
+
+def _after(
+    before: Sent, path: str, body: dict[str, Any], conversation: str, opened: Opened
+) -> Sent:
+    rest = body | {conversation: path}
+    messages: list[Any] = body[conversation]
+    if before.rest != rest:
+        before = _begun(path, rest, conversation)
+    kept, marks = before.kept, before.marks
+    same = _same(kept, messages)
+    while marks[-1].after > same:
+        marks = marks[:-1] or (_start(before.head),)
+    count, digest, open_ = marks[-1]
+    new = messages[count:]
+    if new:
+        digest = digest.copy()
+        digest.update(f"{',' if count else ''}{encode(new)[1:-1]}".encode())
+        kept = (*kept[:count], *map(_exact, new))
+        open_ = None if open_ is None else opened(new, open_)
+        marks = (*marks, Mark(len(messages), digest, open_))[-_MARKS:]
+    return Sent(before.rest, before.head, before.tail, kept, marks)
+
+
+def _begun(path: str, rest: dict[str, Any], conversation: str) -> Sent:
+    """A conversation of which nothing is remembered: the text around its messages."""
+    first = {name: value for name, value in rest.items() if name < conversation}
+    last = {name: value for name, value in rest.items() if name > conversation}
+    head = f'{encode([path, first])[:-2]}{"," if first else ""}"{conversation}":['
+    tail = f"]{',' if last else ''}{encode(last)[1:]}]"
+    return Sent(_exact(rest), head, tail, marks=(_start(head),))
+
+
+def _start(head: str) -> Mark:
+    return Mark(0, sha256(head.encode()), ())
+
+
+def _same(kept: tuple[Any, ...], messages: list[Any]) -> int:
+    """How many messages at the beginning are what they were."""
+    if kept == tuple(messages[: len(kept)]):
+        return len(kept)
+    for at, (one, other) in enumerate(zip(kept, messages, strict=False)):
+        if one != other:
+            return at
+    return len(messages)
+
+
+class _Number:
+    """A number that is only equal to one which is written alike: 1 is neither 1.0 nor True."""
+
+    __slots__ = ("_kind", "_text")
+    __hash__ = None  # type: ignore[assignment] # nobody looks for it
+
+    def __init__(self, value: float) -> None:
+        self._kind = type(value)
+        self._text = repr(value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is self._kind and repr(other) == self._text
+
+
+class _Unlike:
+    """Stands for what is no JSON: it is never what it was."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment] # nobody looks for it
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+_UNLIKE = _Unlike()
+_NUMBERS = frozenset({bool, int, float})
+
+
+def _exact(value: Any) -> Any:
+    """A copy that is equal only to what has the same JSON text."""
+    kind = type(value)
+    if kind is str or value is None:
+        return value
+    if kind is dict:
+        copy: dict[str, Any] = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                return _UNLIKE
+            copy[key] = item if type(item) is str else _exact(item)
+        return copy
+    if kind is list:
+        return [_exact(item) for item in value]
+    return _Number(value) if kind in _NUMBERS else _UNLIKE
