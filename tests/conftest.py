@@ -52,6 +52,12 @@ def never_blocked() -> Iterator[BlockBuster]:
         yield guard
 
 
+@pytest.fixture
+def theirs_may_block(never_blocked: BlockBuster) -> None:
+    """Frameworks, clients and servers look at files and clocks in the event loop; that is theirs."""
+    never_blocked.deactivate()
+
+
 @pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """Desks on each kind of store."""

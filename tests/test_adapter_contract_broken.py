@@ -12,7 +12,6 @@ import openai
 import pytest
 from benches import Texts
 from benches.openai_chat import BENCH
-from blockbuster import BlockBuster
 
 import triage
 from triage import Agent
@@ -30,16 +29,10 @@ from triage.testing.adapter_contract._report import matrix
 
 # OpenAI's client stops at the last piece, and leaves the rest of its stream to the garbage collector.
 LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-pytestmark = [pytest.mark.anyio, LEFT_BEHIND]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block"), LEFT_BEHIND]
 
 # The first exception that is read looks where packages are installed, which no test's loop may do.
 capture(triage.UsageError())
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Clients look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 def named(scenario: str) -> Scenario:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from langchain_agents import Scripted, calls_of, steps_of, turn_asking, wrapped
 from langchain_core.messages import (
     AIMessageChunk,
@@ -26,7 +25,7 @@ import triage
 from triage import Agent
 from triage.testing.adapter_contract import Fails, Rule, Script, World, says
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 HELLO = Script((Rule(says("hello"), "greet"), Rule(says("what?"))))
 FAILS_ONCE = Script(HELLO.rules, faults={2: Fails(503, "overloaded")})
@@ -35,12 +34,6 @@ FAILS_ONCE = Script(HELLO.rules, faults={2: Fails(503, "overloaded")})
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 # Recording and reuse --------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -36,7 +35,7 @@ from triage.adapters._langchain_messages import dump_answer, load_answer, repair
 from triage.adapters.base import LOST, SoftFailure
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 HELLO = Script((Rule(says("hello"), "greet"), Rule(says("what?"))))
 FAILS_ONCE = Script(HELLO.rules, faults={2: Fails(503, "overloaded")})
@@ -45,12 +44,6 @@ FAILS_ONCE = Script(HELLO.rules, faults={2: Fails(503, "overloaded")})
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 # Requests -------------------------------------------------------------------------------------------

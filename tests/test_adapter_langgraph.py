@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware
 from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
@@ -30,7 +29,7 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 SEARCH, CHARGE = asks(call("search", query="x")), asks(call("charge", cents=300))
 BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
@@ -39,12 +38,6 @@ BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Course:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from benches.langgraph import BENCH, called
-from blockbuster import BlockBuster
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
@@ -19,18 +18,12 @@ import triage
 from triage import Agent
 from triage.testing.adapter_contract import Scenario, World, adapter_scenarios, check_adapter
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class _Bare:

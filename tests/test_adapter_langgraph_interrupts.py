@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
@@ -32,7 +31,7 @@ from triage.testing.adapter_contract import (
     says,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 CHARGE = asks(call("charge", cents=300))
 PAYS = (Rule(says("done"), "receipt 5"), Rule(says("as you wish"), "rejected"), Rule(CHARGE))
@@ -41,12 +40,6 @@ PAYS = (Rule(says("done"), "receipt 5"), Rule(says("as you wish"), "rejected"), 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 def asking(*questions: Any, saver: Any = None, failures: int = 0) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from blockbuster import BlockBuster
 from mcp import Client, ClientSession, MCPError
 from mcp.client.session_group import ClientSessionGroup
 from mcp.server.mcpserver import MCPServer
@@ -21,16 +20,10 @@ from triage._capture import capture
 from triage.adapters.mcp import effect_of_tool, record
 from triage.events import Event, StepRecorded
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 # The first exception that is read looks where packages are installed, which no test's loop may do.
 capture(triage.UsageError())
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Servers look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Bank:

@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from blockbuster import BlockBuster
 from mcp import Client, StdioServerParameters
 from support import always
 
@@ -16,16 +15,10 @@ from triage._capture import capture
 from triage.adapters.mcp import record
 from triage.events import Event, StepRecorded
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 # The first exception that is read looks where packages are installed, which no test's loop may do.
 capture(UsageError())
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Servers look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 SERVER = """

@@ -8,25 +8,18 @@ from typing import Any
 import agents
 import pytest
 from agents.testing import assistant_message
-from blockbuster import BlockBuster
 from sdk_agents import Desk, Refused, calls, model, says, steps_of, told
 
 import triage
 from triage import Replan, Retry, TriageEscalationError, UsageError
 from triage.events import WatchNoticed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 # What is recorded -----------------------------------------------------------------------------------

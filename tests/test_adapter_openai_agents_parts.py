@@ -12,7 +12,6 @@ import openai
 import pytest
 from agents.mcp import MCPServer
 from agents.testing import ScriptedModel
-from blockbuster import BlockBuster
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from openai.types.responses import ResponseCustomToolCall
 from pydantic import BaseModel
@@ -24,18 +23,12 @@ from triage.events import RunFinished
 from triage.testing.adapter_contract import Rule, Script, World, provider
 from triage.testing.adapter_contract import says as answers
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Bill(BaseModel):

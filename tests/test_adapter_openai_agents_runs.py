@@ -10,7 +10,6 @@ import agents
 import anyio
 import openai
 import pytest
-from blockbuster import BlockBuster
 from pydantic import BaseModel
 from sdk_agents import Desk, Refused, calls, model, says, told
 
@@ -29,18 +28,12 @@ from triage import (
 from triage.testing.adapter_contract import Rule, Script, World, asks, call, check_wire, provider
 from triage.testing.adapter_contract import says as answers
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 # Approvals ------------------------------------------------------------------------------------------

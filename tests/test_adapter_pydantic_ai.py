@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from pydantic import BaseModel
 from pydantic_agents import Scripted, call, kinds_of, models_of, staged, steps_of, tools_of
 from pydantic_ai import Agent as PydanticAgent
@@ -32,7 +31,7 @@ from triage.events import Event
 from triage.testing.adapter_contract import Fails, Rule, Script, asks, check_wire, says
 from triage.testing.adapter_contract import call as wanted
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 SEARCH, CHARGE = asks(wanted("search", query="x")), asks(wanted("charge", cents=300))
 BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
@@ -42,12 +41,6 @@ OVERLOADED = ModelHTTPError(503, "m")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 # Recording ------------------------------------------------------------------------------------------

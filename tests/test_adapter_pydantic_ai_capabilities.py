@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from pydantic_agents import Scripted, call, steps_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering, HandleDeferredToolCalls
@@ -18,7 +17,7 @@ import triage
 from triage import Replan, Retry, TriageSuspendedError, happened
 from triage.events import Event
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 OVERLOADED = ModelHTTPError(503, "m")
 
@@ -26,12 +25,6 @@ OVERLOADED = ModelHTTPError(503, "m")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Watching(AbstractCapability[Any]):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from pydantic_agents import Scripted, call, tools_of
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import Tool
@@ -28,7 +27,7 @@ from triage import (
 )
 from triage.events import ApprovalAsked, Event, RunFinished
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 OVERLOADED = ModelHTTPError(503, "m")
 
@@ -36,12 +35,6 @@ OVERLOADED = ModelHTTPError(503, "m")
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Shop:

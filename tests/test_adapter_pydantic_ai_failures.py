@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 from pydantic import BaseModel
 from pydantic_agents import Scripted, call, staged, steps_of, tools_of
 from pydantic_ai import Agent as PydanticAgent
@@ -34,18 +33,12 @@ from triage import Escalate, FailureType, TriageEscalationError
 from triage.events import Event
 from triage.testing.adapter_contract import Rule, Script, says
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 class Bee(BaseModel):

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blockbuster import BlockBuster
 
 from triage.testing.adapter_contract import Rule, Script, World, asks, call, loopback, says
+
+pytestmark = pytest.mark.usefixtures("theirs_may_block")
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -40,12 +41,6 @@ each = pytest.mark.parametrize(
     ],
     ids=["langgraph", "openai_agents", "pydantic_ai"],
 )
-
-
-@pytest.fixture(autouse=True)
-def theirs_may_block(never_blocked: BlockBuster) -> None:
-    """Frameworks look at files and clocks in the event loop; that is theirs."""
-    never_blocked.deactivate()
 
 
 @each
