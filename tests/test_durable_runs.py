@@ -113,6 +113,7 @@ async def test_changed_code_is_said_and_journalled(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def works(task: str) -> str:
+        await anyio.Event().wait()
         return "old"
 
     before = agent_on(store, works)
@@ -149,7 +150,11 @@ async def test_three_deaths_make_a_dead_letter_and_force_takes_it_over(store: St
 
 
 async def test_recover_all_leaves_living_runs_alone_and_tells_of_the_others(store: Store) -> None:
+    begun: list[object] = []
+
     async def works(task: object, *, client: Any = None) -> str:
+        if len(begun) < 4:
+            await anyio.sleep_forever()
         return f"done {task}"
 
     agent = agent_on(store, works)
@@ -158,6 +163,7 @@ async def test_recover_all_leaves_living_runs_alone_and_tells_of_the_others(stor
         with anyio.CancelScope() as scope:
             scope.cancel()
             await agent.run(name, run_id=name, **arguments)
+        begun.append(name)
     for name in "cd":
         await store.claim(name, lease_s=60)
     found = {ended.run_id: ended for ended in await agent.recover_all()}

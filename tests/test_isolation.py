@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
+from contextvars import copy_context
+from types import coroutine
 from typing import Any
 
 import anyio
@@ -10,7 +13,7 @@ import pytest
 from support import RETRY, Says
 
 import triage
-from triage import Agent, FailurePolicy, Limits, Retry, Run, Step, Usage
+from triage import Agent, Checks, FailurePolicy, Limits, Retry, Run, Step, Usage
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +57,25 @@ async def test_a_thousand_concurrent_runs_are_apart() -> None:
             group.start_soon(one, task)
     assert sorted(ids) == list(range(1000))
     assert len(set(ids.values())) == 1000
+
+
+async def test_a_run_that_is_thrown_away_in_another_leaves_that_one_alone() -> None:
+    @coroutine
+    def never() -> Generator[None]:
+        yield
+
+    async def waits(task: str) -> None:
+        await never()
+
+    # Unwatched: a scope, which trio puts around what is watched, cannot be left in another task.
+    left = Agent(waits, checks=Checks(watch=False)).run("left")
+    copy_context().run(left.send, None)
+
+    async def throws_it_away(task: str, *, run: Run) -> None:
+        left.close()  # as the garbage collector does, at any time
+        assert triage.current_run() is run
+
+    await Agent(throws_it_away).run("task")
 
 
 async def test_runs_after_a_warm_up_run_in_the_same_task_are_apart() -> None:

@@ -72,7 +72,9 @@ async def _run_loop(session: Session, function: Function, start: Next | None) ->
                     sort(run, error)
                     raise
                 finally:
-                    current.set(outside)
+                    # One that was thrown away may be ended in the midst of another run, whose it stays.
+                    if current.get() is run:
+                        current.set(outside)
                 if run.alert or run.calls_open:
                     await end(run)
                 run.over = run.alert = True
