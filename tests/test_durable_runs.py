@@ -112,7 +112,7 @@ async def test_an_unknown_run_is_said_to_be_unknown(store: Store) -> None:
 async def test_changed_code_is_said_and_journalled(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def works(task: str) -> str:
+    async def works(task: str) -> str:  # pyright: ignore[reportRedeclaration] # as it was before
         await anyio.Event().wait()
         return "old"
 
