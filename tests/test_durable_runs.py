@@ -90,11 +90,14 @@ async def test_a_result_without_a_json_form_is_said_to_be_lost(store: Store) -> 
 
 
 async def test_what_could_not_be_stored_is_asked_for_by_name(store: Store) -> None:
+    session_lost = object()
+
     async def works(task: object, *, client: Any, size: int) -> str:
+        if task is session_lost:
+            await anyio.sleep_forever()
         return f"{task} {client} {size}"
 
     agent = agent_on(store, works)
-    session_lost = object()
     with anyio.CancelScope() as scope:
         scope.cancel()
         await agent.run(session_lost, run_id=RUN, client=object(), size=3)

@@ -177,12 +177,14 @@ def happens(journal: Journal, target: Target, key: str, outcome: str) -> None:
 def run_on(journal: Journal, draw: Any) -> list[Decision]:
     """Go where the router says until it ends; everything it enters goes as it may."""
     seen: list[Decision] = []
+    # What was entered before is gone on with, and not counted again.
+    most = LIMITS.entries + (journal.state.at is not None)
     while True:
         decision = route(journal.state, LIMITS, retry=AT_ONCE, approval=REQUEST)
         seen.append(decision)
         if decision.target.ends:
             return seen
-        assert len(seen) <= LIMITS.entries
+        assert len(seen) <= most
         journal.enter(decision)
         happens(journal, decision.target, decision.step, draw(outcomes))
 
