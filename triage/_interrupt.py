@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ._journal import CODES, record_of
+from ._journal import record_of
 from ._tool import calling
 from .errors import AttemptInterrupted, AttemptOver
 from .events import WatchNoticed
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .steps import Step
 
-_NOTICED = CODES[WatchNoticed]
 GRACE = 5.0
 """Seconds an interrupted attempt has to stop before it is reported as one that goes on, and told again."""
 
@@ -298,7 +297,7 @@ class Interruptible:
                 if self.calls_open:
                     text += ": a call with an effect is finished first"
                 fields = (self.number, "unstopped", "watch.interrupt", text)
-                session.records += record_of(_NOTICED, session.time(), fields)
+                session.records += record_of(WatchNoticed, session.time(), fields)
         reminder.start()
         if not self.calls_open:
             self._cancel()

@@ -38,19 +38,19 @@ _CLASSES: tuple[Any, ...] = KINDS
 _new = tuple.__new__
 
 
-def record_of(code: int, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+def record_of(kind: Any, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...]:
     """What any event but a step puts into the list. fields: those after `time`.
 
     What every run records is put there without this call.
     """
-    return (code, time, fields, None, None)
+    return (CODES[kind], time, fields, None, None)
 
 
 def record_from(event: Event) -> tuple[Any, ...]:
     """What an event that was read from a store puts into the list."""
     if isinstance(event, StepRecorded):
         return (STEP, event.time, event.attempt, event.index, event.step)
-    return record_of(CODES[type(event)], event.time, tuple(event)[3:])
+    return record_of(type(event), event.time, tuple(event)[3:])
 
 
 def active_seconds(events: Sequence[Event]) -> float:

@@ -225,9 +225,7 @@ async def finish(session: Session, result: Any) -> Any:
     ending: tuple[Any, ...] = ("done", data, exact)
     if session.config.durable and not exact:
         ending = (*ending, None, session.config.returns.says_all(result, data))
-    seq = session.put(RunFinished, ending)
-    if session.config.observers:
-        session.tell(seq)
+    session.add(RunFinished, *ending)
     if session.parent is not None:
         count_in_parent(session)
     try:

@@ -45,10 +45,9 @@ def near_text(one: str, other: str) -> bool:
         return True
     if len(one) > _LONGEST or len(other) > _LONGEST:
         return False
+    # A number is no wording: most lists are worked through so, and to take words apart costs more.
     if _NUMBER.findall(one) != _NUMBER.findall(other):
-        return (
-            False  # a number is no wording: most lists are worked through so, and words cost more
-        )
+        return False
     short, long = _words(one), _words(other)
     if not short or not long:
         return False
