@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from math import inf
@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 
 THREADS = 8
 """How many functions may run at once; more wait their turn, which is no part of their deadline."""
+SHORTLY = 1e-4
+"""Seconds for which an event loop itself waits for a function, once in each of its passes.
+
+Most are done by then, and the way back through the loop would take as long as they do. Nothing is held
+up by it: a function of Python's keeps the interpreter to itself while it runs.
+"""
 
 
 class _Job:
+    """notify: called in the thread when the function has ended."""
+
     __slots__ = (
         "abandoned", "args", "error", "finished", "function", "future", "notify", "result", "seconds",
         "started",
@@ -34,7 +42,7 @@ class _Job:
         self.function = copy_context().run
         self.args = (function, *args)
         self.seconds = seconds
-        self.notify: Callable[[_Job], None]
+        self.notify: Callable[[_Job], None] = _nobody
         self.future: asyncio.Future[None]
         self.started: float | None = None
         self.result: Any = None
@@ -60,6 +68,10 @@ class _Job:
         return self.seconds - (time.monotonic() - self.started)
 
 
+def _nobody(job: _Job) -> None:
+    """Nobody is told."""
+
+
 class _Pool:
     """Threads that are made when there is work for them and kept for the next."""
 
@@ -75,12 +87,21 @@ class _Pool:
 
     def put(self, job: _Job) -> None:
         """Have a thread run this job, as soon as one is free."""
-        with self._lock:
+        self._lock.acquire()  # not `with`, here and below: that takes three times as long
+        try:
             self._free -= 1
             more = self._free < 0 and self._threads < THREADS
+        finally:
+            self._lock.release()
         self._jobs.put(job)
         if more:
             self._start()
+
+    def tell(self, job: _Job, notify: Callable[[_Job], None]) -> bool:
+        """Have somebody told when a job ends; False if it has ended already."""
+        with self._lock:
+            job.notify = notify
+            return not job.finished
 
     def abandon(self, job: _Job) -> None:
         """Nobody waits for this job any more; if it runs, another thread takes its thread's place."""
@@ -102,20 +123,25 @@ class _Pool:
         threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
 
     def _work(self) -> None:
+        lock = self._lock
         while True:
             job = self._jobs.get()
-            with self._lock:
-                wanted = not job.abandoned
-                job.started = time.monotonic()
+            lock.acquire()
+            wanted = not job.abandoned
+            job.started = time.monotonic()
+            lock.release()
             if wanted:
                 job.run()
-            with self._lock:
-                if wanted and job.abandoned:
-                    return  # another thread has taken this one's place
-                job.finished = True
-                self._free += 1
+            lock.acquire()
+            if wanted and job.abandoned:
+                lock.release()
+                return  # another thread has taken this one's place
+            job.finished = True
+            self._free += 1
+            notify = job.notify
+            lock.release()
             if wanted:
-                job.notify(job)
+                notify(job)
 
 
 _pool = _Pool()
@@ -123,20 +149,51 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.reset)
 
 
-def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Coroutine[Any, Any, Any]:
-    """Call a sync function in a worker thread: awaited, its result, or what it raised.
+async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
+    """Call a sync function in a worker thread: its result, or what it raised.
 
     Raises TimeoutError when it runs for more than `seconds`. The calling task's context is copied.
     Works under asyncio and trio.
     """
-    job = _Job(function, args, seconds)
     import asyncio
 
+    job = _Job(function, args, seconds)
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return _in_trio(job)
-    return _in_asyncio(job, loop)
+        loop = None
+    if _here.waits:
+        # There may be thousands in one pass of the loop: all but the first let it go on.
+        _pool.put(job)
+    else:
+        _here.waits = True
+        try:
+            if _done_shortly(job):
+                # The loop's other tasks have their turn, as they would have had meanwhile.
+                await (_turn_of_trio() if loop is None else asyncio.sleep(0))
+                return job.outcome()
+        finally:
+            _here.waits = False
+    return await (_in_trio(job) if loop is None else _in_asyncio(job, loop))
+
+
+def _done_shortly(job: _Job) -> bool:
+    """Run a job, and wait in this thread for a moment: whether it has ended."""
+    ended = threading.Lock()
+    ended.acquire()
+    job.notify = lambda _job: ended.release()
+    _pool.put(job)
+    try:
+        return ended.acquire(timeout=SHORTLY)
+    except BaseException:
+        _pool.abandon(job)
+        raise
+
+
+async def _turn_of_trio() -> None:
+    import trio
+
+    await trio.lowlevel.checkpoint()
 
 
 class _Waiting:
@@ -211,9 +268,10 @@ def _wake(job: _Job) -> None:
 
 
 class _Here(threading.local):
-    """The waiting of the event loop that runs in this thread."""
+    """Of the event loop that runs in this thread. waits: a task has waited in this pass of it."""
 
     waiting: _Waiting | None = None
+    waits = False
 
 
 _here = _Here()
@@ -223,12 +281,10 @@ async def _in_asyncio(job: _Job, loop: asyncio.AbstractEventLoop) -> Any:
     waiting = _here.waiting
     if waiting is None or waiting.loop is not loop:
         waiting = _here.waiting = _Waiting(loop)
-    job.notify = waiting.ring
-    # A thread takes a while to wake, and who waits is told here in the loop: that comes second.
-    _pool.put(job)
     future = waiting.add(job)
     try:
-        await future
+        if _pool.tell(job, waiting.ring):
+            await future
     except BaseException:
         _pool.abandon(job)
         raise
@@ -252,8 +308,8 @@ async def _in_trio(job: _Job) -> Any:
         except trio.RunFinishedError:
             return  # the loop has ended while the function ran: nobody waits
 
-    job.notify = notify
-    _pool.put(job)
+    if not _pool.tell(job, notify):
+        return job.outcome()
     try:
         while (left := job.left()) > 0:
             with trio.move_on_after(left):
