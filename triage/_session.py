@@ -241,15 +241,18 @@ class Session:
         state = self._state
         if state is not None and self._folded == len(self.records) // WIDTH:
             return state
-        with self.lock:
+        self.lock.acquire()  # as in `put`
+        try:
             state = self._state
             if state is None:
                 state = self._state = RunState()
                 state.price = self.config.limits.priced
-            end = self.position
+            end = len(self.records) // WIDTH
             advance(state, self.run_id, self.records, self._folded, end)
             self._folded = end
-            return state
+        finally:
+            self.lock.release()
+        return state
 
     @property
     def limits(self) -> Limits:

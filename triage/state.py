@@ -35,6 +35,7 @@ from .failures import Attempt, ErrorInfo
 from .steps import NO_USAGE, Step, Trajectory, Usage
 from .taxonomy import UNSAFE
 
+NOTHING: Mapping[str, Any] = {}
 _new = tuple.__new__
 _ACTION = Attempt._fields.index("action")
 
@@ -132,8 +133,8 @@ class RunState:
         self.result: Any = None
         self.error: ErrorInfo | None = None
         self.question: str | None = None
-        self.used_inside: Mapping[str, Usage] = {}
-        self.grants: Mapping[str, int] = {}
+        self.used_inside: Mapping[str, Usage] = NOTHING
+        self.grants: Mapping[str, int] = NOTHING
         self.price: Callable[[Usage], Usage] | None = None
         self._at_limit = ""
         self._attempt_started = 0.0
@@ -192,7 +193,7 @@ class RunState:
             self.ledger = source.cut(event.base)
         elif event.keep_state:
             self.ledger = self.ledger.carried(event.seq)
-        else:
+        elif self.ledgers:
             self.ledger = Ledger()
         self.ledgers.append(self.ledger)
 
