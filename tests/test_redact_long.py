@@ -104,4 +104,4 @@ def test_a_line_of_a_step_is_that_of_its_event(
     run_id: str, seq: int, time: float, attempt: int, index: int, step: Step
 ) -> None:
     event = StepRecorded(run_id, seq, time, attempt, index, step)
-    assert step_line(*event[:-1]) == dumps(event)
+    assert step_line(*event[:-2], step.row) == dumps(event)

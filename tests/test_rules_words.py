@@ -138,7 +138,7 @@ def test_no_loop_stands_where_the_last_step_is_like_none_before_it(
     standing: Loop | None = None
     for at, step in enumerate(steps):
         if not (step.metadata and step.metadata.get("replayed")):
-            standing = loops.add(step, at)
+            standing = loops.add(step.row, at)
     if ends_anew(steps, exempt):
         assert standing is None
 
@@ -169,7 +169,7 @@ def test_a_loop_is_seen_wherever_it_begins_and_counted_from_there(
     steps = [search(said[at]) for at in order]
     loops = Loops()
     for at, step in enumerate(steps):
-        found = loops.add(step, at)
+        found = loops.add(step.row, at)
         expected = _standing(steps[: at + 1], lambda one, other: one == other)
         kind = "same"
         if expected is None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ._parts import ITEM, SLICE, json_parts, weight
 from ._plain import MARK
 from .events import CallStarted, Event, StepRecorded
+from .steps import ACTION, ERROR, INPUT, METADATA, OUTPUT, SAID
 
 if TYPE_CHECKING:
     from ._redactor import Redactor
-    from .steps import Step
+    from .steps import Row, Step
 
 HEAVY = SLICE
 """Characters of events from which on they are made ready in a thread of their own."""
@@ -28,15 +29,20 @@ _BEHIND = 2**15
 def weight_of(event: Event, most: float = inf) -> int:
     """How many characters an event holds in values that are given, nearly. most: as in `weight`."""
     if isinstance(event, StepRecorded):
-        return weight_of_step(event.step, most)
+        return weight_of_step(event.step.row, most)
     return weight(event, most)
 
 
-def weight_of_step(step: Step, most: float) -> int:
+def weight_of_step(row: Row, most: float) -> int:
     """As `weight_of`."""
-    given, output, said = step[3], step[4], step[5]
+    given, output, said = row[INPUT], row[OUTPUT], row[SAID]
     # The common case first: a step is weighed whenever one is recorded.
-    if output.__class__ is str and given.__class__ is dict and step[6] is None and step[10] is None:
+    if (
+        output.__class__ is str
+        and given.__class__ is dict
+        and row[ERROR] is None
+        and row[METADATA] is None
+    ):
         found = len(output) if said is None else len(output) + len(said)
         for item in given.values():
             if item.__class__ is str:
@@ -45,7 +51,7 @@ def weight_of_step(step: Step, most: float) -> int:
                 break
         else:
             return found
-    return weight(step[1:11], most)
+    return weight(row[ACTION : METADATA + 1], most)
 
 
 def fitting(event: Event, redactor: Redactor | None) -> Event:

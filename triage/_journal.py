@@ -1,9 +1,9 @@
 """The events of a living run, kept in one flat list and made into events when somebody reads them.
 
 Each event takes `WIDTH` places in the list: its code and its time, then, for a step, the attempt, the
-index and the step itself, for any other event a tuple of its fields. The run's id and the position are
-the journal's own. So an event costs the garbage collector next to nothing: ten thousand runs at once
-would feel an object more for each of their steps.
+index and the row of its fields, for any other event a tuple of its fields. The run's id and the
+position are the journal's own. So an event costs the garbage collector next to nothing: ten thousand
+runs at once would feel an object more for each of their steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .events import (
     RunSuspended,
     StepRecorded,
 )
+from .steps import step_of
 
 if TYPE_CHECKING:
     from .state import RunState
@@ -49,7 +50,7 @@ def record_of(kind: Any, time: float, fields: tuple[Any, ...]) -> tuple[Any, ...
 def record_from(event: Event) -> tuple[Any, ...]:
     """What an event that was read from a store puts into the list."""
     if isinstance(event, StepRecorded):
-        return (STEP, event.time, event.attempt, event.index, event.step)
+        return (STEP, event.time, event.attempt, event.index, event.step.row)
     return record_of(type(event), event.time, tuple(event)[3:])
 
 
@@ -129,7 +130,8 @@ def event_at(run_id: str, records: list[Any], seq: int) -> Event:
     at = seq * WIDTH
     code, time = records[at], records[at + 1]
     if code == STEP:
-        return StepRecorded(run_id, seq, time, *records[at + 2 : at + WIDTH])
+        attempt, index, row = records[at + 2 : at + WIDTH]
+        return StepRecorded(run_id, seq, time, attempt, index, step_of(row))
     fields = records[at + 2]
     # What is made of a tuple costs a third of a call with the fields.
     rest = _DEFAULTS[code][len(fields) - _LATER[code] :]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from ._refuse import refuse
 from .errors import UsageError
-from .steps import refuse
 
 
 def misuse(field: str, value: object, wanted: str, remedy: str = "") -> UsageError:

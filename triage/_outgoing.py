@@ -20,7 +20,7 @@ from .events import Event
 
 if TYPE_CHECKING:
     from ._redactor import Redactor
-    from .steps import Step
+    from .steps import Row
 
 
 class Outgoing(Window):
@@ -73,11 +73,11 @@ class Outgoing(Window):
                 lines.append((dumps(event), event))
         return lines
 
-    def gather(self, steps: list[Step]) -> None:
+    def gather(self, rows: list[Row]) -> None:
         """Add its steps."""
         records = self._records
         places = range(self._start * WIDTH, self._stop * WIDTH, WIDTH)
-        steps += [records[at + 4] for at in places if records[at] == STEP]
+        rows += [records[at + 4] for at in places if records[at] == STEP]
 
 
 _redactor_of = attrgetter("redactor")
@@ -89,10 +89,10 @@ def look_through(batch: Iterable[Outgoing]) -> None:
         if redactor is None:
             continue
         for group in groups(some, SLICE):
-            steps: list[Step] = []
+            rows: list[Row] = []
             for each in group:
-                each.gather(steps)
+                each.gather(rows)
             with suppress(Exception):  # it comes again where each is looked at by itself
-                if redactor.clears(looked_at(steps)):
+                if redactor.clears(looked_at(rows)):
                     for each in group:
                         each.clean = True

@@ -100,6 +100,11 @@ def is_flat(value: dict[Any, Any]) -> bool:
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
     """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
+    kind = type(value)
+    if kind is str:
+        return value, True
+    if kind is dict and is_flat(value):
+        return value.copy(), True
     loss = Loss()
     result = _Encoder(loss).encode(value, MAX_DEPTH, "")
     return result, loss.place is None
@@ -206,10 +211,9 @@ class _Encoder:
         for kind in (str, bool, int, float):  # their subclasses
             if kind in kinds:
                 return self.encode(kind(value), depth - 1, path)
-        names = getattr(value, "_fields", None)
-        if tuple in kinds and names is not None:
-            named = dict(zip(names, tuple(value), strict=True))
-            return self.encode(named, depth - 1, path)
+        as_dict = getattr(type(value), "_asdict", None)  # of a named tuple, and of a step
+        if as_dict is not None:
+            return self.encode(as_dict(value), depth - 1, path)
         if list in kinds or tuple in kinds:
             return self.encode(list(value), depth - 1, path)
         if isinstance(value, Mapping):

@@ -11,6 +11,7 @@ from ._guidance import NO_GUIDANCE, Guidance, Replay
 from ._interrupt import Interruptible
 from ._journal import STEP, WIDTH
 from ._plain import plain
+from ._refuse import refuse
 from ._serde import exact
 from ._session import FIRST_LOOK
 from .diagnosis import Diagnosis
@@ -22,7 +23,7 @@ from .events import (
     SubgoalsDeclared,
     UsageRecorded,
 )
-from .steps import Step, Trajectory, Usage, refuse
+from .steps import ERROR, INPUT, OUTPUT, SAID, TOOL, Row, Step, Trajectory, Usage
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -175,7 +176,7 @@ class Recorder(Interruptible):
             seq = len(records) // WIDTH
             index = self._count
             self._count = index + 1
-            records += (STEP, session.time(), self.number, index, step)
+            records += (STEP, session.time(), self.number, index, step.row)
         finally:
             lock.release()
         if index >= self._due:
@@ -279,7 +280,7 @@ class Recorder(Interruptible):
             seq = session.position
             index = self._count
             self._count = index + 1
-            session.records += (STEP, session.time(), self.number, index, step)
+            session.records += (STEP, session.time(), self.number, index, step.row)
             if self._running is not None:
                 self.count_off(step)
         if index >= self._due:
@@ -366,20 +367,20 @@ class Recorder(Interruptible):
 def _comes_back(records: list[Any], seq: int) -> bool:
     """Whether a step does what one of the three before it did, or its tool has failed there too."""
     at = seq * WIDTH + WIDTH - 1
-    last: Step = records[at]
-    given, failed = last[3], last[6] is not None
+    last: Row = records[at]
+    given, failed = last[INPUT], last[ERROR] is not None
     # Other events have no step there: a later look sees what stands behind them.
-    for step in (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH]):
-        if step is None:
+    for row in (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH]):
+        if row is None:
             continue
-        if failed and step[6] is not None and step[2] == last[2]:
+        if failed and row[ERROR] is not None and row[TOOL] == last[TOOL]:
             return True  # whatever the arguments were
         # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
         if (
-            step[3] == given
-            and step[2] == last[2]
-            and step[4] == last[4]
-            and (last[2] or step[5] == last[5])
+            row[INPUT] == given
+            and row[TOOL] == last[TOOL]
+            and row[OUTPUT] == last[OUTPUT]
+            and (last[TOOL] or row[SAID] == last[SAID])
         ):
             return True
     return False

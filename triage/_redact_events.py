@@ -13,7 +13,7 @@ from .actions import RecoveryAction
 from .diagnosis import Diagnosis, Evidence
 from .events import CallFinished, Event, RunFinished, RunStarted, StepRecorded
 from .failures import ErrorInfo
-from .steps import Step
+from .steps import ACTION, EXCEPTION_TYPE, METADATA, Row, Step
 
 if TYPE_CHECKING:
     from ._redactor import Redactor
@@ -64,20 +64,20 @@ def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
     return {**changed, "unstored": tuple(dict.fromkeys(names))}
 
 
-def looked_at(steps: Iterable[Step]) -> list[Any]:
+def looked_at(rows: Iterable[Row]) -> list[Any]:
     """What steps hold that may be a secret."""
     values: list[Any] = []
-    for step in steps:
-        # Positions 1 to 7 are the texts and the tool's data: steps come often, names cost time.
-        values += step[1:8]
-        metadata = step[10]
+    for row in rows:
+        # The texts and the tool's data.
+        values += row[ACTION : EXCEPTION_TYPE + 1]
+        metadata = row[METADATA]
         if metadata is not None:
             values.append(metadata)
     return values
 
 
 def _step(step: Step, redactor: Redactor) -> Step:
-    if redactor.clears(looked_at((step,))):
+    if redactor.clears(looked_at((step.row,))):
         return step
     changed = _changed(step, redactor)
     return step._replace(**changed) if changed else step

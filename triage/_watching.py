@@ -14,6 +14,7 @@ from ._journal import CODES, STEP, WIDTH
 from .diagnosis import Diagnosis
 from .events import AttemptStarted, WatchNoticed
 from .observers import logger
+from .steps import step_of
 from .watching import Watching
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Watcher:
         for at in range(self._at, end, WIDTH):
             if records[at] == STEP:
                 self._seen += 1
-                found = self._watch.add(records[at + WIDTH - 1])
+                found = self._watch.add(step_of(records[at + WIDTH - 1]))
                 if found is not None and not found.repeats:
                     self._take(found)
         self._at = end

@@ -53,17 +53,18 @@ def dump(event: Event) -> dict[str, Any]:
 
 def dumps(event: Event) -> str:
     """An event as one line of JSON, without a line break, in ASCII: the text of what `dump` gives."""
-    return f'{{"event":"{event.__class__.__name__}"{_written(event)},"v":{event.v}}}'
+    return (
+        f'{{"event":"{event.__class__.__name__}"{_written(event.__class__, event)},"v":{event.v}}}'
+    )
 
 
-def step_line(
-    run_id: str, seq: int, time: float, attempt: int, index: int, step: steps.Step
-) -> str:
+def step_line(run_id: str, seq: int, time: float, attempt: int, index: int, row: steps.Row) -> str:
     """`dumps` of the `StepRecorded` of these fields, without making one: steps come often."""
     when = repr(time) if time.__class__ is float and isfinite(time) else _text(time)
+    fields = _written(steps.Step, row)[1:]
     return (
         f'{{"event":"StepRecorded","run_id":{_id(run_id)},"seq":{seq},"time":{when},'
-        f'"attempt":{attempt},"index":{index},"step":{{{_written(step)[1:]}}},"v":{_STEP_VERSION}}}'
+        f'"attempt":{attempt},"index":{index},"step":{{{fields}}},"v":{_STEP_VERSION}}}'
     )
 
 
@@ -128,9 +129,8 @@ def _defaults(cls: type) -> dict[str, Any]:
             else entry.default
             for entry in dataclass_fields(cls)
         }
-    if cls is steps.Step or cls is steps.Usage:
-        filled = cls()
-        return dict(zip(filled._fields, filled, strict=True))
+    if cls is steps.Usage:
+        return cls()._asdict()
     named = cast("Any", cls)
     return {name: named._field_defaults.get(name, MISSING) for name in named._fields}
 
@@ -170,10 +170,10 @@ def _slots(cls: type) -> tuple[tuple[str, Any, type], ...]:
     )
 
 
-def _written(value: tuple[Any, ...]) -> str:
-    """The fields of a named tuple, each with a comma before it."""
+def _written(named: type, values: tuple[Any, ...]) -> str:
+    """The fields of a type in their order, each with a comma before it."""
     text = ""
-    for item, (before, default, kind) in zip(value, _slots(value.__class__), strict=False):
+    for item, (before, default, kind) in zip(values, _slots(named), strict=False):
         if item is default:
             continue
         cls = item.__class__
@@ -183,8 +183,10 @@ def _written(value: tuple[Any, ...]) -> str:
             text += before + (_quoted(item) if len(item) < LONG else _long(item))
         elif cls is int and LEAST < item < HUGE:
             text += f"{before}{item!r}"
-        elif cls is steps.Step or cls is steps.Usage:
-            text += f"{before}{{{_written(item)[1:]}}}"
+        elif cls is steps.Step:
+            text += f"{before}{{{_written(cls, item.row)[1:]}}}"
+        elif cls is steps.Usage:
+            text += f"{before}{{{_written(cls, item)[1:]}}}"
         else:
             text += before + _text(item)
     return text
@@ -249,7 +251,10 @@ def _readers(cls: type) -> dict[str, tuple[Any, Reader]]:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    holder = cls.__mro__[1] if cls in (steps.Step, steps.Usage) else cls
+    if cls is steps.Step:
+        fields = {name: getattr(cls, name).fget for name in cls._fields}
+        return {name: _hints(field)["return"] for name, field in fields.items()}
+    holder = cls.__mro__[1] if cls is steps.Usage else cls
     return typing.get_type_hints(holder, globalns=_NAMES)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from ._refuse import refuse
 from ._written import Written
-from .steps import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

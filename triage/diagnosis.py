@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
-from .steps import Usage, refuse
+from ._refuse import refuse
+from .steps import Usage
 from .taxonomy import (
     DEFAULT_LEVEL,
     Cause,

@@ -32,7 +32,7 @@ from .events import (
     UsageRecorded,
 )
 from .failures import Attempt, ErrorInfo
-from .steps import NO_USAGE, Step, Trajectory, Usage
+from .steps import NO_USAGE, Row, Step, Trajectory, Usage, step_of
 from .taxonomy import UNSAFE
 
 NOTHING: Mapping[str, Any] = {}
@@ -198,20 +198,17 @@ class RunState:
         self.ledgers.append(self.ledger)
 
     def _apply_step(self, event: StepRecorded) -> None:
-        self.take_step(event.seq, event.time, event.index, event.step)
+        self.take_step(event.seq, event.time, event.index, event.step.row)
 
-    def take_step(self, seq: int, time: float, index: int, step: Step) -> None:
+    def take_step(self, seq: int, time: float, index: int, row: Row) -> None:
         """Take in a step that was recorded at a position; what `apply` does with its event."""
         (
             _, action, tool, given, output, said, error, kind, effect, usage, metadata, at, seconds,
-        ) = step  # fmt: skip
-        taken = _new(
-            Step,
-            (
-                index, action, tool, given, output, said, error, kind, effect, usage, metadata,
-                time if at is None else at, seconds,
-            ),
-        )  # fmt: skip
+        ) = row  # fmt: skip
+        taken = step_of((
+            index, action, tool, given, output, said, error, kind, effect, usage, metadata,
+            time if at is None else at, seconds,
+        ))  # fmt: skip
         ledger = self.ledger
         ledger.steps.append(taken)
         ledger.positions.append(seq)

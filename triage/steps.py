@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
 from ._plain import plain
+from ._refuse import refuse, short
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -17,22 +18,6 @@ if TYPE_CHECKING:
 Constraint: TypeAlias = "str | re.Pattern[str] | Callable[[str], bool | str | None]"
 """What no output may be: a text it must not contain, a pattern it must not match, or a function of
 the output's text that answers True or None (fine), or False or a reason (broken)."""
-
-
-def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeError:
-    """The error for a value of the wrong type: names the field, the type found and the remedy."""
-    tail = f"; {remedy}" if remedy else ""
-    return TypeError(
-        f"{field} must be {wanted}, not {type(value).__name__} ({_short(value)}){tail}"
-    )
-
-
-def _short(value: object, limit: int = 60) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - a broken __repr__ must not replace the error being reported
-        return "no repr"
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class _UsageFields(NamedTuple):
@@ -102,23 +87,13 @@ NO_USAGE = Usage(calls=0)
 """Nothing consumed."""
 
 
-class _StepFields(NamedTuple):
-    index: int | None  # type: ignore[assignment] # a step's index is worth more than tuple.index
-    action: str
-    tool_called: str | None
-    tool_input: Any
-    tool_output: Any
-    llm_output: str | None
-    error: str | None
-    exception_type: str | None
-    effect: Effect | None
-    usage: Usage | None
-    metadata: Mapping[str, Any] | None
-    timestamp: float | None
-    duration_s: float | None
+Row: TypeAlias = "tuple[Any, ...]"
+"""The fields of a step in their order, as the journal keeps them."""
+INDEX, ACTION, TOOL, INPUT, OUTPUT, SAID, ERROR, EXCEPTION_TYPE, EFFECT, USAGE, METADATA = range(11)
+"""Where some of them stand: names cost time where every step is looked at."""
 
 
-class Step(_StepFields):
+class Step:
     """One observable thing the agent did.
 
     index: position in the attempt, from 0; a trajectory sets it, may be left out. action: what was done,
@@ -130,13 +105,21 @@ class Step(_StepFields):
 
     A step keeps JSON values: containers are copied when it is made, so that a later change of the
     caller's object cannot change what was recorded. Raises TypeError or ValueError
-    for a field of the wrong type or value.
+    for a field of the wrong type or value. It has the methods of a named tuple (`_replace`, `_asdict`).
+
+    row: all fields in their order; what the journal keeps, as a tuple costs the collector next to nothing.
     """
 
-    __slots__ = ()
+    __slots__ = ("row",)
+    _fields: ClassVar = (
+        "index", "action", "tool_called", "tool_input", "tool_output", "llm_output", "error",
+        "exception_type", "effect", "usage", "metadata", "timestamp", "duration_s",
+    )  # fmt: skip
+    _field_defaults: ClassVar = {**dict.fromkeys(_fields), "action": ""}
+    row: Row
 
-    def __new__(  # noqa: D102, PLR0913, PLR0917 - the fields of a record; the class says them
-        cls,
+    def __init__(  # noqa: PLR0913, PLR0917 - the fields of a record; the class says them
+        self,
         index: int | None = None,
         action: str = "",
         tool_called: str | None = None,
@@ -150,7 +133,7 @@ class Step(_StepFields):
         metadata: Mapping[str, Any] | None = None,
         timestamp: float | None = None,
         duration_s: float | None = None,
-    ) -> Self:
+    ) -> None:
         if type(tool_input) is dict:
             # `plain` would say the same; a step is made with each turn, and the call is felt.
             tool_input = {**tool_input}
@@ -180,17 +163,97 @@ class Step(_StepFields):
             or timestamp is not None
             or duration_s is not None
         ):
-            return _new(cls, _checked((
+            self.row = _checked((
                 index, action, tool_called, tool_input, tool_output, llm_output, error,
                 exception_type, effect, usage, metadata, timestamp, duration_s,
-            )))  # fmt: skip
-        return _new(cls, (
-            None, action, tool_called, tool_input, tool_output, llm_output, None, None, None, None,
-            None, None, None,
-        ))  # fmt: skip
+            ))  # fmt: skip
+        else:
+            self.row = (
+                None, action, tool_called, tool_input, tool_output, llm_output, None, None, None, None,
+                None, None, None,
+            )  # fmt: skip
+
+    @property
+    def index(self) -> int | None:  # noqa: D102 - the class says it
+        return self.row[INDEX]  # type: ignore[no-any-return]
+
+    @property
+    def action(self) -> str:  # noqa: D102 - the class says it
+        return self.row[ACTION]  # type: ignore[no-any-return]
+
+    @property
+    def tool_called(self) -> str | None:  # noqa: D102 - the class says it
+        return self.row[TOOL]  # type: ignore[no-any-return]
+
+    @property
+    def tool_input(self) -> Any:  # noqa: D102 - the class says it
+        return self.row[INPUT]
+
+    @property
+    def tool_output(self) -> Any:  # noqa: D102 - the class says it
+        return self.row[OUTPUT]
+
+    @property
+    def llm_output(self) -> str | None:  # noqa: D102 - the class says it
+        return self.row[SAID]  # type: ignore[no-any-return]
+
+    @property
+    def error(self) -> str | None:  # noqa: D102 - the class says it
+        return self.row[ERROR]  # type: ignore[no-any-return]
+
+    @property
+    def exception_type(self) -> str | None:  # noqa: D102 - the class says it
+        return self.row[EXCEPTION_TYPE]  # type: ignore[no-any-return]
+
+    @property
+    def effect(self) -> Effect | None:  # noqa: D102 - the class says it
+        return self.row[EFFECT]  # type: ignore[no-any-return]
+
+    @property
+    def usage(self) -> Usage | None:  # noqa: D102 - the class says it
+        return self.row[USAGE]  # type: ignore[no-any-return]
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:  # noqa: D102 - the class says it
+        return self.row[METADATA]  # type: ignore[no-any-return]
+
+    @property
+    def timestamp(self) -> float | None:  # noqa: D102 - the class says it
+        return self.row[11]  # type: ignore[no-any-return]
+
+    @property
+    def duration_s(self) -> float | None:  # noqa: D102 - the class says it
+        return self.row[12]  # type: ignore[no-any-return]
+
+    @classmethod
+    def _make(cls, row: Row) -> Self:
+        """The step of a row that was checked already."""
+        made = _blank(cls)
+        made.row = row
+        return made
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self.row, strict=True))
+
+    def _replace(self, **changes: Any) -> Self:
+        fields = self._asdict()
+        if not changes.keys() <= fields.keys():
+            raise TypeError(f"Step has no field {', '.join(changes.keys() - fields.keys())}")
+        return self._make(tuple((fields | changes).values()))
+
+    def __eq__(self, other: object) -> bool:
+        return self.row == other.row if isinstance(other, Step) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.row)
+
+    def __repr__(self) -> str:
+        return f"Step({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
-_new = tuple.__new__
+_blank = object.__new__
+step_of = Step._make
+"""The step of a row: `Step._make`."""
 _SMALL = 10**9
 _NEGATIVE = -_SMALL
 """Numbers below need no further look; a comparison with a number of a few thousand digits is felt."""
@@ -243,7 +306,7 @@ def effect_of(field: str, value: object) -> Effect:
         return Effect(value)  # type: ignore[arg-type] # the enum itself says whether it knows the value
     except ValueError:
         words = ", ".join(effect.value for effect in Effect)
-        raise ValueError(f"{field} must be one of {words}, not {_short(value)}") from None
+        raise ValueError(f"{field} must be one of {words}, not {short(value)}") from None
 
 
 class Trajectory(Sequence[Step]):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from triage.steps import refuse
+from triage._refuse import refuse
 from triage.taxonomy import (
     CATEGORY_RECOVERY,
     RECOVERY_SEVERITY,

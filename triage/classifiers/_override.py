@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from triage.steps import Trajectory, refuse
+from triage._refuse import refuse
+from triage.steps import Trajectory
 from triage.taxonomy import Cause, FailureType, Level, Severity
 
 E = TypeVar("E", FailureType, Severity, Level)

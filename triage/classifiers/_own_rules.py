@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
-from triage.steps import refuse
+from triage._refuse import refuse
 from triage.taxonomy import FailureType, Level, Severity
 
 from ._rule import LooksAt, Rule

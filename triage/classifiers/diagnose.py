@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from triage._capture import capture
+from triage._refuse import refuse
 from triage.diagnosis import Diagnosis
 from triage.failures import ErrorInfo
-from triage.steps import Step, Trajectory, refuse
+from triage.steps import Step, Trajectory
 from triage.taxonomy import FailureType
 
 from .base import Classifier

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from triage._refuse import refuse
 from triage.diagnosis import Diagnosis
 from triage.failures import ErrorInfo
-from triage.steps import Trajectory, refuse
+from triage.steps import Trajectory
 
 from . import _outcomes
 from ._answers import ANSWER_RULES

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from triage.steps import Step
+from triage.steps import ACTION, ERROR, INPUT, METADATA, OUTPUT, SAID, TOOL, Row, Step, step_of
 
 from ._near import near, near_text
 
@@ -72,7 +72,7 @@ class Loops:
 
     def clear(self) -> None:
         """Forget what came before."""
-        self._recent: list[Step] = []
+        self._recent: list[Row] = []
         self._places: list[int] = []
         self._seen = 0
         # For each length of a cycle: how many steps in a row were like the one so many before. Zero also
@@ -84,11 +84,11 @@ class Loops:
         self._talk = (0, -1)
         self._warm = False
 
-    def add(self, step: Step, at: int) -> Loop | None:
+    def add(self, step: Row, at: int) -> Loop | None:
         """The next step of the attempt, which stands at this position; the loop it stands in, if any."""
-        tool = step[_TOOL]
+        tool = step[TOOL]
         if tool is None:
-            if step[_OUTPUT] is None and step[_SAID] is None:
+            if step[OUTPUT] is None and step[SAID] is None:
                 # Of a step that records nothing but its name nothing can be said.
                 self.clear()
                 return None
@@ -100,7 +100,7 @@ class Loops:
         sampled = _SAMPLED[seen % _ROUND]
         if sampled or self._warm:
             self._compare(step, seen, sampled)
-        if tool is None or step[_ERROR] is not None or self._failed[0] or self._talk[0]:
+        if tool is None or step[ERROR] is not None or self._failed[0] or self._talk[0]:
             self._count(step, at)
         if tool is not None:
             self._tools = self._called = True
@@ -111,7 +111,7 @@ class Loops:
             del recent[: -_KEPT // 2], self._places[: -_KEPT // 2]
         return self.standing if self._warm or self._failed[0] or self._talk[0] else None
 
-    def _compare(self, step: Step, seen: int, sampled: tuple[int, ...]) -> None:
+    def _compare(self, step: Row, seen: int, sampled: tuple[int, ...]) -> None:
         """Count on, for each length of a cycle, where this step is like the one so many before."""
         near_, recent = self._near, self._recent
         warm = False
@@ -145,39 +145,39 @@ class Loops:
             same += equal
         self._near[length], self._same[length] = near_, same
 
-    def _count(self, step: Step, at: int) -> None:
-        if step[_TOOL] is None and step[_ACTION] == _MODEL and step[_OUTPUT] is not None:
+    def _count(self, step: Row, at: int) -> None:
+        if step[TOOL] is None and step[ACTION] == _MODEL and step[OUTPUT] is not None:
             return  # a model that asks for calls says nothing itself: what its calls come to counts
         self._count_errors(step, at)
-        if step[_TOOL] is None:
+        if step[TOOL] is None:
             self._count_talk(step, at)
         else:
             self._talk = (0, -1)
 
-    def _count_errors(self, step: Step, at: int) -> None:
-        if step[_TOOL] is None or step[_ERROR] is None:
+    def _count_errors(self, step: Row, at: int) -> None:
+        if step[TOOL] is None or step[ERROR] is None:
             self._failed = (0, -1)
             return
         before = self._recent[: -MAX_CYCLE - 1 : -1]
-        last = next((other for other in before if other[_TOOL] is not None), None)
+        last = next((other for other in before if other[TOOL] is not None), None)
         if (
             last is not None
-            and last[_ERROR] is not None
+            and last[ERROR] is not None
             and self._failed[0]
-            and last[_TOOL] == step[_TOOL]
-            and _shape(last[_ERROR]) == _shape(step[_ERROR])
+            and last[TOOL] == step[TOOL]
+            and _shape(last[ERROR]) == _shape(step[ERROR])
         ):
             self._failed = (self._failed[0] + 1, self._failed[1])
         else:
             self._failed = (1, at)
 
-    def _count_talk(self, step: Step, at: int) -> None:
+    def _count_talk(self, step: Row, at: int) -> None:
         last = self._recent[-1] if self._recent else None
-        same = last is not None and last[_TOOL] is None and last[_ACTION] == step[_ACTION]
-        if same and step[_SAID] and self._talk[0]:
+        same = last is not None and last[TOOL] is None and last[ACTION] == step[ACTION]
+        if same and step[SAID] and self._talk[0]:
             self._talk = (self._talk[0] + 1, self._talk[1])
         else:
-            self._talk = (1, at) if step[_SAID] else (0, -1)
+            self._talk = (1, at) if step[SAID] else (0, -1)
 
     @property
     def standing(self) -> Loop | None:
@@ -199,7 +199,7 @@ class Loops:
 
     def _needed(self, length: int) -> int:
         """How many rounds make a loop: an answer said again after the work is done does no harm."""
-        if self._called and all(step[_TOOL] is None for step in self._recent[-length:]):
+        if self._called and all(step[TOOL] is None for step in self._recent[-length:]):
             return SAID_REPEATS
         return REPEATS
 
@@ -208,7 +208,7 @@ class Loops:
         last = self._recent[-loop.length :]
         turned = (self._same if loop.kind == "same" else self._near)[loop.length] % loop.length
         cut = (loop.length - turned) % loop.length
-        return last[cut:] + last[:cut]
+        return [step_of(row) for row in last[cut:] + last[:cut]]
 
     def _place(self, back: int) -> int:
         places = self._places
@@ -224,24 +224,23 @@ def ends_anew(steps: Sequence[Step], exempt: Collection[str] = ()) -> bool:
     """
     if not steps:
         return True
-    last = steps[-1]
-    tool = last[_TOOL]
-    if last[_META]:
+    last = steps[-1].row
+    tool = last[TOOL]
+    if last[METADATA]:
         return False
-    if tool is None or last[_ERROR] is not None:
+    if tool is None or last[ERROR] is not None:
         return False  # words and errors are counted, not compared
     if tool in exempt:
         return True
     for lag in range(1, min(MAX_CYCLE, len(steps) // REPEATS) + 1):
-        other = steps[-1 - lag]
-        if other[_META]:
+        other = steps[-1 - lag].row
+        if other[METADATA]:
             return False  # a step that is passed over moves those before it
         if _alike(last, other):
             return False
     return True
 
 
-_ACTION, _TOOL, _INPUT, _OUTPUT, _SAID, _ERROR, _META = 1, 2, 3, 4, 5, 6, 10
 _MODEL = "model"
 """The action of a step that is a call of a model."""
 _EQUAL, _REWORDED = "equal", "reworded"
@@ -249,7 +248,7 @@ _EQUAL, _REWORDED = "equal", "reworded"
 
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    return _alike(one, other) == _EQUAL and _says_something(one)
+    return _alike(one.row, other.row) == _EQUAL and _says_something(one.row)
 
 
 def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
@@ -261,15 +260,15 @@ def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
     return loop._replace(start=start, repeats=loop.repeats + gained // length)
 
 
-def _alike(one: Step, other: Step) -> str:
+def _alike(one: Row, other: Row) -> str:
     """How alike two steps are: equal, other in wording, or not (empty)."""
-    if one[_TOOL] != other[_TOOL] or one[_OUTPUT] != other[_OUTPUT]:
+    if one[TOOL] != other[TOOL] or one[OUTPUT] != other[OUTPUT]:
         return ""
-    if one[_ERROR] != other[_ERROR] or one[_ACTION] != other[_ACTION]:
+    if one[ERROR] != other[ERROR] or one[ACTION] != other[ACTION]:
         return ""
-    if one[_TOOL] is None and one[_SAID] != other[_SAID]:
+    if one[TOOL] is None and one[SAID] != other[SAID]:
         return _REWORDED if _said_alike(one, other) else ""
-    left, right = one[_INPUT], other[_INPUT]
+    left, right = one[INPUT], other[INPUT]
     if left == right:
         return _EQUAL
     if isinstance(left, str) and isinstance(right, str) and left[:1] == right[:1] == "{":
@@ -280,18 +279,18 @@ def _alike(one: Step, other: Step) -> str:
     return _REWORDED if near(left, right) else ""
 
 
-def _said_alike(one: Step, other: Step) -> bool:
-    left, right = one.llm_output, other.llm_output
-    if not left or not right or one[_INPUT] != other[_INPUT]:
+def _said_alike(one: Row, other: Row) -> bool:
+    left, right = one[SAID], other[SAID]
+    if not left or not right or one[INPUT] != other[INPUT]:
         return False
     if len(left) > _MAX_SAID or not _AROUND <= len(left) / len(right) <= 1 / _AROUND:
         return False
     return near_text(left, right)
 
 
-def _says_something(step: Step) -> bool:
+def _says_something(step: Row) -> bool:
     """A step that records nothing but its name gives nothing to compare."""
-    return step[_TOOL] is not None or step[_SAID] is not None or step[_OUTPUT] is not None
+    return step[TOOL] is not None or step[SAID] is not None or step[OUTPUT] is not None
 
 
 def _parsed(text: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from triage.steps import Step
+from triage.steps import ERROR, INPUT, METADATA, OUTPUT, TOOL, Row, Step
 
 from ._finding import (
     ARGUMENTS,
@@ -77,23 +77,24 @@ class Watch:
         """
         at = self._at
         self._at = at + 1
-        metadata = step[10]
+        row = step.row
+        metadata = row[METADATA]
         if metadata and metadata.get("replayed"):
             return None
         new: Finding | None = None
-        tool = step[2]
+        tool = row[TOOL]
         if self._tools and tool is not None:
-            new = self._call(step, tool, at)
+            new = self._call(row, tool, at)
         if self._constraints and self._forbidden is None:
             self._forbidden = forbidden(step, at, self._constraints)
             new = self._forbidden or new
         was = self.loop
-        loop = self.loop = self._loops.add(step, at)
+        loop = self.loop = self._loops.add(row, at)
         if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):
             return new or loop_finding(loop, self._loops.one_round(loop))
         return new
 
-    def _call(self, step: Step, tool: str, at: int) -> Finding | None:
+    def _call(self, row: Row, tool: str, at: int) -> Finding | None:
         if tool not in self._tools:
             if self._unknown is not None:
                 return None
@@ -105,20 +106,22 @@ class Watch:
         if known is None:
             return None
         fits, schema = known
-        if fits is not None and fits.surely(step[3]):
+        if fits is not None and fits.surely(row[INPUT]):
             if self._misfits:
                 self._misfits.pop(tool, None)
             return None
         from triage.classifiers._arguments import check
 
-        problem = check(tool, step[3], schema)
+        problem = check(tool, row[INPUT], schema)
         if problem is None:
             self._misfits.pop(tool, None)
             return None
         if tool in self._misfits or len(self._misfits) >= _MAX_MISFITS:
             return None
         # A tool that gave a result all the same has taken what it was given.
-        rule = ARGUMENTS if step[6] or step[4] is None else ARGUMENTS._replace(confidence=0.6)
+        rule = (
+            ARGUMENTS if row[ERROR] or row[OUTPUT] is None else ARGUMENTS._replace(confidence=0.6)
+        )
         found = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
         self._misfits[tool] = found
         return found
