@@ -15,6 +15,7 @@ from support import RETRY
 import triage
 from triage import (
     Agent,
+    MemoryStore,
     Replan,
     Resume,
     Retry,
@@ -22,6 +23,7 @@ from triage import (
     Run,
     UsageError,
 )
+from triage.events import CallStarted
 
 pytestmark = pytest.mark.anyio
 
@@ -247,6 +249,39 @@ async def test_arguments_of_many_kinds_make_equal_keys() -> None:
         return result
 
     assert await Agent(works, **recovers(Retry())).run("t") == 1
+
+
+async def test_calls_have_the_keys_that_earlier_versions_gave_them() -> None:
+    """A version that gave others would call again what a run of one before has done."""
+
+    @triage.tool(effect="once")
+    async def pay(
+        to: str, cents: int = 3, *more: int, a_b: Any = None, ab: bool = True, **rest: Any
+    ) -> None: ...
+
+    @triage.tool(effect="read", match="position", ignore=("client",))
+    async def ask(prompt: str, client: object = None) -> None: ...
+
+    async def works(task: str, *, run: Run) -> None:
+        await pay('é"', 5)
+        await pay(to='é"', cents=5)
+        await pay("\ud800", -1, a_b=[1.5, {"k": None}], why=10**30)
+        await ask("what?", object())
+        await run.call(sorted, [2, 1])
+
+    store = MemoryStore()
+    await Agent(works, store=store).run("t", run_id="run-1")
+    calls = [event for event in await store.read("run-1") if isinstance(event, CallStarted)]
+    assert [(call.key, call.idempotency_key) for call in calls] == KEYS
+
+
+KEYS = [
+    ("pay:5725c8f01bc5e970a254273390e51ecf:1", "bca2ff3424252528ecf35029d71830a7"),
+    ("pay:5725c8f01bc5e970a254273390e51ecf:2", "e1229fc6b1e7d921f982cf72a3b20640"),
+    ("pay:66551fad3eddfcd2e420b130dc96e26c:1", "25b122f046ba368983194d2db15c29e1"),
+    ("ask:8dbec118d1bf26ceac595d62ef9ba269:1", "fc52c16c260d68f5e1c2f5691e8f7d79"),
+    ("sorted:891d0fe7922a8c09ca5ec6fb184276a3:1", "06289edf999d01d4f63ed0747cd88cd7"),
+]
 
 
 async def test_an_argument_without_a_form_is_refused_with_its_name_and_the_remedy() -> None:

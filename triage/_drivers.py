@@ -21,27 +21,37 @@ if TYPE_CHECKING:
     from ._env import Environment
 
 
-async def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+# What is not async itself gives the coroutine to await: each one between a framework and what it calls
+# makes all below it dearer.
+
+
+def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
     """Call an async tool: recorded inside a run, plain outside of any."""
     run = current.get()
     if run is None:
-        return await tool.function(*args, **kwargs)
-    return await _drive(run, tool, args, kwargs)
+        return tool.function(*args, **kwargs)  # type: ignore[no-any-return] # an async function's
+    return _drive(run, tool, args, kwargs)
 
 
-async def call_any(
+def call_any(
     run: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+) -> Awaitable[Any]:
     """`run.call`: any function, sync ones in a thread."""
     if is_run(function):
-        run.check_open()
-        inside = current.set(run)  # a task from outside of the attempt may call through its handle
-        try:
-            return await function(*args, **kwargs)  # a run writes itself down
-        finally:
-            current.reset(inside)
+        return _run_inside(run, function, args, kwargs)
     tool, owner = tool_of(function)
-    return await _drive(run, tool, owner + args, kwargs)
+    return _drive(run, tool, owner + args if owner else args, kwargs)
+
+
+async def _run_inside(
+    run: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    run.check_open()
+    inside = current.set(run)  # a task from outside of the attempt may call through its handle
+    try:
+        return await function(*args, **kwargs)  # a run writes itself down
+    finally:
+        current.reset(inside)
 
 
 async def _drive(
@@ -59,18 +69,18 @@ async def _drive(
             cleared = True
         else:
             await _undone(run, begun)
-    session = run.session
+    durable = run.session.durable
     with Running(run, begun):
-        if session.durable and tool.effect in UNSAFE:
-            await session.barrier()
+        if durable and tool.effect in UNSAFE:
+            await run.session.barrier()
         if tool.tries is None:
             begun.idle = False
             result = await _body(tool, args, kwargs)
         else:
             result = await _tried(run, begun, args, kwargs)
-    result = finish(run, begun, result)
-    if session.durable and not run.over:
-        await session.barrier()
+    finish(run, begun, result)
+    if durable and not run.over:
+        await run.session.barrier()
     return result
 
 
@@ -119,18 +129,17 @@ class Running:
     def __enter__(self) -> None:
         self._calling = calling.set(self._begun.call)
         # A task from outside of the attempt may call through its handle.
-        self._inside = current.set(self._run)
+        outside = current.get() is not self._run
+        self._inside = current.set(self._run) if outside else None
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         try:
             if error is not None:
                 fail(self._run, self._begun, error)
         finally:
-            current.reset(self._inside)
+            if self._inside is not None:
+                current.reset(self._inside)
             calling.reset(self._calling)
-
-
-# Each coroutine between a framework and what it calls makes all below it dearer: few stand here.
 
 
 def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
@@ -180,7 +189,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
         if session.durable and unsafe:
             session.barrier_sync()
         result = _tried_sync(run, begun, args, kwargs)
-    result = finish(run, begun, result)
+    finish(run, begun, result)
     # In the event loop's own thread only what must not happen twice is worth holding everybody up.
     if session.durable and not run.over and (unsafe or not in_event_loop()):
         session.barrier_sync()

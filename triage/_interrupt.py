@@ -201,22 +201,33 @@ class Interruptible:
 
     def unsafe_begun(self) -> None:
         """An unsafe call begins: the attempt's deadline waits until it has ended."""
-        with self.session.lock:
+        session = self.session
+        session.lock.acquire()  # not `with`, which takes twice as long
+        try:
             self.calls_open += 1
             first = self.calls_open == 1
-        held = bool(self._held_deadline)
-        if first and not held and self.scope is not None and threading.get_ident() == self._thread:
-            self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
-        if self.session.parent is not None:
-            self.session.parent.unsafe_begun()
+        finally:
+            session.lock.release()
+        if first and self.scope is not None:
+            self._hold_deadline(self.scope)
+        if session.parent is not None:
+            session.parent.unsafe_begun()
+
+    def _hold_deadline(self, scope: anyio.CancelScope) -> None:
+        if not self._held_deadline and threading.get_ident() == self._thread:
+            self._held_deadline, scope.deadline = scope.deadline, math.inf
 
     def unsafe_ended(self) -> None:
         """An unsafe call has ended and is recorded: what waited for it goes on."""
-        if self.session.parent is not None:
-            self.session.parent.unsafe_ended()
-        with self.session.lock:
+        session = self.session
+        if session.parent is not None:
+            session.parent.unsafe_ended()
+        session.lock.acquire()  # as above
+        try:
             self.calls_open -= 1
             last = not self.calls_open
+        finally:
+            session.lock.release()
         if not last:
             return
         if self._held_deadline:

@@ -17,7 +17,7 @@ from ._plain import plain
 from ._questions import Question, ask, question_about, replaced, stop_in_doubt
 from ._recorder import Recorder
 from ._serde import digest
-from ._tally import LINE, NO_PLACE, WITHIN, Place, Tally, reusable, tally
+from ._tally import LINE, WITHIN, Place, Tally, reusable, tally
 from ._tool import CurrentCall, Tool, Undoing, name_of, named_by
 from ._tries import pause_before
 from .errors import ResultLost
@@ -53,7 +53,13 @@ class Begun:
     )  # fmt: skip
 
     def __init__(
-        self, tool: Tool, key: str, bound: dict[str, Any], call: CurrentCall, started: float
+        self,
+        tool: Tool,
+        key: str,
+        bound: dict[str, Any],
+        call: CurrentCall,
+        place: Place,
+        started: float,
     ) -> None:
         self.tool = tool
         self.key = key
@@ -63,7 +69,7 @@ class Begun:
         self.started = started
         self.idle = True
         self.outcome = "not_attempted"
-        self.place = NO_PLACE
+        self.place = place
         self.tries: list[dict[str, Any]] = []
         self.run: str | None = None
         self.effect = Effect.UNKNOWN if tool.nested else tool.effect
@@ -99,16 +105,17 @@ def begin(
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.
     """
-    run.check_open()
+    if run.alert:
+        run.check_open()
     bound = tool.bind(args, kwargs)
-    session = run.session
-    name = f"{tool.name}:{tool.digest(bound, session.run_id)}"
+    session, replay = run.session, run.replay
+    run_id = session.run_id
+    name = f"{tool.name}:{tool.digest(bound, run_id)}"
     counted = tally(run)
-    with session.lock:
-        key = f"{name}:{counted.occurrence(name)}"
-    place = counted.place(tool, session.run_id)
+    key = f"{name}:{counted.occurrence(name)}"
+    place = counted.place(tool, run_id)
     # What comes first in a run knows of no call before it: its journal need not be read.
-    known = None if run.replay is None else _known(run, tool, key, counted)
+    known = None if replay is None else _known(run, tool, key, counted)
     if known is not None:
         try:
             return Reused(_reuse(run, tool, known, bound, place))
@@ -116,37 +123,33 @@ def begin(
             if known.effect in UNSAFE:
                 raise
             logger.debug("%s: its result is gone; it is called again", tool.name)
-    guards = tool.counted and not (cleared or tool.nested)
-    asked = guarded(run, tool, key, bound) if guards else None
-    if asked is not None:
-        with session.lock:
-            counted[name] -= 1  # it has not begun
-        return asked
-    unsafe = tool.nested or tool.effect in UNSAFE
-    if unsafe and run.replay is not None and key not in session.state.approved:
-        question = question_about(key, tool, bound, run)
-        undo = replaced(question, tool, run) if question is not None and may_undo else []
-        if undo:
-            with session.lock:
-                counted[name] -= 1  # it has not begun
-            return Undo(undo)
-        if question is not None:
-            ask(run, question)
-    if run.replay is not None:
-        run.replay.meet(tool.name, key)
-    counted.leave()
-    begun = _started(run, tool, key, bound)
-    begun.place = place
-    return begun
+    if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
+        asked = guarded(run, tool, key, bound)
+        if asked is not None:
+            counted.not_begun(name)
+            return asked
+    if replay is not None:
+        unsafe = tool.nested or tool.effect in UNSAFE
+        if unsafe and key not in session.state.approved:
+            question = question_about(key, tool, bound, run)
+            undo = replaced(question, tool, run) if question is not None and may_undo else []
+            if undo:
+                counted.not_begun(name)
+                return Undo(undo)
+            if question is not None:
+                ask(run, question)
+        replay.meet(tool.name, key)
+        counted.leave()
+    return _started(run, tool, key, bound, place)
 
 
-def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begun:
+def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], place: Place) -> Begun:
     session = run.session
     if tool.counted:
         run.check_call(tool.name)
     idempotency_key = digest(session.run_id, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id)
-    begun = Begun(tool, key, bound, call, session.config.env.monotonic())
+    begun = Begun(tool, key, bound, call, place, session.config.env.monotonic())
     # `_value_` is what `value` gives, without its descriptor.
     effect = begun.effect._value_
     fields = (run.number, key, tool.name, effect, begun.arguments, idempotency_key)
@@ -157,7 +160,7 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any]) -> Begu
         session.add(CallStarted, *fields, not KEYED, begun.run)
         return begun
     session.add(CallStarted, *fields)
-    if tool.effect in UNSAFE:
+    if begun.effect in UNSAFE:
         run.unsafe_begun()
         if session.durable:
             call.on_asked = partial(_note_key, session, fields)
@@ -225,10 +228,11 @@ def _step(
 
 def _metadata(key: str, place: Place, inner: str | None) -> dict[str, Any]:
     metadata: dict[str, Any] = {"call": key}
-    if place.line is not None:
-        metadata[LINE] = place.line
-    if place.within is not None:
-        metadata[WITHIN] = place.within
+    line, within = place
+    if line is not None:
+        metadata[LINE] = line
+    if within is not None:
+        metadata[WITHIN] = within
     if inner is not None:
         metadata["run"] = inner
     return metadata
@@ -295,7 +299,7 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     session, tool = run.session, begun.tool
     data, exact = tool.dumped(result)
     typed = not exact and tool.returns.says_all(result, data)
-    if not (exact or typed) or _hidden(session, data):
+    if not (exact or typed) or (session.config.durable and _hidden(session, data)):
         if session.live is None:
             session.live = {}
         session.live[begun.key] = data if exact else result
@@ -307,8 +311,8 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
 
 
 def _hidden(session: Session, data: Any) -> bool:
-    """Whether the store may keep less of a result than there is, since it may hold a secret."""
-    redactor = session.config.durability.redactor if session.config.durable else None
+    """Whether a store may keep less of a result than there is, since it may hold a secret."""
+    redactor = session.config.durability.redactor
     # To look through a large one would keep the event loop waiting.
     return redactor is not None and (large(data) or not redactor.clears((data,)))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
 from ._recorder import Recorder, current
@@ -21,9 +22,15 @@ class Run(Recorder):
         A sync function runs in a thread. One that is no tool has the effect `unknown`: it is not
         repeated by any recovery. Raises what the function raises.
         """
-        from ._drivers import call_any
+        return await _driver()(self, function, args, kwargs)
 
-        return await call_any(self, function, args, kwargs)
+
+@cache
+def _driver() -> Callable[..., Awaitable[Any]]:
+    # Once: each time it is said, it takes a tenth as long as the whole call.
+    from ._drivers import call_any
+
+    return call_any
 
 
 def current_run() -> Run:

@@ -45,6 +45,33 @@ def canonical(value: Any, field: str) -> str:
     return _encoder()(_canonical(value, field, MAX_DEPTH))
 
 
+def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> str:
+    """The text that stands for those of the values that are named, each with what stands before it.
+
+    Raises what `canonical` raises.
+    """
+    quoted = _quoting()
+    items: list[str] = []
+    for name, before in named:
+        value = values[name]
+        kind = value.__class__
+        # Most are texts and numbers, and the general way is felt.
+        if kind is str:
+            items.append(before + quoted(value))
+        elif kind is int:
+            items.append(f"{before}{value}")
+        else:
+            items.append(before + canonical(value, name))
+    return ",".join(items)
+
+
+@cache
+def _quoting() -> Callable[[str], str]:
+    from json.encoder import encode_basestring_ascii
+
+    return encode_basestring_ascii
+
+
 @cache
 def _encoder() -> Callable[[Any], str]:
     import json
@@ -71,9 +98,9 @@ def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - on
     for kind in (str, bool, int, float):
         if isinstance(value, kind):
             return _canonical(kind(value), field, depth - 1)
-    names = getattr(value, "_fields", None)
-    if isinstance(value, tuple) and names is not None:
-        value = dict(zip(names, value, strict=True))
+    as_dict = getattr(type(value), "_asdict", None)  # of a named tuple, and of a step
+    if as_dict is not None:
+        value = as_dict(value)
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
             return {
@@ -130,6 +157,12 @@ def _no_form(value: object, field: str, why: str) -> UsageError:
 
 def digest(salt: str, text: str) -> str:
     """128 bits of SHA-256 over the salt and the text, as 32 hexadecimal digits."""
+    found: str = _sha256()(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
+    return found[:32]
+
+
+@cache
+def _sha256() -> Callable[[bytes], Any]:
     import hashlib
 
-    return hashlib.sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256

@@ -46,12 +46,14 @@ class Tally(dict[str, int]):
     beside: what an adapter remembers of the calls of this attempt, to make the next one cheaper.
     """
 
-    __slots__ = ("_lines", "_waiting", "beside")
+    __slots__ = ("_lock", "_places", "_waiting", "beside")
 
     def __init__(self, run: Recorder) -> None:
         super().__init__()
         self.beside: dict[Any, Any] = {}
-        self._lines: dict[int, int] = {}
+        self._lock = run.session.lock
+        # By the calling task, or thread where there is no event loop.
+        self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
         for name, key, line in _recorded_before(run):
             self._waiting.setdefault(name, _Prefix()).add(key, line)
@@ -62,9 +64,18 @@ class Tally(dict[str, int]):
         return any(prefix.keys for prefix in self._waiting.values())
 
     def occurrence(self, name: str) -> int:
-        """Count a call; how often it has been made with this one. The caller holds the run's lock."""
-        count = self[name] = self.get(name, 0) + 1
+        """Count a call; how often it has been made with this one."""
+        self._lock.acquire()  # not `with`, which takes twice as long
+        try:
+            count = self[name] = self.get(name, 0) + 1
+        finally:
+            self._lock.release()
         return count
+
+    def not_begun(self, name: str) -> None:
+        """Take back that a call was counted."""
+        with self._lock:
+            self[name] -= 1
 
     def take(self, tool: str) -> str | None:
         """Key of the recorded call at this position of the tool's calls; None where none is sure.
@@ -92,11 +103,14 @@ class Tally(dict[str, int]):
 
     def place(self, tool: Tool, run_id: str) -> Place:
         """Where a call of this run is made. Asked in the task or thread that makes it."""
-        within = within_call(run_id)
-        if not tool.by_position:
-            return NO_PLACE if within is None else Place(None, within)
-        # The number of the calling task, or of the thread where there is no event loop.
-        return Place(self._lines.setdefault(_caller(), len(self._lines)), within)
+        within = None if calling.get() is None else within_call(run_id)
+        place = NO_PLACE
+        if tool.by_position:
+            caller = _caller()
+            if caller not in self._places:
+                self._places[caller] = Place(len(self._places))
+            place = self._places[caller]
+        return place if within is None else Place(place.line, within)
 
 
 class _Prefix:

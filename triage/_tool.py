@@ -6,12 +6,12 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ._options import check_number, check_word, misuse
 from ._plain import plain, plain_noting
 from ._results import Returns
-from ._serde import canonical, digest
+from ._serde import canonical, canonical_items, digest
 from ._tries import tries_of
 from .errors import UsageError
 from .steps import Step, effect_of
@@ -83,20 +83,8 @@ class Tool:
     """Whether its calls are calls of a tool: limits and guards leave others alone, as those of a model."""
 
     __slots__ = (
-        "_hidden",
-        "_names",
-        "by_position",
-        "compensate",
-        "effect",
-        "function",
-        "ignore",
-        "is_async",
-        "key",
-        "name",
-        "returns",
-        "signature",
-        "timeout",
-        "tries",
+        "_hidden", "_known_by", "_names", "by_position", "compensate", "effect", "function", "ignore",
+        "is_async", "key", "name", "returns", "signature", "timeout", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +128,8 @@ class Tool:
         self.signature = _signature(function, self.name)
         self.ignore = _ignored(ignore, self.name, self.signature)
         self._hidden = _hidden(self.signature, self.ignore)
+        names = sorted(self.signature.parameters.keys() - self._hidden)
+        self._known_by = [(name, f'"{name}":') for name in names]  # as they stand in a key's text
         self._names = _plain_names(self.signature)
         self.returns = Returns(function)
 
@@ -147,19 +137,25 @@ class Tool:
         """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
         names = self._names
         if names is not None and len(args) + len(kwargs) == len(names):
-            try:  # as most calls are, and the general way is felt
-                given = {name: kwargs[name] for name in names[len(args) :]}
+            given: dict[str, Any] = {}  # as most calls are, and the general way is felt
+            for value in args:
+                given[names[len(given)]] = value
+            try:
+                for name in names[len(args) :]:
+                    given[name] = kwargs[name]
             except KeyError:
                 pass  # the general way says what is wrong
             else:
-                return dict(zip(names, args, strict=False)) | given if args else given
+                return given
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments a call is known by: without `self`, `cls` and those to ignore."""
         hidden = self._hidden
+        if not hidden:
+            return bound
         return {name: value for name, value in bound.items() if name not in hidden}
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
@@ -168,10 +164,7 @@ class Tool:
             named = named_by(self.key, bound)
             return digest(salt, canonical(self.key(**named), "the result of key"))
         try:
-            parts = [
-                f'"{name}":{canonical(value, name)}'
-                for name, value in self.arguments(bound).items()
-            ]
+            text = canonical_items(self._known_by, bound)
         except UsageError:
             if not self.by_position:
                 raise
@@ -179,11 +172,12 @@ class Tool:
             import json
 
             return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
-        return digest(salt, ",".join(sorted(parts)))
+        return digest(salt, text)
 
     def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as JSON, for people."""
-        return cast("dict[str, Any]", plain(self.arguments(bound)))
+        arguments: dict[str, Any] = plain(self.arguments(bound))
+        return arguments
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """A result as JSON of its own, and whether that says all of it."""
@@ -344,9 +338,9 @@ class Nested(Tool):
         (task,) = args
         return {"task": task, **kwargs}
 
-    def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
         """All of them."""
-        return dict(bound)
+        return bound
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of the task and the arguments; of one without an exact form, its name alone.
@@ -386,9 +380,10 @@ def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
     """
     owner: tuple[Any, ...] = ()
     bound_to = getattr(function, "__self__", None)
-    unbound = getattr(function, "__func__", None)
-    if bound_to is not None and unbound is not None:
-        owner, function = (bound_to,), unbound
+    if bound_to is not None:
+        unbound = getattr(function, "__func__", None)
+        if unbound is not None:
+            owner, function = (bound_to,), unbound
     known = getattr(function, TOOL_ATTRIBUTE, None)
     if isinstance(known, Tool):
         return known, owner
