@@ -18,6 +18,7 @@ from triage.redact import HIDDEN, Redactor, redact
 pytestmark = pytest.mark.anyio
 
 SECRET = "BADGE-4711"
+KEY = "sk-aB3dE5gH7jK9mN1pQ3sT5vW7"
 OWN = Durability(redact=Redactor(patterns=(r"BADGE-\d+",)))
 
 
@@ -47,6 +48,32 @@ async def test_errors_and_logs(caplog: pytest.LogCaptureFixture) -> None:
     assert clean(raised.value.diagnosis.technical_details)
     assert clean(caplog.text)
     assert redact(SECRET) == SECRET  # the run is over
+
+
+async def test_whatever_fails_beside_a_run_is_logged_without_what_is_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def classify(self, trajectory: Any, task: Any) -> Any:
+            raise LookupError(f"the classifier was asked with {SECRET} and {KEY}")
+
+    def observer(event: Any) -> None:
+        raise ValueError(f"the observer saw {SECRET}") from OSError(f"password={KEY}")
+
+    agent = Agent(
+        fails,
+        always(lambda _context: Escalate("enough")),
+        classifier=Broken(),
+        observers=[observer],
+        durability=OWN,
+    )
+    with caplog.at_level(logging.DEBUG, "triage"), pytest.raises(TriageError):
+        await agent.run("t")
+    assert "the classifier was asked with" in caplog.text
+    assert "the observer saw" in caplog.text
+    assert "Traceback" in caplog.text
+    assert clean(caplog.text)
+    assert KEY not in caplog.text
 
 
 async def test_questions_of_a_policy_and_of_calls() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeAlias
 
 from .events import (
@@ -28,6 +28,22 @@ after it (with the exception that ended it). An observer that raises is logged a
 """
 
 logger = logging.getLogger("triage")
+_plain = logging.Formatter()
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """What is logged leaves the process: its words, and the traceback every usual formatter takes."""
+    with suppress(Exception):  # what has no text is left to whoever writes it
+        text = record.getMessage()
+        clean = redact(text)
+        if clean is not text:
+            record.msg, record.args = clean, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = redact(_plain.formatException(record.exc_info))
+    return True
+
+
+logger.addFilter(_without_secrets)
 
 
 def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:

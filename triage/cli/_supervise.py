@@ -201,7 +201,7 @@ class _Form(logging.Formatter):
             f"{iso(record.created)} {record.levelname.lower()}: {shown(record.getMessage(), 2000)}"
         )
         if record.exc_info:
-            lines = self.formatException(record.exc_info).splitlines()
+            lines = (record.exc_text or self.formatException(record.exc_info)).splitlines()
             told = "\n".join([told, *(f"    {clean(line, 500)}" for line in lines)])
         return told
 
