@@ -49,18 +49,19 @@ def open_store(store: Store | str | None) -> Store:
         from ._open import opened
 
         return opened(store)
-    given: object = store
-    if not isinstance(given, Store):
-        missing = [name for name in _METHODS if not callable(getattr(given, name, None))]
+    # Not `isinstance`: from Python 3.12 on it does not see what a wrapper of a store passes on.
+    missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
+    if missing:
         raise UsageError(
-            f"store must be a Store, text or None, not {type(given).__name__}, which has no "
+            f"store must be a Store, text or None, not {type(store).__name__}, which has no "
             f"{', '.join(missing)}"
         )
-    return given
+    return store
 
 
 _METHODS = (
-    "append", "submit", "read", "runs", "info", "claim", "renew", "release", "find", "prune", "close",
+    "append", "submit", "read", "runs", "info", "claim", "renew", "release", "find", "now", "prune",
+    "close",
 )  # fmt: skip
 
 # What only stores that write need: most processes keep their runs in memory.

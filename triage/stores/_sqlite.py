@@ -43,8 +43,8 @@ WHERE id = ? AND epoch = ? AND events = ?"""
 _ROW = "INSERT INTO events (run, seq, count, crc, body, refs) VALUES (?, ?, ?, ?, ?, ?)"
 _READ = """
 SELECT seq, count, crc, body, refs FROM events
-WHERE run = ?1
-    AND seq >= coalesce((SELECT max(seq) FROM events WHERE run = ?1 AND seq <= ?2), 0)
+WHERE run = ?
+    AND seq >= coalesce((SELECT max(seq) FROM events WHERE run = ? AND seq <= ?), 0)
 ORDER BY seq"""
 _ENDED = """
 SELECT id FROM runs WHERE finished < ? AND id NOT IN (
@@ -267,7 +267,7 @@ class SQLiteDriver:
 
     def _rows(self, db: sqlite3.Connection, append: Append) -> list[Row]:
         run = self._found(db, append.run_id)
-        return [Row(*row) for row in db.execute(_READ, (run, append.at))]
+        return [Row(*row) for row in db.execute(_READ, (run, run, append.at))]
 
     # Owners ---------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class SQLiteDriver:
             if found is None:
                 return []
             run, length = found
-            rows = [Row(*row) for row in db.execute(_READ, (run, after + 1))]
+            rows = [Row(*row) for row in db.execute(_READ, (run, run, after + 1))]
             if length != (rows[-1].end if rows else 0):
                 raise StoreCorrupt(f"run {run_id} lacks events before position {length}")
             return events_of(run_id, rows, after, self._fetch)
@@ -339,9 +339,9 @@ class SQLiteDriver:
                 gone = db.execute(_ENDED, (border, keep or 0, PRUNED)).fetchall()
                 db.executemany("DELETE FROM events WHERE run = ?", gone)
                 db.executemany(
-                    "DELETE FROM blobs WHERE digest IN (SELECT digest FROM uses WHERE run = ?1) AND "
-                    "NOT EXISTS (SELECT 1 FROM uses WHERE uses.digest = blobs.digest AND run <> ?1)",
-                    gone,
+                    "DELETE FROM blobs WHERE digest IN (SELECT digest FROM uses WHERE run = ?) AND "
+                    "NOT EXISTS (SELECT 1 FROM uses WHERE uses.digest = blobs.digest AND run <> ?)",
+                    [(run, run) for (run,) in gone],
                 )
                 db.executemany("DELETE FROM uses WHERE run = ?", gone)
                 db.executemany("DELETE FROM runs WHERE id = ?", gone)
