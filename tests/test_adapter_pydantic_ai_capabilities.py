@@ -136,3 +136,29 @@ async def test_one_call_is_answered_by_a_capability_and_the_other_by_a_person() 
     assert result.output == "done"
     told = [part.content for part in result.all_messages()[2].parts]
     assert told == ["yes", "no"]
+
+
+class Choosing(AbstractCapability[Any]):
+    """Notes the model that each attempt at a request is prepared for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    async def prepare_model_request(self, ctx: Any, request_context: Any) -> Any:
+        assert ctx.model is request_context.model
+        self.seen.append(request_context.model)
+        return request_context
+
+
+async def test_a_capability_that_prepares_requests_finds_the_users_model() -> None:
+    choosing = Choosing()
+    model = Scripted(call("look"), "done").model
+    agent = PydanticAgent(model, tools=[_look], capabilities=[choosing])
+    events: list[Event] = []
+    result = await triage.wrap(agent, observers=[events.append]).run("go")
+    assert result.output == "done"
+    assert choosing.seen == [model, model]
+    assert [step.tool_called or step.action for step in steps_of(events)] == [
+        "model", "look", "model",
+    ]  # fmt: skip

@@ -12,8 +12,8 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from threading import Lock, get_ident
@@ -151,6 +151,7 @@ class Scope:
         is_agent = bool(getattr(tool, "_is_agent_tool", False))
         in_thread = bool(getattr(tool.on_invoke_tool, "__agents_sync_function_tool__", False))
         held = in_thread or (effect in UNSAFE and getattr(tool, "timeout_seconds", None) is None)
+        function = getattr(tool, "__wrapped__", None)
 
         @functools.wraps(inner)
         async def invoke(ctx: Any, given: Any) -> Any:
@@ -169,39 +170,34 @@ class Scope:
                     raise not_attempted(_Paused("it waits for an approval"))
                 return found
 
-            with self._at_work(tool.name, ctx.tool_call_id) as place:
-                try:
-                    return await self.seam.tool(
-                        tool.name,
-                        arguments(given),
-                        do,
-                        id=ctx.tool_call_id,
-                        effect=effect,
-                        form=RESULT,
-                        function=getattr(tool, "__wrapped__", None),
-                    )
-                except _Paused:
-                    return None  # as the SDK has it, until the agent goes on
-                except (Exception, asyncio.CancelledError) as error:
-                    if told:
-                        self.failed[ctx.tool_call_id] = _as_seen(tool, error)
-                    raise
+            around = _place.get()
+            calls = f"{'' if around is None else around.calls}/{tool.name} {ctx.tool_call_id}"
+            place = _Place(calls, [])
+            task = asyncio.current_task()
+            assert task is not None
+            self._working.add(task)
+            token = _place.set(place)
+            try:
+                return await self.seam.tool(
+                    tool.name,
+                    arguments(given),
+                    do,
+                    id=ctx.tool_call_id,
+                    effect=effect,
+                    form=RESULT,
+                    function=function,
+                )
+            except _Paused:
+                return None  # as the SDK has it, until the agent goes on
+            except (Exception, asyncio.CancelledError) as error:
+                if told:
+                    self.failed[ctx.tool_call_id] = _as_seen(tool, error)
+                raise
+            finally:
+                self._working.discard(task)
+                _place.reset(token)
 
         return invoke
-
-    @contextmanager
-    def _at_work(self, name: str, call: str) -> Generator[_Place]:
-        task = asyncio.current_task()
-        assert task is not None
-        around = _place.get()
-        place = _Place(f"{'' if around is None else around.calls}/{name} {call}", [])
-        token = _place.set(place)
-        self._working.add(task)
-        try:
-            yield place
-        finally:
-            self._working.discard(task)
-            _place.reset(token)
 
     async def _to_its_end(self, work: Awaitable[Any], *, in_thread: bool) -> Any:
         """A call that must not be cut off because another one failed; only its caller may give it up."""

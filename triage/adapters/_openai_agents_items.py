@@ -19,7 +19,6 @@ from triage.traces._values import mapping
 from ._carried import Turn
 from ._forms import Answer, Asked, Form, read_responses
 from ._repair import as_data, repair_responses
-from ._said import said_in_items
 
 Handed = Mapping[str, str]
 """The agent that each call of a handoff names, by the id of the call."""
@@ -61,8 +60,12 @@ class Kept:
 
     def _read(self, data: Any) -> Answer:
         found = read_responses({**data, "model": self._model})
-        cut = any(item.get("status") == "incomplete" for item in data["output"])
-        return found._replace(ended=data.get("ended") or ("length" if cut else found.ended))
+        ended = data.get("ended")
+        if ended is None:
+            for item in data["output"]:
+                if item.get("status") == "incomplete":
+                    ended = "length"
+        return found if ended is None else found._replace(ended=ended)
 
 
 def _item(item: Any) -> Any:
@@ -206,19 +209,6 @@ def repaired(items: list[Any]) -> list[Any]:
 
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
-
-
-def said_in(items: str | list[Any]) -> Any:
-    """What is new in input: what stands behind the model's last output."""
-    at = len(items)
-    while at and not isinstance(items, str) and not _of_model(items[at - 1]):
-        at -= 1
-    return said_in_items(items if isinstance(items, str) else items[at:])
-
-
-def _of_model(given: Any) -> bool:
-    item = mapping(given)
-    return item.get("role") == "assistant" or item.get("type") in (*_CALLS, "reasoning")
 
 
 def history_of(turns: Iterable[Turn], refused: Callable[[str], str | None]) -> list[Any]:

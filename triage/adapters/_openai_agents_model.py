@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from inspect import isawaitable
@@ -25,8 +25,9 @@ from triage.steps import Step
 from triage.traces._values import arguments
 
 from ._hints import hinted_responses
-from ._openai_agents_items import Course, Kept, response_of, said_in, whole
+from ._openai_agents_items import Course, Kept, response_of, whole
 from ._recording import UnfinishedStream
+from ._said import said_in_items
 from .base import Seam
 
 _asking: ContextVar[tuple[Any, Model]] = ContextVar("triage_openai_agents_asking")
@@ -51,10 +52,10 @@ class _Request(NamedTuple):
     name: str
     who: str
 
-    async def send(self, hint: str | None) -> ModelResponse:
+    def send(self, hint: str | None) -> Awaitable[ModelResponse]:
         """Ask the model."""
         _kept.set(self.kept)
-        answer: ModelResponse = await self.noting.get_response(**self.hinted(hint))
+        answer: Awaitable[ModelResponse] = self.noting.get_response(**self.hinted(hint))
         return answer
 
     def hinted(self, hint: str | None) -> dict[str, Any]:
@@ -190,7 +191,7 @@ class SeamModel(Model):
         who = agent.name if self._inside or agent is not self._first else ""
         kept = Kept(name, self._inside, lambda output: _handed(output, given["handoffs"]))
         request = self._course.request(given["input"], name, given["system_instructions"], names)
-        said = said_in(given["input"])
+        said = said_in_items(given["input"])
         where = f"{self._inside} {who}".strip()
         noting = self._noting[self._place_of(model)]
         return _Request(model, noting, given, kept, request, said, name, where)
@@ -203,13 +204,15 @@ class SeamModel(Model):
 
     def _note_unknown(self, output: Sequence[Any], given: Mapping[str, Any]) -> None:
         """Calls of tools that there are none of: the SDK ends the run for them, or tells the model."""
-        tools = [getattr(tool, "name", "") for tool in given["tools"]]
-        known = {*tools, *(handoff.tool_name for handoff in given["handoffs"])}
-        if given["output_schema"] is not None:
-            known.add("json_tool_call")  # how LiteLLM gives an answer of a type
         for item in output:
-            kind, name = getattr(item, "type", None), getattr(item, "name", "")
-            if kind != "function_call" or name in known:
+            if getattr(item, "type", None) != "function_call":
+                continue
+            name = getattr(item, "name", "")
+            tools = [getattr(tool, "name", "") for tool in given["tools"]]
+            handoffs = [handoff.tool_name for handoff in given["handoffs"]]
+            # The last is how LiteLLM gives an answer of a type.
+            of_type = given["output_schema"] is not None and name == "json_tool_call"
+            if of_type or name in tools or name in handoffs:
                 continue
             text = f"there is no tool {name!r}; the tools are: {', '.join(tools) or 'none'}"
             self._seam.refused(name, arguments(item.arguments), text, kind="UnknownTool")

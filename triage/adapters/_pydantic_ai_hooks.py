@@ -138,9 +138,10 @@ class Recording(AbstractCapability[Any]):
 
     def get_wrapper_model(self, model: Model) -> Model:
         """The model, asked through the seam: mostly the same one at each request."""
-        if self._model is None or self._model.wrapped is not model:
-            self._model = _Model(model, self.seam, self.who, self._course)
-        return self._model
+        made = self._model
+        if made is None or (model is not made and model is not made.wrapped):
+            made = self._model = _Model(model, self.seam, self.who, self._course)
+        return made
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         """The tools, called through the seam."""
@@ -241,16 +242,21 @@ class _Line(CombinedCapability[Any]):
         assert isinstance(line, cls)
         line.recording = recording
 
-    def get_wrapper_model(self, model: Model) -> Model:
+    def get_wrapper_model(self, model: Model) -> Model | None:
         """Ours innermost, as at all that follows: the last on the way there, the first on the way back."""
         ours = self.recording.get_wrapper_model(model)
-        return super().get_wrapper_model(ours) or ours
+        return super().get_wrapper_model(ours) or (None if ours is model else ours)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         asked = await super().before_model_request(ctx, request_context)
-        return await self.recording.before_model_request(ctx, asked)
+        found = await self.recording.before_model_request(ctx, asked)
+        # A wrapper that it finds here is not entered around the request, as one that is made later is: the
+        # dearest part of it. Hooks that look which model it is, and wrappers, must find their own.
+        if not (self._has_prepare_model_request or isinstance(found.model, WrapperModel)):
+            found.model = self.recording.get_wrapper_model(found.model)
+        return found
 
     async def after_model_request(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from operator import is_
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai.messages import (
     ModelMessage,
@@ -33,8 +35,14 @@ from ._recording import key_of
 # Answers of a model -------------------------------------------------------------------------------
 
 
+# As `ModelMessagesTypeAdapter` has them, which looks for the kind of each.
+_RESPONSES = TypeAdapter(
+    list[ModelResponse], config=ConfigDict(defer_build=True, ser_json_bytes="base64")
+)
+
+
 def _dump_answer(response: ModelResponse) -> Any:
-    return ModelMessagesTypeAdapter.dump_python([response], mode="json", exclude_none=True)[0]
+    return _RESPONSES.dump_python([response], mode="json", exclude_none=True)[0]
 
 
 def _load_answer(data: Any) -> ModelResponse:
@@ -172,10 +180,18 @@ class Course:
 
 
 def _told(part: Any) -> list[Any]:
-    return [part.part_kind, *(getattr(part, name, None) for name in _TELLING)]
+    has = _telling_of(part.__class__)
+    return [part.part_kind, *[getattr(part, name) if name in has else None for name in _TELLING]]
 
 
 _TELLING = ("tool_name", "tool_call_id", "args", "content")
+
+
+@cache
+def _telling_of(kind: Any) -> frozenset[str]:
+    """Which of these a kind of part has: to ask a part for one that it has not is dear."""
+    fields = kind.__dataclass_fields__
+    return frozenset(name for name in _TELLING if name in fields or hasattr(kind, name))
 
 
 def hinted(messages: list[ModelMessage], hint: str | None) -> list[ModelMessage]:
@@ -205,9 +221,10 @@ def _role(part: ModelRequestPart) -> str:
 
 
 def _words(part: ModelRequestPart) -> Any:
-    if isinstance(part, ToolReturnPart):
-        return part.model_response_str()
     content: Any = getattr(part, "content", None)
+    if isinstance(part, ToolReturnPart):
+        succeeded = type(content) is str and part.outcome == "success"
+        return content if succeeded else part.model_response_str()
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -120,11 +120,17 @@ class OpenAIAgentsAdapter(Adapter):
             result.__class__ = kind
         return result
 
-    async def _run(
+    # Not `async`: each coroutine that all of a run is below makes it dearer.
+    def _run(
         self, given: Any, options: dict[str, Any], on_event: Callable[[Any], Any] | None
-    ) -> Any:
+    ) -> Awaitable[Any]:
         if on_event is None:
-            return await Runner.run(self.target, given, **options)
+            return Runner.run(self.target, given, **options)
+        return self._streamed(given, options, on_event)
+
+    async def _streamed(
+        self, given: Any, options: dict[str, Any], on_event: Callable[[Any], Any]
+    ) -> Any:
         result = Runner.run_streamed(self.target, given, **options)
         try:
             async for event in result.stream_events():
