@@ -271,6 +271,11 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def _is_set(thread: threading.Thread) -> bool:
+    """Whether it is a timer that would still act; one that was cancelled takes a moment to end."""
+    return isinstance(thread, threading.Timer) and not thread.finished.is_set()
+
+
 async def soak(runs: int, rounds: int, seed: int, show: Callable[[str], object]) -> list[str]:
     """All rounds; what was wrong."""
     problems: list[str] = []
@@ -284,7 +289,7 @@ async def soak(runs: int, rounds: int, seed: int, show: Callable[[str], object])
         found = await wrong(drawn, store)
         left = _tasks() - tasks
         # The pools of the classifiers and of sync functions keep their threads for the next.
-        extra = [t.name for t in threading.enumerate() if isinstance(t, threading.Timer)]
+        extra = [t.name for t in threading.enumerate() if _is_set(t)]
         if left:
             found.append(f"{left} tasks are left")
         if extra:

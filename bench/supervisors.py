@@ -106,47 +106,62 @@ def desk_of(place: Place, owner: str) -> IncidentDesk:
     )
 
 
+class Supervisor(NamedTuple):
+    """One process. health: a file that it writes once it hears signals."""
+
+    process: subprocess.Popen[bytes]
+    health: Path
+
+    def begun(self, until: float) -> None:
+        """Wait until it is at work, has ended, or has had its time."""
+        while not self.health.exists() and self.process.poll() is None:
+            if time.monotonic() > until:
+                return
+            time.sleep(0.02)
+
+
 class Herd:
     """Two supervisors, one of which is killed now and then."""
 
     def __init__(self, place: Place, source: random.Random) -> None:
+        self._folder = Path(place.folder)
         self._environment = {
             **os.environ,
             "BENCH_PLACE": json.dumps(place),
             "PYTHONPATH": str(ROOT),
         }
         self._source = source
-        self._living = [self._start() for _ in range(2)]
         self.kills = 0
+        self._living = [self._start(f"{number}.json") for number in range(2)]
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, name: str) -> Supervisor:
+        health = self._folder / name
         arguments = "supervise --desk bench.supervisors:desk --interval 0.2 --at-once 20 --quiet"
-        return subprocess.Popen(
-            [sys.executable, "-m", "triage.cli", *arguments.split()],
-            cwd=ROOT,
-            env=self._environment,
-        )
+        command = [sys.executable, "-m", "triage.cli", *arguments.split(), "--health", str(health)]
+        return Supervisor(subprocess.Popen(command, cwd=ROOT, env=self._environment), health)
 
     def kill(self) -> None:
         """Kill one, and start another in its place."""
         at = self._source.randrange(len(self._living))
-        gone = self._living[at]
+        gone = self._living[at].process
         gone.kill()
         gone.wait()
-        self._living[at] = self._start()
         self.kills += 1
+        self._living[at] = self._start(f"after-{self.kills}.json")
 
     def stop(self) -> list[int]:
-        """Tell them to stop; how they ended."""
+        """Tell them to stop; how they ended. One that still starts would just end by the signal."""
+        until = time.monotonic() + 60
         for one in self._living:
-            one.send_signal(signal.SIGTERM)
-        return [one.wait(timeout=60) for one in self._living]
+            one.begun(until)
+            one.process.send_signal(signal.SIGTERM)
+        return [one.process.wait(timeout=60) for one in self._living]
 
     def end(self) -> None:
         """Whatever has happened, leave none behind."""
         for one in self._living:
-            one.kill()
-            one.wait()
+            one.process.kill()
+            one.process.wait()
 
 
 async def fill(desk: IncidentDesk, count: int, source: random.Random) -> None:
