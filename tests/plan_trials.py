@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from plan_worlds import Deeds, Planner, Selector, World, registry
+from plan_actors import Deeds, Planner, Selector, registry
+from plan_worlds import World
 from support import FakeEnvironment
 
 import triage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -108,3 +108,14 @@ class Opened:
         self._names.append(name)
         store: Store = self.at(name, **options)
         return store
+
+
+def opening(*kinds: str) -> Any:
+    """A fixture for `opened` in a file of tests: stores of each of these kinds."""
+
+    @pytest.fixture(params=kinds)
+    def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+        with Opened(request.param, tmp_path) as made:
+            yield made
+
+    return opened

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
 from triage import (
     Agent,
@@ -16,7 +17,9 @@ from triage import (
     FailureContext,
     FailurePolicy,
     FailureType,
+    Limits,
     Replan,
+    Run,
     Step,
     TriageEscalationError,
 )
@@ -154,3 +157,85 @@ async def test_a_long_result_is_grounded_without_blocking_the_loop() -> None:
         await Agent(agent, checks=Checks(grounding=True)).run("?")
         group.cancel_scope.cancel()
     assert len(beats) > 10
+
+
+# What an agent is made with to check its results ----------------------------------------------------
+
+
+class Ticket(BaseModel):
+    city: str
+    cents: int
+
+
+async def test_a_result_type_gives_the_validated_object() -> None:
+    async def answers(task: str) -> str:
+        return '{"city": "Rome", "cents": "1250"}'
+
+    ticket = await Agent(answers, result_type=Ticket).run("t")
+    assert ticket == Ticket(city="Rome", cents=1250)
+
+
+async def test_a_result_of_the_wrong_type_is_a_failure_whose_hint_names_the_field() -> None:
+    hints: list[str | None] = []
+
+    async def learns(task: str, *, _triage_hint: str | None) -> dict[str, Any]:
+        hints.append(_triage_hint)
+        if _triage_hint and "cents" in _triage_hint and "int" in _triage_hint:
+            return {"city": "Rome", "cents": 1}
+        return {"city": "Rome", "cents": "a lot"}
+
+    assert await Agent(learns, result_type=Ticket).run("t") == Ticket(city="Rome", cents=1)
+    assert len(hints) == 2
+
+
+async def test_verify_refuses_a_result_and_its_reason_is_told() -> None:
+    hints: list[str | None] = []
+
+    async def learns(task: str, *, _triage_hint: str | None) -> int:
+        hints.append(_triage_hint)
+        return len(hints)
+
+    def even(result: int) -> str | None:
+        return None if result % 2 == 0 else "the number must be even"
+
+    assert await Agent(learns, verify=even).run("t") == 2
+    assert "the number must be even" in str(hints[1])
+
+
+async def test_an_async_verify_that_asserts_is_a_failed_check() -> None:
+    async def answers(task: str) -> int:
+        return 1
+
+    async def verify(result: int) -> None:
+        assert result == 2, "want two"
+
+    agent = Agent(answers, verify=verify, limits=Limits(attempts=2))
+    with pytest.raises(TriageEscalationError) as caught:
+        await agent.run("t")
+    assert caught.value.diagnosis is not None
+    found = [evidence.rule for evidence in caught.value.diagnosis.evidence]
+    assert found == ["limit:attempts", "check:verify"]
+    assert "want two" in str(caught.value.diagnosis.hint)
+    assert "attempts" in str(caught.value)
+
+
+async def test_open_subgoals_make_a_success_incomplete() -> None:
+    async def forgets(task: str, *, run: Run, _triage_subgoal: str | None) -> str:
+        if _triage_subgoal is None:
+            run.subgoals(["book", "pay"])
+            run.complete("book")
+        else:
+            assert _triage_subgoal == "pay"
+            run.complete("pay")
+        return "done"
+
+    assert await Agent(forgets).run("t") == "done"
+
+
+async def test_a_forbidden_text_in_the_result_is_a_failure() -> None:
+    checks = Checks(constraints=("secret plan",))
+
+    async def leaks(task: str, *, _triage_hint: str | None) -> dict[str, str]:
+        return {"text": "fine"} if _triage_hint else {"text": "the Secret Plan is…"}
+
+    assert await Agent(leaks, checks=checks).run("t") == {"text": "fine"}

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from calls import recovers
 from inner_runs import OUTER, Office, asks_once_more
-from store_kinds import Opened
+from store_kinds import opening
 from support import always
 
 import triage
@@ -25,12 +25,7 @@ from triage.stores import Store
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as opened:
-        made = opened.new()
-        yield made
-        await made.close()
+opened = opening("memory", "sqlite")
 
 
 # Done already -------------------------------------------------------------------------------------

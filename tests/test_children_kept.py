@@ -10,7 +10,7 @@ from calls import recovers
 from hypothesis import given
 from hypothesis import strategies as st
 from inner_runs import OUTER, Office
-from store_kinds import Opened
+from store_kinds import Opened, opening
 
 import triage
 from triage import Agent, Limits, Retry, Run, Usage
@@ -24,12 +24,7 @@ from triage.stores import MemoryStore, Store
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as opened:
-        made = opened.new()
-        yield made
-        await made.close()
+opened = opening("memory", "sqlite")
 
 
 # Cut off ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from calls import recovers
-from store_kinds import Opened
+from store_kinds import Opened, opening
 from support import Says, always
 
 import triage
@@ -26,12 +26,7 @@ pytestmark = pytest.mark.anyio
 OUTER = "outer"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as opened:
-        made = opened.new()
-        yield made
-        await made.close()
+opened = opening("memory", "sqlite")
 
 
 class Shop:

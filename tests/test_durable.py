@@ -18,7 +18,7 @@ from durable_runs import (
     left_open,
     payments,
 )
-from store_kinds import Opened
+from store_kinds import Opened, opening
 
 import triage
 from triage import MemoryStore
@@ -30,10 +30,7 @@ pytestmark = pytest.mark.anyio
 KINDS = ("memory", "sqlite", "postgres")
 
 
-@pytest.fixture(params=KINDS)
-def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as made:
-        yield made
+opened = opening(*KINDS)
 
 
 async def whole(scenario: str) -> tuple[Any, list[Event], list[str], list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from durable_runs import RUN
-from store_kinds import Opened
+from store_kinds import Opened, opening
 from support import FakeEnvironment, Says, always
 
 import triage
@@ -25,17 +25,7 @@ from triage.stores import Store
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def store(opened: Opened) -> Any:
-    made = opened.new()
-    yield made
-    await made.close()
+opened = opening("sqlite", "postgres")
 
 
 def asking(store: Store, questions: int = 1, env: Any = None, **options: Any) -> Agent[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from durable_runs import RUN, Kept, agent_of, check_journal, payments
-from store_kinds import Opened
+from store_kinds import opening
 from support import RETRY, Says, always
 
 import triage
@@ -29,17 +29,7 @@ from triage.stores import SQLiteStore, Store
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def store(opened: Opened) -> Any:
-    made = opened.new()
-    yield made
-    await made.close()
+opened = opening("sqlite", "postgres")
 
 
 class Failing:
@@ -130,9 +120,10 @@ async def test_an_error_of_the_agent_is_raised_although_the_store_fails(
 # Owners -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("choice", ["fail", "continue"])
 @pytest.mark.parametrize("by", ["record_step", "flush"])
 async def test_a_zombie_learns_that_it_lost_the_run_and_writes_nothing(
-    by: str, store: Store
+    by: str, choice: Any, store: Store
 ) -> None:
     taken = anyio.Event()
 
@@ -153,7 +144,9 @@ async def test_a_zombie_learns_that_it_lost_the_run_and_writes_nothing(
                 await anyio.sleep(0.001)
         return "old"
 
-    agent = Agent(works, RETRY, classifier=Says(), store=store)
+    # Without its store a run may go on, and never beside the owner it has now.
+    durability = Durability(on_store_error=choice)
+    agent = Agent(works, RETRY, classifier=Says(), store=store, durability=durability)
     with pytest.raises(StaleWriter):
         await agent.run("task", run_id=RUN)
     assert await agent.recover(RUN) == "new"

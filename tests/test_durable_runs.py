@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from durable_runs import RUN, Kept, agent_of
-from store_kinds import Opened
+from store_kinds import opening
 from support import RETRY, Says
 
 import triage
@@ -28,17 +28,7 @@ from triage.stores import Store
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def store(opened: Opened) -> Any:
-    made = opened.new()
-    yield made
-    await made.close()
+opened = opening("sqlite", "postgres")
 
 
 def agent_on(store: Store | str, function: Any, policy: Any = RETRY, **options: Any) -> Agent[Any]:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -360,5 +361,5 @@ async def test_hundreds_of_durable_runs_at_once_are_all_kept(tmp_path: Path) -> 
     assert sorted(found) == [number + 3 for number in range(400)]
     assert {info.status for info in await store.runs()} == {"done"}
     await store.close()
-    with sqlite3.connect(tmp_path / "runs.db") as db:
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

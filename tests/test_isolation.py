@@ -78,6 +78,14 @@ async def test_a_run_that_is_thrown_away_in_another_leaves_that_one_alone() -> N
     await Agent(throws_it_away).run("task")
 
 
+async def test_after_a_run_its_task_is_in_none() -> None:
+    with pytest.raises(triage.UsageError, match="run"):
+        triage.current_run()
+    await AGENT.run(0)
+    with pytest.raises(triage.UsageError, match="run"):
+        triage.current_run()
+
+
 async def test_runs_after_a_warm_up_run_in_the_same_task_are_apart() -> None:
     await AGENT.run(0)
     results: list[int] = []

@@ -308,8 +308,36 @@ async def test_one_orchestrator_serves_many_runs_at_once() -> None:
 
 
 async def test_every_decision_is_in_the_journal_before_what_it_leads_to() -> None:
-    made = orchestrator(Script(BAD, GOOD), fails=Fails(read=TimeoutError()))
+    written: list[Any] = []
+    decided: list[Any] = []
+
+    def note() -> None:
+        """What was decided last, as something begins; whatever dies in it has used up its share."""
+        decided.append(next(one for one in reversed(written) if isinstance(one, PlanRouted)))
+
+    class Waits(FakeEnvironment):
+        async def sleep(self, seconds: float) -> None:
+            note()
+            assert decided.pop().delay_s == seconds
+            await super().sleep(seconds)
+
+    def planner(request: Any) -> Any:
+        note()
+        return GOOD if request.feedback else BAD
+
+    failing = Fails(read=TimeoutError())
+
+    def fails(name: str) -> None:
+        if name != "paid":
+            note()
+        failing(name)
+
+    env = Waits()
+    made = orchestrator(planner, fails=fails, environment=env, observers=[written.append])
     await made.run("task", run_id="run-1")
+    assert len(env.slept) == 1
+    entered = [one for one in written if isinstance(one, PlanRouted)]
+    assert decided == [one for one in entered if one.target in ("planner", "step")]
     events = await made.store.read("run-1")
     for at, event in enumerate(events):
         if isinstance(event, PlanFailed):
@@ -317,6 +345,15 @@ async def test_every_decision_is_in_the_journal_before_what_it_leads_to() -> Non
             assert isinstance(after, PlanRouted)
             assert after.counter in ("replans", "retries")
     assert (await state_of(made.store, "run-1")).ended is Target.END
+
+    # So it is where a process went away before it had decided.
+    failed = max(at for at, event in enumerate(events) if isinstance(event, PlanFailed))
+    store, env = triage.MemoryStore(), Waits()
+    await store.append("run-1", events[: failed + 1], at=0, epoch=0)
+    written.clear()
+    again = orchestrator(planner, store=store, environment=env, observers=[written.append])
+    assert await again.recover("run-1") == RESULT
+    assert len(env.slept) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from plan_runs import (
 )
 from support import FakeEnvironment
 
-from triage import TriageEscalationError, TriageFatalError
+from triage import Severity, TriageEscalationError, TriageFatalError
 from triage.events import PlanStepMoved
 from triage.faults import (
     CodeRuntimeFailed,
@@ -179,6 +179,18 @@ async def test_what_is_refused_is_neither_tried_again_nor_planned_around() -> No
     with pytest.raises(TriageFatalError):
         await made.run("task", run_id="run-1")
     assert planner.count == 1
+    assert (await state_of(made.store, "run-1")).ended == "stop"
+
+
+@pytest.mark.parametrize("severity", [Severity.RETRIABLE, Severity.REPLANNING, Severity.CRITICAL])
+async def test_no_capability_can_explain_a_refusal_away(severity: Severity) -> None:
+    planner, env = Script(GOOD), FakeEnvironment()
+    fails = Fails(find=[PolicyRefused("not on sundays")] * 9)
+    more = {"find": {"classify_error": lambda _error, _known: severity}}
+    made = orchestrator(planner, fails=fails, more=more, environment=env)
+    with pytest.raises(TriageFatalError):
+        await made.run("task", run_id="run-1")
+    assert (planner.count, env.slept) == (1, [])
     assert (await state_of(made.store, "run-1")).ended == "stop"
 
 

@@ -22,11 +22,12 @@ from triage import (
 )
 
 pytestmark = pytest.mark.anyio
+KEY = "sk-aB3dE5gH7jK9mN1pQ3sT5vW7"
 
 
 class Broken:
     def classify(self, trajectory: Any, task: Any) -> Any:
-        raise LookupError("broken classifier")
+        raise LookupError(f"broken classifier, asked with {KEY}")
 
 
 class Junk:
@@ -44,6 +45,7 @@ async def test_a_classifier_that_fails_makes_the_diagnosis_unknown(
     assert diagnosis is not None
     assert diagnosis.failure_type is FailureType.UNKNOWN
     assert said in diagnosis.evidence[0].text
+    assert KEY not in repr(diagnosis)
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 

@@ -143,7 +143,7 @@ async def test_an_analyst_may_answer_or_raise_anything() -> None:
         check(report)
 
 
-def test_the_last_resort_is_a_constant_sentence() -> None:
+def test_the_last_resort_is_a_constant_sentence(caplog: pytest.LogCaptureFixture) -> None:
     class NoClock:
         def time(self) -> float:
             raise MemoryError
@@ -161,6 +161,11 @@ def test_the_last_resort_is_a_constant_sentence() -> None:
     report = ErrorReporter(environment=NoClock()).facts(context())
     assert report.completeness == "minimal"
     assert "of a FailureContext nothing could be read" in report.to_text("developer")
+    (told,) = caplog.records
+    assert (told.levelname, told.name) == ("ERROR", "triage")
+    assert "severity fatal" in told.getMessage()
+    assert told.exc_info is not None
+    assert told.exc_info[0] is MemoryError
     check(Report())
     assert Report().completeness == "constant"
     broken: Any = Report(facts=Facts(confidence="x", severity="y"))  # type: ignore[arg-type] # what is tested

@@ -33,6 +33,7 @@ async def uses_secrets(task: str, *, record_step: Any, update_state: Any, run: A
             llm_output=f"I have {KEY}",
         )
     )
+    record_step(Step(action="note", metadata={"header": f"Authorization: Bearer {KEY}"}))
     with pytest.raises(UsageError, match=r"state\['key'\] holds what looks like a secret"):
         update_state({"key": KEY})
     update_state({"key": KEY}, secret_ok=["key"])

@@ -7,7 +7,6 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_kinds import DURABLE, Opened
+from store_kinds import DURABLE, opening
 from store_runs import created, started
 from support import RETRY
 
@@ -37,17 +36,7 @@ def prose(size: int) -> str:
     return (PROSE * (size // len(PROSE) + 1))[:size]
 
 
-@pytest.fixture(params=DURABLE)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    with Opened(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def store(opened: Opened) -> Any:
-    made = opened.new()
-    yield made
-    await made.close()
+opened = opening(*DURABLE)
 
 
 async def recorded(store: Store, step: Step, run_id: str = "r", **options: Any) -> Step:

@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import trio
-from store_kinds import DURABLE, Opened
+from store_kinds import DURABLE, Opened, opening
 from store_runs import add, created, started
 
 import triage
@@ -26,10 +25,7 @@ HERE = Path(__file__).parent
 PATH = os.pathsep.join((str(Path(triage.__file__).parents[1]), str(HERE)))
 
 
-@pytest.fixture(params=DURABLE)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    with Opened(request.param, tmp_path) as made:
-        yield made
+opened = opening(*DURABLE)
 
 
 def child(what: str, opened: Opened, *words: str) -> subprocess.Popen[str]:

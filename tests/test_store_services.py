@@ -12,7 +12,7 @@ import anyio
 import psycopg
 import pytest
 from lost_replies import Way
-from store_kinds import POSTGRES, REDIS, Opened
+from store_kinds import POSTGRES, REDIS, Opened, opening
 from store_runs import add, created, steps
 
 from triage import UsageError
@@ -28,10 +28,7 @@ def postgres(tmp_path: Path) -> Iterator[Opened]:
         yield made
 
 
-@pytest.fixture(params=["postgres", "redis"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    with Opened(request.param, tmp_path) as made:
-        yield made
+opened = opening("postgres", "redis")
 
 
 @contextlib.contextmanager

@@ -28,6 +28,46 @@ def test_a_file_is_named_from_here_or_from_the_root(
     assert spaced.path == str(tmp_path / "a b.db")
 
 
+@pytest.mark.parametrize(("options", "level"), [("", 2), ("?synchronous=normal", 1)])
+def test_commits_are_on_the_disk_unless_one_says_otherwise(
+    options: str, level: int, tmp_path: Path
+) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/runs.db{options}")
+    assert isinstance(store, SQLiteStore)
+    assert anyio.run(store._written, _synchronous) == level
+    anyio.run(store.close)
+
+
+def _synchronous(driver: Any) -> int:
+    (found,) = driver._db.execute("PRAGMA synchronous").fetchone()
+    return int(found)
+
+
+class Wrapped:
+    """A store that passes everything on to another, but for what it does not have."""
+
+    def __init__(self, store: Any, lacks: str = "") -> None:
+        self._store = store
+        self._lacks = lacks
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._lacks:
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+
+def test_what_passes_everything_on_to_a_store_is_one() -> None:
+    wrapped: Any = Wrapped(MemoryStore())
+    assert open_store(wrapped) is wrapped
+
+
+@pytest.mark.parametrize("name", ["append", "submit", "now", "close"])
+def test_what_lacks_a_method_of_a_store_is_refused_by_its_name(name: str) -> None:
+    wrapped: Any = Wrapped(MemoryStore(), name)
+    with pytest.raises(UsageError, match=f"not Wrapped, which has no {name}$"):
+        open_store(wrapped)
+
+
 def test_equal_texts_give_one_store_while_it_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import anyio
 import psycopg
 import pytest
 from durable_runs import check_journal
-from store_kinds import POSTGRES, Opened
+from store_kinds import POSTGRES, Opened, opening
 from store_worker import RUN, worker
 from support import RETRY
 
@@ -28,10 +27,7 @@ PATH = os.pathsep.join((str(Path(triage.__file__).parents[1]), str(HERE)))
 ALL = [f"paid {number}" for number in (1, 2, 3, 4)]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    with Opened(request.param, tmp_path) as made:
-        yield made
+opened = opening("sqlite", "postgres")
 
 
 class Stopped:

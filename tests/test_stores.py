@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from store_kinds import KINDS, Opened
+from store_kinds import KINDS, Opened, opening
 
 from triage.stores import MemoryStore, Store
 from triage.testing import store_checks, store_contract
@@ -13,10 +13,7 @@ from triage.testing import store_checks, store_contract
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=KINDS)
-def opened(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    with Opened(request.param, tmp_path) as made:
-        yield made
+opened = opening(*KINDS)
 
 
 @pytest.mark.parametrize("check", store_checks, ids=lambda check: check.__name__)

@@ -175,7 +175,8 @@ async def answer_in(store: Store, answer: ApprovalAnswer) -> None:
     answer: made by `ApprovalRequest.answer` of what `asked_in` gave. It counts once, for that very
     question, and before its time is over. Raises UnknownRun, UsageError for a run that does not wait
     for it, an answer that does not fit and a plan with what looks like a secret, TokenExpired,
-    AlreadyResumed if somebody else has just answered, and StoreError.
+    AlreadyResumed if somebody else has just answered, RunBusy while somebody else is answering (or has
+    died of it, for at most 30 seconds), and StoreError.
     """
     request = await asked_in(store, answer.run_id)
     if request is None:

@@ -15,7 +15,8 @@ async def who_is_taken_over_can_write_no_more(store: Store) -> None:
     await run.append(run.step())
     claim = await store.claim(run.run_id, lease_s=LEASE)
     promise(claim == Claim(epoch=1, events=2, claims=1), f"the first claim is {claim}")
-    await refused(StaleWriter, "an append of the owner before", run.append(run.step("late")))
+    for late in (run.step("late"), run.suspended("token"), run.resumed(), run.finished()):
+        await refused(StaleWriter, "an append of the owner before", run.append(late))
     tried = store.renew(run.run_id, epoch=0, lease_s=LEASE)
     await refused(StaleWriter, "a renewal of the owner before", tried)
     await refused(StaleWriter, "a release of the owner before", store.release(run.run_id, epoch=0))

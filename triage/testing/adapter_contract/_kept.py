@@ -35,7 +35,8 @@ async def interrupted_turn(bench: Bench) -> None:
     """A tool that was cut off, and a new plan: its call is closed or left out, and no result made up."""
     rules = (Rule(says("done"), HINT), Rule(SEARCH))
     script = Script(rules, tools={"search": (HANGS,)})
-    done = await play(bench, script, policy=HINTED, limits=Limits(attempt_seconds=SECONDS))
+    limits = Limits(attempts=2, attempt_seconds=SECONDS)
+    done = await play(bench, script, policy=HINTED, limits=limits)
     done.check_done()
     assert done.told() == [0, 1], f"the hint stands so often in the requests: {done.told()}"
     assert done.count("search(x)") == 1, done.world.deeds
