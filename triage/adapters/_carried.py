@@ -71,8 +71,7 @@ def _count(run: Recorder, steps: list[Step]) -> None:
         key = (step.metadata or {}).get("call")
         if key is None or step.tool_called is None or step.effect not in UNSAFE:
             continue
-        with run.session.lock:
-            counted.occurrence(key.rpartition(":")[0])
+        counted.occurrence(key.rpartition(":")[0])
         if run.replay is not None:
             run.replay.meet(step.tool_called, key)
 

@@ -208,8 +208,7 @@ def _count(run: Run, held: frozenset[str], snapshot: Any) -> None:
         if called not in held and _number_of(_place_of(step)) > reached:
             continue
         seen.add(key)
-        with run.session.lock:
-            counted.occurrence(key.rpartition(":")[0])
+        counted.occurrence(key.rpartition(":")[0])
         if run.replay is not None:
             run.replay.meet(step.tool_called, key)
 
