@@ -2,11 +2,12 @@
 
     python -m bench.adapters [--only langgraph] [--rounds 20] [--strict]
 
-Cost: the time that a processor works for one turn, a model call and a tool call, of the same agent bare,
-wrapped, and bare once more, in one process; the provider answers from another. They go on turn by turn,
-each while the others wait, so that whatever else the machine does meets all three alike. The figure is the
-middle of the ratios of turns that stood side by side, with its standard error, and the same of the two that
-are bare, which says how far a figure can be trusted. Recovery: the same scripts of failures for each way to
+Cost: the time that a processor works for one turn, a model call and a tool call, of the same agent bare and
+wrapped, each twice, in one process; the provider answers from another. They go on turn by turn, each while
+the others wait, so that whatever else the machine does meets all four alike, and the processor's caches
+know the one's code as well as the other's. The figure is the middle of the ratios of turns that stood side
+by side, with its standard error, and the same of the two that are bare, which says how far a figure can be
+trusted. Recovery: the same scripts of failures for each way to
 recover. Done: the answer was the right one. Requests: what was asked of the provider. Repeated: charges
 that were made more than once. `--strict` exits with 1 where a wrapped agent surely costs more than was
 promised: by more than two standard errors.
@@ -174,26 +175,28 @@ class Cost(NamedTuple):
 
 async def cost(framework: Framework, rounds: int) -> Cost:
     """What a turn of an agent costs."""
-    lanes = Lanes(3)
+    lanes = Lanes(4)
     with provider() as url:
         made = [
             make(Task([lanes.tool(lane)], {"look": "read"}), url)
-            for lane, make in enumerate((framework.bare, framework.wrapped, framework.bare))
+            for lane, make in enumerate((framework.bare, framework.wrapped) * 2)
         ]
         for _ in range(2):
             await lanes.go(made, 0)
         gc.collect()
         gc.freeze()
-        turns: list[list[float]] = [[], [], []]
+        turns: list[list[float]] = [[] for _ in made]
         for at in range(rounds):
-            lanes.worked = [[], [], []]
+            lanes.worked = [[] for _ in made]
             await lanes.go(made, at % len(made))
             for lane, worked in enumerate(lanes.worked):
                 turns[lane] += worked[1:]  # before the first call the run began
-    bare, wrapped, again = turns
-    more, error = _middle([2 * w / (a + b) for a, w, b in zip(bare, wrapped, again, strict=True)])
-    noise, _ = _middle([b / a for a, b in zip(bare, again, strict=True)])
-    turn, more_turn = (1000 * statistics.median(times) for times in (bare + again, wrapped))
+    bare, wrapped, bare_2, wrapped_2 = turns
+    more, error = _middle([(w + x) / (a + b) for a, w, b, x in zip(*turns, strict=True)])
+    noise, _ = _middle([b / a for a, b in zip(bare, bare_2, strict=True)])
+    turn, more_turn = (
+        1000 * statistics.median(times) for times in (bare + bare_2, wrapped + wrapped_2)
+    )
     return Cost(turn, more_turn, more, error, noise)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from hashlib import sha256
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from own_framework import FORM, Framework, Poor, Theirs, recording, steps_of, three
 from support import always
 
@@ -22,6 +26,7 @@ from triage import (
     Usage,
 )
 from triage.adapters.base import Seam, SoftFailure, Turn
+from triage.events import CallStarted
 from triage.testing import faults
 
 pytestmark = pytest.mark.anyio
@@ -327,3 +332,34 @@ async def test_what_an_adapter_cannot_do_is_said_to_the_model_and_in_the_log(
     told = framework.asked[-1][1]
     assert told is not None
     assert "could not be set back" in told
+
+
+ARGUMENTS = st.dictionaries(
+    st.sampled_from(["a", "b", "é", "c d", '"']),
+    st.one_of(
+        st.text(max_size=3),
+        st.sampled_from([0, -1, True, None, 1.5, 10**30, "\ud800", [1], {"b": 1, "a": "x"}, []]),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=60)
+@given(ARGUMENTS)
+def test_a_tools_call_is_known_by_the_json_of_its_arguments(arguments: dict[str, Any]) -> None:
+    async def course(framework: Framework, seam: Seam) -> None:
+        async def do() -> str:
+            return "done"
+
+        await seam.tool("look", arguments, do)
+
+    agent, events = recording(Framework(course))
+
+    async def run() -> None:
+        await agent.run("t", run_id="run-1")
+
+    anyio.run(run)
+    named = arguments if all(map(str.isidentifier, arguments)) else {"arguments": arguments}
+    text = json.dumps(named, sort_keys=True, separators=(",", ":"))[1:-1]
+    known = sha256(f"run-1\0{text}".encode()).hexdigest()[:32]
+    assert [e.key for e in events if isinstance(e, CallStarted)] == [f"look:{known}:1"]

@@ -33,6 +33,19 @@ async def test_a_guard_of_all_tools_is_not_asked_about_models() -> None:
     assert looked == ["look", "charge", "look"]
 
 
+async def test_a_guard_that_changes_what_it_is_shown_changes_no_record() -> None:
+    def decide(call: GuardedCall) -> bool:
+        shown: Any = call.arguments
+        shown["n"] = "changed"
+        return True
+
+    guard = Guard(decide, effects=("read", "once", "unknown"), tools=("*",))
+    agent, events = recording(Framework(three), checks=Checks(guard=guard))
+    assert await agent.run("t") == "end"
+    given = [step.tool_input for step in steps_of(events) if step.tool_called is not None]
+    assert given == [{"n": 1}] * 3
+
+
 async def test_a_model_is_no_unknown_tool_and_its_calls_are_under_no_limit_of_tools() -> None:
     agent, events = recording(
         Framework(three),

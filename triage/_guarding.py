@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._plain import plain
 from ._questions import Question, ask, shown
 from .actions import Suspend
 from .guards import CallDenied, Guard, GuardedCall
@@ -34,7 +35,7 @@ def guarded(run: Recorder, tool: Tool, key: str, bound: Mapping[str, Any]) -> Gu
     if key in run.session.state.approved:
         return None
     session = run.session
-    arguments = tool.shown(bound)
+    arguments = plain(tool.shown(bound))  # a copy of its own, as a guard may change it
     call = GuardedCall(tool.name, arguments, tool.effect, session.run_id, run.number, session.task)
     return Guarded(guard, key, call)
 

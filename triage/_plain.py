@@ -77,16 +77,61 @@ def plain(value: Any) -> Any:
     Never raises. Tuples become lists; depth is cut at 64, size at 200,000 values.
     """
     kind = type(value)
-    if kind is dict:
-        if is_flat(value):
-            return value.copy()
-    elif kind is str or kind is bool or value is None:
+    if kind is str or kind is bool or value is None:
         return value
+    if kind is dict or kind is list:
+        copy = value.copy()
+        if _own(copy, MAX_DEPTH, MAX_NODES):
+            return copy
     return _Encoder(None).encode(value, MAX_DEPTH, "")
 
 
+def plain_noting(value: Any) -> tuple[Any, bool]:
+    """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
+    kind = type(value)
+    if kind is str:
+        return value, True
+    if kind is dict or kind is list:
+        copy = value.copy()
+        if _own(copy, MAX_DEPTH, MAX_NODES):
+            return copy, True
+    loss = Loss()
+    result = _Encoder(loss).encode(value, MAX_DEPTH, "")
+    return result, loss.place is None
+
+
+def _own(copy: Any, depth: int, left: int) -> int:
+    """Copy the dicts and lists in a copy of one, which is JSON all through, as most are.
+
+    What is left of the values it may hold; 0 where it is no such JSON, and to be encoded. What contains
+    itself is found by its depth, and places are not known: to look out for either is felt.
+    """
+    left -= 1
+    if depth <= 0 or left <= 0:
+        return 0
+    named = type(copy) is dict
+    keys = str if named else int
+    for key, item in copy.items() if named else enumerate(copy):
+        if type(key) is not keys:
+            return 0
+        kind = type(item)
+        if kind is str or item is None:
+            pass
+        elif kind is dict or kind is list:
+            copy[key] = inner = item.copy()
+            left = _own(inner, depth - 1, left)
+            if not left:
+                return 0
+        elif kind is int:
+            if not LEAST < item < HUGE:
+                return 0
+        elif kind is not bool and (kind is not float or not math.isfinite(item)):
+            return 0
+    return left
+
+
 def is_flat(value: dict[Any, Any]) -> bool:
-    """True for a dict of atoms under text keys, the usual tool input: its copy is a JSON value."""
+    """True for a dict of atoms under text keys: its copy is a JSON value."""
     for key, item in value.items():
         if type(item) is int:
             if not LEAST < item < HUGE:
@@ -96,18 +141,6 @@ def is_flat(value: dict[Any, Any]) -> bool:
         if type(key) is not str:
             return False
     return True
-
-
-def plain_noting(value: Any) -> tuple[Any, bool]:
-    """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
-    kind = type(value)
-    if kind is str:
-        return value, True
-    if kind is dict and is_flat(value):
-        return value.copy(), True
-    loss = Loss()
-    result = _Encoder(loss).encode(value, MAX_DEPTH, "")
-    return result, loss.place is None
 
 
 def restorable(value: Any, field: str, loss: Loss) -> Any:

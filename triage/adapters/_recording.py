@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple, cast
 
 from triage._drivers import Running, _drive, call_sync
@@ -23,7 +24,7 @@ from triage._run import Run
 from triage._serde import digest
 from triage._tally import within_call
 from triage._tool import Tool
-from triage.steps import Step
+from triage.steps import Step, Usage, step_of
 from triage.taxonomy import UNSAFE, Effect
 from triage.traces._talk import ending_of
 
@@ -72,6 +73,19 @@ NO_JSON = (TypeError, ValueError, RecursionError)
 def canonical(value: Any) -> str:
     """JSON of any value, equal values, equal text."""
     try:
+        if type(value) is dict:
+            # The arguments of most calls are texts and numbers, and to make an encoder is felt.
+            items: list[str] = []
+            for name in sorted(value):
+                item = value[name]
+                kind = type(item)
+                if kind is str:
+                    items.append(f"{_quoted(name)}:{_quoted(item)}")
+                elif kind is int:
+                    items.append(f"{_quoted(name)}:{item}")
+                else:
+                    return encode(value)
+            return f"{{{','.join(items)}}}"
         return encode(value)
     except NO_JSON:
         return encode(plain(value))
@@ -110,88 +124,86 @@ class _Made(Tool):
     timeout = None
     tries = None
 
-    def __init__(
-        self, name: str, effect: Effect, function: Callable[[], Any], bound: dict[str, Any]
-    ) -> None:
-        self.name = name
-        self.effect = effect
-        self.function = function
-        self._bound = bound
+    _bound: dict[str, Any]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - none are given
         """Its arguments, which are JSON already."""
         return self._bound
 
-    def arguments(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
         """All of them."""
-        return dict(bound)
+        return bound
+
+    def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """All of them: JSON that nobody else has."""
+        return cast("dict[str, Any]", bound)
 
 
 class Asking(_Made):
     """A model call. answer: what was answered, None until that is known."""
 
-    __slots__ = ("_call", "answer")
+    __slots__ = ("_form", "_key", "answer")
     counted = False
     by_position = True
+    effect = Effect.READ
 
     def __init__(self, call: ModelCall, ask: Callable[[], Any]) -> None:
-        bound = {"model": call.model, "said": call.said}
-        super().__init__(call.name, Effect.READ, ask, bound)
-        self._call = call
+        self.name, model, said, self._key, self._form = call
+        self.function = ask
+        self._bound = {"model": model, "said": said}
         self.answer: Answer | None = None
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:  # noqa: ARG002 - the request says all
         """The digest of its request."""
-        return digest(salt, f'"{self._call.key}"')
-
-    def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
-        """What was said to which model: JSON that nobody else has, as no guard is asked."""
-        return cast("dict[str, Any]", bound)
+        return digest(salt, f'"{self._key}"')
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """The answer, as its form has it."""
-        data = plain(self._call.form.dump(result))
-        self.answer = self._call.form.read(data)
+        form = self._form
+        data = plain(form.dump(result))
+        self.answer = form.read(data)
         return data, True
 
     def loaded(self, data: Any) -> Any:
         """The answer for the framework."""
-        self.answer = self._call.form.read(data)
-        return self._call.form.load(data)
+        self.answer = self._form.read(data)
+        return self._form.load(data)
 
     def step(self, step: Step) -> Step:
         """What the model was told, said and asked for."""
-        answer = None if step.error is not None else self.answer
-        error, kind = step.error, step.exception_type
-        metadata = {**(step.metadata or _NONE), "model": self._call.model}
+        index, _, _, _, _, _, error, kind, _, _, more, *when = step.row
+        metadata = {**(more or _NONE), "model": self._bound["model"]}
         asked: list[Any] | None = None
         words: str | None = None
-        if answer is not None:
-            ending = ending_of(answer.ended)
+        usage: Usage | None = None
+        if error is None and self.answer is not None:
+            text, calls, usage, ended = self.answer
+            ending = ending_of(ended)
             if ending is not None:
                 error, kind = ending.message, ending.type_name
-            # Without the ids, which are new each time: a loop must look like one.
-            asked = [{"tool": one.name, "arguments": one.arguments} for one in answer.calls] or None
-            words = answer.text or ""
-            if asked is not None:
+            words = text or ""
+            if calls:
+                # Without the ids, which are new each time: a loop must look like one.
+                asked = [{"tool": name, "arguments": arguments} for _, name, arguments in calls]
                 if words:
                     metadata["said"] = words
                 words = None  # words beside a call are no turn of words
-        fields = (
-            step.index, MODEL, None, self._bound["said"], asked, words, error, kind, None,
-            None if answer is None else answer.usage, metadata, step.timestamp, step.duration_s,
-        )  # fmt: skip
-        return Step._make(fields)
+        return step_of((
+            index, MODEL, None, self._bound["said"], asked, words, error, kind, None, usage, metadata,
+            *when,
+        ))  # fmt: skip
 
 
 class Using(_Made):
     """A tool call of a framework's."""
 
-    __slots__ = ("_call", "_failed")
+    __slots__ = ("_failed", "_form", "_id")
 
     def __init__(self, call: ToolCall, do: Callable[[], Any]) -> None:
-        super().__init__(call.name, Effect(call.effect), do, _named(call.arguments))
-        self._call = call
+        self.name, arguments, effect, self._id, self._form = call
+        self.effect = effect if type(effect) is Effect else Effect(effect)
+        self.function = do
+        self._bound = _named(arguments)
         self._failed: Failed | None = None
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
@@ -200,7 +212,7 @@ class Using(_Made):
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """The result, as its form has it."""
-        form = self._call.form
+        form = self._form
         if form is None:
             return super().dumped(result)
         data = plain(form.dump(result))
@@ -209,7 +221,7 @@ class Using(_Made):
 
     def loaded(self, data: Any) -> Any:
         """The result for the framework."""
-        form = self._call.form
+        form = self._form
         if form is None:
             return data
         self._failed = form.failed(data)
@@ -221,18 +233,18 @@ class Using(_Made):
 
     def step(self, step: Step) -> Step:
         """With the model's id of the call, and failed where its result says so."""
-        if self._call.id is not None:
-            step = step._replace(metadata={**(step.metadata or _NONE), "id": self._call.id})
-        failed = None if step.error else self._failed
-        if failed is None:
-            return step
-        return step._replace(tool_output=None, error=failed.text, exception_type=failed.kind)
+        *call, output, said, error, kind, effect, usage, metadata, at, took = step.row
+        if self._id is not None:
+            metadata = {**(metadata or _NONE), "id": self._id}
+        if self._failed is not None and not error:
+            output, (error, kind) = None, self._failed
+        return step_of((*call, output, said, error, kind, effect, usage, metadata, at, took))
 
 
 def _named(arguments: Any) -> dict[str, Any]:
     """A call's arguments by name, as JSON."""
     found = plain(arguments)
-    if isinstance(found, dict) and all(name.isidentifier() for name in found):
+    if isinstance(found, dict) and all(map(str.isidentifier, found)):
         return found
     return {} if found is None else {"arguments": found}
 
