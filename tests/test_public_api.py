@@ -122,8 +122,9 @@ print(*[name for name in {HEAVY!r} if name in sys.modules])
 LIGHT = {
     f"triage{name}"
     for name in (
-        "", "._agent", "._function", "._given", "._lazy", "._options", "._plain", "._written", ".actions",
-        ".errors", ".failures", ".policy", ".steps", ".strategies", ".strategies._base", ".taxonomy",
+        "", "._agent", "._function", "._given", "._lazy", "._options", "._plain", "._refuse", "._written",
+        ".actions", ".errors", ".failures", ".policy", ".steps", ".strategies", ".strategies._base",
+        ".taxonomy",
     )
 }  # fmt: skip
 

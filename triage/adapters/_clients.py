@@ -7,7 +7,8 @@ alike, copies of the client too, and everything else of it is as ever.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, Self, cast, get_args
@@ -32,7 +33,7 @@ from ._recording import (
     told_nobody,
     within,
 )
-from ._sent import Opened, key_of_next
+from ._sent import Around, Opened, key_of_next
 
 __all__ = ["Endpoint", "Provider", "StreamLeft", "recorded"]
 
@@ -89,37 +90,45 @@ def _package(kind: type) -> str:
 
 
 def _async_kind(kind: type[Any], provider: Provider, *, hint: bool) -> type[Any]:
+    usual: dict[str, Around] = {}
+
     async def post(self: Any, path: str, **options: Any) -> Any:
-        call = _call(provider, path, options, hint=hint)
-
-        async def send(body: Any) -> Any:
-            return await kind.post(self, path, **{**options, "body": body})
-
+        call = _call(provider, path, options, usual, hint=hint)
         if call is None:
             return await kind.post(self, path, **options)
+
+        def send() -> Awaitable[Any]:
+            options["body"] = call.body()
+            return cast("Awaitable[Any]", kind.post(self, path, **options))
+
         if call.raw:
-            return await _noted(call, send)
-        if options.get("stream"):
+            with _noted(call):
+                return await send()
+        if call.streamed:
             return await _streamed(call, send)
-        return await call_model(call.run, call.call, lambda: send(call.body()))
+        return await call_model(call.run, call.call, send)
 
     return type(kind.__name__, (kind,), {**_NAMES(kind), "post": post})
 
 
 def _sync_kind(kind: type[Any], provider: Provider, *, hint: bool) -> type[Any]:
+    usual: dict[str, Around] = {}
+
     def post(self: Any, path: str, **options: Any) -> Any:
-        call = _call(provider, path, options, hint=hint)
-
-        def send(body: Any) -> Any:
-            return kind.post(self, path, **{**options, "body": body})
-
+        call = _call(provider, path, options, usual, hint=hint)
         if call is None:
             return kind.post(self, path, **options)
+
+        def send() -> Any:
+            options["body"] = call.body()
+            return kind.post(self, path, **options)
+
         if call.raw:
-            return _noted_sync(call, send)
-        if options.get("stream"):
+            with _noted(call):
+                return send()
+        if call.streamed:
             return _streamed_sync(call, send)
-        return call_model_sync(call.run, call.call, lambda: send(call.body()))
+        return call_model_sync(call.run, call.call, send)
 
     return type(kind.__name__, (kind,), {**_NAMES(kind), "post": post})
 
@@ -131,67 +140,78 @@ def _NAMES(kind: type[Any]) -> dict[str, Any]:  # noqa: N802 - reads as the cons
 # One request ----------------------------------------------------------------------------------------
 
 
-class _Call(NamedTuple):
-    """A request on its way. valid: it need not be repaired. raw: its caller wants the HTTP response."""
+class _Call:
+    """A request on its way. given: its body. options: all that is asked with it. streamed: its
+    answer comes in pieces. raw: its caller wants the HTTP response. valid: its messages
+    need not be repaired.
+    """
 
-    run: Run
-    call: ModelCall
-    endpoint: Endpoint
-    given: dict[str, Any]
-    valid: bool
-    hint: bool
-    raw: bool
-    piece: Callable[[Any], Any]
+    __slots__ = (
+        "call", "endpoint", "given", "hint", "options", "provider", "raw", "run", "streamed", "valid",
+    )  # fmt: skip
+
+    def __init__(
+        self, run: Run, provider: Provider, endpoint: Endpoint, options: dict[str, Any],
+        usual: dict[str, Around], *, hint: bool,
+    ) -> None:  # fmt: skip
+        self.run = run
+        self.provider = provider
+        self.endpoint = endpoint
+        self.options = options
+        self.streamed = bool(options.get("stream"))
+        self.raw = any(name.lower() == _RAW for name in self._more("headers") or ())
+        self.given: dict[str, Any] = options["body"]
+        self.hint = hint
+        # A loop inside of a tool is a conversation of its own, which is matched by itself.
+        inside = within()
+        name = f"{provider.name} {inside}" if inside else provider.name
+        known = (name, endpoint.path, endpoint.conversation)
+        beside = tally(run).beside
+        key, self.valid = key_of_next(beside, usual, known, self.given, endpoint.opened)
+        model, said = str(self.given.get("model", "")), endpoint.said(self.given)
+        self.call = ModelCall(name, model, said, key, self._form())
 
     def body(self) -> dict[str, Any]:
         """What is sent: read when it is, as the hint may have come meanwhile."""
         hint = told(self.run.guidance) if self.hint else None
+        if self.valid and hint is None:
+            return self.given
         return self.endpoint.prepared(self.given, hint, self.valid)
 
+    def _form(self) -> Form:
+        read, whole = self.endpoint.read, self.endpoint.whole
+        if self.streamed:  # its pieces, as JSON
+            return Form(read=lambda kept: read(whole(kept)))
+        build, kind = _builder(self.provider.name), self.options.get("cast_to")
+        parse = self._more("post_parser")
 
-def _call(provider: Provider, path: str, options: dict[str, Any], *, hint: bool) -> _Call | None:
+        def load(data: Any) -> Any:  # knows nothing of the call, which would know itself by it
+            made = build(type_=kind, value=data)
+            return parse(made) if callable(parse) else made
+
+        return Form(_json, load, read)
+
+    def _more(self, name: str) -> Any:
+        return (self.options.get("options") or {}).get(name)
+
+    def piece(self, data: Any) -> Any:
+        """A recorded piece of an answer as the client makes it."""
+        kinds = get_args(self.options.get("stream_cls")) or (object,)
+        return _builder(self.provider.name)(type_=kinds[0], value=data)
+
+
+def _call(
+    provider: Provider, path: str, options: dict[str, Any], usual: dict[str, Around], *, hint: bool
+) -> _Call | None:
     """The recorded call that a request is; None outside of a run, and for what asks no model."""
     run = current.get()
-    body = options.get("body")
-    if not isinstance(run, Run) or not isinstance(body, dict):
+    if not isinstance(run, Run) or not isinstance(options.get("body"), dict):
         return None
     address = path.partition("?")[0]
     for endpoint in provider.endpoints:
         if address.endswith(endpoint.path):
-            break
-    else:
-        return None
-    more: Mapping[str, Any] = options.get("options") or {}
-    build = _builder(provider.name)
-    streamed = options.get("stream")
-    if streamed:  # its pieces, as JSON
-        form = Form(read=lambda kept: endpoint.read(endpoint.whole(kept)))
-    else:
-        form = Form(_json, _loader(build, options.get("cast_to"), more), endpoint.read)
-    # A loop inside of a tool is a conversation of its own, which is matched by itself.
-    inside = within()
-    name = f"{provider.name} {inside}" if inside else provider.name
-    known = (name, endpoint.path, endpoint.conversation)
-    key, valid = key_of_next(tally(run).beside, known, body, endpoint.opened)
-    call = ModelCall(name, str(body.get("model", "")), endpoint.said(body), key, form)
-    raw = any(name.lower() == _RAW for name in more.get("headers") or ())
-    kind = (get_args(options.get("stream_cls")) or (object,))[0] if streamed else object
-
-    def piece(data: Any) -> Any:
-        return build(type_=kind, value=data)
-
-    return _Call(run, call, endpoint, body, valid, hint, raw, piece)
-
-
-def _loader(build: Callable[..., Any], kind: Any, more: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """What makes a recorded answer again as the client makes it."""
-    parse = more.get("post_parser")
-
-    def load(data: Any) -> Any:
-        made = build(type_=kind, value=data)
-        return parse(made) if callable(parse) else made
-
-    return load
+            return _Call(run, provider, endpoint, options, usual, hint=hint)
+    return None
 
 
 @cache
@@ -209,26 +229,15 @@ def _json(answer: Any) -> Any:
 # Answers that are only noted --------------------------------------------------------------------------
 
 
-async def _noted(call: _Call, send: Callable[[Any], Awaitable[Any]]) -> Any:
+@contextmanager
+def _noted(call: _Call) -> Generator[None]:
     call.run.check_open()
     try:
-        response = await send(call.body())
+        yield
     except Exception as error:
         _note(call, error=error)
         raise
     _note(call)
-    return response
-
-
-def _noted_sync(call: _Call, send: Callable[[Any], Any]) -> Any:
-    call.run.check_open()
-    try:
-        response = send(call.body())
-    except Exception as error:
-        _note(call, error=error)
-        raise
-    _note(call)
-    return response
 
 
 def _note(call: _Call, error: Exception | None = None) -> None:
@@ -247,24 +256,24 @@ def _note(call: _Call, error: Exception | None = None) -> None:
 # Streams --------------------------------------------------------------------------------------------
 
 
-async def _streamed(call: _Call, send: Callable[[Any], Awaitable[Any]]) -> Any:
+async def _streamed(call: _Call, send: Callable[[], Awaitable[Any]]) -> Any:
     recording = Stream(call.run, call.call, told_nobody)
     if recording.known is not None:
         return _AsyncPieces(call, None, recording)
     try:
-        stream = await send(call.body())
+        stream = await send()
     except BaseException as error:
         recording.failed(error)
         raise
     return _AsyncPieces(call, stream, recording)
 
 
-def _streamed_sync(call: _Call, send: Callable[[Any], Any]) -> Any:
+def _streamed_sync(call: _Call, send: Callable[[], Any]) -> Any:
     recording = Stream(call.run, call.call, told_nobody)
     if recording.known is not None:
         return _Pieces(call, None, recording)
     try:
-        stream = send(call.body())
+        stream = send()
     except BaseException as error:
         recording.failed(error)
         raise

@@ -9,55 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from ._recording import DIGITS, NO_JSON, encode, key_of
 from ._repair import Open
 
-LONG = 8
-"""Messages from which on it pays to remember them."""
 _MARKS = 3
 """Places that are remembered; a client may change its newest messages once more."""
 Opened = Callable[[list[Any], Open], Open | None]
 
+# Tuples without names, as they are made anew for each request: a class would cost more than it tells.
 
-class Mark(NamedTuple):
-    """A place in a conversation to go on from.
-
-    after: how many messages stand before it. digest: of the request's text up to here. open: the calls
-    that have no result here, None where the conversation may have to be repaired.
-    """
-
-    after: int
-    digest: Any
-    open: Open | None
-
-
-class Sent(NamedTuple):
-    """What is remembered of a conversation's last request.
-
-    rest: all but the messages, as it was, and head and tail what it is written down as. kept: the
-    messages as they were. marks: the places to go on from, the newest last.
-    """
-
-    rest: Any = None
-    head: str = ""
-    tail: str = ""
-    kept: tuple[Any, ...] = ()
-    marks: tuple[Mark, ...] = ()
-
-
-NOTHING = Sent()
+Mark = tuple[int, Any, Open | None]
+"""A place in a conversation to go on from: how many messages stand before it, the digest of the
+request's text up to here, and the calls that have no result here, None where the conversation may have
+to be repaired.
+"""
+Around = tuple[Any, Mark, bytes]
+"""A request without its messages: all but them as it was, the place before the first of them, and the
+text after the last.
+"""
+Sent = tuple[Around, tuple[Any, ...], tuple[Mark, ...]]
+"""What is remembered of a conversation's last request: what is around its messages, the messages as they
+were, and the places to go on from, the newest last.
+"""
+_NOWHERE: Mark = (0, None, None)
+_NOTHING: Around = (None, _NOWHERE, b"")
+_NEVER: Sent = (_NOTHING, (), ())
 
 
 def key_of_next(
-    beside: dict[Any, Any], known: tuple[str, str, str], body: Mapping[Any, Any], opened: Opened
+    beside: dict[Any, Any],
+    usual: dict[str, Around],
+    known: tuple[str, str, str],
+    body: Mapping[Any, Any],
+    opened: Opened,
 ) -> tuple[str, bool]:
     """`key_of([path, body])` of an attempt's next request, and whether its messages are surely valid.
 
-    beside: what the attempt remembers. known: whose conversation it is, the path, and the name of the
-    messages in the body. opened: which calls are open after messages. Marks of what was left out are no
-    part of the body, as they are not sent.
+    beside: what the attempt remembers. usual: what is around the messages of a client's last new
+    conversation, by path. known: whose conversation it is, the path, and the name of the messages in the
+    body. opened: which calls are open after messages. Marks of what was left out are no part of the body,
+    as they are not sent.
     """
     _, path, conversation = known
     given = {
@@ -66,16 +59,19 @@ def key_of_next(
         if value.__class__ in _USUAL or not _is_left_out(value.__class__)
     }
     messages = given.get(conversation)
-    if type(messages) is list and len(messages) >= LONG:
+    if type(messages) is list:
+        given[conversation] = path
         try:
-            sent = _after(beside.get(known, NOTHING), path, given, conversation, opened)
+            sent = _after(beside.get(known, _NEVER), usual, given, conversation, messages, opened)
         except NO_JSON:
-            pass  # it is written down as a whole
+            given[conversation] = messages  # it is written down as a whole
         else:
             beside[known] = sent
-            digest = sent.marks[-1].digest.copy()
-            digest.update(sent.tail.encode())
-            return digest.hexdigest()[:DIGITS], sent.marks[-1].open == ()
+            around, _, marks = sent
+            _, digest, open_ = marks[-1]
+            digest = digest.copy()
+            digest.update(around[2])
+            return digest.hexdigest()[:DIGITS], open_ == ()
     return key_of([path, given]), False
 
 
@@ -88,38 +84,40 @@ def _is_left_out(kind: Any) -> bool:
 
 
 def _after(
-    before: Sent, path: str, body: dict[str, Any], conversation: str, opened: Opened
+    before: Sent,
+    usual: dict[str, Around],
+    rest: dict[str, Any],
+    conversation: str,
+    messages: list[Any],
+    opened: Opened,
 ) -> Sent:
-    rest = body | {conversation: path}
-    messages: list[Any] = body[conversation]
-    if before.rest != rest:
-        before = _begun(path, rest, conversation)
-    kept, marks = before.kept, before.marks
+    around, kept, marks = before
+    if around[0] != rest:
+        path = rest[conversation]
+        around = usual.get(path, _NOTHING)
+        if around[0] != rest:
+            around = usual[path] = _around(path, rest, conversation)
+        marks = (around[1],)
     same = _same(kept, messages)
-    while marks[-1].after > same:
-        marks = marks[:-1] or (_start(before.head),)
+    while marks[-1][0] > same:
+        marks = marks[:-1] or (around[1],)
     count, digest, open_ = marks[-1]
     new = messages[count:]
     if new:
         digest = digest.copy()
         digest.update(f"{',' if count else ''}{encode(new)[1:-1]}".encode())
-        kept = (*kept[:count], *map(_exact, new))
         open_ = None if open_ is None else opened(new, open_)
-        marks = (*marks, Mark(len(messages), digest, open_))[-_MARKS:]
-    return Sent(before.rest, before.head, before.tail, kept, marks)
+        marks = (*marks, (len(messages), digest, open_))[-_MARKS:]
+        kept = kept[:same] + tuple(map(_exact, messages[same:]))
+    return around, kept, marks
 
 
-def _begun(path: str, rest: dict[str, Any], conversation: str) -> Sent:
-    """A conversation of which nothing is remembered: the text around its messages."""
+def _around(path: str, rest: dict[str, Any], conversation: str) -> Around:
     first = {name: value for name, value in rest.items() if name < conversation}
     last = {name: value for name, value in rest.items() if name > conversation}
     head = f'{encode([path, first])[:-2]}{"," if first else ""}"{conversation}":['
     tail = f"]{',' if last else ''}{encode(last)[1:]}]"
-    return Sent(_exact(rest), head, tail, marks=(_start(head),))
-
-
-def _start(head: str) -> Mark:
-    return Mark(0, sha256(head.encode()), ())
+    return _exact(rest), (0, sha256(head.encode()), ()), tail.encode()
 
 
 def _same(kept: tuple[Any, ...], messages: list[Any]) -> int:
