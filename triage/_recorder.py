@@ -276,13 +276,17 @@ class Recorder(Interruptible):
         session = self.session
         if step.usage is not None:
             step = step._replace(usage=session.limits.priced(step.usage))
-        with session.lock:
-            seq = session.position
+        records = session.records
+        session.lock.acquire()  # as in `record_step`
+        try:
+            seq = len(records) // WIDTH
             index = self._count
             self._count = index + 1
-            session.records += (STEP, session.time(), self.number, index, step.row)
+            records += (STEP, session.time(), self.number, index, step.row)
             if self._running is not None:
                 self.count_off(step)
+        finally:
+            session.lock.release()
         if index >= self._due:
             self._attend(seq, index, raising=False)
         return index
@@ -298,10 +302,18 @@ class Recorder(Interruptible):
         session = self.session
         if session.busy:
             self._tell(seq, raising=raising)
-        if index >= self._look_at and not self.over:
-            self._look(seq, index)
-            if raising and self.alert:
-                self.refuse()
+            if index < self._look_at:
+                return
+        if self.over:
+            return
+        if self._watcher is None:
+            last = self._whole_from - 1
+            if index < last and not _comes_back(session.records, seq):
+                self._look_next(min(last, index + LOOK_EVERY))
+                return
+        self._look()
+        if raising and self.alert:
+            self.refuse()
 
     def _tell(self, seq: int, *, raising: bool) -> None:
         session = self.session
@@ -314,15 +326,10 @@ class Recorder(Interruptible):
         if self._watch is not None:
             self._enforce(raising=raising)
 
-    def _look(self, seq: int, index: int) -> None:
-        """Look whether the steps go round in a loop; at every step once there is a reason to."""
+    def _look(self) -> None:
+        """Have the detectors look at what is new, and from now on at every step."""
         if self._watcher is not None:
             self._watcher.look()
-            return
-        last = self._whole_from - 1
-        if index < last and not _comes_back(self.session.records, seq):
-            following = index + LOOK_EVERY
-            self._look_next(min(last, following))
             return
         with self.session.lock:
             if self._look_at == math.inf:
@@ -368,19 +375,18 @@ def _comes_back(records: list[Any], seq: int) -> bool:
     """Whether a step does what one of the three before it did, or its tool has failed there too."""
     at = seq * WIDTH + WIDTH - 1
     last: Row = records[at]
-    given, failed = last[INPUT], last[ERROR] is not None
+    tool, given, failed = last[TOOL], last[INPUT], last[ERROR]
     # Other events have no step there: a later look sees what stands behind them.
     for row in (records[at - WIDTH], records[at - 2 * WIDTH], records[at - 3 * WIDTH]):
-        if row is None:
+        if row is None or row[TOOL] != tool:
             continue
-        if failed and row[ERROR] is not None and row[TOOL] == last[TOOL]:
+        if failed is not None and row[ERROR] is not None:
             return True  # whatever the arguments were
         # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
         if (
             row[INPUT] == given
-            and row[TOOL] == last[TOOL]
             and row[OUTPUT] == last[OUTPUT]
-            and (last[TOOL] or row[SAID] == last[SAID])
+            and (tool or row[SAID] == last[SAID])
         ):
             return True
     return False
