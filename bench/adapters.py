@@ -7,10 +7,9 @@ wrapped, each twice, in one process; the provider answers from another. They go 
 the others wait, so that whatever else the machine does meets all four alike, and the processor's caches
 know the one's code as well as the other's. The figure is the middle of the ratios of turns that stood side
 by side, with its standard error, and the same of the two that are bare, which says how far a figure can be
-trusted. Recovery: the same scripts of failures for each way to
-recover. Done: the answer was the right one. Requests: what was asked of the provider. Repeated: charges
-that were made more than once. `--strict` exits with 1 where a wrapped agent surely costs more than was
-promised: by more than two standard errors.
+trusted. Recovery: the same scripts of failures for each way to recover. Done: the answer was the right one.
+Requests: what was asked of the provider. Repeated: charges that were made more than once. `--strict` exits
+with 1 where a wrapped agent surely costs more than was promised: by more than two standard errors.
 
 A framework is one module of bench.frameworks with a FRAMEWORK, named in NAMES here.
 """

@@ -79,25 +79,32 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return value
-    if kind is dict or kind is list:
-        copy = value.copy()
-        if _own(copy, MAX_DEPTH, MAX_NODES):
-            return copy
+    copy = _copied(value)
+    if copy is not None:
+        return copy
     return _Encoder(None).encode(value, MAX_DEPTH, "")
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
     """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
-    kind = type(value)
-    if kind is str:
+    if type(value) is str:
         return value, True
-    if kind is dict or kind is list:
-        copy = value.copy()
-        if _own(copy, MAX_DEPTH, MAX_NODES):
-            return copy, True
+    copy = _copied(value)
+    if copy is not None:
+        return copy, True
     loss = Loss()
     result = _Encoder(loss).encode(value, MAX_DEPTH, "")
     return result, loss.place is None
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a dict or a list that is JSON all through; None for anything else."""
+    kind = type(value)
+    if kind is dict or kind is list:
+        copy = value.copy()
+        if _own(copy, MAX_DEPTH, MAX_NODES):
+            return copy
+    return None
 
 
 def _own(copy: Any, depth: int, left: int) -> int:

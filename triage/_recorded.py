@@ -25,7 +25,7 @@ from .events import EXACT, CallFinished, CallStarted
 from .observers import logger
 from .redact import HIDDEN
 from .state import Call, Compensation
-from .steps import Step
+from .steps import Step, step_of
 from .taxonomy import UNSAFE, Effect
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _step(
     fields = (
         None, "call", tool.name, arguments, data, None, text, kind, effect, None, metadata, None, seconds,
     )  # fmt: skip
-    return tool.step(Step._make(fields))
+    return tool.step(step_of(fields))
 
 
 def _metadata(key: str, place: Place, inner: str | None) -> dict[str, Any]:

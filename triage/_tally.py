@@ -72,6 +72,12 @@ class Tally(dict[str, int]):
             self._lock.release()
         return count
 
+    def carry(self, run: Recorder, tool: str, key: str) -> None:
+        """A recorded call that a conversation holds stays done: it is met, and the next is another."""
+        self.occurrence(key.rpartition(":")[0])
+        if run.replay is not None:
+            run.replay.meet(tool, key)
+
     def not_begun(self, name: str) -> None:
         """Take back that a call was counted."""
         with self._lock:

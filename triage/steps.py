@@ -89,8 +89,11 @@ NO_USAGE = Usage(calls=0)
 
 Row: TypeAlias = "tuple[Any, ...]"
 """The fields of a step in their order, as the journal keeps them."""
-INDEX, ACTION, TOOL, INPUT, OUTPUT, SAID, ERROR, EXCEPTION_TYPE, EFFECT, USAGE, METADATA = range(11)
-"""Where some of them stand: names cost time where every step is looked at."""
+(
+    INDEX, ACTION, TOOL, INPUT, OUTPUT, SAID, ERROR, EXCEPTION_TYPE, EFFECT, USAGE, METADATA, TIMESTAMP,
+    DURATION,
+) = range(13)  # fmt: skip
+"""Where they stand: names cost time where every step is looked at."""
 
 
 class Step:
@@ -219,11 +222,11 @@ class Step:
 
     @property
     def timestamp(self) -> float | None:  # noqa: D102 - the class says it
-        return self.row[11]  # type: ignore[no-any-return]
+        return self.row[TIMESTAMP]  # type: ignore[no-any-return]
 
     @property
     def duration_s(self) -> float | None:  # noqa: D102 - the class says it
-        return self.row[12]  # type: ignore[no-any-return]
+        return self.row[DURATION]  # type: ignore[no-any-return]
 
     @classmethod
     def _make(cls, row: Row) -> Self:

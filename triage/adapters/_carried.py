@@ -71,9 +71,7 @@ def _count(run: Recorder, steps: list[Step]) -> None:
         key = (step.metadata or {}).get("call")
         if key is None or step.tool_called is None or step.effect not in UNSAFE:
             continue
-        counted.occurrence(key.rpartition(":")[0])
-        if run.replay is not None:
-            run.replay.meet(step.tool_called, key)
+        counted.carry(run, step.tool_called, key)
 
 
 def _turns(run: Recorder, steps: list[tuple[int, Step]]) -> Iterator[Turn]:

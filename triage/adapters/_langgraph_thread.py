@@ -208,9 +208,7 @@ def _count(run: Run, held: frozenset[str], snapshot: Any) -> None:
         if called not in held and _number_of(_place_of(step)) > reached:
             continue
         seen.add(key)
-        counted.occurrence(key.rpartition(":")[0])
-        if run.replay is not None:
-            run.replay.meet(step.tool_called, key)
+        counted.carry(run, step.tool_called, key)
 
 
 # A conversation to go on with -----------------------------------------------------------------------
