@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
 from ._plain import plain
@@ -58,7 +59,7 @@ class Usage(_UsageFields):
         if cost_usd is not None:
             if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float):
                 raise refuse("Usage.cost_usd", cost_usd, "a number of US dollars or None")
-            if not 0 <= cost_usd < float("inf"):
+            if not 0 <= cost_usd < inf:
                 raise ValueError(f"Usage.cost_usd must be a finite number from 0, not {cost_usd}")
         if model is not None and not isinstance(model, str):
             raise refuse("Usage.model", model, "a model's name or None")
@@ -152,29 +153,30 @@ class Step:
             tool_input = plain(tool_input)
         if tool_output is not None and type(tool_output) is not str:
             tool_output = plain(tool_output)
-        # The common case first: identity tests only, no loop, no call.
+        # The common case first: tests without a loop or a call.
         if (
             action.__class__ is not str
+            or (index is not None and (index.__class__ is not int or index < 0))
             or (tool_called is not None and tool_called.__class__ is not str)
             or (llm_output is not None and llm_output.__class__ is not str)
-            or index is not None
-            or error is not None
-            or exception_type is not None
-            or effect is not None
+            or (error is not None and error.__class__ is not str)
+            or (exception_type is not None and exception_type.__class__ is not str)
+        ):
+            _check_names(index, action, tool_called, llm_output, error, exception_type)
+        if (
+            effect is not None
             or usage is not None
             or metadata is not None
             or timestamp is not None
             or duration_s is not None
         ):
-            self.row = _checked((
-                index, action, tool_called, tool_input, tool_output, llm_output, error,
-                exception_type, effect, usage, metadata, timestamp, duration_s,
-            ))  # fmt: skip
-        else:
-            self.row = (
-                None, action, tool_called, tool_input, tool_output, llm_output, None, None, None, None,
-                None, None, None,
-            )  # fmt: skip
+            _check_seconds("Step.timestamp", timestamp)
+            _check_seconds("Step.duration_s", duration_s)
+            effect, metadata = _checked(effect, usage, metadata)
+        self.row = (
+            index, action, tool_called, tool_input, tool_output, llm_output, error, exception_type,
+            effect, usage, metadata, timestamp, duration_s,
+        )  # fmt: skip
 
     @property
     def index(self) -> int | None:  # noqa: D102 - the class says it
@@ -262,44 +264,48 @@ _NEGATIVE = -_SMALL
 """Numbers below need no further look; a comparison with a number of a few thousand digits is felt."""
 
 
-_OPTIONAL_TEXT = (
-    (2, "tool_called", "the tool's name or None"),
-    (5, "llm_output", "text or None"),
-    (6, "error", "text or None"),
-    (7, "exception_type", "an exception's class name or None"),
-)
-
-
-def _checked(fields: tuple[Any, ...]) -> tuple[Any, ...]:
-    index, action, effect, usage, metadata = fields[0], fields[1], fields[8], fields[9], fields[10]
+def _check_names(index: object, action: object, *texts: object) -> None:
+    """Raise for what is no index, no action or no text; a subclass of a text's class is one."""
     if index is not None and type(index) is not int:
         raise refuse("Step.index", index, "a whole number or None", "write Step(action=…)")
     if index is not None and index < 0:
         raise ValueError(f"Step.index must be 0 or more, not {index}")
     if not isinstance(action, str):
         raise refuse("Step.action", action, "text")
-    for position, name, wanted in _OPTIONAL_TEXT:
-        value = fields[position]
+    for value, (name, wanted) in zip(texts, _TEXTS, strict=True):
         if value is not None and not isinstance(value, str):
             raise refuse(f"Step.{name}", value, wanted, "pass str(value)")
+
+
+_TEXTS = (
+    ("tool_called", "the tool's name or None"),
+    ("llm_output", "text or None"),
+    ("error", "text or None"),
+    ("exception_type", "an exception's class name or None"),
+)
+
+
+def _checked(
+    effect: object, usage: object, metadata: object
+) -> tuple[Effect | None, Mapping[str, Any] | None]:
+    """The effect and the metadata as they are kept."""
     if effect is not None and not isinstance(effect, Effect):
         effect = effect_of("Step.effect", effect)
     if usage is not None and not isinstance(usage, Usage):
         raise refuse("Step.usage", usage, "a Usage or None")
-    if metadata is not None and not isinstance(metadata, Mapping):
+    if metadata is None:
+        return effect, None
+    if not isinstance(metadata, Mapping):
         raise refuse("Step.metadata", metadata, "a mapping or None")
-    for position, name in ((11, "timestamp"), (12, "duration_s")):
-        _check_seconds(f"Step.{name}", fields[position])
-    kept = None if metadata is None else plain(dict(metadata))
-    return (*fields[:8], effect, usage, kept, *fields[11:])
+    return effect, plain(metadata if type(metadata) is dict else dict(metadata))
 
 
 def _check_seconds(field: str, value: object) -> None:
-    if value is None:
+    if value is None or (value.__class__ is float and 0 <= value < inf):
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise refuse(field, value, "a number of seconds or None")
-    if not 0 <= value < float("inf"):
+    if not 0 <= value < inf:
         raise ValueError(f"{field} must be a finite number from 0, not {value}")
 
 
