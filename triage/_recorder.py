@@ -169,6 +169,7 @@ class Recorder(Interruptible):
             self.check_open()
         session = self.session
         records = session.records
+        now = session.time
         # Not `with`: taken with every step, and a third of the time this way.
         lock = session.lock
         lock.acquire()
@@ -176,7 +177,7 @@ class Recorder(Interruptible):
             seq = len(records) // WIDTH
             index = self._count
             self._count = index + 1
-            records += (STEP, session.time(), self.number, index, step.row)
+            records += (STEP, now(), self.number, index, step.row)
         finally:
             lock.release()
         if index >= self._due:

@@ -31,6 +31,7 @@ def stepping(outputs: list[str], *, checkpoints: bool) -> Run:  # noqa: ARG001 -
         for at, output in enumerate(outputs):
             record_step(
                 Step(
+                    index=at,
                     action="search",
                     tool_called="search",
                     tool_input={"page": at},
@@ -51,6 +52,7 @@ def recovering(body: Body, steps: int) -> Run:
         for at in range(steps):
             record_step(
                 Step(
+                    index=at,
                     action="search",
                     tool_called="search",
                     tool_input={"page": at},
