@@ -31,6 +31,11 @@ LEAST = -HUGE
 ATOMS = frozenset({str, bool, int, type(None)})
 _TAKEN = ATOMS - {int}
 """Those that are JSON whatever their value."""
+NUMBERS: frozenset[Any] = frozenset({int, float, bool})
+NEGATIVE, SMALL = -(10**9), 10**9
+"""Numbers between need no further look: they are finite, and of few digits."""
+FEW = 64
+"""Values that are looked at where they are needed rather than by `plain`."""
 
 
 @cache
@@ -77,7 +82,7 @@ def plain(value: Any) -> Any:
     Never raises. Tuples become lists; depth is cut at 64, size at 200,000 values.
     """
     kind = type(value)
-    if kind is str or kind is bool or value is None:
+    if kind in _TAKEN or (kind in NUMBERS and LEAST < value < HUGE):
         return value
     copy = _copied(value)
     if copy is not None:
@@ -100,6 +105,17 @@ def plain_noting(value: Any) -> tuple[Any, bool]:
 def _copied(value: Any) -> Any:
     """A copy of a dict or a list that is JSON all through; None for anything else."""
     kind = type(value)
+    if kind is dict and len(value) < FEW:
+        copy = value.copy()
+        for key in copy:
+            item = copy[key]
+            # What most are: texts and small numbers, and nothing within.
+            if key.__class__ is not str or (
+                item.__class__ is not str
+                and (item.__class__ not in NUMBERS or not NEGATIVE < item < SMALL)
+            ):
+                return copy if _own(copy, MAX_DEPTH, MAX_NODES) else None
+        return copy
     if kind is dict or kind is list:
         copy = value.copy()
         if _own(copy, MAX_DEPTH, MAX_NODES):

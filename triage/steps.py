@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
-from ._plain import plain
+from ._plain import FEW, NEGATIVE, NUMBERS, SMALL, plain
 from ._refuse import refuse, short
 from .taxonomy import Effect
 
@@ -138,13 +138,13 @@ class Step:
         timestamp: float | None = None,
         duration_s: float | None = None,
     ) -> None:
-        if type(tool_input) is dict:
+        if type(tool_input) is dict and len(tool_input) < FEW:
             # `plain` would say the same; a step is made with each turn, and the call is felt.
-            tool_input = {**tool_input}
+            tool_input = tool_input.copy()
             for key in tool_input:
                 item = tool_input[key]
-                if type(key) is str and (
-                    type(item) is str or (type(item) is int and _NEGATIVE < item < _SMALL)
+                if key.__class__ is str and (
+                    item.__class__ is str or (item.__class__ in NUMBERS and NEGATIVE < item < SMALL)
                 ):
                     continue
                 tool_input = plain(tool_input)
@@ -258,10 +258,6 @@ class Step:
 
 _blank = object.__new__
 step_of = Step._make
-"""The step of a row: `Step._make`."""
-_SMALL = 10**9
-_NEGATIVE = -_SMALL
-"""Numbers below need no further look; a comparison with a number of a few thousand digits is felt."""
 
 
 def _check_names(index: object, action: object, *texts: object) -> None:
@@ -300,7 +296,7 @@ def _checked(
     return effect, plain(metadata if type(metadata) is dict else dict(metadata))
 
 
-def _check_seconds(field: str, value: object) -> None:
+def _check_seconds(field: str, value: Any) -> None:
     if value is None or (value.__class__ is float and 0 <= value < inf):
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
