@@ -54,7 +54,7 @@ def never_blocked() -> Iterator[BlockBuster]:
         held_shortly.can_block_in("triage/_interrupt.py", {"unsafe_begun", "unsafe_ended"})
         held_shortly.can_block_in("triage/stores/memory.py", {"append"})
         # A classifier is waited for by the loop itself for a tenth of a millisecond.
-        held_shortly.can_block_in("triage/_worker.py", {"put", "_done_shortly"})
+        held_shortly.can_block_in("triage/_worker.py", {"put", "_ends_shortly"})
         yield guard
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 THREADS = 8
 """How many functions may run at once; more wait their turn, which is no part of their deadline."""
 SHORTLY = 1e-4
-"""Seconds for which an event loop itself waits for a function, once in each of its passes.
+"""Seconds for which an event loop itself waits for a function, and then for as long for no other.
 
 Most are done by then, and the way back through the loop would take as long as they do. Nothing is held
 up by it: a function of Python's keeps the interpreter to itself while it runs.
@@ -162,32 +162,31 @@ async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) ->
         loop = asyncio.get_running_loop()
     except RuntimeError:
         loop = None
-    if _here.waits:
-        # There may be thousands in one pass of the loop: all but the first let it go on.
-        _pool.put(job)
-    else:
-        _here.waits = True
-        try:
-            if _done_shortly(job):
-                # The loop's other tasks have their turn, as they would have had meanwhile.
-                await (_turn_of_trio() if loop is None else asyncio.sleep(0))
-                return job.outcome()
-        finally:
-            _here.waits = False
-    return await (_in_trio(job) if loop is None else _in_asyncio(job, loop))
-
-
-def _done_shortly(job: _Job) -> bool:
-    """Run a job, and wait in this thread for a moment: whether it has ended."""
-    ended = threading.Lock()
-    ended.acquire()
-    job.notify = lambda _job: ended.release()
     _pool.put(job)
     try:
-        return ended.acquire(timeout=SHORTLY)
+        # While the thread wakes up the loop's other tasks have their turn.
+        await (_turn_of_trio() if loop is None else asyncio.sleep(0))
+        ended = job.finished or _ends_shortly(job)
     except BaseException:
         _pool.abandon(job)
         raise
+    if ended:
+        return job.outcome()
+    return await (_in_trio(job) if loop is None else _in_asyncio(job, loop))
+
+
+def _ends_shortly(job: _Job) -> bool:
+    """Wait in this thread for a moment, unless it has waited a moment ago: whether the job has ended."""
+    if time.monotonic() < _here.waits_from:
+        return False
+    ended = threading.Lock()
+    ended.acquire()
+    if not _pool.tell(job, lambda _job: ended.release()):
+        return True
+    try:
+        return ended.acquire(timeout=SHORTLY)
+    finally:
+        _here.waits_from = time.monotonic() + SHORTLY
 
 
 async def _turn_of_trio() -> None:
@@ -268,10 +267,10 @@ def _wake(job: _Job) -> None:
 
 
 class _Here(threading.local):
-    """Of the event loop that runs in this thread. waits: a task has waited in this pass of it."""
+    """Of the event loop that runs in this thread. waits_from: when it may wait for a function again."""
 
     waiting: _Waiting | None = None
-    waits = False
+    waits_from = 0.0
 
 
 _here = _Here()
