@@ -284,6 +284,50 @@ KEYS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (("bread",), {}),
+        ((), {"query": "bread"}),
+        (("bread",), {"tags": ()}),
+        ((), {"tags": (), "page": 1, "query": "bread"}),
+    ],
+)
+async def test_a_call_is_known_by_what_it_is_given_and_by_the_defaults_it_leaves_out(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    @triage.tool(effect="read")
+    async def search(query: str, page: int = 1, tags: tuple[str, ...] = ()) -> None: ...
+
+    async def works(task: str) -> None:
+        await search("bread", 1, ())
+        await search(*args, **kwargs)
+
+    store = MemoryStore()
+    await Agent(works, store=store).run("t", run_id="r")
+    first, again = [event for event in await store.read("r") if isinstance(event, CallStarted)]
+    assert again.arguments == {"query": "bread", "page": 1, "tags": []}
+    assert list(again.arguments) == list(first.arguments) == ["query", "page", "tags"]
+    assert (first.key[:-2], again.key[-2:]) == (again.key[:-2], ":2")
+
+
+async def test_arguments_that_do_not_fit_are_no_call() -> None:
+    @triage.tool(effect="once")
+    async def search(query: str, page: int = 1) -> None: ...
+
+    async def works(task: str) -> None:
+        act: Any = search
+        with pytest.raises(TypeError, match="too many"):
+            await act("bread", 1, 2)
+        for args, wrong in ((("bread",), "query"), (("bread",), "pages"), ((), "page")):
+            with pytest.raises(TypeError):
+                await act(*args, **{wrong: 2})
+
+    store = MemoryStore()
+    await Agent(works, store=store).run("t", run_id="r")
+    assert not any(isinstance(event, CallStarted) for event in await store.read("r"))
+
+
 async def test_an_argument_without_a_form_is_refused_with_its_name_and_the_remedy() -> None:
     @triage.tool(effect="once")
     async def act(client: object, what: str) -> None: ...

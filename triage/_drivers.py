@@ -13,7 +13,7 @@ from ._env import in_event_loop
 from ._guarding import Guarded, rule, rule_sync
 from ._recorded import Begun, Reused, Undo, begin, fail, finish, pause
 from ._recorder import Recorder, current
-from ._tool import Tool, calling, is_run, tool_of
+from ._tool import AGENT_ATTRIBUTE, Tool, tool_of
 from ._undo import undo
 from .taxonomy import UNSAFE
 
@@ -37,10 +37,18 @@ def call_any(
     run: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Awaitable[Any]:
     """`run.call`: any function, sync ones in a thread."""
-    if is_run(function):
+    if _is_run(function):
         return _run_inside(run, function, args, kwargs)
     tool, owner = tool_of(function)
     return _drive(run, tool, owner + args if owner else args, kwargs)
+
+
+def _is_run(function: Any) -> bool:
+    """Whether to call this is to run an agent: it is one, or its `run`."""
+    bound_to = getattr(function, "__self__", None)
+    if bound_to is None:
+        return getattr(function, AGENT_ATTRIBUTE, False) is True
+    return getattr(bound_to, AGENT_ATTRIBUTE, False) is True and function.__name__ == "run"
 
 
 async def _run_inside(
@@ -57,11 +65,9 @@ async def _run_inside(
 async def _drive(
     run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
+    begun = begin(run, tool, args, kwargs)
     cleared = False
-    while True:
-        begun = begin(run, tool, args, kwargs, cleared=cleared)
-        if isinstance(begun, Begun):
-            break
+    while not isinstance(begun, Begun):
         if isinstance(begun, Reused):
             return begun.result
         if isinstance(begun, Guarded):
@@ -69,8 +75,10 @@ async def _drive(
             cleared = True
         else:
             await _undone(run, begun)
+        begun = begin(run, tool, args, kwargs, cleared=cleared)
     durable = run.session.durable
-    with Running(run, begun):
+    begun.enter(run)
+    try:  # not `Running`, which takes twice as long
         if durable and tool.effect in UNSAFE:
             await run.session.barrier()
         if tool.tries is None:
@@ -78,6 +86,11 @@ async def _drive(
             result = await _body(tool, args, kwargs)
         else:
             result = await _tried(run, begun, args, kwargs)
+    except BaseException as error:
+        fail(run, begun, error)
+        raise
+    finally:
+        begun.leave()
     finish(run, begun, result)
     if durable and not run.over:
         await run.session.barrier()
@@ -120,26 +133,21 @@ async def _tried(
 class Running:
     """Around a call's body: `current_call()` inside, and what it raises is written down."""
 
-    __slots__ = ("_begun", "_calling", "_inside", "_run")
+    __slots__ = ("_begun", "_run")
 
     def __init__(self, run: Recorder, begun: Begun) -> None:
         self._run = run
         self._begun = begun
 
     def __enter__(self) -> None:
-        self._calling = calling.set(self._begun.call)
-        # A task from outside of the attempt may call through its handle.
-        outside = current.get() is not self._run
-        self._inside = current.set(self._run) if outside else None
+        self._begun.enter(self._run)
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         try:
             if error is not None:
                 fail(self._run, self._begun, error)
         finally:
-            if self._inside is not None:
-                current.reset(self._inside)
-            calling.reset(self._calling)
+            self._begun.leave()
 
 
 def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:

@@ -15,10 +15,10 @@ from ._inside import inner_id, inside
 from ._parts import large
 from ._plain import plain
 from ._questions import Question, ask, question_about, replaced, stop_in_doubt
-from ._recorder import Recorder
+from ._recorder import Recorder, current
 from ._serde import digest
-from ._tally import LINE, WITHIN, Place, Tally, reusable, tally
-from ._tool import CurrentCall, Tool, Undoing, name_of, named_by
+from ._tally import Place, Tally, reusable, tally
+from ._tool import CurrentCall, Tool, Undoing, calling, name_of, named_by
 from ._tries import pause_before
 from .errors import ResultLost
 from .events import EXACT, CallFinished, CallStarted
@@ -43,13 +43,14 @@ class Begun:
     """A call that is now to run its body.
 
     idle: no body is running, so that an error that comes now is none of the tool's. outcome: what is
-    known of the tries so far. tries: those that failed and were followed by another. run: id of the run
-    inside this one that it is. effect: what the call has; of such a run it is known at its end.
+    known of the tries so far. tries: those that failed and were followed by another, None without any.
+    run: id of the run inside this one that it is. effect: what the call has; of such a run it is known
+    at its end.
     """
 
     __slots__ = (
-        "arguments", "bound", "call", "effect", "idle", "key", "outcome", "place", "run", "started", "tool",
-        "tries",
+        "_calling", "_inside", "arguments", "bound", "call", "effect", "idle", "key", "outcome", "place",
+        "run", "started", "tool", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -70,9 +71,21 @@ class Begun:
         self.idle = True
         self.outcome = "not_attempted"
         self.place = place
-        self.tries: list[dict[str, Any]] = []
+        self.tries: list[dict[str, Any]] | None = None
         self.run: str | None = None
-        self.effect = Effect.UNKNOWN if tool.nested else tool.effect
+        self.effect = tool.effect
+
+    def enter(self, run: Recorder) -> None:
+        """Its body begins: `current_call()` inside."""
+        self._calling = calling.set(self.call)
+        # A task from outside of the attempt may call through its handle.
+        self._inside = None if current.get() is run else current.set(run)
+
+    def leave(self) -> None:
+        """Its body has ended, in the task or thread in which it began."""
+        if self._inside is not None:
+            current.reset(self._inside)
+        calling.reset(self._calling)
 
 
 class Undo(NamedTuple):
@@ -150,17 +163,18 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], place: 
     idempotency_key = digest(session.run_id, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id)
     begun = Begun(tool, key, bound, call, place, session.config.env.monotonic())
-    # `_value_` is what `value` gives, without its descriptor.
-    effect = begun.effect._value_
-    fields = (run.number, key, tool.name, effect, begun.arguments, idempotency_key)
-    session.has_calls = True
-    if tool.nested:
+    nested = tool.nested
+    if nested:
+        begun.effect = Effect.UNKNOWN
         begun.run = inner_id(session, key, bound)
         inside(session)
-        session.add(CallStarted, *fields, not KEYED, begun.run)
-        return begun
-    session.add(CallStarted, *fields)
-    if begun.effect in UNSAFE:
+    effect = begun.effect._value_  # what `value` gives, without its descriptor
+    fields = (run.number, key, tool.name, effect, begun.arguments, idempotency_key)
+    session.has_calls = True
+    seq = session.put(CallStarted, (*fields, not KEYED, begun.run) if nested else fields)
+    if session.config.observers:
+        session.tell(seq)
+    if begun.effect in UNSAFE and not nested:
         run.unsafe_begun()
         if session.durable:
             call.on_asked = partial(_note_key, session, fields)
@@ -201,7 +215,7 @@ def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: 
         run.replay.meet(tool.name, call.key)
     if run.replay is None or call.key not in run.replay.kept:
         effect = Effect(call.effect) if tool.nested else tool.effect
-        metadata = _metadata(call.key, place, call.run) | {"replayed": True}
+        metadata = place.metadata(call.key, call.run) | {"replayed": True}
         step = run.record_call_step(_step(tool, call.arguments, call.result, effect, metadata))
     session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
     if tool.compensate is not None:
@@ -224,18 +238,6 @@ def _step(
         None, "call", tool.name, arguments, data, None, text, kind, effect, None, metadata, None, seconds,
     )  # fmt: skip
     return tool.step(step_of(fields))
-
-
-def _metadata(key: str, place: Place, inner: str | None) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"call": key}
-    line, within = place
-    if line is not None:
-        metadata[LINE] = line
-    if within is not None:
-        metadata[WITHIN] = within
-    if inner is not None:
-        metadata["run"] = inner
-    return metadata
 
 
 def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
@@ -300,9 +302,8 @@ def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     data, exact = tool.dumped(result)
     typed = not exact and tool.returns.says_all(result, data)
     if not (exact or typed) or (session.config.durable and _hidden(session, data)):
-        if session.live is None:
-            session.live = {}
-        session.live[begun.key] = data if exact else result
+        kept = session.live = {} if session.live is None else session.live
+        kept[begun.key] = data if exact else result
     outcome = "failed" if tool.fails(data) else "done"
     _close(run, begun, outcome, data, None, exact=exact, typed=typed)
     if tool.compensate is not None and not run.over:
@@ -353,20 +354,19 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
 
     info = capture(error)
     outcome = _judged(begun, info)
-    session = run.session
     seconds = pause_before(
         tries,
-        len(begun.tries) + 1,
+        1 if begun.tries is None else len(begun.tries) + 1,
         error,
         info,
-        draw=session.config.env.random(),
-        left=session.attempt_seconds_left(),
+        draw=run.session.config.env.random(),
+        left=run.session.attempt_seconds_left(),
     )
     if seconds is None or outcome == "in_doubt":
         return None
     begun.idle, begun.outcome = True, outcome
     told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
-    begun.tries.append(told)
+    begun.tries = [told] if begun.tries is None else [*begun.tries, told]
     return seconds
 
 
@@ -382,17 +382,19 @@ def _close(
 ) -> None:
     session = run.session
     if not run.over:
-        nested = begun.tool.nested
-        metadata = _metadata(begun.key, begun.place, begun.run)
-        if begun.tries:
+        metadata = begun.place.metadata(begun.key, begun.run)
+        if begun.tries is not None:
             metadata["tries"] = begun.tries
-        seconds = max(0.0, session.config.env.monotonic() - begun.started)
+        took = session.config.env.monotonic() - begun.started
+        seconds = took if took > 0 else 0.0  # not `max`, which takes ten times as long
         index = run.record_call_step(
             _step(begun.tool, begun.arguments, data, begun.effect, metadata, error, seconds)
         )
-        session.add(
-            CallFinished, run.number, begun.key, outcome, data, exact, error, not REPLAYED, index,
-            begun.call.asked, typed, begun.effect.value if nested else "",
-        )  # fmt: skip
+        seq = session.put(CallFinished, (
+            run.number, begun.key, outcome, data, exact, error, not REPLAYED, index, begun.call.asked,
+            typed, "" if begun.run is None else begun.effect.value,
+        ))  # fmt: skip
+        if session.config.observers:
+            session.tell(seq)
     if begun.tool.effect in UNSAFE:
         run.unsafe_ended()

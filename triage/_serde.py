@@ -50,26 +50,41 @@ def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any])
 
     Raises what `canonical` raises.
     """
-    quoted = _quoting()
-    items: list[str] = []
+    quoted = _quoted or _quoting()
+    text = ""
     for name, before in named:
         value = values[name]
         kind = value.__class__
+        text += before
         # Most are texts and numbers, and the general way is felt.
         if kind is str:
-            items.append(before + quoted(value))
+            text += quoted(value)
         elif kind is int:
-            items.append(f"{before}{value}")
+            text += f"{value}"
         else:
-            items.append(before + canonical(value, name))
-    return ",".join(items)
+            text += canonical(value, name)
+    return text
 
 
-@cache
+# Two that each call asks for, found when the first one does.
+_quoted: Callable[[str], str] | None = None
+_sha256: Callable[[bytes], Any] | None = None
+
+
 def _quoting() -> Callable[[str], str]:
+    global _quoted  # noqa: PLW0603 - as `cache` has it, without the call
     from json.encoder import encode_basestring_ascii
 
+    _quoted = encode_basestring_ascii
     return encode_basestring_ascii
+
+
+def _hashing() -> Callable[[bytes], Any]:
+    global _sha256  # noqa: PLW0603 - as above
+    from hashlib import sha256
+
+    _sha256 = sha256
+    return sha256
 
 
 @cache
@@ -157,12 +172,6 @@ def _no_form(value: object, field: str, why: str) -> UsageError:
 
 def digest(salt: str, text: str) -> str:
     """128 bits of SHA-256 over the salt and the text, as 32 hexadecimal digits."""
-    found: str = _sha256()(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
+    sha256 = _sha256 or _hashing()
+    found: str = sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
     return found[:32]
-
-
-@cache
-def _sha256() -> Callable[[bytes], Any]:
-    import hashlib
-
-    return hashlib.sha256

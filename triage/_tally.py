@@ -33,6 +33,18 @@ class Place(NamedTuple):
     line: int | None = None
     within: str | None = None
 
+    def metadata(self, key: str, inner: str | None) -> dict[str, Any]:
+        """The metadata of the step of such a call. inner: id of the run inside this one that it is."""
+        metadata: dict[str, Any] = {"call": key}
+        line, within = self
+        if line is not None:
+            metadata[LINE] = line
+        if within is not None:
+            metadata[WITHIN] = within
+        if inner is not None:
+            metadata["run"] = inner
+        return metadata
+
 
 NO_PLACE = Place()
 

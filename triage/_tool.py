@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ._options import check_number, check_word, misuse
-from ._plain import plain, plain_noting
+from ._plain import NEGATIVE, NUMBERS, SMALL, plain, plain_noting
 from ._results import Returns
 from ._serde import canonical, canonical_items, digest
 from ._tries import tries_of
@@ -83,8 +83,8 @@ class Tool:
     """Whether its calls are calls of a tool: limits and guards leave others alone, as those of a model."""
 
     __slots__ = (
-        "_hidden", "_known_by", "_names", "by_position", "compensate", "effect", "function", "ignore",
-        "is_async", "key", "name", "returns", "signature", "timeout", "tries",
+        "_defaults", "_hidden", "_known_by", "_names", "by_position", "compensate", "effect", "function",
+        "ignore", "is_async", "key", "name", "returns", "signature", "timeout", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -129,34 +129,38 @@ class Tool:
         self.ignore = _ignored(ignore, self.name, self.signature)
         self._hidden = _hidden(self.signature, self.ignore)
         names = sorted(self.signature.parameters.keys() - self._hidden)
-        self._known_by = [(name, f'"{name}":') for name in names]  # as they stand in a key's text
+        # Each with what stands before it in a key's text.
+        self._known_by = [(name, f'{"," if at else ""}"{name}":') for at, name in enumerate(names)]
         self._names = _plain_names(self.signature)
+        given = ((name, each.default) for name, each in self.signature.parameters.items())
+        self._defaults = {
+            name: value for name, value in given if value is not inspect.Parameter.empty
+        }
         self.returns = Returns(function)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
         names = self._names
-        if names is not None and len(args) + len(kwargs) == len(names):
+        if names is not None and len(args) <= len(names):
             given: dict[str, Any] = {}  # as most calls are, and the general way is felt
             for value in args:
                 given[names[len(given)]] = value
+            missing = len(names) - len(args) - len(kwargs)
             try:
                 for name in names[len(args) :]:
-                    given[name] = kwargs[name]
+                    if not missing or name in kwargs:
+                        given[name] = kwargs[name]
+                    else:
+                        given[name] = self._defaults[name]
+                        missing -= 1
             except KeyError:
-                pass  # the general way says what is wrong
-            else:
+                missing = -1
+            if not missing:
                 return given
+        # It says what is wrong, too.
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
-
-    def arguments(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments a call is known by: without `self`, `cls` and those to ignore."""
-        hidden = self._hidden
-        if not hidden:
-            return bound
-        return {name: value for name, value in bound.items() if name not in hidden}
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of the call's arguments, or of what `key` says of them."""
@@ -174,10 +178,18 @@ class Tool:
             return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
         return digest(salt, text)
 
-    def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as JSON, for people."""
-        arguments: dict[str, Any] = plain(self.arguments(bound))
-        return arguments
+    def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments as JSON, for people: without `self`, `cls` and those to ignore."""
+        hidden = self._hidden
+        if hidden:
+            bound = {name: value for name, value in bound.items() if name not in hidden}
+        for value in bound.values():
+            kind = type(value)
+            if kind is str or value is None or (kind in NUMBERS and NEGATIVE < value < SMALL):
+                continue
+            return plain(bound)  # type: ignore[no-any-return] # JSON of a dict
+        # As most are: JSON as it stands, in a dict of the call's own, which nobody changes.
+        return bound
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """A result as JSON of its own, and whether that says all of it."""
@@ -338,9 +350,9 @@ class Nested(Tool):
         (task,) = args
         return {"task": task, **kwargs}
 
-    def arguments(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All of them."""
-        return bound
+    def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All of them. Their names may be of any kind of text."""
+        return plain(bound)  # type: ignore[no-any-return] # JSON of a dict
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
         """The digest of the task and the arguments; of one without an exact form, its name alone.
@@ -363,14 +375,6 @@ def _named(name: str, value: Any) -> str:
         return f'"{name}":{canonical(value, name)}'
     except UsageError:
         return f'"{name}"'
-
-
-def is_run(function: Any) -> bool:
-    """Whether to call this is to run an agent: it is one, or its `run`."""
-    bound_to = getattr(function, "__self__", None)
-    if bound_to is None:
-        return getattr(function, AGENT_ATTRIBUTE, False) is True
-    return getattr(bound_to, AGENT_ATTRIBUTE, False) is True and function.__name__ == "run"
 
 
 def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
