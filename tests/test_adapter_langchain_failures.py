@@ -65,6 +65,27 @@ async def test_a_call_that_was_left_open_is_closed_before_the_model_is_asked() -
     assert len(history) == 3
 
 
+async def test_a_conversation_that_was_closed_goes_on_as_it_was_sent() -> None:
+    world = World(Script(HELLO.rules, faults={4: Fails(503, "overloaded")}))
+    model = Scripted(world=world)
+
+    async def talk(_given: str) -> int:
+        messages: list[BaseMessage] = [HumanMessage("greet"), turn_asking("c1")]
+        for late in ((), (), (ToolMessage("17", tool_call_id="c1"),), ()):
+            messages += [*late, HumanMessage("greet")]
+            messages.append(await model.ainvoke(messages))
+        return len(messages)
+
+    agent, _ = wrapped(RunnableLambda(talk))
+    assert await agent.run("go") == 11
+    check_wire(world.requests)
+    results = [
+        [message["content"] for message in request.body["messages"] if message["role"] == "tool"]
+        for request in world.requests
+    ]
+    assert results == [[LOST], [LOST], ["17"], ["17"], ["17"]]
+
+
 _IDS = st.sampled_from(["a", "b", "c"])
 _MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
     st.just(HumanMessage("hello")),

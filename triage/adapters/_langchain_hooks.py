@@ -19,14 +19,14 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool
 
 from ._langchain_messages import finished, hinted
-from ._langchain_scope import Asking, Scope, active, within
+from ._langchain_scope import Asking, Scope, Within, active
 from .base import Seam
 
 
 def entered(scope: Scope) -> AbstractContextManager[None]:
     """Have the calls of this code, and of tasks and threads it starts, pass through a seam."""
     _install()
-    return within(scope)
+    return Within(scope)
 
 
 # What LangChain calls -------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def _agenerate(original: Any) -> Any:
         scope = active()
         if scope is None:
             return await original(self, messages, stop=stop, run_manager=run_manager, **options)
-        asking = scope.asking(self, messages, {**options, "stop": stop})
+        asking = scope.asking(self, messages, options, stop)
 
         async def ask(hint: str | None) -> Any:
             given = hinted(asking.messages, hint)
@@ -47,8 +47,8 @@ def _agenerate(original: Any) -> Any:
                 await original(self, given, stop=stop, run_manager=run_manager, **options)
             )
 
-        with within(None):
-            return await scope.seam.model(ask, **asking.words())
+        with Within(None):
+            return await scope.seam.model(ask, **asking.words)
 
     return _agenerate_with_cache
 
@@ -60,14 +60,14 @@ def _generate(original: Any) -> Any:
         scope = active()
         if scope is None:
             return original(self, messages, stop=stop, run_manager=run_manager, **options)
-        asking = scope.asking(self, messages, {**options, "stop": stop})
+        asking = scope.asking(self, messages, options, stop)
 
         def ask(hint: str | None) -> Any:
             given = hinted(asking.messages, hint)
             return finished(original(self, given, stop=stop, run_manager=run_manager, **options))
 
-        with within(None):
-            return scope.seam.model_sync(ask, **asking.words())
+        with Within(None):
+            return scope.seam.model_sync(ask, **asking.words)
 
     return _generate_with_cache
 
@@ -81,7 +81,7 @@ def _astream(original: Any) -> Any:
         stop: Any = None,
         **options: Any,
     ) -> AsyncIterator[Any]:
-        stream = _stream_of(self, input, {**options, "stop": stop}, is_async=True)
+        stream = _stream_of(self, input, options, stop, is_async=True)
         if stream is None:
             async for piece in original(self, input, config, stop=stop, **options):
                 yield piece
@@ -107,7 +107,7 @@ def _stream(original: Any) -> Any:
         stop: Any = None,
         **options: Any,
     ) -> Iterator[Any]:
-        found = _stream_of(self, input, {**options, "stop": stop}, is_async=False)
+        found = _stream_of(self, input, options, stop, is_async=False)
         if found is None:
             yield from original(self, input, config, stop=stop, **options)
             return
@@ -187,15 +187,15 @@ def _install() -> None:
 
 
 def _stream_of(
-    model: Any, given: Any, options: dict[str, Any], *, is_async: bool
+    model: Any, given: Any, options: dict[str, Any], stop: Any, *, is_async: bool
 ) -> _Stream | None:
     """The recorded stream that a call is; None outside of a run, and for a model that has no streams."""
     scope = active()
-    wanted = {**options, "stream": True}
+    wanted = {**options, "stop": stop, "stream": True}
     if scope is None or not model._should_stream(async_api=is_async, **wanted):  # noqa: SLF001 - as the method itself decides
         return None
     messages = model._convert_input(given).to_messages()  # noqa: SLF001 - as the method itself does
-    return _Stream(scope.seam, scope.asking(model, messages, options))
+    return _Stream(scope.seam, scope.asking(model, messages, options, stop))
 
 
 class _Stream:
@@ -204,7 +204,7 @@ class _Stream:
     def __init__(self, seam: Seam, asking: Asking) -> None:
         self._seam = seam
         self._asking = asking
-        self._stream = seam.stream(**asking.words())
+        self._stream = seam.stream(**asking.words)
 
     def given(self) -> Sequence[BaseMessage]:
         """What is sent."""

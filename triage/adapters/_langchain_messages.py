@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from json.encoder import encode_basestring_ascii as _quoted
 from operator import is_
 from typing import Any
 
@@ -26,6 +27,8 @@ _FIELDS = (
     "content", "id", "name", "tool_calls", "invalid_tool_calls", "usage_metadata",
     "additional_kwargs", "response_metadata",
 )  # fmt: skip
+_CHOSEN = ("tool_choice", "response_format")
+"""Options of a request that decide its answer, beside the names of the tools and where to stop."""
 _MESSAGE = "tool_message"
 _OWN = "graph_value"
 
@@ -42,8 +45,8 @@ def dump_answer(result: ChatResult) -> Any:
 
 
 def _dumped(message: BaseMessage) -> dict[str, Any]:
-    found = ((name, getattr(message, name, None)) for name in _FIELDS)
-    return {name: value for name, value in found if value}
+    kept = message.__dict__  # each field by itself goes through a lookup of pydantic's
+    return {name: value for name in _FIELDS if (value := kept.get(name))}
 
 
 def load_answer(data: Any) -> ChatResult:
@@ -60,28 +63,29 @@ def read_answer(data: Any) -> Answer:
     """What an answer says; of several the first."""
     kept = mapping(data[0]) if data else {}
     about = mapping(kept.get("response_metadata"))
-    calls = [_asked(call) for call in kept.get("tool_calls") or ()]
-    calls += [_asked(call) for call in kept.get("invalid_tool_calls") or ()]
+    calls = (*(kept.get("tool_calls") or ()), *(kept.get("invalid_tool_calls") or ()))
     refused = mapping(kept.get("additional_kwargs")).get("refusal")
     name = about.get("model_name") or about.get("model")
     ended = about.get("finish_reason") or about.get("stop_reason") or about.get("done_reason")
     return Answer(
-        refused or content_text(_words(kept.get("content"))),
-        tuple(calls),
+        refused or _words(kept.get("content", "")),
+        tuple(map(_asked, calls)),
         usage_of(kept.get("usage_metadata"), name),
         "refusal" if refused else text_or_none(ended),
     )
 
 
 def _asked(call: Mapping[str, Any]) -> Asked:
-    return Asked(as_text(call.get("id")), as_text(call.get("name")), call.get("args"))
+    return Asked(call.get("id") or "", call.get("name") or "", call.get("args"))
 
 
-def _words(content: Any) -> Any:
-    """The parts of a content that are words: calls stand there, too, with some providers."""
-    if not isinstance(content, list):
+def _words(content: Any) -> str:
+    """The words of a content: calls stand there, too, with some providers."""
+    if isinstance(content, str):
         return content
-    return [part for part in content if isinstance(part, str) or part.get("type") == "text"]
+    if isinstance(content, list):
+        content = [part for part in content if isinstance(part, str) or part.get("type") == "text"]
+    return content_text(content)
 
 
 ANSWER = Form(dump_answer, load_answer, read_answer)
@@ -118,19 +122,19 @@ def result_form(name: str, call: str) -> Form:
 
 
 def _dumped_result(result: Any) -> Any:
-    if _is_for_graphs(result):
-        kind, data = _serializer().dumps_typed(result)
-        return (
-            {_OWN: b64encode(data).decode(), "shown": plain(result)}
-            if kind == "msgpack"
-            else result
-        )
     if not isinstance(result, ToolMessage):
-        return result
+        return _dumped_for_graphs(result) if _is_for_graphs(result) else result
     if isinstance(result.content, str) and result.artifact is None and result.status == "success":
         return result.content
     kept = {"content": result.content, "status": result.status, "artifact": result.artifact}
     return {_MESSAGE: {name: value for name, value in kept.items() if value is not None}}
+
+
+def _dumped_for_graphs(result: Any) -> Any:
+    kind, data = _serializer().dumps_typed(result)
+    if kind != "msgpack":
+        return result
+    return {_OWN: b64encode(data).decode(), "shown": plain(result)}
 
 
 def _is_for_graphs(result: Any) -> bool:
@@ -206,53 +210,64 @@ class Conversation:
     Only what is new in a request is looked at: graphs hand on the same objects with each.
     """
 
-    __slots__ = ("_digest", "_known", "_valid")
+    __slots__ = ("_digest", "_known", "_sent")
 
     def __init__(self) -> None:
-        self._known: list[BaseMessage] = []
+        # What the last request was given, and that with a result behind each call: mostly the same list.
+        self._known: Sequence[BaseMessage] = ()
+        self._sent: Sequence[BaseMessage] = self._known
         self._digest = sha256()
-        self._valid = True
 
     def request(
-        self, messages: Sequence[BaseMessage], options: Mapping[str, Any]
+        self, messages: Sequence[BaseMessage], options: Mapping[str, Any], stop: Any
     ) -> tuple[Sequence[BaseMessage], str]:
         """The messages with a result behind each call, and the digest of the request.
 
         The digest is of what decides an answer, without ids that are new each time.
         """
-        self._take(list(messages))
-        if not self._valid:
-            messages = repair(messages)
-            self._take(list(messages))
-        tools = [_name_of(tool) for tool in options.get("tools") or ()]
-        chosen = [options.get(name) for name in ("tool_choice", "response_format", "stop")]
+        given = list(messages)
+        sent = self._take(given)
+        tools = ",".join([_text(_name_of(tool)) for tool in options.get("tools") or ()])
+        chosen = ",".join([_text(options.get(name)) for name in _CHOSEN])
         whole = self._digest.copy()
-        whole.update(canonical([tools, chosen]).encode())
-        return messages, whole.hexdigest()[:32]
+        whole.update(f"[[{tools}],[{chosen},{_text(stop)}]]".encode())
+        return messages if sent is given else sent, whole.hexdigest()[:32]
 
-    def _take(self, messages: list[BaseMessage]) -> None:
-        """Go on from what was known with these messages."""
+    def _take(self, messages: list[BaseMessage]) -> Sequence[BaseMessage]:
+        """Go on from what was known with these messages; those with a result behind each call."""
         same = len(self._known)
-        if same <= len(messages) and all(map(is_, self._known, messages)):
-            new = messages[same:]
+        new: Sequence[BaseMessage] = messages[same:]
+        sent: Sequence[BaseMessage] = messages
+        goes_on = same <= len(messages) and all(map(is_, self._known, messages))
+        if goes_on and is_valid(new):
+            if self._sent is not self._known:
+                sent = [*self._sent, *new]
         else:
-            new = messages
+            sent = new = repair(messages)
             self._digest = sha256()
-            self._valid = True
-        self._valid = self._valid and is_valid(new)
-        self._known = messages
+        self._known, self._sent = messages, sent
         if new:
             # However many come at once, the text of all of them is the same.
-            self._digest.update(f"{canonical(list(map(_essence, new)))[1:-1]},".encode())
+            self._digest.update("".join(map(_essence, new)).encode())
+        return sent
 
 
-def _essence(message: BaseMessage) -> list[Any]:
-    found: list[Any] = [message.type, message.content]
+def _essence(message: BaseMessage) -> str:
+    """What of a message decides an answer, as JSON with a comma behind it."""
+    found = f"[{_text(message.type)},{_text(message.content)}"
     if isinstance(message, AIMessage):
-        found += [[call["name"], call["args"]] for call in message.tool_calls]
+        for call in message.tool_calls:
+            found += f",[{_text(call['name'])},{canonical(call['args'])}]"
     elif isinstance(message, ToolMessage):
-        found.append(message.status)
-    return found
+        found += f",{_text(message.status)}"
+    return f"{found}],"
+
+
+def _text(value: Any) -> str:
+    """As `canonical`. Most are texts, or nothing, and to make an encoder for each is felt."""
+    if type(value) is str:
+        return _quoted(value)
+    return "null" if value is None else canonical(value)
 
 
 def _name_of(tool: Any) -> Any:
@@ -260,14 +275,13 @@ def _name_of(tool: Any) -> Any:
     return mapping(found.get("function")).get("name") or found.get("name")
 
 
-def said_in(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+def said_in(new: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     """The messages after the model's last turn, for the step."""
-    new = messages[last_turn(messages) + 1 :]
     return [{"role": message.type, "content": message.content} for message in new[:MOST_SAID]]
 
 
 def last_turn(messages: Sequence[BaseMessage]) -> int:
-    """Where the model's last turn stands; -1 where there is none."""
+    """Where the model's last turn stands, behind which all is new; -1 where there is none."""
     at = len(messages) - 1
     while at >= 0 and not isinstance(messages[at], AIMessage):
         at -= 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from threading import Lock
 from typing import Any, NamedTuple
@@ -38,34 +37,45 @@ class Scope:
 
     # Models -------------------------------------------------------------------------------------
 
-    def asking(self, model: Any, messages: Sequence[BaseMessage], options: Any) -> Asking:
+    def asking(
+        self, model: Any, messages: Sequence[BaseMessage], options: Mapping[str, Any], stop: Any
+    ) -> Asking:
         """A model call that is to be made, its messages repaired; what never ran is noted first."""
-        self._note_refused(messages)
+        turn = last_turn(messages)
+        self._note_refused(messages, turn)
         name = getattr(model, "model_name", None) or getattr(model, "model", None)
         who = place()
         node, _, number = who.partition("#")
         branch = node + number.partition(".")[2]
         with self._lock:
             conversation = self._conversations.setdefault(branch, Conversation())
-            given, request = conversation.request(messages, options)
-        return Asking(given, request, said_in(given), name if isinstance(name, str) else "", who)
+            given, request = conversation.request(messages, options, stop)
+        if given is not messages:
+            turn = last_turn(given)
+        words = {
+            "form": ANSWER,
+            "request": request,
+            "said": said_in(given[turn + 1 :]),
+            "model": name if isinstance(name, str) else "",
+            "who": who,
+        }
+        return Asking(given, words)
 
-    def _note_refused(self, messages: Sequence[BaseMessage]) -> None:
-        """Calls that the agent answered with an error itself: an unknown tool, a call not allowed."""
-        at = last_turn(messages)
+    def _note_refused(self, messages: Sequence[BaseMessage], at: int) -> None:
+        """Calls that the agent answered with an error itself: an unknown tool, a call not allowed.
+
+        at: where the model's last turn stands.
+        """
         if at < 0:
             return
-        turn = messages[at]
-        assert isinstance(turn, AIMessage)
-        calls = {call["id"]: call for call in (*turn.tool_calls, *turn.invalid_tool_calls)}
         for result in messages[at + 1 :]:
             if not isinstance(result, ToolMessage) or result.status != "error":
                 continue
-            call = calls.get(result.tool_call_id)
-            if call is None or result.tool_call_id in self._known:
-                continue
-            self._known.add(result.tool_call_id)
-            self.seam.refused(call["name"] or "?", call["args"], content_text(result.content))
+            id_ = result.tool_call_id
+            call = None if id_ in self._known else _call_of(messages[at], id_)
+            if call is not None:
+                self._known.add(id_)
+                self.seam.refused(call["name"] or "?", call["args"], content_text(result.content))
 
     # Tools --------------------------------------------------------------------------------------
 
@@ -77,7 +87,7 @@ class Scope:
             "name": tool.name,
             "arguments": self._shown(tool, given),
             "id": call or place() or None,
-            "effect": _effect_of(tool),
+            "effect": _effect_of(tool) if tool.metadata else None,
             "form": None if call is None else result_form(tool.name, call),
             "function": getattr(tool, "coroutine", None) or getattr(tool, "func", None),
         }
@@ -101,27 +111,16 @@ class Scope:
         if hidden is None:
             shown = tool._filter_injected_args(given)  # noqa: SLF001 - as LangChain's own callbacks are told
             hidden = self._hidden[key] = frozenset(given) - frozenset(shown)
+        if not hidden:
+            return given.copy()  # LangChain puts more in
         return {name: value for name, value in given.items() if name not in hidden}
 
 
 class Asking(NamedTuple):
-    """A model call that is to be made."""
+    """A model call that is to be made. messages: what is sent. words: as the seam is told."""
 
     messages: Sequence[BaseMessage]
-    request: Any
-    said: Any
-    model: str
-    who: str
-
-    def words(self) -> dict[str, Any]:
-        """As the seam is told."""
-        return {
-            "form": ANSWER,
-            "request": self.request,
-            "said": self.said,
-            "model": self.model,
-            "who": self.who,
-        }
+    words: dict[str, Any]
 
 
 _SIGNAL = "langgraph.errors.GraphBubbleUp"
@@ -129,14 +128,19 @@ _FITTING = BaseTool._to_args_and_kwargs.__code__  # noqa: SLF001 - where argumen
 _scope: ContextVar[Scope | None] = ContextVar("triage_langchain", default=None)
 
 
-@contextmanager
-def within(scope: Scope | None) -> Generator[None]:
+class Within:
     """Have the calls of this code, and of tasks and threads it starts, belong to an attempt, or to none."""
-    token = _scope.set(scope)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
+
+    __slots__ = ("_before", "_scope")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._before = _scope.set(self._scope)
+
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        _scope.reset(self._before)
 
 
 def active() -> Scope | None:
@@ -161,10 +165,17 @@ def place() -> str:
     names = about.get("langgraph_checkpoint_ns") if about else None
     if not about or not isinstance(names, str):
         return ""
-    nodes = "/".join(part.partition(":")[0] for part in names.split("|"))
-    sent = [part for part in about.get("langgraph_path") or () if type(part) is int]
-    several = "".join(f".{part}" for part in sent)
+    nodes = "/".join([part.partition(":")[0] for part in names.split("|")])
+    sent = [f".{part}" for part in about.get("langgraph_path") or () if type(part) is int]
+    several = "".join(sent)
     return f"{nodes}#{about.get('langgraph_step')}{several}"
+
+
+def _call_of(turn: BaseMessage, id_: str) -> Mapping[str, Any] | None:
+    """The call with that id that a model's turn asks for, also one that cannot be read."""
+    assert isinstance(turn, AIMessage)
+    calls = (*turn.tool_calls, *turn.invalid_tool_calls)
+    return next((call for call in calls if call["id"] == id_), None)
 
 
 def _effect_of(tool: BaseTool) -> Effect | None:
