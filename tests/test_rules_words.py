@@ -17,7 +17,8 @@ from triage._capture._answer import ASKED
 from triage.classifiers import RULES, Rule, RulesClassifier
 from triage.classifiers._needed import Need, needed
 from triage.classifiers._rule import bounded, normal
-from triage.classifiers._search import words_in
+from triage.classifiers._rule import unquoted as bare
+from triage.classifiers._search import Words, words_in
 from triage.classifiers.detectors._loops import Loop, Loops, ends_anew
 from triage.classifiers.detectors._near import near
 from triage.steps import Step
@@ -57,6 +58,7 @@ def test_a_text_that_an_expression_fits_has_the_words_it_needs(data: st.DataObje
         ("sold ?out of", [{"out", "soldout"}, {"of"}]),
         ("no (?:seat|bed)s? left", [{"no"}, {"seat", "seats", "bed", "beds"}, {"left"}]),
         ("sold|gone for ever", [{"sold", "for"}]),
+        (r"['\"]seat['\"] ?: ?taken", [{"seat"}, {"taken"}]),
         (r"seat \d{1,3} is (?!not )taken(?: already)?", [{"seat"}, {"is"}, {"taken"}]),
         (r"(?:no |not )?pre\w{1,9}", None),
         (r"\w{1,9}", None),
@@ -80,6 +82,27 @@ def test_the_words_an_expression_needs_are_read_from_it(
 @given(st.text(alphabet="ab1_ .-'\u2019\u2026\xdf\u0130\t\n", max_size=30))
 def test_words_are_what_expressions_call_words(text: str) -> None:
     assert words_in(text) == set(re.findall(r"\w+", text))
+
+
+AT_EDGES = (
+    "a", "ab?a", "(?:a|ba)b", "^a", "(?:^|b )a", r"\Aa", "(?<! )a", r"(?<!\bb )a", r"(?<=\W)a", "(?<!.)a",
+    r"\Ba", r"\ba", "a$", "[^a]b", r"\.a", "(?:a )?b", r"\w b", "'a'", "\xe4b?",
+)  # fmt: skip
+
+
+@settings(steady, max_examples=400)
+@given(
+    key=st.sampled_from(AT_EDGES),
+    unquoted=st.booleans(),
+    text=st.text(alphabet="ab .'\0\xe4", max_size=12),
+)
+def test_an_expression_is_found_where_it_stands_between_bounds_of_words(
+    *, key: str, unquoted: bool, text: str
+) -> None:
+    rule = Rule("own", FailureType.UNKNOWN, None, "text", (key,), unquoted=unquoted)
+    read = bare(text) if unquoted else text
+    hit = bounded(key).search(read)
+    assert Words([rule]).first(text) == (None if hit is None else (rule, hit.group()))
 
 
 def test_of_several_expressions_of_a_rule_the_one_that_fits_first_in_the_text_is_shown() -> None:

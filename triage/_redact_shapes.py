@@ -127,7 +127,7 @@ _CLASSES = bytes(
     97 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "+/_=-") else 32
     for code in range(256)
 )
-_LONG = "a" * RUN
+_LONG = b"a" * RUN
 
 _SCHEME_MARKS = tuple(shape.mark for shape in _SCHEMES)
 _NAME_MARKS = tuple(shape.mark for shape in _NAMES)
@@ -225,13 +225,13 @@ def runs_in(text: str) -> list[Span]:
     """Where `RUN` letters and more stand that keys are made of."""
     if len(text) < RUN:
         return []
-    classes = text.encode("ascii", "replace").translate(_CLASSES).decode()
+    classes = text.encode("ascii", "replace").translate(_CLASSES)
     if _LONG not in classes:
         return []  # nearly always, and `find` takes longer to say so
     start = classes.find(_LONG)
     found: list[Span] = []
     while start >= 0:
-        end = classes.find(" ", start)
+        end = classes.find(b" ", start)
         end = len(classes) if end < 0 else end
         found.append((start, end))
         start = classes.find(_LONG, end)

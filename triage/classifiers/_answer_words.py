@@ -19,11 +19,8 @@ def codes_of(info: ErrorInfo) -> tuple[str, ...]:
     found = [info.code] if info.code else []
     if info.body is None:
         return tuple(found)
-    found += [
-        code
-        for code in _body_words(info.body, ("code", "type", "status", "codeName", "error"), 2)
-        if " " not in code
-    ]
+    body = _first(info.body)
+    found += [code for code in (*_body_words(body, _CODES, 2), *_reasons(body)) if " " not in code]
     return tuple(dict.fromkeys(found))
 
 
@@ -32,13 +29,36 @@ def answer_text(info: ErrorInfo) -> str:
     if info.body is None:
         return info.message[:MAX_TEXT]
     said = _body_words(
-        info.body,
+        _first(info.body),
         ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"),
         3,
     )
     if isinstance(info.body, str):
         said.append(info.body)
     return "\n".join([info.message[:MAX_TEXT], *dict.fromkeys(said)])
+
+
+_CODES = ("code", "type", "status", "codeName", "errorCode", "error")
+
+
+def _first(body: Any) -> Any:
+    """The answer itself: some services put it into a list, even where it is only one."""
+    return body[0] if isinstance(body, list | tuple) and body else body
+
+
+def _reasons(body: Any) -> list[str]:
+    """The reasons in the details of an answer, as Google's services list them."""
+    error = body.get("error") if isinstance(body, dict) else None
+    within = error if isinstance(error, dict) else body
+    if not isinstance(within, dict):
+        return []
+    listed = [within.get(name) for name in ("details", "errors")]
+    items = [item for some in listed if isinstance(some, list) for item in some[:_MAX_DETAILS]]
+    found = [item.get("reason") for item in items if isinstance(item, dict)]
+    return [reason[:MAX_TEXT] for reason in found if isinstance(reason, str) and reason]
+
+
+_MAX_DETAILS = 8
 
 
 def _body_words(body: Any, names: tuple[str, ...], depth: int) -> list[str]:

@@ -18,6 +18,7 @@ _SCHEMA = FailureType.SCHEMA_MISMATCH
 AGREED = 0.95
 """Confidence where a status and the words, code or class beside it say the same."""
 _SHOWN_FIELDS = 3
+_new = tuple.__new__
 
 
 class Weighed(NamedTuple):
@@ -34,29 +35,28 @@ def weigh(judge: Judge, verdict: Verdict) -> Weighed:
     """What was seen, in short, and how sure it makes."""
     rule, seen, path = verdict
     info = path[-1]
-    status = _status(info, rule)
-    confidence = rule.confidence if status is None else _confidence(judge, rule, status)
-    if rule.looks_at == "status":
-        said = judge.words(info, rule.cause) or _message(info)
-        tail = f"{seen}, {said}" if said else seen
-        return Weighed(f"{info.type_name}: {tail}", confidence)
+    looks_at, name, confidence = rule.looks_at, info.type_name, rule.confidence
+    status = info.status_code
+    if status is None and looks_at == "text":
+        # An error without an answer may write one out.
+        status = status_in(info.message)
+    if status is not None and not 100 <= status <= 599:  # noqa: PLR2004 - the range of HTTP statuses
+        status = None
     if status is not None:
-        seen = f"status {status}, {seen}"
-    if not verdict.text.startswith("class "):
-        return Weighed(f"{info.type_name}: {seen}", confidence)
-    message = info.message
-    if rule.failure_type is _SCHEMA:
-        said = _content(info)
-    elif message and len(message) <= MAX_CLEAN and message.strip() == message != info.type_name:
-        clean = redact(message)
-        text = f"{info.type_name}: {seen}, {shown(clean)}"
-        # What is made of a tuple costs a third of a call with the fields.
-        return tuple.__new__(Weighed, (text, confidence, clean))
+        confidence = _confidence(judge, rule, status)
+    said, clean = "", None
+    if looks_at == "status":
+        said = judge.words(info, rule.cause) or ""
+        if not said:
+            said, clean = _message(info)
     else:
-        said = _message(info)
-    return Weighed(
-        f"{info.type_name}: {seen}, {said}" if said else f"{info.type_name}: {seen}", confidence
-    )
+        if status is not None:
+            seen = f"status {status}, {seen}"
+        if verdict[1].startswith("class "):
+            said, clean = _content(info) if rule.failure_type is _SCHEMA else _message(info)
+    text = f"{name}: {seen}, {said}" if said else f"{name}: {seen}"
+    # What is made of a tuple costs a third of a call with the fields.
+    return _new(Weighed, (text, confidence, clean))
 
 
 def _confidence(judge: Judge, rule: Rule, status: int) -> float:
@@ -69,19 +69,11 @@ def _confidence(judge: Judge, rule: Rule, status: int) -> float:
     return max(rule.confidence, AGREED)
 
 
-def _status(info: ErrorInfo, rule: Rule) -> int | None:
-    """The status of the answer, or the one that an error without an answer writes out."""
-    status = info.status_code
-    if status is None and rule.looks_at == "text":
-        status = status_in(info.message)
-    return status if status is not None and 100 <= status <= 599 else None  # noqa: PLR2004 - the range of HTTP statuses
-
-
-def _content(info: ErrorInfo) -> str:
-    """The first fields that failed, for data without the agreed form; else the message."""
+def _content(info: ErrorInfo) -> tuple[str, str | None]:
+    """The first fields that failed, for data without the agreed form; else as `_message`."""
     parser = not_json(info)
     if parser is not None:
-        return said_by(parser)
+        return said_by(parser), None
     fields = fields_of(info)
     if not fields:
         return _message(info)
@@ -90,9 +82,16 @@ def _content(info: ErrorInfo) -> str:
         for field in fields[:_SHOWN_FIELDS]
     )
     more = len(fields) - _SHOWN_FIELDS
-    return f"{shown} and {more} more" if more > 0 else shown
+    return (f"{shown} and {more} more" if more > 0 else shown), None
 
 
-def _message(info: ErrorInfo) -> str:
-    message = info.message.strip()
-    return said_by(message) if message and message != info.type_name else ""
+def _message(info: ErrorInfo) -> tuple[str, str | None]:
+    """The message, quoted, and all of it without credentials, where that was made for the quotation."""
+    message = info.message
+    said = message.strip()
+    if not said or said == info.type_name:
+        return "", None
+    if said != message or len(said) > MAX_CLEAN:
+        return said_by(said), None
+    clean = redact(said)
+    return shown(clean), clean

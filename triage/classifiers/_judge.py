@@ -136,29 +136,31 @@ class Judge:
     def _structure(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         """The verdict by code, answer, class and status, and the weak one that more may refine."""
         weak: list[Verdict] = []
-        codes = codes_of(info)
+        # All at once: a field asked for by name costs as much as three fields do so.
+        name, _, mro, _, status_code, code, _, _, body, _, _, _, _ = info
+        codes = codes_of(info) if code or body is not None else ()
         if codes:
             for found in self._codes(info, codes):
                 if not found.rule.weak:
                     return found, None
                 weak.append(found)
-        if info.status_code is not None or info.body is not None or codes:
+        if status_code is not None or body is not None or codes:
             answered = self._search(info, self._texts["answer"], answer_text(info))
-            if answered is not None and (answered.rule.looks_at, info.status_code) != (
-                "answer",
-                200,
-            ):
+            if answered is not None and (answered.rule.looks_at, status_code) != ("answer", 200):
                 return _waits(answered, self._by["status"]), None
-        named = self._name(info)
-        if named is not None and not named.rule.weak and named.known:
-            return named, None
-        status = self._status(info, info.status_code)
+        named: Verdict | None = None
+        known = False
+        classed = self._of_classes(mro or (name,))
+        if classed is not None:
+            rule, seen, known = classed
+            named = _new(Verdict, (rule, seen, (info,)))
+            if known and not rule.weak:
+                return named, None
+        status = None if status_code is None else self._status(info, status_code)
         if status is not None:
             return _more_special(status, named, weak), None
-        if named is not None and named.known:
-            weak.insert(0, named)
-        elif named is not None:
-            return self._spoken(info, named), None
+        if named is not None:
+            return (None, named) if known else (self._spoken(info, named), None)
         return None, weak[0] if weak else None
 
     def _spoken(self, info: ErrorInfo, named: Verdict) -> Verdict:
@@ -179,12 +181,8 @@ class Judge:
             if rule is not None:
                 yield Verdict(rule, f"code {code}", (info,))
 
-    def _name(self, info: ErrorInfo) -> Verdict | None:
-        found = self._of_classes(info.mro or (info.type_name,))
-        return None if found is None else _new(Verdict, (*found, (info,)))
-
-    def _classed(self, mro: tuple[str, ...]) -> tuple[Rule, str] | None:
-        """The rule on the first of these classes that has one, and what was seen."""
+    def _classed(self, mro: tuple[str, ...]) -> tuple[Rule, str, bool] | None:
+        """The rule on the first of these classes that has one, what was seen, and whether that is known."""
         table = self._by["name"]
         # A library's own base class says what its names are: `InvalidPath(VaultError)`.
         base = next((entry for entry in mro[1:2] if not entry.startswith("builtins.")), "")
@@ -193,7 +191,7 @@ class Judge:
             stated = name.endswith(_STATES) or base.endswith(_STATES)
             rule = table.get(entry) or self._by_words(words_of(name), stated)
             if rule is not None:
-                return rule, f"class {name}"
+                return rule, f"class {name}", rule.failure_type is not _UNKNOWN
         return None
 
     def _named(self, words: tuple[str, ...], stated: bool) -> Rule | None:  # noqa: FBT001 - as above
@@ -221,8 +219,8 @@ class Judge:
                 return rule
         return None
 
-    def _status(self, info: ErrorInfo, status: int | None) -> Verdict | None:
-        rule = None if status is None else self.status_rule(status)
+    def _status(self, info: ErrorInfo, status: int) -> Verdict | None:
+        rule = self.status_rule(status)
         return None if rule is None else Verdict(rule, f"status {status}", (info,))
 
     def _bad_answer(self, info: ErrorInfo) -> Verdict | None:
@@ -264,13 +262,14 @@ class Judge:
 
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
         """A verdict of a general name, made exact by its words or by what it was raised from."""
-        kind = weak.rule.failure_type
-        if weak.rule.cause == _ARGUMENTS and is_invalid_json(info):
+        rule = weak.rule
+        kind, cause = rule.failure_type, rule.cause
+        if cause == _ARGUMENTS and is_invalid_json(info):
             return weak._replace(rule=NOT_JSON)
         said = self._search(info, self._over[kind])
         if said is not None:
             return said
-        if depth and weak.rule.cause in _GENERAL:
+        if depth and info.related and cause in _GENERAL:
             for inner in info.related:
                 found = self.judge(inner, depth - 1)
                 if found is None or not found.known or found.rule.weak:

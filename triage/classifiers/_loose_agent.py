@@ -19,6 +19,10 @@ LOOSE_AGENT: tuple[Rule, ...] = (
         (?:tool|function|action)<id> <isnt> (?:known|defined|found|available|registered|exist|
             provided|offered|supported|in the|among|one of)(?: (?:in|among|to|for|by|
             of) .{0,40})?(?:tools?|functions?|list|registry|agent|toolbox|manifest)
+        (?:no|not any) (?:tool|function) (?:is |was )?(?:registered|available|found|known|
+            defined) (?:under|with|by|for|named|as)
+        (?:tool|function)<named> (?:requested|called|chosen|named|asked for) (?:by|
+            in) .{1,30} <isnt> (?:registered|known|available|found|defined|offered)
         tool<named> (?:is|was) (?:unknown|unavailable|unregistered|undefined)(?= ?(?:$|[.,;:!]))
         (?:no|there is no|there's no) (?:\w{1,20} )?(?:tool|function) (?:named|called|with|by|
             for)(?!\w)
@@ -90,7 +94,7 @@ LOOSE_AGENT: tuple[Rule, ...] = (
         r"""
         (?:blocked|rejected|refused|filtered|withheld|stopped|flagged|denied|prohibited|forbidden|
             disallowed)\ (?:by|due to|because of|under|for) .{0,30}(?:safety|guardrails?|moderation|
-            content|polic(?:y|ies)|filters?|guidelines)(?!\w)
+            content|polic(?:y|ies)|filters?|guidelines|sandbox)(?!\w)
         contains? (?:disallowed|forbidden|prohibited|banned|unsafe|harmful|blocked) (?:content|
             words?|terms?|phrases?|material|language)
         (?:violates?|violated|breach(?:es|ed)?|against|breaks?) (?:\w{1,20} ){0,3}(?:polic(?:y|ies)|

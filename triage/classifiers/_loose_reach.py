@@ -25,7 +25,7 @@ LOOSE_REACH: tuple[Rule, ...] = (
         (?:not|n'?t) (?:get|receive) (?:a |an |any )?(?:answer|response|reply) (?:within|after|
             in) \d{1,9} ?<span>(?!\w)
         (?:gave|given|giving) up (?:waiting|after \d{1,9} ?<span>)
-        (?:no|without(?: an?| any)?) (?:answer|response|reply|result)s? (?:.{0,20} )?(?:within|
+        (?:no|without(?: an?| any)?) (?:answer|response|reply|result)s? (?:.{0,40} )?(?:within|
             after|in) (?:\w{1,8} )?\d{1,9}(?:\.\d{1,6})? ?<span>(?!\w)
         (?:<isnt> )(?:complete|completed|finish|finished|respond|responded|answer|answered|return|
             returned|reply|replied|done|load|loaded|ready)(?:.{0,20} )?(?:in time|
@@ -75,9 +75,9 @@ LOOSE_REACH: tuple[Rule, ...] = (
         (?:remote )?(?:host|peer|server|client|proxy|side|end ?point|
             database) (?:\w{1,12} )?(?:closed|dropped|reset|terminated|aborted|refused|severed|cut|
             ended) (?:the |our |this )?connection
-        connection (?:\w{1,20} ){0,4}?(?:(?:was|is|has been|got|been|unexpectedly|prematurely|
-            suddenly|abruptly) ){0,3}(?:lost|refused|reset|dropped|interrupted|aborted|terminated|
-            broken|severed|cut off|failed|unreachable|closed by|closed before|closed un|
+        connection (?:(?!not |never )\w{1,20} ){0,4}?(?:(?:was|is|has been|got|been|unexpectedly|
+            prematurely|suddenly|abruptly) ){0,3}(?:lost|refused|reset|dropped|interrupted|aborted|
+            terminated|broken|severed|cut off|failed|unreachable|closed by|closed before|closed un|
             closed prem)(?!\w{3})
         <site> hung up
         (?:no|never any) (?:response|answer|
@@ -112,6 +112,8 @@ LOOSE_REACH: tuple[Rule, ...] = (
             down(?= ?(?:$|[.,;:!]|for|due|at|right|now))|out of (?:service|order)|offline|
             under maintenance|over capacity|at capacity|overloaded|overwhelmed|unhealthy|degraded|
             in maintenance|not ready|starting up|restarting|warming up)
+        <site> (?:is|are|was|were) (?:having|experiencing) (?:\w{1,20} )?(?:problems|issues|trouble|
+            difficulties)(?!\w)
         (?:scheduled|planned|undergoing|under|ongoing|emergency) maintenance(?= ?(?:$|[.,;:!]|
             window|at|until|please|try|come|and))
         (?:down|closed|offline|unavailable) for (?:\w{1,20} )?maintenance(?= ?(?:$|[.,;:!]|until|
@@ -262,7 +264,7 @@ LOOSE_REACH: tuple[Rule, ...] = (
             location|key|id)|location|address|id|key|this (?:path|url|id|key))(?!\w)
         unknown <thing> ?(?:id|name|key|number)(?!\w)
         <thing>(?: (?:with|by|at|named|called|for|you|requested|that) .{1,60}?|
-            \ [a-z]{1,12} \d{1,12}|:? ?['\"`][^'\"`]{1,80}['\"`]|
+            \ [a-z]{1,12} (?=[a-z]{0,20}\d)[a-z\d]{1,40}|:? ?['\"`][^'\"`]{1,80}['\"`]|
             \ (?=\S*[./])[\w./:@#]{1,120})? (?:(?:does|do|did)(?: not|n'?t) exist|(?:(?:could|
             can) ?(?:not|n'?t) be |was not |were not |is not |not |cannot be |can'?t be |isn'?t |
             wasn'?t )(?:found|located)|no longer exists?)(?= ?(?:$|[.,;:!)]|in|on|at|for|or|any|\())

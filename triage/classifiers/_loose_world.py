@@ -91,7 +91,7 @@ LOOSE_WORLD: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.QUOTA_EXHAUSTED,
         r"""
-        (?:used(?: up)?|consumed|exhausted|spent|run out of|ran out of|out of|
+        (?:used(?: up)?|consumed|exhausted|spent|run out of|ran out of|(?<!run )(?<!ran )out of|
             exceeded) (?:all )?(?:of )?(?:your|the|its|their|our)?(?: ?(?:free|monthly|daily|weekly|
             yearly|annual|remaining|available|included|allotted|prepaid|api|usage)){0,3} ?(?:quota|
             credits?|allowance|allotment|api calls|free calls|tokens for this (?:month|day|
@@ -177,7 +177,8 @@ LOOSE_WORLD: tuple[Rule, ...] = (
         <key> (?:you (?:\w{1,12} )?(?:provided|supplied|sent|used|entered|gave) |
             included in .{0,20} |for .{0,30} )?(?:<did>)(?:not (?:valid|correct|accepted|
             recogni[sz]ed)|n'?t (?:valid|correct|accepted)|invalid|incorrect|wrong|expired|revoked|
-            rejected|refused|missing or \w{1,12}|disabled|no longer valid|unknown|does not match|
+            rejected|refused|missing or \w{1,12}|disabled|deactivated|
+            deleted|suspended|not active|inactive|no longer valid|unknown|does not match|
             doesn'?t match|did not match|has expired|was not accepted)(?!\w)
         (?:token|session|cookie|log ?in|access|ticket granting ticket) (?:has |is |was |have |
             had )?(?:expired|revoked|no longer valid|timed out and)(?!\w)
@@ -222,9 +223,9 @@ LOOSE_WORLD: tuple[Rule, ...] = (
             project|file|folder))
         (?:lack(?:s|ed|ing)?|missing|insufficient|inadequate|not enough|without|no|need(?:s|ed)?|
             requires?|required) .{0,30}(?:permissions?|privileges?|scopes?|access rights|
-            admin(?:istrator)? rights|rights to|required role|necessary role|role:)(?!\w)
-        (?:permission|access|authori[sz]ation)(?: \w{1,20}){0,6} (?:<did>)(?:denied|forbidden|
-            refused|restricted|not granted|rejected|blocked)(?!\w)
+            admin(?:istrator)? rights|rights to|required role|necessary role|role:)(?!\w)(?! denied)
+        (?:permission|access|authori[sz]ation)(?: (?!not |never )\w{1,20}){0,6} (?:<did>)(?:denied|
+            forbidden|refused|restricted|not granted|rejected|blocked)(?!\w)
         (?:does|do|did)(?: not|n'?t) (?:have|grant|permit|allow|
             include) (?:\w{1,20} ){0,3}(?:access|rights?|permissions?|privileges?|editing|deleting|
             writing|reading|deletion|scope|role)(?!\w)

@@ -154,9 +154,13 @@ def _plain(char: str) -> str:
     return char if char.isalnum() or char == "_" else " "
 
 
+_ESCAPED = re.compile(r"\\([^\w\s\\])")
+"""A sign that stands for itself."""
+
+
 @lru_cache(maxsize=256)
 def _of_class(text: str) -> _Skeletons:
-    inner = text[1:-1]
+    inner = _ESCAPED.sub(r"\1", text[1:-1])
     if inner[:1] == "^" or "\\" in inner or "-" in inner[1:-1]:
         return _ANYTHING
     found = frozenset(map(_plain, inner))

@@ -54,7 +54,7 @@ def unsure(
 
 def certain(verdict: Verdict) -> bool:
     """True for what the other side answered or the network said: words alone are not that."""
-    rule = verdict.rule
+    rule = verdict[0]
     return rule.failure_type is _EXTERNAL and rule.looks_at != "text"
 
 
@@ -121,18 +121,20 @@ def from_finding(
 def from_verdict(
     judge: Judge, verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
 ) -> Outcome:
+    rule, _, path = verdict
+    steps = trajectory.steps
     step = tool = None
-    if trajectory.steps and verdict.rule.failure_type not in _NO_STEPS:
-        last = trajectory.steps[-1]
+    if steps and rule.failure_type not in _NO_STEPS:
+        last = steps[-1]
         # A step that has a result has succeeded: the error came after it.
         if last.error is not None or (last.tool_called is not None and last.tool_output is None):
-            step, tool = len(trajectory.steps) - 1, last.tool_called
-    rule, path = verdict.rule, verdict.path
-    weighed = _evidence.weigh(judge, verdict)
-    evidence = _new(Evidence, (rule.name, weighed.text, step))
-    if weighed.confidence != rule.confidence:
-        rule = rule._replace(confidence=weighed.confidence)
-    clean = weighed.clean if len(path) == 1 else None
+            step, tool = len(steps) - 1, last.tool_called
+    text, confidence, clean = _evidence.weigh(judge, verdict)
+    evidence = _new(Evidence, (rule.name, text, step))
+    if confidence != rule.confidence:
+        rule = rule._replace(confidence=confidence)
+    if len(path) > 1:
+        clean = None
     return _new(Outcome, (rule, (evidence,), step, tool, 0, 0, "", path, others, clean))
 
 

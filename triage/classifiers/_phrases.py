@@ -14,12 +14,17 @@ input length exceeds
 too many (?:input )?tokens(?!.{0,3}(?:please |per |wait|try|slow|retry))
 exceeds? context limit
 (?:maximum|max) context length
-reduce (?:the|your) (?:length of (?:the|your) )?(?:messages|prompt|input)
+reduce (?:the|your) (?:length of (?:the|your) )?(?:messages?|prompt|input)
 tokens \+ `?max new tokens`? must be
 (?:input )?token count .{0,40}exceeds
 exceeds the maximum number of (?:input )?tokens
-request too large for .{0,80}tokens
+request too large for .{0,200}tokens
 longer than the model'?s? (?:maximum )?context
+longer than the (?:specified )?max(?:imum)? (?:model|sequence|context|prompt|token) length
+range of input length should be
+exceed(?:s|ed|ing)? (?:the )?(?:model'?s? )?max(?:imum)? (?:sequence|context|prompt|model) (?:length|size)
+(?:longer|larger|more) than (?:the )?model'?s? max(?:imum)?
+(?:loaded|configured|running) with (?:a )?context (?:length|size|window) of (?:only )?\d{1,9}
 must have (?:less|fewer) than \d{1,9} tokens
 """
 
@@ -30,12 +35,16 @@ billing (?:hard )?limit
 check your plan and billing
 credit (?:balance|limit)
 requires? more credits
-out of credits
+(?<!run )(?<!ran )out of credits
+(?:run|ran) out of credits
 (?:weekly|monthly|yearly|spending|spend) (?:usage )?limit
 no quota left
 enable billing
 (?:calls|requests|messages) ?(?:/|per) ?(?:a )?month
 prepaid credits
+credits? (?:is|are|has been|have been) (?:depleted|exhausted|used up)
+(?:plan|project|account|organi[sz]ation) (?:is )?out of (?:credits?|quota|funds)
+(?:usage|spend(?:ing)?) cap (?:was |has been |is )?(?:exceeded|reached|hit)
 reached your (?:specified )?(?:api )?(?:usage|spend(?:ing)?|credit) limits?
 run out of (?:searches|credits?|funds|quota|balance|api calls)
 exceeds your plan'?s
@@ -64,6 +73,12 @@ greylisted
 reached your .{0,30}rate limit
 toomanyrequests
 per[ -]minute (?:quota|limit)
+zu viele anfragen
+trop de requêtes
+demasiadas (?:solicitudes|peticiones)
+l[íi]mite de (?:solicitudes|peticiones|velocidad|tasa) (?:superado|excedido|alcanzado)
+muitas (?:solicitações|requisições)
+troppe richieste
 """
 
 CONTENT = r"""
@@ -76,6 +91,8 @@ prompt (?:was|is|has been) (?:blocked|rejected)
 blocked (?:by|due to|for) .{0,30}(?:safety|guardrail|polic)
 blocked input
 safety (?:system|settings|filters?)
+(?:contains?|containing|detected) (?:potentially )?(?:inappropriate|sensitive|unsafe|harmful|prohibited|
+    disallowed) content
 violat(?:e|es|ed|ing) .{0,30}(?:polic|guidelines)
 """
 
@@ -87,7 +104,11 @@ unable to access model
 deployment .{0,60}does not exist
 no such model
 unknown model
-no endpoints found for
+no endpoints found (?:for|that|matching)
+invalid model name passed
+model (?=[\w./: ]{0,50}\d[\w./: ]{0,50} (?:has been|was|is) )[\w./: ]{1,80} (?:has been|was|
+    is) (?:deprecated|
+    decommissioned|discontinued|retired|no longer (?:available|supported|offered))
 is not a valid model(?: identifier| id| name)?
 invalid model(?: name| id)?: [\w./:@ ]{1,80}
 models/[\w.:@ ]{1,80} (?:is |was )?not found
@@ -128,6 +149,10 @@ no address associated with hostname
 errors resolving
 no such host(?: is known)?
 getaddrinfo (?:enotfound|eai again)
+name oder (?:der )?dienst (?:ist )?nicht bekannt
+nom ou service inconnu
+nombre o servicio desconocido
+nome o servizio sconosciuto
 """
 
 CONNECTION = r"""
@@ -177,6 +202,16 @@ defunct connection
 unexpected eof while reading
 eof occurred in violation of protocol
 tls/ssl connection has been closed
+no connection could be made
+error while fetching server api version
+web ?socket (?:connection )?(?:was )?(?:closed|dropped) (?:with|before|unexpectedly|by)
+\[(?:errno (?:32|10[0134]|107|108|111|112|113)|winerror (?:1005[0134]|10061|10065))\]
+(?:verbindung|verbindungsaufbau) (?:\w{1,12} )?(?:verweigert|abgelehnt|zurückgesetzt|abgebrochen|
+    unterbrochen)
+connexion (?:refusée|perdue|interrompue|ré ?initialisée)
+conexión (?:rechazada|rehusada|perdida|reinicializada)
+conexão (?:recusada|perdida|fechada)
+connessione (?:rifiutata|interrotta)
 """
 
 TIMEOUT = r"""
@@ -188,6 +223,122 @@ deadline (?:expired|exceeded)
 exceeded (?:the )?time limit
 time ?limit exceeded
 gateway time ?out
-timeout of [\d.]{1,12} ?m?s exceeded
+timeout (?:of )?[\d.]{1,12} ?(?:m?s|milliseconds|seconds) exceeded
+\[(?:errno 110|winerror (?:121|10060))\]
+zeitüberschreitung
+délai (?:d'(?:attente|exécution) )?(?:.{0,40} )?(?:dépassé|expiré|écoulé)
+waiter \w{1,60} failed: max attempts exceeded
+tiempo de espera (?:\w{1,20} ){0,3}(?:agotado|excedido|superado)
+tempo (?:limite )?(?:esgotado|excedido|scaduto)
 err timed out
+"""
+
+PERMISSION = r"""
+permission denied
+access denied
+permission to access .{1,80} denied
+(?:do|does) not have (?:the )?(?:\w{1,20} )?permissions?
+don'?t have (?:the )?(?:\w{1,20} )?permissions?
+read ?only (?:database|transaction|file system)
+unable to open database file
+operation not permitted
+not authorized (?:on|to|for)
+insufficient (?:permissions?|privileges?|scopes?)
+sender address rejected
+\[(?:errno (?:1|13|30)|winerror 5)\]
+keine berechtigung
+zugriff verweigert
+(?:accès refusé|permission non accordée)
+(?:permiso|acceso) denegado
+(?:permissão|acesso) negad[ao]
+(?:permesso|accesso) negato
+"""
+
+UNAVAILABLE = r"""
+service (?:is )?(?:temporarily |currently )?unavailable
+bad gateway
+internal server error
+overloaded(?: error)?
+server (?:is )?(?:too )?busy
+too many (?:clients|users)
+(?:database|server|system) (?:system )?is (?:starting up|shutting down|in recovery)
+remaining connection slots
+service shutting down
+(?:tab|page|target) crashed
+cluster ?(?:is )?down
+no healthy upstream
+no cluster leader
+no leader (?:elected|available|for partition)
+leader (?:is )?not available
+not (?:the )?leader for (?:partition|this)
+model is (?:currently )?loading
+connection slots are reserved
+too many connections
+internal error encountered
+(?:connection )?pool (?:is |was )?exhausted
+dienst (?:ist )?(?:\w{1,20} )?nicht verfügbar
+service (?:temporairement )?indisponible
+servicio no disponible
+"""
+
+LOCK = r"""
+(?:database|table|file|resource) (?:is|schema is) locked
+deadlock (?:detected|found)
+lock wait timeout
+could not serialize access
+could not be acquired
+(?:resource|device) (?:is )?busy
+is busy running
+resource temporarily unavailable
+is locked by another
+deadlock victim
+deadlocked on lock
+address already in use
+conflicted with another operation
+(?:version|write|update) conflict
+already in use
+being used by another process
+\[(?:errno (?:11|16|26|98)|winerror (?:32|33|10048))\]
+"""
+
+AUTH = r"""
+(?:invalid|incorrect|wrong|expired|revoked) (?:api ?key|credentials|password|access token|
+    auth token|bearer token|user ?name)
+(?:api ?key|access key|credentials?|password) (?:has |have |is |are )?(?:been )?(?:expired|revoked)
+(?:password )?authentication failed(?! to )
+authenticationfailed
+invalid grant
+bad credentials
+no pg hba\.conf entry
+fatal: {1,3}role .{1,80} (?:does not exist|is not permitted)
+login (?:was )?refused
+login incorrect
+login failed for (?:user|login)
+invalidcredentials
+not logged in
+noauth \w{1,100}
+wrongpass \w{1,100}
+authentication (?:is )?required
+access denied for user
+incorrect (?:username|user name|login|password)(?: or password)?
+username and password not accepted
+token has (?:been )?(?:expired|revoked)
+unauthenticated
+logon (?:failure|denied)
+(?:anmeldung|authentifizierung) (?:ist )?fehlgeschlagen
+échec de l'authentification
+autenticación (?:fallida|incorrecta)
+"""
+
+OUTPUT_CUT = r"""
+finish reason['\":= ]{1,4}(?:length|max tokens)
+(?:as|because) the length limit was reached
+(?:cut off|cut short|truncated|stopped) .{0,30}(?:max(?:imum)? (?:output |completion )?tokens|(?:token|
+    length) limit)
+hit (?:the )?max(?:imum)? (?:output |completion )?tokens
+(?:max|maximum|output) (?:output |completion )?tokens?(?: limit)? (?:was |were |has been |
+    is )?(?:reached|hit)
+(?:response|answer|completion|generation|reply|model'?s? output) (?:was |is |has been |got )?(?:cut off|
+    cut short|
+    truncated)(?= ?(?:$|[.,;:!(]|due|by|because|at|after|before))
 """

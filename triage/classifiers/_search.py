@@ -20,35 +20,67 @@ from ._text import STATUS_IN_TEXT
 
 _SENTENCES = 500
 """Of a longer text, so much of its beginning and end is read for what is said in anybody's words."""
-_new = tuple.__new__  # the class of a tuple costs a call where it is called
 _find_words = re.compile(r"\w+").findall
 
 
-class _Read(NamedTuple):
-    """A text as rules read it. bare: without its quoted names. words: those of all its parts."""
+class _Read:
+    """A text as rules read it. words: those of all its parts; those of the bare ones are `bare_words`.
 
-    whole: str
-    bare: str
-    words: set[str]
+    Its parts are made when they are asked for: most texts have no word that a rule needs.
+    """
+
+    __slots__ = ("_bare", "_bare_words", "_text", "_whole", "words")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._whole: str | None = None
+        self._bare: str | None = None
+        self._bare_words: set[str] | None = None
+        if len(text) <= 2 * _SENTENCES and text.isascii():
+            # What `words_in` says of the whole, read in one go.
+            self.words = set(text.encode().translate(_WORDS_OF).decode().split())
+            return
+        self.words = _words_of(self.whole) | _words_of(self.bare)
+
+    @property
+    def whole(self) -> str:
+        """All of it that is read."""
+        whole = self._whole
+        if whole is None:
+            whole = self._whole = normal(cut(self._text))
+        return whole
+
+    @property
+    def bare(self) -> str:
+        """It without its quoted names."""
+        bare = self._bare
+        if bare is None:
+            whole = self.whole
+            # Without a quotation mark there is nothing to take out.
+            quotes = "'" in whole or '"' in whole or "`" in whole or "\u201c" in whole
+            bare = self._bare = unquoted(whole) if quotes else whole
+        return bare
+
+    @property
+    def bare_words(self) -> set[str]:
+        """The words that rules find in it which read it without its quoted names."""
+        words = self._bare_words
+        if words is None:
+            bare = self.bare
+            words = self.words if bare is self.whole else _words_of(bare)
+            self._bare_words = words
+        return words
 
     def part(self, rule: Rule) -> str:
-        """What this rule reads of it."""
+        """What this rule reads of it, after `_EDGE`."""
         part = self.bare if rule.unquoted else self.whole
-        return _ends(part) if rule.confidence <= LOOSE and len(part) > 2 * _SENTENCES else part
+        if rule.confidence <= LOOSE and len(part) > 2 * _SENTENCES:
+            part = _ends(part)
+        return _EDGE + part
 
 
-@lru_cache(maxsize=16)
-def _read(text: str) -> _Read:
-    """One text is searched for several things, one after the other."""
-    whole = normal(cut(text))
-    # Without a quotation mark there is nothing to take out.
-    quotes = "'" in whole or '"' in whole or "`" in whole or "\u201c" in whole
-    bare = unquoted(whole) if quotes else whole
-    found = words_in(whole)
-    if len(whole) > 2 * _SENTENCES:
-        # Where a text is cut, a part of a word is a word.
-        found |= words_in(_ends(whole)) | words_in(_ends(bare))
-    return _new(_Read, (whole, bare, found))
+# One text is searched for several things, one after the other.
+_read = lru_cache(maxsize=16)(_Read)
 
 
 def words_in(text: str) -> set[str]:
@@ -60,38 +92,78 @@ def words_in(text: str) -> set[str]:
 
 
 _WORDS_ONLY = bytes(code if chr(code).isalnum() or chr(code) == "_" else 32 for code in range(256))
+_WORDS_OF = normal(bytes(range(128)).decode()).encode().translate(_WORDS_ONLY).ljust(256)
+"""Small letters and digits of what is not read as rules read it yet, and spaces."""
+
+
+def _words_of(part: str) -> set[str]:
+    """The words of a part, and of its ends where these are all that some rules read."""
+    words = words_in(part)
+    if len(part) > 2 * _SENTENCES:
+        # Where a text is cut, a part of a word is a word.
+        words |= words_in(_ends(part))
+    return words
 
 
 def _ends(text: str) -> str:
     return f"{text[:_SENTENCES]} \u2026 {text[-_SENTENCES:]}"
 
 
+_EDGE = "\0"
+"""Stands before a text in place of nothing, so that each word of it has a character in front."""
+_SEES_THE_EDGE = re.compile(r"(?<!\[)\^|\\[AB]|\(\?<[=!][^)]*(?:\\[WSD]|\[\^|\.|\()")
+"""What in an expression may tell the beginning of a text from one after `_EDGE`."""
+
+
+def _searcher(expression: str) -> tuple[Callable[[str], re.Match[str] | None], int]:
+    """What finds an expression, bounded by words, in a text after `_EDGE`.
+
+    Beside it the number of characters which its matches have in front.
+    """
+    if _SEES_THE_EDGE.search(expression):
+        search = bounded(expression).search
+        return (lambda text: search(text[1:])), 0
+    # A pattern that begins with a class of characters passes over all others at the speed of C; one that
+    # begins with an assertion is tried at each. Letters that are not ASCII are left to the assertion.
+    pattern = rf"[^0-9A-Za-z_](?<!\w)(?:{expression})(?!\w)"
+    return re.compile(pattern, re.DOTALL).search, 1
+
+
 class _Key:
     """One expression of a rule, which is compiled when it is first searched for.
 
     place: where it stands among all. others: a text it fits has a word of each of these sets, too.
+    ahead: the number of characters that what `search` finds has in front.
     """
 
-    __slots__ = ("_expression", "others", "place", "rule", "search")
+    __slots__ = ("_expression", "ahead", "others", "place", "rule", "search", "unquoted")
 
     def __init__(
         self, rule: Rule, expression: str, place: int, others: tuple[frozenset[str], ...]
     ) -> None:
         self.rule = rule
+        self.unquoted = rule.unquoted
         self.place = place
         self.others = others
+        self.ahead = 0
         self._expression = expression
         self.search: Callable[[str], re.Match[str] | None] = self._first
 
+    def has_all(self, word: str, words: set[str]) -> bool:
+        """Whether this one of its words is among these, and what else it needs."""
+        return word in words and not any(map(words.isdisjoint, self.others))
+
     def _first(self, text: str) -> re.Match[str] | None:
-        self.search = bounded(self._expression).search
-        return self.search(text)
+        search, self.ahead = _searcher(self._expression)
+        self.search = search
+        return search(text)
 
 
 class _Index(NamedTuple):
     """by_word: the keys that need a word, or one of several. always: those of which none is known."""
 
     by_word: dict[str, list[_Key]]
+    words: frozenset[str]
     always: list[_Key]
 
 
@@ -109,25 +181,27 @@ class Words:
         index = self._index
         if index is None:
             index = self._index = _index_of(self.rules)
+        by_word, known, always = index
         read = _read(text)
-        by_word = index.by_word
         words = read.words
-        meant = {
-            key.place: key
-            for word in by_word.keys() & words
-            for key in by_word[word]
-            if not any(map(words.isdisjoint, key.others))
-        }
-        if not meant and not index.always:
+        meant = {key.place: key for key in always} if always else {}
+        for word in words & known:
+            for key in by_word[word]:
+                for other in key.others:
+                    if words.isdisjoint(other):
+                        break
+                else:
+                    if not key.unquoted or key.has_all(word, read.bare_words):
+                        meant[key.place] = key
+        if not meant:
             return None
-        meant.update((key.place, key) for key in index.always)
         return _first_of([meant[place] for place in sorted(meant)], read)
 
 
 def _first_of(keys: list[_Key], read: _Read) -> tuple[Rule, str] | None:
     """The first rule of which a key fits; of its keys the one that fits first in the text."""
     rule: Rule | None = None
-    best: re.Match[str] | None = None
+    best: tuple[int, re.Match[str], _Key] | None = None
     part = ""
     for key in keys:
         if key.rule is not rule:
@@ -136,9 +210,10 @@ def _first_of(keys: list[_Key], read: _Read) -> tuple[Rule, str] | None:
             rule = key.rule
             part = read.part(rule)
         hit = key.search(part)
-        if hit is not None and (best is None or hit.start() < best.start()):
-            best = hit
-    return None if best is None or rule is None else (rule, best.group())
+        # With what it has in front, or in a text without `_EDGE`: it begins at the same number.
+        if hit is not None and (best is None or hit.start() < best[0]):
+            best = (hit.start(), hit, key)
+    return None if best is None else (best[2].rule, best[1].group()[best[2].ahead :])
 
 
 def _often(word: str) -> int:
@@ -170,7 +245,7 @@ def _index_of(rules: Iterable[Rule]) -> _Index:
         key = _Key(rule, expression, place, need.others)
         for word in need.first:
             by_word.setdefault(word, []).append(key)
-    return _Index(by_word, always)
+    return _Index(by_word, frozenset(by_word), always)
 
 
 @cache

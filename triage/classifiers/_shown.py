@@ -22,7 +22,7 @@ def quote(value: object, limit: int = MAX_QUOTE) -> str:
     It can be read, and not mistaken for an instruction.
     """
     text = value if isinstance(value, str) else _json(value)
-    return _quoted(redact(text[: 4 * limit]), limit)
+    return shown(redact(text[: 4 * limit]), limit)
 
 
 def said_by(text: str) -> str:
@@ -30,13 +30,11 @@ def said_by(text: str) -> str:
     return quote(text, _MAX_SAID)
 
 
-def shown(clean: str) -> str:
-    """As `said_by`, of at most `MAX_CLEAN` characters from which credentials were taken already."""
-    return _quoted(clean, _MAX_SAID)
-
-
-def _quoted(text: str, limit: int) -> str:
-    text = " ".join(text.split()).replace('"', "'")
+def shown(clean: str, limit: int = _MAX_SAID) -> str:
+    """As `quote`, and by default as `said_by`, of a text from which credentials were taken already."""
+    text = " ".join(clean.split())
+    if '"' in text:
+        text = text.replace('"', "'")
     return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 

@@ -200,8 +200,16 @@ CODE_RULES: tuple[Rule, ...] = (
         "exists",
         _EXTERNAL,
         Cause.CONFLICT,
-        "ALREADY_EXISTS FAILED_PRECONDITION",
+        "ALREADY_EXISTS",
         severity=Severity.REPLANNING,
+    ),
+    _grpc(
+        "precondition",
+        _EXTERNAL,
+        Cause.CONFLICT,
+        "FAILED_PRECONDITION",
+        severity=Severity.REPLANNING,
+        weak=True,
     ),
     _grpc("conflict", _EXTERNAL, Cause.CONFLICT, "ABORTED"),
     _grpc(

@@ -1,4 +1,4 @@
-"""Rules on the words of any message, read last: the agent's own doing and the form of data.
+"""Rules on the words of any message, read last: the agent's own doing, and all of them in their order.
 
 Every expression is bounded: no unlimited repetition, and gaps have a maximum, so that reading is
 linear in the length of the text. A number alone never fires.
@@ -14,10 +14,10 @@ from ._loose_reach import LOOSE_REACH
 from ._loose_world import LOOSE_WORLD
 from ._rule import Rule
 from ._rule import word_rule as _rule
+from ._text_form import FORM_TEXTS
 from ._text_missing import MISSING_TEXTS
-from ._text_world import WORLD_TEXTS
+from ._text_world import CODED_TEXTS, WORLD_TEXTS
 
-_SCHEMA = FailureType.SCHEMA_MISMATCH
 _CONSTRAINT = FailureType.CONSTRAINT_IGNORED
 _OVERFLOW = FailureType.CONTEXT_OVERFLOW
 _PROVIDERS = "documented error texts of model and API providers"
@@ -32,8 +32,14 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
             argument|choice))(?: type| name)?:? ['\"`]?[\w.:]{1,80}
         tool ['\"`][\w.: ]{1,80}['\"`] (?:is |was |does )?not (?:found|available|exist|registered|
             defined|valid|known)
+        (?:tool|function) [\w.:]{1,40}(?: [\w.:]{1,40}){0,4} (?:is |was |does )?not (?:found|available|
+            exist|
+            registered|defined) in (?:the )?(?:tools?|registry|toolbox|agent|manifest|tool ?list)
         (?:tool|function) [\w.:]{1,80} (?:is |was |does )?not (?:found|available|exist|
             registered)(?: in (?:the )?(?:tools?|registry|toolbox|agent|manifest)| ?[.,;:]| ?$)
+        ^(?:error: )?(?:tool|function) [\w.:]{1,40}(?: (?!(?:in|on|at|of|the|for|with|from|you|we|that|
+            which)(?!\w))[\w.:]{1,40}){0,3}
+            \ (?:is |was )?not (?:found|registered|defined|available)(?= ?(?:$|[.,;]))
         is not a valid tool
         is not (?:one of|among) the (?:explicitly )?(?:allowed|available|known|registered) tools
         no tool (?:named|called) ['\"`]?[\w.:]{1,80}
@@ -41,6 +47,8 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
             does )?(?:not|don'?t|doesn'?t|isn'?t) (?:in the list of tools|among|one of|exist)
         no (?:handler|implementation|function) (?:is |was )?(?:registered |found |defined )?for
             \ (?:the )?tool
+        (?:attempted|tried) to (?:call|use|invoke) (?:a |the )?(?:tool|
+            function) ['\"`][\w.: ]{1,80}['\"`],? (?:which |that )?(?:is |was )?not
         """,
         on=r"""
         Unknown tool: serch
@@ -62,8 +70,20 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         r"""
         maximum number of \d{1,9} iterations in \w{1,10} loop exceeded
         infinite loop detected
+        (?:agent|model|run|conversation|it) (?:is|was|keeps) (?:going|running|
+            moving) (?:round )?in circles
+        last \d{1,4} (?:actions|steps|calls|tool calls) (?:are|were) (?:identical|the same)
         stuck in (?:a |an )?(?:infinite |endless )?loop
-        repeated the same (?:action|call|step)
+        (?:repeated|repeating|repeats|called|calling) the (?:exact )?same (?:action|call|step|tool|
+            function|arguments)
+        (?:repeated|repeating|identical|same|duplicate) (?:identical |same )?(?:tool |function |
+            agent )?(?:calls?|actions?|
+            steps?) .{0,20}(?:in a row|\d{1,4} times|consecutive\w{0,2})
+        (?:called|ran|run|tried|executed|invoked|repeated) (?:\d{1,4} times|repeatedly|
+            again and again) (?:in a row )?with (?:the )?(?:exact )?(?:same|
+            identical) (?:arguments|parameters|inputs?)
+        (?:agent|tool|tool call|action|reasoning|conversation|repetition|execution) loop (?:was |
+            has been )?detected
         """,
         on=r"""
         Maximum number of 10000 iterations in While loop exceeded
@@ -78,7 +98,8 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         FailureType.PLAN_INCOMPLETE,
         Cause.STEP_BUDGET,
         r"""
-        max(?:imum)?(?: number of)? (?:iterations?|steps?|turns?|rounds?)
+        max(?:imum)?(?: number of)? (?:consecutive )?(?:auto )?(?:iterations?|steps?|turns?|rounds?|
+            replies)
             (?: ?\(\d{1,6}\)| of \d{1,6}| \d{1,6})?
             \ (?:was |were |has been |have been )?(?:reached|exceeded|used up|
             hit)
@@ -87,9 +108,13 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
             used up|hit|exhausted)
         stopped due to (?:the )?(?:max(?:imum)? )?(?:iteration|step|turn)s?(?: limit)?
         (?:request|call) limit of \d{1,6} (?:was |has been |would be )?exceeded
-        (?:reached|exceeded|hit) (?:the )?max(?:imum)?(?: number)?(?: of)?(?: \d{1,6})? (?:allowed )?
+        (?:reached|exceeded|hit) (?:the )?max(?:imum)?(?: number)?(?: of)?(?: \d{1,6})? (?:allowed |
+            agent )?
             (?:iterations?|steps?|turns?|rounds?|tool calls)
         too many (?:tool calls|agent steps|iterations|turns)
+        (?:reached|exceeded|hit|used up) (?:its|the|their|your) (?:\w{1,12} )?(?:iteration|step|turn|
+            round|recursion|tool call) (?:limit|
+            cap|budget|maximum)
         (?:in|within) (?:the )?max(?:imum)?(?: number of)? (?:steps|iterations|turns)
         max(?:imum)? run count(?: of)? \d{1,6} (?:reached|exceeded)
         """,
@@ -112,6 +137,16 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         (?:token|cost|money|spend|spending) budget (?:of .{1,20} )?(?:is |was |has been )?(?:exhausted|
             exceeded|used up|spent)
         exceeded (?:the|your|its) (?:token|cost|spend|spending) budget
+        max(?:imum)? (?:cost|spend|budget)(?: of)?(?: [$€£]?[\d.,]{1,12}(?: ?[a-z]{3,8})?)? (?:was |
+            has been )?(?:reached|
+            exceeded|hit)
+        (?:used|spent|exhausted|consumed|used up) (?:all (?:of )?)?(?:the|its) (?:\w{1,12} )?(?:token |
+            cost )?(?:budget|allowance)
+        (?:cost|budget|money|dollar) (?:limit|cap|
+            ceiling)(?: of)?(?: [$€£]?[\d.,]{1,12}(?: ?[a-z]{3,8})?)? (?:was |has been |
+            is )?(?:reached|exceeded|hit)
+        (?:exceeded|exceeds|reached|hit) (?:the |its |your |this )?(?:\w{1,12} )?(?:cost|money|
+            dollar) (?:limit|cap|budget|ceiling)
         """,
         on=r"""
         Token budget of 10000 exhausted
@@ -132,6 +167,17 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         (?:sub ?)?(?:tasks|goals) (?:are |is )?(?:not (?:done|complete|completed|finished)|
             unfinished|still open|remaining)
         plan (?:is |was )?(?:incomplete|not completed?)
+        \d{1,6} (?:sub ?)?(?:tasks|goals|steps|todos|todo items) (?:are|were|remain) still (?:open|
+            pending|
+            unfinished|incomplete|outstanding|undone)
+        (?:sub ?)?(?:tasks|goals|steps) (?:were|are|have been) (?:never|not) (?:executed|completed|done|
+            started|finished|
+            attempted|addressed)
+        (?:agent|run|task|workflow|plan|crew|assistant|model) (?:\w{1,12} )?(?:finished|ended|stopped|
+            terminated|completed|
+            exited|returned|concluded) (?:\w{1,12} )?without (?:producing|creating|writing|completing|
+            finishing|saving|
+            calling|achieving|meeting|reaching|answering|a final|an answer)
         """,
         on=r"""
         finished, but 2 of 5 subtasks are not done: ['mail']
@@ -150,11 +196,21 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         (?:violates|violated|breaks) (?:the |a )?(?:constraint|policy|rule|guardrail)
         import of [\w.]{1,80} is not allowed
         blocked by (?:a |the )?(?:guardrail|policy|safety)
-        guardrail (?:triggered|tripped|tripwire)
+        guardrails? (?:has |have |was )?(?:triggered|tripped|tripwire|intervened|violated|blocked)
+        only (?:\w{1,20} ){0,2}(?:statements?|queries|commands?|operations?|domains?|hosts?|tools?|
+            imports?|
+            modules?) (?:is|are) (?:permitted|allowed)
         not allowed by (?:the )?policy
         (?:forbidden|disallowed|blocked) by robots\.?txt
         prompt injection (?:was )?(?:detected|found|attempt)
         jailbreak (?:was )?(?:detected|attempt)
+        not (?:allowed|permitted) (?:by|in|under) (?:the |this |our )?(?:\w{1,20} )?(?:polic(?:y|ies)|
+            sandbox|guardrails?|
+            rules|allow ?list)
+        not (?:on|in) the (?:\w{1,20} )?(?:allow|white) ?list
+        outside (?:of )?(?:the )?(?:allowed|permitted|sandbox|workspace|
+            sandboxed) (?:\w{1,12} )?(?:director\w{1,3}|paths?|
+            roots?|workspace|folders?)
         """,
         on=r"""
         the answer must not contain prices
@@ -182,12 +238,31 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         source=_PROVIDERS,
     ),
     _rule(
+        "output_cut",
+        _OVERFLOW,
+        Cause.OUTPUT_CUT,
+        _phrases.OUTPUT_CUT,
+        on=r"""
+        finish_reason: length, max_tokens reached
+        The completion was cut off at the token limit
+        """,
+        not_on=r"""
+        the length of the answer was 40 words
+        the branch was cut off by the storm
+        """,
+        source=_PROVIDERS,
+    ),
+    _rule(
         "content",
         _CONSTRAINT,
         Cause.CONTENT_FILTER,
         r"""
         content (?:management )?policy
         (?:rejected|refused|blocked|filtered) by the content filter
+        content filter(?:ed)?(?= ?(?:$|[.,;:!(]|triggered|was|is|error))
+        (?:response|output|completion|prompt|answer|candidate) (?:was |is |has been )?(?:filtered|
+            blocked|withheld|flagged)(?= ?(?:$|[.,;:!(]|due|by|because|for|as))
+        finish reason['\":= ]{1,4}(?:safety|recitation|prohibited content|blocklist|content filter)
         """,
         on=r"""
         the request was rejected by the content filter
@@ -197,161 +272,30 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
         """,
         source=_PROVIDERS,
     ),
-    _rule(
-        "output",
-        _SCHEMA,
-        Cause.MALFORMED_OUTPUT,
-        r"""
-        could not parse (?:the )?(?:llm|lm|model|response|tool call|output)\w{0,3}
-        could not (?:extract|find) (?:a |an |the |any )?(?:tool (?:use|call)|json|action|answer|code)\w{0,3}
-        no (?:tool calls?|function calls?|json|code)(?: or function calls?)? (?:was |were )?found in
-        failed to parse .{0,60}(?:completion|response|output|json)
-        invalid json(?: output)?
-        (?:are|is) not valid json
-        code snippet is invalid
-        (?:llm|model|response|output|completion).{0,40} (?:did not|does not|didn'?t|doesn'?t) (?:contain|
-            return|match|produce|conform to|follow) (?:a |any |the )?(?:valid|expected|required) (?:json|
-            schema|format|structure|output)
-        code parsing failed
-        error in code parsing
-        not (?:a )?valid json
-        invalid (?:tool|function) call
-        (?:expecting value|extra data|expecting property name .{0,40}|
-            unterminated string .{0,20}): line \d{1,9} column
-        """,
-        on=r"""
-        Could not parse LLM output: `I think I should search`
-        Function Joke arguments: ... are not valid JSON
-        """,
-        not_on=r"""
-        could not park the car
-        the parser was sold
-        """,
-    ),
-    _rule(
-        "validation",
-        _SCHEMA,
-        Cause.INVALID_ARGUMENTS,
-        r"""
-        \d{1,6} validation errors? (?:for|in) \w{1,100}
-        error invoking tool
-        is not in the tool'?s input schema
-        input validation error
-        failed validation
-        schema validation (?:failed|error)
-        missing required (?:argument|parameter|field|propert)\w{0,3}
-        required (?:arguments?|parameters?|fields?) (?:is |are )?missing
-        (?:exactly|at least|only) one of .{1,80} must be (?:provided|given|set|specified)
-        field required
-        contains unknown field
-        object missing required field
-        is a required property
-        is not of type '\w{1,40}'
-        expected `?\w{1,40}`?, got `?\w{1,40}`?
-        invalid (?:arguments?|parameters?) for (?:tool|function)
-        """,
-        on=r"""
-        2 validation errors for call[divide]
-        Argument qerry is not in the tool's input schema
-        """,
-        not_on=r"""
-        validation stamp on the ticket
-        the form was valid
-        """,
-    ),
-    _rule(
-        "query",
-        _SCHEMA,
-        Cause.BAD_REQUEST,
-        r"""
-        syntax error
-        error in your sql syntax
-        unrecognized (?:name|token)
-        unbalanced parenthesis
-        unterminated character set
-        invalid regular expression
-        unknown operator
-        unknown command
-        wrongtype operation
-        is not an integer or out of range
-        you can only execute one statement
-        error binding parameter
-        invalid selector
-        unclosed quotation mark
-        not a valid (?:css |xpath )?selector
-        strict mode violation
-        has \d{1,6} columns? but \d{1,6} values? (?:were|was) supplied
-        invalid syntax
-        """,
-        on=r"""
-        near "SELEC": syntax error
-        syntax error at or near "FORM"
-        """,
-        not_on=r"""
-        the syntax of Latin
-        """,
-    ),
-    _rule(
-        "integrity",
-        _SCHEMA,
-        Cause.BAD_REQUEST,
-        r"""
-        (?:unique|not null|check|foreign key|primary key) constraint failed
-        duplicate (?:key|entry)
-        violates \w{1,20}(?: \w{1,20})? constraint
-        """,
-        on=r"""
-        UNIQUE constraint failed: orders.email
-        duplicate key value violates unique constraint
-        """,
-        not_on=r"""
-        a unique constraint of nature
-        """,
-    ),
-    _rule(
-        "value",
-        _SCHEMA,
-        Cause.INVALID_ARGUMENTS,
-        r"""
-        invalid literal for int
-        could not convert string to float
-        invalid isoformat string
-        does not match format
-        codec can'?t (?:de|en)code
-        is not json serializable
-        are not json compliant
-        invalid url
-        header values may not contain
-        does not appear to be an ipv4
-        vector dimension error
-        dimension(?:ality)? .{0,60}(?:does not|doesn'?t) match
-        expected dim
-        is not a database
-        badly formed hexadecimal uuid
-        unsupported format string
-        unknown (?:datetime )?string format
-        month must be in
-        day is out of range for month
-        """,
-        on=r"""
-        invalid literal for int() with base 10: 'twelve'
-        Invalid isoformat string: '31/12/2026'
-        """,
-        not_on=r"""
-        timeout parameter must be positive
-        timeout is 'fast', must be a number
-        processed 500 items, but the manifest lists 512
-        """,
-    ),
 )
 
-TEXT_RULES = (
-    *_AGENT_TEXTS,
-    *WORLD_TEXTS,
-    *MISSING_TEXTS,
-    *LOOSE_AGENT,
-    *LOOSE_WORLD,
-    *LOOSE_REACH,
+_DENIED = r"(?<!no )(?<![^an]n[o']t )"
+"""What is denied did not happen: "no timeout occurred" is none. After "cannot" and "can't" it did."""
+
+
+def _said(rule: Rule) -> Rule:
+    return rule._replace(keys=tuple(f"{_DENIED}{key}" for key in rule.keys))
+
+
+TEXT_RULES = tuple(
+    map(
+        _said,
+        (
+            *_AGENT_TEXTS,
+            *FORM_TEXTS,
+            *WORLD_TEXTS,
+            *MISSING_TEXTS,
+            *CODED_TEXTS,
+            *LOOSE_AGENT,
+            *LOOSE_WORLD,
+            *LOOSE_REACH,
+        ),
+    )
 )
 """All of them, in the order in which they are tried."""
 

@@ -69,6 +69,7 @@ MISSING_TEXTS: tuple[Rule, ...] = (
         _MISSING,
         Cause.MISSING_RESOURCE,
         r"""
+        \[(?:errno (?:2|20|21)|winerror (?:2|3|267))\]
         no such (?:table|column|index|view|function|collection|bucket|key|container|element|
             file or directory|command|container|image|index|object|database|queue|topic|channel|
             resource|document)
@@ -76,11 +77,20 @@ MISSING_TEXTS: tuple[Rule, ...] = (
             branch|element|topic|resource|database|schema|relation|column|worksheet|namespace|
             secret|object|file|folder|directory|view):? ['\"`]?[\w./:@#-]{1,120}['\"`]? (?:(?:was |could |
             is |can)?not (?:be )?found|(?:does not|doesn'?t) exist|is unknown)
-        (?:resource|file|page|element|element|document|object|key|index|collection) (?:was |
+        (?:resource|file|page|element|document|object|key|index|collection) (?:was |
             is )?not found
         unknown (?:resource|column|table|database|collection|index|topic)
         (?:relation|column|function|table|type|database|schema|role) .{1,120} does(?: not|
             n'?t) exist
+        invalid (?:object|column|table) name
+        (?:table|view) or view does not exist
+        referenced column .{1,80} not found
+        datei oder (?:verzeichnis|ordner) nicht gefunden
+        (?:fichier|dossier) introuvable
+        aucun fichier ou dossier
+        no existe el (?:fichero|archivo)
+        arquivo ou diretório (?:inexistente|não encontrado)
+        file o directory non esistente
         stale element
         unable to locate element
         (?:could not|couldn'?t|cannot|can'?t|unable to) find (?:the |a |any )?(?:class|collection|table|

@@ -11,6 +11,81 @@ from ._rule import word_rule as _rule
 _EXTERNAL = FailureType.EXTERNAL_FAULT
 _PROVIDERS = "documented error texts of model and API providers"
 
+_CODE = r"['\"](?:error ?)?(?:code|type|reason)['\"] ?: ?['\"](?:\w{1,40}\.)?"
+
+
+def _coded(name: str, kind: FailureType, cause: Cause, words: str, *, on: str, not_on: str) -> Rule:
+    """A rule on a code in an answer that somebody wrote into a message as JSON. words: the codes."""
+    key = f"{_CODE}(?:{words})(?: (?:error|exception))?['\"]"
+    return _rule(f"coded_{name}", kind, cause, key, on=on, not_on=not_on, source=_PROVIDERS)
+
+
+CODED_TEXTS: tuple[Rule, ...] = (
+    _coded(
+        "rate",
+        _EXTERNAL,
+        Cause.RATE_LIMITED,
+        "rate ?limit(?:ed)?(?: exceeded| reached)?|throttl(?:ed|ing)|too many requests|resource exhausted",
+        on=r"""
+        {"errors":[{"message":"Slow","extensions":{"code":"THROTTLED"}}]}
+        {'error': {'type': 'rate_limit_error', 'message': 'Wait'}}
+        """,
+        not_on=r"""
+        {"code": "throttle", "part": "pedal"}
+        """,
+    ),
+    _coded(
+        "auth",
+        _EXTERNAL,
+        Cause.AUTH,
+        "unauthenticated|unauthorized|invalid (?:api key|token|grant|credentials)|authentication",
+        on=r"""
+        {"errors":[{"message":"No","extensions":{"code":"UNAUTHENTICATED"}}]}
+        """,
+        not_on=r"""
+        {"type": "author", "name": "Pessoa"}
+        """,
+    ),
+    _coded(
+        "permission",
+        _EXTERNAL,
+        Cause.PERMISSION,
+        "forbidden|permission denied|access ?denied|insufficient (?:scope|permissions?)",
+        on=r"""
+        {"errors":[{"message":"No","extensions":{"code":"FORBIDDEN"}}]}
+        """,
+        not_on=r"""
+        {"type": "fruit", "name": "forbidden"}
+        """,
+    ),
+    _coded(
+        "server",
+        _EXTERNAL,
+        Cause.SERVER_ERROR,
+        "internal(?: server)?(?: error)?|service unavailable|overloaded|server|downstream service error",
+        on=r"""
+        {"errors":[{"message":"Oops","extensions":{"code":"INTERNAL_SERVER_ERROR"}}]}
+        """,
+        not_on=r"""
+        {"type": "desktop", "model": "server"}
+        """,
+    ),
+    _coded(
+        "form",
+        FailureType.SCHEMA_MISMATCH,
+        Cause.BAD_REQUEST,
+        "bad user input|bad request|graphql (?:parse|validation) failed|validation(?: failed)?|"
+        "invalid (?:request|argument)",
+        on=r"""
+        {"errors":[{"message":"No","extensions":{"code":"BAD_USER_INPUT"}}]}
+        {"error": {"type": "invalid_request_error", "message": "No"}}
+        """,
+        not_on=r"""
+        {"type": "invalid", "seats": 2}
+        """,
+    ),
+)
+
 WORLD_TEXTS: tuple[Rule, ...] = (
     _rule(
         "tls",
@@ -64,8 +139,12 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.CIRCUIT_OPEN,
         r"""
+        circuit (?:for |of )?['\"`][\w.: ]{0,60}['\"`] (?:is |was |has )?tripped
         circuit (?:breaker )?['\"`]?[\w.:]{0,60}['\"`]? ?is (?:currently |still )?open(?= ?(?:$|[.,;:]))
         circuit breaker (?:still )?open
+        (?:circuit ?)?breaker ['\"`]?[\w.: ]{0,60}?['\"`]? ?(?:is |was |has been |still |currently |now |
+            got ){0,3}(?:open|
+            opened|tripped)(?= ?(?:$|[.,;:(]|until|for|after))
         """,
         on=r"""
         Circuit payments is open
@@ -80,22 +159,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         "lock",
         _EXTERNAL,
         Cause.CONFLICT,
-        r"""
-        (?:database|table|file|resource) (?:is|schema is) locked
-        deadlock (?:detected|found)
-        lock wait timeout
-        could not serialize access
-        could not be acquired
-        (?:resource|device) (?:is )?busy
-        is busy running
-        resource temporarily unavailable
-        is locked by another
-        deadlock victim
-        address already in use
-        conflicted with another operation
-        (?:version|write|update) conflict
-        already in use
-        """,
+        _phrases.LOCK,
         on=r"""
         database is locked
         deadlock detected
@@ -179,6 +243,8 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         r"""
         is not a valid model(?: identifier| id| name)
         model ['\"`][\w./: ]{1,80}['\"`] (?:was |is )?(?:not found|not available|does not exist|retired)
+        model (?=[\w./: ]{0,50}\d[\w./: ]{0,50} (?:has been|is) )[\w./: ]{1,80} (?:has been|
+            is) (?:deprecated|decommissioned)
         """,
         on=r"""
         lab/none is not a local folder and is not a valid model identifier listed on the hub
@@ -208,26 +274,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         "unavailable",
         _EXTERNAL,
         Cause.UNAVAILABLE,
-        r"""
-        service (?:is )?(?:temporarily |currently )?unavailable
-        bad gateway
-        internal server error
-        overloaded(?: error)?
-        server (?:is )?(?:too )?busy
-        too many (?:clients|users)
-        (?:database|server|system) (?:system )?is (?:starting up|shutting down|in recovery)
-        remaining connection slots
-        service shutting down
-        (?:tab|page|target) crashed
-        cluster is down
-        no healthy upstream
-        no cluster leader
-        no leader (?:elected|available|for partition)
-        model is (?:currently )?loading
-        connection slots are reserved
-        too many connections
-        internal error encountered
-        """,
+        _phrases.UNAVAILABLE,
         on=r"""
         upstream: service unavailable
         529 overloaded
@@ -245,11 +292,17 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.RESOURCE_EXHAUSTED,
         r"""
-        no space left on device
+        no ?space ?left(?: on device)?
         (?:database or )?disk (?:is )?full
         disk quota exceeded
         used memory > 'maxmemory'
         too many open files
+        unable to persist (?:on|to) disk
+        unable to extend (?:table|index|segment|tablespace)
+        \[(?:errno (?:24|28|122)|winerror 112)\]
+        kein speicherplatz
+        aucun espace disponible
+        no queda espacio
         """,
         on=r"""
         database or disk is full
@@ -287,28 +340,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         "auth",
         _EXTERNAL,
         Cause.AUTH,
-        r"""
-        (?:invalid|incorrect|wrong|expired|revoked) (?:api ?key|credentials|password|access token|
-            auth token|bearer token|user ?name)
-        (?:api ?key|access key|credentials?|password) (?:has |have |is |are )?(?:been )?(?:expired|revoked)
-        (?:password )?authentication failed(?! to )
-        invalid grant
-        bad credentials
-        no pg hba\.conf entry
-        login (?:was )?refused
-        login incorrect
-        invalidcredentials
-        not logged in
-        noauth \w{1,100}
-        wrongpass \w{1,100}
-        authentication (?:is )?required
-        access denied for user
-        incorrect (?:username|user name|login|password)(?: or password)?
-        username and password not accepted
-        token has (?:been )?(?:expired|revoked)
-        unauthenticated
-        logon failure
-        """,
+        _phrases.AUTH,
         on=r"""
         FATAL: password authentication failed for user "agent"
         invalid_api_key
@@ -322,19 +354,7 @@ WORLD_TEXTS: tuple[Rule, ...] = (
         "permission",
         _EXTERNAL,
         Cause.PERMISSION,
-        r"""
-        permission denied
-        access denied
-        permission to access .{1,80} denied
-        (?:do|does) not have (?:the )?(?:\w{1,20} )?permissions?
-        don'?t have (?:the )?(?:\w{1,20} )?permissions?
-        read ?only (?:database|transaction|file system)
-        unable to open database file
-        operation not permitted
-        not authorized (?:on|to|for)
-        insufficient (?:permissions?|privileges?|scopes?)
-        sender address rejected
-        """,
+        _phrases.PERMISSION,
         on=r"""
         attempt to write a readonly database
         permission denied for table salaries

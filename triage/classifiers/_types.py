@@ -19,7 +19,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         rate exceeded, too many requests, throttling, throttled, throttle, throughput exceeded,
         request limit exceeded, slow down, resource exhausted, request rate too large, requests
         limit exceeded, rejected execution, flood wait, flood control, retry after, request quota
-        exceeded, tokens per minute exceeded, limit burst exceeded
+        exceeded, tokens per minute exceeded, limit burst exceeded, concurrency limit exceeded
         """,
         examples="RateLimitError TooManyRequests rate_limit_exceeded ThrottlingException",
         near="RateLimitConfigError RateLimitSettings",
@@ -34,7 +34,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         insufficient balance, insufficient credits, insufficient funds, payment required, credit
         limit, credits exhausted, billing not active, service quota exceeded, account balance too
         low, spend limit exceeded, out of credits, usage limit exceeded, usage limit reached,
-        credits exceeded, insufficient credit
+        credits exceeded, insufficient credit, billing disabled, spend limit reached, spending limit
+        reached, spending limit exceeded
         """,
         examples="insufficient_quota LMBillingError billing_hard_limit_reached",
         near="QuotaReport BillingAddress",
@@ -44,7 +45,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.OVERLOADED,
         """
-        overloaded, queue exceeded, server busy, too busy, over capacity
+        overloaded, queue exceeded, server busy, too busy, over capacity, capacity exceeded
         """,
         examples="OverloadedError overloaded_error queue_exceeded",
         near="OverloadedMethodResolver",
@@ -57,9 +58,12 @@ FAULT_NAMES: tuple[Rule, ...] = (
         service unavailable, unavailable, unavailable for now, not primary, not writable primary,
         shutdown in progress, bad gateway, too many connections, cannot connect now, busy loading,
         cluster down, model not ready, admin shutdown, no brokers available, ftplib.error_temp,
-        master down, try again, tab crashed, invalid session id, primary stepped down, interrupted
+        master down, try again, tab crashed,
+        selenium.common.exceptions.InvalidSessionIdException, primary stepped down, interrupted
         at shutdown, no master, not discovered, target closed, not available, no responders, busy,
-        down, worker busy, tier capacity exceeded, not ready
+        down, worker busy, not ready, transient, on maintenance, slot not covered, empty pool, full
+        pool, pool exhausted, =again, not leader for partition, not leader or follower, not
+        coordinator, not controller
         """,
         examples="ServiceUnavailable NotPrimaryError cluster_manager_not_discovered_exception",
         near="UnavailableItemReport",
@@ -83,7 +87,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """
         timeout, timed out, time out, timeout expired, deadline exceeded, time limit exceeded, too
         slow, gateway timeout, max time ms expired, query canceled, request timeout, lifetime
-        timeout, time limit exceeded, exceeded time limit
+        timeout, exceeded time limit
         """,
         examples="ReadTimeout APITimeoutError TimeoutException DeadlineExceeded MaxTimeMSExpired",
         near="TimeoutConfigError TimeoutSettings",
@@ -116,7 +120,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         Cause.TLS,
         """
         ssl, ssl cert verification, certificate, insecure certificate, tls, bad host key, handshake
-        failure, cert verification
+        failure, cert verification, fingerprint mismatch, incompatible peer
         """,
         examples="SSLError SSLCertVerificationError InsecureCertificateException",
         near="CertificatePrinter",
@@ -136,7 +140,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         handshake, invalid handshake, invalid status, broken resource, content length, no valid
         connections, service request, service response, connection timeout wrapper, communication,
         connect call failed, peer gone, no servers, no host available, ssleof, ssl zero return, ssl
-        syscall, imaplib.IMAP4.abort
+        syscall, imaplib.IMAP4.abort, disconnection, not connected, response streaming, http client,
+        proxy command failure, content too short
         """,
         examples="ConnectError APIConnectionError RemoteProtocolError ServerDisconnectedError",
         near="ConnectionSettings ProtocolVersionTable",
@@ -155,7 +160,11 @@ FAULT_NAMES: tuple[Rule, ...] = (
         client authentication, password required, invalid authorization specification, no
         authentication, incomplete signature, missing authentication token, missing token,
         unauthorized *, request time too skewed, invalid access key id, signature expired, bad
-        signature, =logon
+        signature, =logon, no auth token, token load, token retrieval, token renewal, token provider,
+        token exchange, two factor, signature verification, interaction required, consent required,
+        login required, invalid client, invalid client id, account
+        suspended, account disabled, account deactivated, api key invalid, api key expired, invalid
+        session id
         """,
         examples="AuthenticationError invalid_api_key token_revoked BadCredentialsException",
         near="AuthorBiography LoginPage",
@@ -170,7 +179,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         authorization, missing scope, not authorized, request forbidden, insufficient permissions,
         insufficient access rights, forbidden *, restricted action, read only, operation not
         permitted, unsupported country region territory, sender refused, access refused, not allowed
-        token type, read only sql transaction
+        token type, read only sql transaction, readonly, insufficient privileges, authorization failed,
+        invalid scope, on hold, service disabled, consumer suspended
         """,
         examples="PermissionDeniedError ForbiddenError missing_scope AuthorizationException",
         near="PermissionTable",
@@ -195,7 +205,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """
         default credentials, no credentials, partial credentials, no region, profile not found,
         credential unavailable, credentials unavailable, config not found, missing credentials,
-        credential retrieval, improperly configured, missing configuration
+        credential retrieval, improperly configured, missing configuration, missing api key, no api
+        key, api key missing, api key not found, api key not set
         """,
         examples="DefaultCredentialsError NoCredentialsError NoRegionError",
         near="CredentialsPrinted",
@@ -209,7 +220,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         optimistic lock, write conflict, precondition failed, aborted, concurrent modification,
         resource modified, transaction rollback, conditional check failed, transaction canceled,
         lock not available, locked, already locked, lock, resource in use, resource locked,
-        transaction conflict, =watch, concurrency, lock lost, in progress
+        transaction conflict, =watch, concurrency, lock lost, in progress, unable to lock row
         """,
         examples="ConflictError version_conflict_engine_exception WriteConflict",
         near="ConflictReport",
@@ -240,7 +251,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         _EXTERNAL,
         Cause.RESOURCE_EXHAUSTED,
         """
-        disk full, cluster block, no space, storage full
+        disk full, cluster block, no space, storage full, no space left, out of memory, storage limit
+        exceeded
         """,
         examples="DiskFull cluster_block_exception",
         near="DiskFullnessReport",
@@ -251,7 +263,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         Cause.PROCESS_DIED,
         """
         broken process pool, broken thread pool, broken executor, broken interpreter pool, worker
-        lost, worker died, process died, terminated worker, process exited
+        lost, worker died, process died, terminated worker, process exited, broken worker process,
+        broken worker interpreter
         """,
         examples="BrokenProcessPool WorkerLostError",
         near="WorkerListing",

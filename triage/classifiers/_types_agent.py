@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triage.taxonomy import Cause, FailureType
+from triage.taxonomy import Cause, FailureType, Severity
 
 from ._rule import Rule
 from ._rule import name_rule as _rule
@@ -34,11 +34,22 @@ AGENT_NAMES: tuple[Rule, ...] = (
         graph recursion, max iterations, max turns exceeded, max iterations reached, max steps, max
         steps reached, max turns, max steps exceeded, iteration limit,
         pydantic_ai.exceptions.UsageLimitExceeded, max iterations exceeded, max component runs, step
-        limit, turn limit exceeded, step limit exceeded, step limit reached, agent max steps, budget
-        exceeded, max rounds
+        limit, turn limit exceeded, step limit exceeded, step limit reached, agent max steps, max
+        rounds, rounds exceeded
         """,
         examples="GraphRecursionError MaxTurnsExceeded MaxIterationsReached AgentMaxStepsError",
         near="MaxStepsTable",
+    ),
+    _rule(
+        "spend_budget",
+        FailureType.PLAN_INCOMPLETE,
+        Cause.STEP_BUDGET,
+        """
+        budget exceeded, budget exhausted, cost limit exceeded, max budget exceeded
+        """,
+        examples="BudgetExceededError budget_exceeded",
+        near="BudgetTable",
+        severity=Severity.CRITICAL,
     ),
     _rule(
         "context",
@@ -47,7 +58,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         """
         context window exceeded, context length exceeded, context overflow, context length, prompt
         too long, context window, token limit exceeded, context size, input too long, exceed context
-        size, context window overflow, string above max length, tokens exceeded, request too large
+        size, context window overflow, string above max length, tokens exceeded, request too large,
+        max context length exceeded
         """,
         examples="context_length_exceeded ContextWindowExceededError exceed_context_size_error",
         near="ContextWindowButton ContextManager",
@@ -58,7 +70,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         Cause.OUTPUT_CUT,
         """
         length finish reason, incomplete output, max tokens reached, output truncated, max output
-        tokens
+        tokens, output token limit exceeded
         """,
         examples="LengthFinishReasonError IncompleteOutputException",
         near="FinishReasonTable",
@@ -71,7 +83,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         content filter, content filter finish reason, content policy violation, refusal, model
         refusal, safety, moderation, responsible ai policy violation, prohibited content, invalid
         prompt, blocked prompt, stop candidate, content filtered, content policy, prompt blocked,
-        content blocked
+        content blocked, data inspection failed, sensitive content
         """,
         examples="content_filter ContentFilterFinishReasonError OpenAIRefusalError invalid_prompt",
         near="ContentFilterSettings SafetyStock",
@@ -83,7 +95,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         """
         guardrail, tripwire triggered, constraint violation, policy violation, constraint violated,
         guardrail triggered, guardrail violation, guardrail tripwire triggered, sandbox violation,
-        rule violation
+        rule violation, path escape, path traversal, outside roots
         """,
         examples="InputGuardrailTripwireTriggered ConstraintViolation",
         near="GuardrailEditor",
@@ -93,7 +105,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         _CONSTRAINT,
         Cause.GUARDRAIL,
         """
-        =security, sandbox security
+        =security, sandbox security, resource security
         """,
         examples="SecurityError",
         near="SecurityGuardName",
@@ -111,7 +123,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         exists, unknown resource, missing resource, no such entity, namespace not found, no such
         file, undefined function, =missing, no such alert, move target out of bounds, no such
         cookie, no such object, =gone, not in channel, no such *, unknown *, non existent *, no
-        result, no results
+        result, no results, no script, detached shadow root, no alert present, =catalog, =binder
         """,
         examples="NotFoundError NoSuchElementException channel_not_found index_not_found_exception",
         near="NotFoundPageTheme",
@@ -131,7 +143,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         header, unsupported protocol, invalid uri, location parse, not supported, feature not
         supported, =parsing, document parsing, mapper parsing, query shard, schema validation, input
         validation, invalid input, =malformed, query, syntax, invalid *, bad *, malformed *,
-        unsupported *, missing *, re.error, re.PatternError, compilation, command syntax
+        unsupported *, missing *, re.error, re.PatternError, compilation, command syntax, cross slot,
+        cross slot transaction, exec abort, string too long, name too long
         """,
         examples="BadRequestError invalid_request_error parsing_exception MissingSchema",
         near="BadRequestCounter",
@@ -143,7 +156,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         Cause.PAYLOAD_TOO_LARGE,
         """
         request entity too large, payload too large, too large, max payload, size limit exceeded,
-        content too large, entity too large, message too large, document too large
+        content too large, entity too large, message too large, document too large, too big
         """,
         examples="RequestEntityTooLarge",
         near="EntityTable",
@@ -155,7 +168,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         """
         integrity, unique violation, duplicate key, duplicate *, constraint validation, foreign key
         violation, not null violation, check violation, already exists, duplicate, document
-        validation failure, resource already exists, integrity constraint violation
+        validation failure, resource already exists, integrity constraint violation, =constraint
         """,
         examples="IntegrityError UniqueViolation DuplicateKeyError",
         near="IntegrityReport",
@@ -166,7 +179,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         Cause.BAD_RESPONSE,
         """
         content type, content decoding, decoding, bad response, unexpected content type, invalid
-        response, api response validation, xml syntax
+        response, api response validation, xml syntax, limit overrun, line too long, payload encoding,
+        checksum
         """,
         examples="ContentTypeError DecodingError",
         near="ContentTypeMenu",
@@ -221,7 +235,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         representation, xpath syntax, selector syntax, =unpacking, =corrupt, corrupt *, corrupted *,
         bad gzip file, tarfile.ReadError, tarfile.CompressionError, lzma.LZMAError, zlib.error,
         pickle.UnpicklingError, pdf read, not decrypted, multiple results found, shutil.ReadError,
-        unpickling, tarfile.HeaderError
+        unpickling, tarfile.HeaderError, validate, invalid tag, =conversion, =shape, arrow invalid,
+        out of bounds datetime, out of bounds timedelta, datatype mismatch, cannot coerce
         """,
         examples="ParserError UnicodeDecodeError InvalidSelectorException TemplateSyntaxError",
         near="ParserTable",

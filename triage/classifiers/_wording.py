@@ -11,10 +11,17 @@ from triage.diagnosis import Diagnosis, Evidence, of_right
 from triage.failures import ErrorInfo
 from triage.redact import redact
 from triage.steps import Step, Trajectory
-from triage.taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Recovery, Severity
+from triage.taxonomy import (
+    DEFAULT_LEVEL,
+    Cause,
+    FailureType,
+    Level,
+    Recovery,
+    Severity,
+    severity_of,
+)
 
 from . import _advice, _messages
-from ._judge import severity_of_rule
 from ._override import Case, Overrides
 from ._rule import Rule
 from ._shown import MAX_CLEAN, quote
@@ -24,6 +31,7 @@ _EXTERNAL = FailureType.EXTERNAL_FAULT
 UNKNOWN = Rule(
     "none", FailureType.UNKNOWN, None, "text", (), confidence=0.2, source="no rule fired"
 )
+_NO_RULE = UNKNOWN.name
 
 
 class Outcome(NamedTuple):
@@ -52,38 +60,46 @@ def diagnosis_of(
     overrides: Overrides | None = None,
 ) -> Diagnosis:
     """The outcome as a diagnosis, in which what an exception says of itself comes first."""
-    hinted = None if error is None else error.decisive
+    # Most errors say nothing of themselves, and none is behind them.
+    hinted = None if error is None or not (error.hint or error.related) else error.decisive
     given: dict[str, Any] = {} if hinted is None else said_in(hinted.hint)
-    rule = _hinted(outcome.rule, given) if given else outcome.rule
-    if overrides:
+    # All at once: a field asked for by name costs as much as three fields do so.
+    rule, evidence, step, _, _, _, _, path, candidates, clean = outcome
+    if given:
+        rule = _hinted(rule, given)
+    if overrides is not None:
         rule = _overridden(rule, outcome, trajectory, overrides)
-    kind, cause = rule.failure_type, rule.cause
-    severity = Severity(given["severity"]) if given.get("severity") else severity_of_rule(rule)
-    delay = given["retry_after_s"] if "retry_after_s" in given else _delay(outcome, error, rule)
+    name, kind, cause, _, _, severity, level, _, _, confidence, _, _, _ = rule
+    if given.get("severity"):
+        severity = Severity(given["severity"])
+    delay: float | None = None
+    if "retry_after_s" in given:
+        delay = given["retry_after_s"]
+    elif error is not None and kind is _EXTERNAL:
+        delay = _delay(path or (error,))
+    passes, usual = _usual(kind, cause, severity, level, delay)
+    fields = usual.copy()
+    fields["confidence"] = confidence
+    fields["evidence"] = evidence
+    if step is not None:
+        fields["critical_step"] = _index(trajectory.steps, step)
+    fields["technical_details"] = _details(error, name, given.get("technical_details"), clean)
+    fields["candidates"] = candidates
     recovery = None if given.get("recovery") is None else Recovery(given["recovery"])
     told = given.get("hint")
     if not told:
         if recovery is not None and hinted is not None:
             told = _told(recovery, hinted)
-        elif not _advice.passes(kind, severity):
-            told = _advice.hint(_case(outcome, rule, severity, delay, trajectory, error, tools))
-    evidence = outcome.evidence
-    if hinted is not None and given:
-        who = "the exception" if hinted is error else hinted.type_name
-        evidence = _beside_hint(evidence, who, given)
-    fields = _usual(kind, cause, severity, rule.level, delay).copy()
-    fields["confidence"] = rule.confidence
-    fields["evidence"] = evidence
-    if outcome.step is not None:
-        fields["critical_step"] = _index(trajectory.steps, outcome.step)
-    fields["technical_details"] = _details(
-        error, rule, given.get("technical_details"), outcome.clean
-    )
+        elif not passes:
+            case = _case(outcome, rule, fields["severity"], delay, trajectory, error, tools)
+            told = _advice.hint(case)
     fields["hint"] = told
-    fields["candidates"] = outcome.candidates
     # What our own rules say needs no look; what an exception or somebody else's rule says does.
     if not given and (cause is None or cause.__class__ is Cause):
         return of_right(fields)
+    if hinted is not None and given:
+        who = "the exception" if hinted is error else hinted.type_name
+        fields["evidence"] = _beside_hint(evidence, who, given)
     fields["recovery"] = recovery
     return Diagnosis(**_said_better(fields, given))
 
@@ -92,12 +108,16 @@ def diagnosis_of(
 def _usual(
     kind: FailureType,
     cause: Cause | str | None,
-    severity: Severity,
+    severity: Severity | None,
     level: Level | None,
     delay: float | None,
-) -> dict[str, Any]:
-    """All fields of a diagnosis, in their order, as far as they are the same for all of a kind."""
-    return {
+) -> tuple[bool, dict[str, Any]]:
+    """All fields of a diagnosis, in their order, as far as they are the same for all of a kind.
+
+    Before them: whether it passes by itself. severity, level: None for the usual one.
+    """
+    severity = severity or severity_of(kind, cause)
+    return _advice.passes(kind, severity), {
         "failure_type": kind,
         "cause": cause,
         "severity": severity,
@@ -220,11 +240,8 @@ def _overridden(rule: Rule, outcome: Outcome, trajectory: Trajectory, overrides:
     return rule._replace(severity=severity or rule.severity, level=level or rule.level)
 
 
-def _delay(outcome: Outcome, error: ErrorInfo | None, rule: Rule) -> float | None:
-    """The delay named by the error that decided, or by one between it and the outermost."""
-    if error is None or rule.failure_type is not _EXTERNAL:
-        return None
-    path = outcome.path or (error,)
+def _delay(path: tuple[ErrorInfo, ...]) -> float | None:
+    """The delay named by the last, the error that decided, or by one between it and the outermost."""
     for info in reversed(path):
         delay: float | None = info.retry_after_s
         if delay is not None:
@@ -242,19 +259,21 @@ def _index(steps: tuple[Step, ...], position: int | None) -> int | None:
     return position if index is None else index
 
 
-def _details(error: ErrorInfo | None, rule: Rule, said: str | None, clean: str | None) -> str:
+def _details(error: ErrorInfo | None, rule: str, said: str | None, clean: str | None) -> str:
+    """rule: its name. clean: as in `Outcome`."""
     if error is None:
-        return "no exception was raised" if rule.name == UNKNOWN.name else f"rule {rule.name}"
-    parts = [f"{error.type_name}: {redact(error.message[:MAX_CLEAN]) if clean is None else clean}"]
-    if error.status_code is not None:
-        parts.append(f"status {error.status_code}")
-    if error.code:
-        parts.append(f"code {error.code[:100]}")
+        return "no exception was raised" if rule == _NO_RULE else f"rule {rule}"
+    name, _, _, message, status, code, _, _, _, _, _, _, related = error
+    if clean is None:
+        clean = redact(message[:MAX_CLEAN])
+    text = f"{name}: {clean}"
+    if status is not None:
+        text += f"; status {status}"
+    if code:
+        text += f"; code {code[:100]}"
     if said:
-        parts.append(f"details {quote(said, 600)}")
-    if error.related:
+        text += f"; details {quote(said, 600)}"
+    if related:
         chain = [info.type_name for info in error.walk()][1:6]
-        parts.append(f"behind it {', '.join(chain)}")
-    if rule.name != UNKNOWN.name:
-        parts.append(f"rule {rule.name}")
-    return "; ".join(parts)
+        text += f"; behind it {', '.join(chain)}"
+    return text if rule == _NO_RULE else f"{text}; rule {rule}"

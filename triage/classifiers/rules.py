@@ -95,7 +95,7 @@ class RulesClassifier:
         grounding: bool | Grounds = False,
     ) -> None:
         self._judge = _default_judge() if rules is None else Judge(checked(rules, RULES))
-        self._overrides = Overrides(overrides)
+        self._overrides = Overrides(overrides) or None
         self._constraints = _limits("RulesClassifier.constraints", constraints)
         self._tools = _manifest(tools)
         self._subgoals = _strings("RulesClassifier.subgoals", subgoals)
@@ -163,26 +163,29 @@ class RulesClassifier:
 
     def _judged(self, error: ErrorInfo) -> _Judged:
         """What the rules say of an error, the same for equal ones. Several threads may come here."""
+        known = self._known
+        keeps = True
         try:
-            known = self._known.get(error)
+            judged = known.get(error)
         except TypeError:  # it holds an answer's body, which has no hash
-            return self._judged_anew(error)
-        if known is None:
-            known = self._judged_anew(error)
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[error] = known
-        return known
-
-    def _judged_anew(self, error: ErrorInfo) -> _Judged:
-        verdict = self._judge.judge(error)
-        return _new(_Judged, (verdict, self._fault(error, verdict)))
+            judged, keeps = None, False
+        if judged is None:
+            verdict = self._judge.judge(error)
+            judged = _new(_Judged, (verdict, self._fault(error, verdict)))
+            if keeps:
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
+                known[error] = judged
+        return judged
 
     def _fault(self, error: ErrorInfo, verdict: Verdict | None) -> Diagnosis | None:
         """The diagnosis of a certain fault of the other side, which no step can change."""
-        if verdict is None or not verdict.known or not _outcomes.certain(verdict):
+        # Nothing unknown is certain.
+        if verdict is None or not _outcomes.certain(verdict):
             return None
-        if self._overrides.by_run or error.decisive is not None:
+        if self._overrides is not None and self._overrides.by_run:
+            return None
+        if (error.hint or error.related) and error.decisive is not None:
             return None
         outcome = _outcomes.from_verdict(self._judge, verdict, _NO_STEPS, ())
         return diagnosis_of(outcome, _NO_STEPS, error, {}, self._overrides)

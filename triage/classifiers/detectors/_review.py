@@ -41,6 +41,8 @@ def look(
     exempt: Collection[str],
 ) -> Seen:
     """Replay steps through a watch. Constraints are asked about every step, however many there are."""
+    if not steps:
+        return _NOTHING
     start = 0 if len(steps) <= WHOLE else len(steps) - TAIL
     if not tools and not constraints and ends_anew(steps[start:] if start else steps, exempt):
         return _NOTHING if start == 0 else Seen((), (), start)
