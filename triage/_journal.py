@@ -32,9 +32,14 @@ ATTEMPT = CODES[AttemptStarted]
 
 WIDTH = 5
 
-# What the fields after `time` are where nothing is said of them, from the first that may be left out.
-_DEFAULTS: list[tuple[Any, ...]] = [tuple(kind._field_defaults.values()) for kind in KINDS]
-_LATER = [len(kind._fields) - 3 - len(kind._field_defaults) for kind in KINDS]
+# By code and by how many fields after `time` are given: the others, where nothing is said of them.
+_RESTS: list[list[tuple[Any, ...]]] = [
+    [
+        tuple(kind._field_defaults.get(name) for name in kind._fields[3 + given :])
+        for given in range(len(kind._fields) - 2)
+    ]
+    for kind in KINDS
+]
 _CLASSES: tuple[Any, ...] = KINDS
 _new = tuple.__new__
 
@@ -134,7 +139,7 @@ def event_at(run_id: str, records: list[Any], seq: int) -> Event:
         return StepRecorded(run_id, seq, time, attempt, index, step_of(row))
     fields = records[at + 2]
     # What is made of a tuple costs a third of a call with the fields.
-    rest = _DEFAULTS[code][len(fields) - _LATER[code] :]
+    rest = _RESTS[code][len(fields)]
     made: Event = _new(_CLASSES[code], (run_id, seq, time, *fields, *rest))
     return made
 

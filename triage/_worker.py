@@ -31,11 +31,11 @@ up by it: a function of Python's keeps the interpreter to itself while it runs.
 
 
 class _Job:
-    """notify: called in the thread when the function has ended."""
+    """notify: called in the thread when the function has ended. ended: a lock that is then released."""
 
     __slots__ = (
-        "abandoned", "args", "error", "finished", "function", "future", "notify", "result", "seconds",
-        "started",
+        "abandoned", "args", "ended", "error", "finished", "function", "future", "notify", "result",
+        "seconds", "started",
     )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], seconds: float) -> None:
@@ -49,6 +49,8 @@ class _Job:
         self.error: BaseException | None = None
         self.abandoned = False
         self.finished = False
+        self.ended = threading.Lock()
+        self.ended.acquire()
 
     def run(self) -> None:
         try:
@@ -140,6 +142,7 @@ class _Pool:
             self._free += 1
             notify = job.notify
             lock.release()
+            job.ended.release()
             if wanted:
                 notify(job)
 
@@ -179,12 +182,8 @@ def _ends_shortly(job: _Job) -> bool:
     """Wait in this thread for a moment, unless it has waited a moment ago: whether the job has ended."""
     if time.monotonic() < _here.waits_from:
         return False
-    ended = threading.Lock()
-    ended.acquire()
-    if not _pool.tell(job, lambda _job: ended.release()):
-        return True
     try:
-        return ended.acquire(timeout=SHORTLY)
+        return job.ended.acquire(timeout=SHORTLY)
     finally:
         _here.waits_from = time.monotonic() + SHORTLY
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ._options import check_count, check_number, check_word, misuse
@@ -109,7 +109,7 @@ class Limits:
         if not callable(self.on_limit):
             check_word("Limits.on_limit", self.on_limit, ("escalate", "suspend"))
 
-    @property
+    @cached_property
     def watches(self) -> bool:
         """True if a limit is set that `watch` checks; where it is False, nothing needs counting."""
         return not (
