@@ -173,3 +173,20 @@ def test_a_request_is_known_and_sent_as_if_it_were_the_only_one(
     assert [body["messages"] for body in sent] == [
         provider.repair(body["messages"]).messages for body in bodies
     ] * 2
+
+
+@pytest.mark.parametrize("provider", PROVIDERS, ids=["openai", "anthropic"])
+def test_what_is_left_out_of_a_request_is_no_part_of_what_it_is_known_by(
+    provider: Provider,
+) -> None:
+    left_out = (openai.omit, openai.NOT_GIVEN, anthropic.omit, anthropic.NOT_GIVEN)
+    given = [
+        {"model": "m", "n": count, "messages": [{"role": "user", "content": f"go {at}"}]}
+        for at, count in enumerate((1, 1, True, 1.0, 1))
+    ]
+    bodies = [
+        {**body, "tools": value}
+        for body, value in zip(given, (left_out[0], *left_out), strict=True)
+    ]
+    keys, _ = send(provider, bodies)
+    assert keys == [known_by(provider.path, body) for body in given] * 2

@@ -17,7 +17,7 @@ from triage._options import misuse
 from triage._recorder import current
 from triage._retry_layers import say
 from triage._run import Run
-from triage._tally import tally
+from triage._tally import tally, within_call
 from triage.steps import Step
 
 from ._forms import Answer, Form
@@ -31,13 +31,13 @@ from ._recording import (
     call_model,
     call_model_sync,
     told_nobody,
-    within,
 )
 from ._sent import Around, Opened, key_of_next
 
 __all__ = ["Endpoint", "Provider", "StreamLeft", "recorded"]
 
 _RAW = "x-stainless-raw-response"
+_NONE: dict[str, Any] = {}
 
 
 class Endpoint(NamedTuple):
@@ -159,17 +159,18 @@ class _Call:
         self.endpoint = endpoint
         self.options = options
         self.streamed = bool(options.get("stream"))
-        self.raw = any(name.lower() == _RAW for name in self._more("headers") or ())
+        more = options.get("options") or _NONE
+        self.raw = _RAW in map(str.lower, more.get("headers") or ())
         self.given: dict[str, Any] = options["body"]
         self.hint = hint
         # A loop inside of a tool is a conversation of its own, which is matched by itself.
-        inside = within()
+        inside = within_call(run.run_id)
         name = f"{provider.name} {inside}" if inside else provider.name
         known = (name, endpoint.path, endpoint.conversation)
         beside = tally(run).beside
         key, self.valid = key_of_next(beside, usual, known, self.given, endpoint.opened)
         model, said = str(self.given.get("model", "")), endpoint.said(self.given)
-        self.call = ModelCall(name, model, said, key, self._form())
+        self.call = ModelCall(name, model, said, key, self._form(more.get("post_parser")))
 
     def body(self) -> dict[str, Any]:
         """What is sent: read when it is, as the hint may have come meanwhile."""
@@ -178,21 +179,17 @@ class _Call:
             return self.given
         return self.endpoint.prepared(self.given, hint, self.valid)
 
-    def _form(self) -> Form:
+    def _form(self, parse: Any) -> Form:
         read, whole = self.endpoint.read, self.endpoint.whole
         if self.streamed:  # its pieces, as JSON
             return Form(read=lambda kept: read(whole(kept)))
-        build, kind = _builder(self.provider.name), self.options.get("cast_to")
-        parse = self._more("post_parser")
+        package, kind = self.provider.name, self.options.get("cast_to")
 
         def load(data: Any) -> Any:  # knows nothing of the call, which would know itself by it
-            made = build(type_=kind, value=data)
+            made = _builder(package)(type_=kind, value=data)
             return parse(made) if callable(parse) else made
 
         return Form(_json, load, read)
-
-    def _more(self, name: str) -> Any:
-        return (self.options.get("options") or {}).get(name)
 
     def piece(self, data: Any) -> Any:
         """A recorded piece of an answer as the client makes it."""

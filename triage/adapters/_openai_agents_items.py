@@ -145,6 +145,7 @@ class Course:
 
     def __init__(self) -> None:
         self._known: list[Any] = []
+        self._taken: list[Any] | None = None
         self._digest = sha256()
         self._calls = _Calls()
 
@@ -153,11 +154,19 @@ class Course:
         if isinstance(items, str):
             return items
         self._take(items)
-        return items if self._calls.are_paired else repair_responses(items).messages
+        if not self._calls.are_paired:
+            return repair_responses(items).messages
+        self._taken = items
+        return items
 
     def request(self, items: str | list[Any], *more: Any) -> str:
-        """The digest of what decides an answer: the input, and more beside it."""
-        self._take([items] if isinstance(items, str) else items)
+        """The digest of what decides an answer: the input, and more beside it.
+
+        Asked at once of what `repaired` gave, it does not look at it again.
+        """
+        taken, self._taken = self._taken, None
+        if items is not taken:
+            self._take([items] if isinstance(items, str) else items)
         whole = self._digest.copy()
         whole.update(_text(more).encode("utf-8", "surrogatepass"))
         return whole.hexdigest()

@@ -234,8 +234,9 @@ def _noting(model: Model) -> Any:
         whole = await fetch(*args, **more)
         kept = _kept.get()
         choices = getattr(whole, "choices", None)
-        if choices and choices[0].finish_reason == "length":
-            kept.ended = "length"
+        if choices:  # it has no status, and to ask for what is not there is dear
+            if choices[0].finish_reason == "length":
+                kept.ended = "length"
         elif getattr(whole, "status", None) == "incomplete":
             kept.ended = getattr(whole.incomplete_details, "reason", None) or "length"
         return whole

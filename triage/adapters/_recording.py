@@ -130,10 +130,6 @@ class _Made(Tool):
         """Its arguments, which are JSON already."""
         return self._bound
 
-    def arguments(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All of them."""
-        return bound
-
     def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """All of them: JSON that nobody else has."""
         return cast("dict[str, Any]", bound)

@@ -46,7 +46,7 @@ def _after(
     """What stands behind the last one that is the model's: it is looked for from the end."""
     found: list[Mapping[str, Any]] = []
     for value in reversed(given):
-        data = mapping(as_data(value))
+        data = value if type(value) is dict else mapping(as_data(value))
         if is_models(data):
             break
         found.append(data)
@@ -54,8 +54,10 @@ def _after(
 
 
 def _content(content: Any) -> Any:
+    if type(content) is str:
+        return content
     return (
-        [_part(as_data(part)) for part in content] if isinstance(content, list) else _json(content)
+        [_part(as_data(part)) for part in content] if isinstance(content, list) else plain(content)
     )
 
 

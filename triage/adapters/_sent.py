@@ -53,18 +53,13 @@ def key_of_next(
     as they are not sent.
     """
     _, path, conversation = known
-    given = {
-        name: value
-        for name, value in body.items()
-        if value.__class__ in _USUAL or not _is_left_out(value.__class__)
-    }
-    messages = given.get(conversation)
+    messages = body.get(conversation)
     if type(messages) is list:
-        given[conversation] = path
+        rest = {**body, conversation: path}
         try:
-            sent = _after(beside.get(known, _NEVER), usual, given, conversation, messages, opened)
+            sent = _after(beside.get(known, _NEVER), usual, rest, conversation, messages, opened)
         except NO_JSON:
-            given[conversation] = messages  # it is written down as a whole
+            pass  # it is written down as a whole
         else:
             beside[known] = sent
             around, _, marks = sent
@@ -72,10 +67,11 @@ def key_of_next(
             digest = digest.copy()
             digest.update(around[2])
             return digest.hexdigest()[:DIGITS], open_ == ()
-    return key_of([path, given]), False
+    return key_of([path, _given(body)]), False
 
 
-_USUAL = frozenset({str, int, float, bool, list, dict})
+def _given(body: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {name: value for name, value in body.items() if not _is_left_out(value.__class__)}
 
 
 @cache
@@ -113,11 +109,14 @@ def _after(
 
 
 def _around(path: str, rest: dict[str, Any], conversation: str) -> Around:
-    first = {name: value for name, value in rest.items() if name < conversation}
-    last = {name: value for name, value in rest.items() if name > conversation}
+    given = _given(rest)
+    first = {name: value for name, value in given.items() if name < conversation}
+    last = {name: value for name, value in given.items() if name > conversation}
     head = f'{encode([path, first])[:-2]}{"," if first else ""}"{conversation}":['
     tail = f"]{',' if last else ''}{encode(last)[1:]}]"
-    return _exact(rest), (0, sha256(head.encode()), ()), tail.encode()
+    # A mark of what was left out is equal to itself alone.
+    kept = {name: _exact(value) if name in given else value for name, value in rest.items()}
+    return kept, (0, sha256(head.encode()), ()), tail.encode()
 
 
 def _same(kept: tuple[Any, ...], messages: list[Any]) -> int:
