@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,6 +52,57 @@ async def test_an_equal_fault_is_answered_without_a_thread() -> None:
     assert first == again
     [thread] = classifier.threads
     assert thread is not threading.current_thread()
+
+
+BODY = {"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded", "param": None}}
+LIMITED = ErrorInfo(
+    "RateLimitError",
+    "openai",
+    ("openai.RateLimitError", "openai.APIStatusError", "builtins.Exception"),
+    "Error code: 429",
+    429,
+    "rate_limit_exceeded",
+    body=BODY,
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda body: LIMITED._replace(body=body),
+        lambda body: LIMITED._replace(body=[body]),
+        lambda body: DOWN._replace(related=(LIMITED._replace(body=body, relation="cause"),)),
+    ],
+    ids=["body", "list", "cause"],
+)
+async def test_an_equal_answer_is_not_judged_twice(make: Callable[[Any], ErrorInfo]) -> None:
+    classifier = Told()
+    first = await asked(classifier, Trajectory([STEP], error=make(BODY)))
+    again = await asked(classifier, Trajectory([STEP], error=make(copy.deepcopy(BODY))))
+    assert len(classifier.threads) == 1
+    assert first == again == RulesClassifier().classify(Trajectory([STEP], error=make(BODY)))
+
+
+BODIES = (
+    {"n": 1},
+    {"n": True},
+    {"n": 1.0},
+    {"n": "1"},
+    {"n": None},
+    {1: "n"},
+    [{"n": 1}],
+    "{'n': 1}",
+    None,
+)
+
+
+@pytest.mark.parametrize("known", BODIES, ids=repr)
+def test_answers_that_differ_are_told_apart(known: object) -> None:
+    classifier = RulesClassifier()
+    classifier.classify(Trajectory(error=DOWN._replace(body=known)))
+    for body in BODIES:
+        remembered = classifier.remembered(Trajectory(error=DOWN._replace(body=body)))
+        assert (remembered is not None) == (body is known)
 
 
 def same(steps: int) -> list[Step]:
@@ -122,6 +174,8 @@ def test_what_is_remembered_is_of_one_classifier() -> None:
 
 FAULTS: tuple[Callable[[], ErrorInfo], ...] = (
     lambda: DOWN,
+    lambda: LIMITED,
+    lambda: LIMITED._replace(body={"error": {"code": "insufficient_quota"}}),
     lambda: DOWN._replace(status_code=401),
     lambda: ErrorInfo("KeyError", mro=("builtins.KeyError",), message="'x'"),
     lambda: DOWN._replace(hint={"failure_type": "goal_drift"}),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from diagnoses import classify, said, search
 from event_values import steady
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from triage._capture import capture
@@ -58,6 +58,10 @@ def test_a_text_that_an_expression_fits_has_the_words_it_needs(data: st.DataObje
         ("sold ?out of", [{"out", "soldout"}, {"of"}]),
         ("no (?:seat|bed)s? left", [{"no"}, {"seat", "seats", "bed", "beds"}, {"left"}]),
         ("sold|gone for ever", [{"sold", "for"}]),
+        (r"seat (?:\w{1,9} ){0,3}(?:is |was )?(?:sold|gone)", [{"seat"}, {"sold", "gone"}]),
+        (r"seat(?: \w{1,9})*(?: now)? sold", [{"seat"}, {"sold"}]),
+        (r"seat(?: now|ing)? sold", [{"seat", "now", "seating"}, {"sold"}]),
+        (r"(?:the ?){0,2}seat sold", [{"sold"}]),
         (r"['\"]seat['\"] ?: ?taken", [{"seat"}, {"taken"}]),
         (r"seat \d{1,3} is (?!not )taken(?: already)?", [{"seat"}, {"is"}, {"taken"}]),
         (r"(?:no |not )?pre\w{1,9}", None),
@@ -87,6 +91,9 @@ def test_words_are_what_expressions_call_words(text: str) -> None:
 AT_EDGES = (
     "a", "ab?a", "(?:a|ba)b", "^a", "(?:^|b )a", r"\Aa", "(?<! )a", r"(?<!\bb )a", r"(?<=\W)a", "(?<!.)a",
     r"\Ba", r"\ba", "a$", "[^a]b", r"\.a", "(?:a )?b", r"\w b", "'a'", "\xe4b?",
+    "aba?", "ab a", "aab|b", "ab b?|a", "(?<!b )aab?", "(?<!b )(?<![^b]a[.'] )a(?:b| a)", "(?<!b )ab |a",
+    "(?<!b )(?:ab|b)", r"(?<!b )a\(|b", r"(?<!b )a[|(]|b", "(?<!b )?ab", "(?<!b )(?<!ab )?a", "(?i:aab)|a",
+    "(?<!b )^a", r"(?<!b )\w+ b(?<!ab)",
 )  # fmt: skip
 
 
@@ -96,6 +103,9 @@ AT_EDGES = (
     unquoted=st.booleans(),
     text=st.text(alphabet="ab .'\0\xe4", max_size=12),
 )
+@example(key="(?<!b )(?:ab|b)", unquoted=False, text="b ab b b a b")
+@example(key="(?<!b )aab?", unquoted=False, text="b aa baa aab")
+@example(key="(?<!b )(?<![^b]a[.'] )a(?:b| a)", unquoted=False, text="a. ab  a. ab ab")
 def test_an_expression_is_found_where_it_stands_between_bounds_of_words(
     *, key: str, unquoted: bool, text: str
 ) -> None:

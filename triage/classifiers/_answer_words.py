@@ -17,61 +17,67 @@ def cut(text: str) -> str:
 def codes_of(info: ErrorInfo) -> tuple[str, ...]:
     """The codes of an error and of its answer's body, most exact first."""
     found = [info.code] if info.code else []
-    if info.body is None:
-        return tuple(found)
-    body = _first(info.body)
-    found += [code for code in (*_body_words(body, _CODES, 2), *_reasons(body)) if " " not in code]
+    body = _answer(info.body)
+    if body is not None:
+        said = _body_words(body, _CODES, 2)
+        said += _reasons(body)
+        found += [code for code in said if " " not in code]
     return tuple(dict.fromkeys(found))
 
 
 def answer_text(info: ErrorInfo) -> str:
     """The message and what the body says in words."""
-    if info.body is None:
-        return info.message[:MAX_TEXT]
-    said = _body_words(
-        _first(info.body),
-        ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg"),
-        3,
-    )
-    if isinstance(info.body, str):
-        said.append(info.body)
-    return "\n".join([info.message[:MAX_TEXT], *dict.fromkeys(said)])
+    message, body = info.message[:MAX_TEXT], info.body
+    if body is None:
+        return message
+    if isinstance(body, str):
+        return f"{message}\n{body}"
+    answer = _answer(body)
+    said = [] if answer is None else _body_words(answer, _SAYING, 3)
+    return "\n".join([message, *dict.fromkeys(said)])
 
 
 _CODES = ("code", "type", "status", "codeName", "errorCode", "error")
+_SAYING = ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg")
+_HOLDING = ("error", "status", "detail", "details")
 
 
-def _first(body: Any) -> Any:
+def _answer(body: Any) -> dict[str, Any] | None:
     """The answer itself: some services put it into a list, even where it is only one."""
-    return body[0] if isinstance(body, list | tuple) and body else body
+    if isinstance(body, list | tuple) and body:
+        body = body[0]
+    return body if isinstance(body, dict) else None
 
 
-def _reasons(body: Any) -> list[str]:
+def _reasons(body: dict[str, Any]) -> list[str]:
     """The reasons in the details of an answer, as Google's services list them."""
-    error = body.get("error") if isinstance(body, dict) else None
+    error = body.get("error")
     within = error if isinstance(error, dict) else body
-    if not isinstance(within, dict):
-        return []
-    listed = [within.get(name) for name in ("details", "errors")]
-    items = [item for some in listed if isinstance(some, list) for item in some[:_MAX_DETAILS]]
-    found = [item.get("reason") for item in items if isinstance(item, dict)]
-    return [reason[:MAX_TEXT] for reason in found if isinstance(reason, str) and reason]
+    found: list[str] = []
+    for name in ("details", "errors"):
+        listed = within.get(name)
+        if isinstance(listed, list):
+            reasons = [
+                item.get("reason") for item in listed[:_MAX_DETAILS] if isinstance(item, dict)
+            ]
+            found += [text[:MAX_TEXT] for text in reasons if isinstance(text, str) and text]
+    return found
 
 
 _MAX_DETAILS = 8
 
 
-def _body_words(body: Any, names: tuple[str, ...], depth: int) -> list[str]:
-    if not isinstance(body, dict):
-        return []
+def _body_words(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[str]:
     found: list[str] = []
     for name in names:
-        value = body.get(name)
-        if isinstance(value, str) and value:
-            found.append(value[:MAX_TEXT])
+        if name in body:
+            value = body[name]
+            if isinstance(value, str) and value:
+                found.append(value[:MAX_TEXT])
     if depth:
-        for name in ("error", "status", "detail", "details"):
-            inner = body.get(name)
-            if isinstance(inner, dict):
-                found += _body_words(inner, names, depth - 1)
+        for name in _HOLDING:
+            if name in body:
+                inner = body[name]
+                if isinstance(inner, dict):
+                    found += _body_words(inner, names, depth - 1)
     return found

@@ -120,9 +120,18 @@ def _repeated(found: _Skeletons, repeat: re.Match[str]) -> _Skeletons:
     if repeat["optional"]:
         return found | _NOTHING
     if repeat["any"] or repeat["least"] in ("", "0"):
-        return _NOTHING | found if found == _SPACE else _ANYTHING
+        return _NOTHING | found if found == _SPACE else _several(found)
     once = repeat["least"] == "1" and not repeat["comma"]
     return found if once or found == _SPACE else frozenset(one + GAP for one in found)
+
+
+def _several(found: _Skeletons) -> _Skeletons:
+    """Nothing, or one after the other: of these is known whether they end or begin with a space."""
+    if all(one[-1:] == " " for one in found):
+        return frozenset({"", f"{GAP} "})
+    if all(one[:1] == " " for one in found):
+        return frozenset({"", f" {GAP}"})
+    return _ANYTHING
 
 
 def _of_token(token: re.Match[str]) -> _Skeletons:
@@ -181,14 +190,25 @@ def _words_of(items: Sequence[_Skeletons], rarity: Rarity) -> list[frozenset[str
 
 
 def _stretches(items: Sequence[_Skeletons]) -> Iterator[Sequence[_Skeletons]]:
-    """What stands between two spaces that must be there, these included; what is at an end, too."""
-    start = 0
+    """What follows each other between two places where a space surely stands, with these spaces."""
+    size = len(items)
+    before, after = [False] * (size + 1), [False] * (size + 1)
     for at, item in enumerate(items):
-        if item == _SPACE and at > start:
-            yield items[start : at + 1]
+        if item == _SPACE:
+            before[at + 1] = after[at] = True
+        else:
+            before[at + 1] = all(one[-1:] == " " or (not one and before[at]) for one in item)
+    for at in range(size - 1, -1, -1):
+        if not after[at]:
+            after[at] = all(one[:1] == " " or (not one and after[at + 1]) for one in items[at])
+    start = 0
+    for at in range(1, size + 1):
+        if before[at] or after[at] or at == size:
+            inner = items[start:at]
+            # Where all of it may be missing, no word of it is needed.
+            if any("" not in item and item != _SPACE for item in inner):
+                yield (*(_SPACE,) * before[start], *inner, *(_SPACE,) * after[at])
             start = at
-    if start < len(items) - 1:
-        yield items[start:]
 
 
 _WHOLE = re.compile(rf"(?<= )[^ {GAP}]+(?= )")

@@ -156,11 +156,19 @@ def normal(text: str) -> str:
 _NORMAL = bytes(range(128)).lower().translate(bytes.maketrans(b"_-\n\t\r", b"     ")).ljust(256)
 
 
+_QUOTED = {
+    # The mark first: what is before it is looked at only where one stands.
+    "'": r"'(?<!\w')[^']{1,80}'(?!\w)",
+    '"': r"\"[^\"]{1,80}\"",
+    "`": r"`[^`]{1,80}`",
+    "\u201c": r"\u201c[^\u201d]{1,80}\u201d",
+}
+_says_more = re.compile(r"[a-z]{2}").search
+
+
 @cache
-def _quoted() -> re.Pattern[str]:
-    return re.compile(
-        r"(?<!\w)'[^']{1,80}'(?!\w)|\"[^\"]{1,80}\"|`[^`]{1,80}`|\u201c[^\u201d]{1,80}\u201d"
-    )
+def _quoted(marks: str) -> re.Pattern[str]:
+    return re.compile("|".join(_QUOTED[mark] for mark in marks))
 
 
 def unquoted(text: str) -> str:
@@ -168,5 +176,7 @@ def unquoted(text: str) -> str:
 
     A text of which nothing but a quotation is left is a statement after all, and is kept.
     """
-    bare = _quoted().sub(" ", text)
-    return bare if re.search(r"[a-z]{2}", bare) else text
+    marks = "".join([mark for mark in _QUOTED if mark in text])
+    # Without a quotation mark there is nothing to take out.
+    bare = _quoted(marks).sub(" ", text) if marks else text
+    return bare if _says_more(bare) else text

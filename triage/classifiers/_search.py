@@ -55,10 +55,7 @@ class _Read:
         """It without its quoted names."""
         bare = self._bare
         if bare is None:
-            whole = self.whole
-            # Without a quotation mark there is nothing to take out.
-            quotes = "'" in whole or '"' in whole or "`" in whole or "\u201c" in whole
-            bare = self._bare = unquoted(whole) if quotes else whole
+            bare = self._bare = unquoted(self.whole)
         return bare
 
     @property
@@ -72,11 +69,11 @@ class _Read:
         return words
 
     def part(self, rule: Rule) -> str:
-        """What this rule reads of it, after `_EDGE`."""
+        """What this rule reads of it."""
         part = self.bare if rule.unquoted else self.whole
         if rule.confidence <= LOOSE and len(part) > 2 * _SENTENCES:
             part = _ends(part)
-        return _EDGE + part
+        return part
 
 
 # One text is searched for several things, one after the other.
@@ -109,34 +106,94 @@ def _ends(text: str) -> str:
     return f"{text[:_SENTENCES]} \u2026 {text[-_SENTENCES:]}"
 
 
-_EDGE = "\0"
-"""Stands before a text in place of nothing, so that each word of it has a character in front."""
 _SEES_THE_EDGE = re.compile(r"(?<!\[)\^|\\[AB]|\(\?<[=!][^)]*(?:\\[WSD]|\[\^|\.|\()")
-"""What in an expression may tell the beginning of a text from one after `_EDGE`."""
+"""What in an expression may tell the beginning of a text from one after another character."""
+_DENIED = re.compile(r"(?:\(\?<!(?:[^()\[\\]|\[[^\[\]\\]+\])+\))*(?![*+?{])")
+"""What must not stand before an expression."""
+_BEGINNING = re.compile(r"[0-9A-Za-z][0-9A-Za-z ]{2,}(?![*+?{])")
+"""The letters with which all begins that an expression fits."""
+_OWN_KIND = re.compile(r"\(\?[^:=!<]")
+"""A group with flags, a name or a condition: what is around it is left as it is."""
+_SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^()|\\\[]+", re.DOTALL)
+
+_Find = Callable[[str], tuple[int, str] | None]
+"""Finds an expression, bounded by words, in a text: where it begins, and what stands there."""
 
 
-def _searcher(expression: str) -> tuple[Callable[[str], re.Match[str] | None], int]:
-    """What finds an expression, bounded by words, in a text after `_EDGE`.
+def _finder(expression: str) -> _Find:
+    if not _is_one(expression):
+        return _with_class(expression, "")
+    hit = _DENIED.match(expression)
+    denied = hit[0] if hit else ""
+    said = expression[len(denied) :]
+    beginning = _BEGINNING.match(said)
+    return _with_letters(expression, beginning[0]) if beginning else _with_class(said, denied)
 
-    Beside it the number of characters which its matches have in front.
+
+def _with_letters(expression: str, first: str) -> _Find:
+    """Finds what begins with these letters: where they do not stand, no expression is asked."""
+    match = bounded(expression).match
+
+    def find(text: str) -> tuple[int, str] | None:
+        at = text.find(first)
+        while at >= 0:
+            hit = match(text, at)
+            if hit is not None:
+                return at, hit[0]
+            at = text.find(first, at + 1)
+        return None
+
+    return find
+
+
+def _with_class(said: str, denied: str) -> _Find:
+    """Finds what is said where nothing stands before it that denies it.
+
+    A pattern that begins with a class of characters passes over all others at the speed of C; one that
+    begins with assertions tries them at each. Letters that are not ASCII are left to an assertion.
     """
-    if _SEES_THE_EDGE.search(expression):
-        search = bounded(expression).search
-        return (lambda text: search(text[1:])), 0
-    # A pattern that begins with a class of characters passes over all others at the speed of C; one that
-    # begins with an assertion is tried at each. Letters that are not ASCII are left to the assertion.
-    pattern = rf"[^0-9A-Za-z_](?<!\w)(?:{expression})(?!\w)"
-    return re.compile(pattern, re.DOTALL).search, 1
+    in_front = 0 if _SEES_THE_EDGE.search(said) else 1
+    pattern = (
+        re.compile(rf"[^0-9A-Za-z_](?<!\w)(?:{said})(?!\w)", re.DOTALL)
+        if in_front
+        else bounded(said)
+    )
+    search = pattern.search
+    allows = re.compile(denied).match if denied else None
+
+    def find(text: str) -> tuple[int, str] | None:
+        # With a character in front, so that the first word has one, too: it begins at the same place.
+        read = f"\0{text}" if in_front else text
+        hit = search(read)
+        while hit is not None:
+            at = hit.start()
+            if allows is None or allows(text, at) is not None:
+                return at, hit[0][in_front:]
+            hit = search(read, at + 1)
+        return None
+
+    return find
+
+
+def _is_one(expression: str) -> bool:
+    """Whether what an expression begins with begins all that it may fit."""
+    if _OWN_KIND.search(expression):
+        return False
+    depth = 0
+    for sign in _SIGNS.sub("", expression):
+        if sign == "|" and not depth:
+            return False
+        depth += (sign == "(") - (sign == ")")
+    return True
 
 
 class _Key:
     """One expression of a rule, which is compiled when it is first searched for.
 
     place: where it stands among all. others: a text it fits has a word of each of these sets, too.
-    ahead: the number of characters that what `search` finds has in front.
     """
 
-    __slots__ = ("_expression", "ahead", "others", "place", "rule", "search", "unquoted")
+    __slots__ = ("_expression", "find", "others", "place", "rule", "unquoted")
 
     def __init__(
         self, rule: Rule, expression: str, place: int, others: tuple[frozenset[str], ...]
@@ -145,18 +202,16 @@ class _Key:
         self.unquoted = rule.unquoted
         self.place = place
         self.others = others
-        self.ahead = 0
         self._expression = expression
-        self.search: Callable[[str], re.Match[str] | None] = self._first
+        self.find: _Find = self._first
 
     def has_all(self, word: str, words: set[str]) -> bool:
         """Whether this one of its words is among these, and what else it needs."""
         return word in words and not any(map(words.isdisjoint, self.others))
 
-    def _first(self, text: str) -> re.Match[str] | None:
-        search, self.ahead = _searcher(self._expression)
-        self.search = search
-        return search(text)
+    def _first(self, part: str) -> tuple[int, str] | None:
+        self.find = _finder(self._expression)
+        return self.find(part)
 
 
 class _Index(NamedTuple):
@@ -201,7 +256,7 @@ class Words:
 def _first_of(keys: list[_Key], read: _Read) -> tuple[Rule, str] | None:
     """The first rule of which a key fits; of its keys the one that fits first in the text."""
     rule: Rule | None = None
-    best: tuple[int, re.Match[str], _Key] | None = None
+    best: tuple[int, str] | None = None
     part = ""
     for key in keys:
         if key.rule is not rule:
@@ -209,11 +264,10 @@ def _first_of(keys: list[_Key], read: _Read) -> tuple[Rule, str] | None:
                 break
             rule = key.rule
             part = read.part(rule)
-        hit = key.search(part)
-        # With what it has in front, or in a text without `_EDGE`: it begins at the same number.
-        if hit is not None and (best is None or hit.start() < best[0]):
-            best = (hit.start(), hit, key)
-    return None if best is None else (best[2].rule, best[1].group()[best[2].ahead :])
+        found = key.find(part)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    return None if rule is None or best is None else (rule, best[1])
 
 
 def _often(word: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,7 +102,7 @@ class RulesClassifier:
         self._exempt = frozenset(_strings("RulesClassifier.exempt", exempt))
         self._grounds = _grounds(grounding)
         # A thousand agents on one sick service fail with equal errors: each is judged once.
-        self._known: dict[ErrorInfo, _Judged] = {}
+        self._known: dict[Hashable, _Judged] = {}
 
     def watch(
         self,
@@ -154,7 +154,7 @@ class RulesClassifier:
             return None
         if trajectory.constraints or self._constraints:
             return None
-        judged = _looked_up(self._known, error)
+        judged = self._known.get(_key(error))
         if judged is None or judged.fault is None:
             return None
         # Whether arguments fit a schema decides nothing beside such a fault: the names are enough.
@@ -163,19 +163,14 @@ class RulesClassifier:
 
     def _judged(self, error: ErrorInfo) -> _Judged:
         """What the rules say of an error, the same for equal ones. Several threads may come here."""
-        known = self._known
-        keeps = True
-        try:
-            judged = known.get(error)
-        except TypeError:  # it holds an answer's body, which has no hash
-            judged, keeps = None, False
+        known, key = self._known, _key(error)
+        judged = known.get(key)
         if judged is None:
             verdict = self._judge.judge(error)
             judged = _new(_Judged, (verdict, self._fault(error, verdict)))
-            if keeps:
-                if len(known) >= _MAX_KNOWN:
-                    known.clear()
-                known[error] = judged
+            if len(known) >= _MAX_KNOWN:
+                known.clear()
+            known[key] = judged
         return judged
 
     def _fault(self, error: ErrorInfo, verdict: Verdict | None) -> Diagnosis | None:
@@ -246,11 +241,14 @@ _FEW = 16
 _MAX_KNOWN = 256
 
 
-def _looked_up(known: Mapping[ErrorInfo, _Judged], error: ErrorInfo) -> _Judged | None:
+def _key(error: ErrorInfo) -> Hashable:
+    """What no error has that differs from this one. Bodies in another order count as different."""
     try:
-        return known.get(error)
-    except TypeError:  # it holds an answer's body, which has no hash
-        return None
+        hash(error)
+    except TypeError:  # an answer's body and a hint are plain data that has no hash
+        *said, body, hint, notes, relation, related = error
+        return *said, notes, relation, repr((body, hint, related))
+    return error
 
 
 # --- arguments -----------------------------------------------------------------------------
