@@ -48,6 +48,7 @@ def test_a_header_beats_the_text_and_a_typed_detail_beats_it_too() -> None:
     assert capture(APIError("try again in 9s", details=[detail])).retry_after_s == 12.5
     body = {"error": {"details": [{"@type": "google.rpc.RetryInfo", "retryDelay": "34s"}]}}
     assert capture(APIError("x", body=body)).retry_after_s == 34
+    assert capture(APIError("x", body={"parameters": {"retry_after": 14}})).retry_after_s == 14
 
 
 def test_retry_info_is_read_from_the_trailers_of_a_call() -> None:
@@ -68,6 +69,14 @@ def test_retry_info_is_read_from_the_trailers_of_a_call() -> None:
         ("try again in 350ms", 0.35),
         ("Retry-After: 3", 3),
         ("try again in 1 hour", 3600),
+        ("Too Many Requests: retry after 14", 14),
+        ("Retry after 2.5, please", 2.5),
+        ("retry after 3 attempts", None),
+        ("retry after 14 days", None),
+        ("retry after 10:30", None),
+        ("retry after 2031-05-01", None),
+        ("gave up: no second retry after 429", None),
+        ("do not retry after 3", None),
         ("retry 5 times", None),
         ("wait a few minutes", None),
         ("created in 20s", None),

@@ -56,6 +56,67 @@ def test_a_fault_that_came_as_the_last_result_is_the_failure(result: Any, cause:
     assert found.evidence[0].step == 1
 
 
+PAGE = "<!DOCTYPE html>\n<html><head><title>{}</title></head><body>{}</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("result", "cause"),
+    [
+        ('{"error": {"code": 429, "message": "too fast"}}', Cause.RATE_LIMITED),
+        ('{"error": "gone for now", "statusCode": 503}', Cause.UNAVAILABLE),
+        ('{"error": true, "message": "no entry", "status": "401"}', Cause.AUTH),
+        ('{"status": 504, "detail": "too slow"}', Cause.TIMEOUT),
+        ([{"type": "text", "text": '{"error": {"code": 403}}'}], Cause.PERMISSION),
+        (PAGE.format("502 Bad Gateway", "nginx"), Cause.UNAVAILABLE),
+        (PAGE.format("Service Temporarily Unavailable", ""), Cause.UNAVAILABLE),
+        (PAGE.format("fares.example | 524: A timeout occurred", ""), Cause.TIMEOUT),
+        ({"url": "/fares", "content": PAGE.format("Error 503", "")}, Cause.UNAVAILABLE),
+    ],
+)
+def test_a_fault_is_read_from_json_and_from_the_page_of_a_proxy(result: Any, cause: Cause) -> None:
+    found = classified(call("look", "fine"), call("fares", result), DONE)
+    assert (found.failure_type, found.cause) == (FailureType.EXTERNAL_FAULT, cause)
+    assert classified(call("fares", result), call("fares", "40 EUR"), DONE).cause is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "result"),
+    [
+        ("fares", PAGE.format("502 Bad Gateway: what it means", "502 Bad Gateway")),
+        ("fares", PAGE.format("503 ways to Porto", "")),
+        ("fares", PAGE.format("Fares", "<h1>502 Bad Gateway</h1>")),
+        ("fares", '{"error": null, "errors": [], "status": 200}'),
+        ("fares", '{"status": 503, "rows": 12}'),
+        ("fares", '{"errors": [{"message": "HTTP 503 in line 3"}]}'),
+        ("fares", '[{"status": 503, "message": "HTTP 503"}]'),
+        ("fares", '{"text": "\\"error\\": 503'),
+        ("read_log", '{"error": {"code": 503, "message": "HTTP 503"}}'),
+    ],
+)
+def test_what_only_tells_of_a_fault_is_none(tool: str, result: str) -> None:
+    found = classified(call("look", "fine"), call(tool, result), DONE)
+    assert found.failure_type is not FailureType.EXTERNAL_FAULT
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        ({"status": 400, "error": "the day must be a date"}, FailureType.SCHEMA_MISMATCH),
+        ({"status": 422, "errors": [{"message": "no such day"}]}, FailureType.SCHEMA_MISMATCH),
+        ({"status": 422, "errors": ["no such day"]}, FailureType.SCHEMA_MISMATCH),
+        ({"error": {"code": 404, "message": "no ticket T-9"}}, FailureType.HALLUCINATED_STATE),
+    ],
+)
+def test_an_error_that_a_run_ended_with_is_its_failure_whatever_it_is(
+    result: Any, kind: FailureType
+) -> None:
+    found = classified(call("look", "fine"), call("fares", result))
+    assert (found.failure_type, found.critical_step) == (kind, 1)
+    assert found.hint
+    assert classified(call("fares", result), DONE).failure_type is UNKNOWN
+    assert classified(call("fares", result), call("hotels")).failure_type is UNKNOWN
+
+
 def test_a_fault_that_was_got_over_decides_nothing() -> None:
     failed = call("fares", "Error: HTTP 503 service unavailable")
     assert classified(failed, call("fares", "40 EUR"), DONE).failure_type is UNKNOWN

@@ -19,6 +19,7 @@ from ._probe import attr, call, entry, is_a, items, seconds, some, text_of
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
 _BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
+_INNER = ("error", "details", "data", "parameters")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EPOCH = 1e9
 """From here a number is a time since 1970, in seconds, and from a thousand times that in milliseconds."""
@@ -38,7 +39,10 @@ def _pattern() -> re.Pattern[str]:
         r"|retry[ _-]?after[ :=]{1,3}|wait(?: for)?(?: about| at least)?) ?"
         rf"(?:{number} ?{unit}(?: ?{number} ?{unit})?(?: ?{number} ?{unit})?)\b"
         rf"|\bretry-after[:=] ?{number}\b"
-        rf"|\bretry[ _-]?after[ _-]?ms[ :=]{{1,2}}{number}",
+        rf"|\bretry[ _-]?after[ _-]?ms[ :=]{{1,2}}{number}"
+        # Without a unit it must stand alone: "after 3 attempts", "after 10:30" and a status are no delay.
+        r"|(?<!not )(?<!n't )(?<!no )(?<!never )\bretry after (?!4\d\d\b|5\d\d\b)(\d{1,5}(?:\.\d{1,3})?)"
+        r"(?=\s*(?:$|[\n;,!)\]}\"']|\.(?!\d)))",
         re.IGNORECASE,
     )
 
@@ -49,7 +53,8 @@ _DIGIT = re.compile(r"\d").search
 def from_text(text: str) -> float | None:
     """Seconds named by words like "try again in 1.4s" or "retry after 2 minutes", None otherwise.
 
-    Only a number that follows such words counts, never a number alone.
+    Only a number that follows such words counts, never a number alone. One without a unit is seconds,
+    after "retry after" and where no other word follows that it could count.
     """
     low = text.lower()
     if ("try" not in low and "wait" not in low) or _DIGIT(text) is None:
@@ -62,6 +67,8 @@ def from_text(text: str) -> float | None:
         return float(groups[6])
     if groups[7] is not None:
         return float(groups[7]) / 1000
+    if groups[8] is not None:
+        return float(groups[8])
     total = 0.0
     for number, unit in zip(groups[0:6:2], groups[1:6:2], strict=True):
         if number is not None:
@@ -200,7 +207,7 @@ def from_body(body: object, depth: int = 3) -> float | None:
             delay = seconds(entry(body, name))
             if delay is not None:
                 return delay / 1000
-        inner: Iterable[Any] = (entry(body, name) for name in ("error", "details", "data"))
+        inner: Iterable[Any] = (entry(body, name) for name in _INNER)
     elif is_a(body, list):
         inner = some(body)
     else:

@@ -124,11 +124,13 @@ ANSWER_RULES: tuple[Rule, ...] = (
         r"""
         (?:invalid|incorrect|wrong|expired) api ?key
         api ?key (?:not valid|is invalid|has expired|expired)
+        pass a valid api ?key
         invalid (?:authentication )?(?:token|credentials)
         authentication failed
         """,
         on=r"""
         API key not valid. Please pass a valid API key.
+        Please pass a valid API key
         Forbidden: Invalid api-key
         """,
         not_on=r"""
@@ -143,11 +145,13 @@ ANSWER_RULES: tuple[Rule, ...] = (
         r"""
         (?:function|tool) ['\"`][\w.: ]{1,80}['\"`] (?:was |is |does )?not (?:found|defined|
             available|exist|in)
+        (?:function|tool) ['\"`][\w.: ]{1,80}['\"`],? which (?:was|is) not in
         no such (?:tool|command)
         unknown tool
         """,
         on=r"""
         Invalid 'tool_choice': function 'get_wheather' was not found in the 'tools' parameter.
+        tool call validation failed: attempted to call tool 'look_up' which was not in request.tools
         """,
         not_on=r"""
         tool 'x' must be a string
@@ -169,6 +173,28 @@ ANSWER_RULES: tuple[Rule, ...] = (
         model: field required
         error while running the model: unexpected EOF
         the model car was sold
+        """,
+        source=_PROVIDERS,
+    ),
+    _rule(
+        "permission",
+        _EXTERNAL,
+        Cause.PERMISSION,
+        r"""
+        (?:organi[sz]ation|account|identity|business) must be verified
+        (?:key|token|credential)s? (?:is|are) only (?:authori[sz]ed|valid|allowed) for
+        (?:location|country|region|territory) (?:is )?not supported
+        """,
+        on=r"""
+        Your organization must be verified to stream this model.
+        This credential is only authorized for use with the command line.
+        User location is not supported for the API use.
+        Country, region, or territory not supported
+        """,
+        not_on=r"""
+        the address of the organization must be given
+        the key is only the first part
+        the encoding is not supported
         """,
         source=_PROVIDERS,
     ),

@@ -87,21 +87,26 @@ def _pattern() -> re.Pattern[str]:
         rf"\b(?:the|your|an?|this|that)(?: [\w'\u2019#-]{{1,40}}){{1,6}} (?:has|have) {adverbs}been "
         rf"{adverbs}(?P<done>{verbs})\b"
     )
-    return re.compile(f"{own}|{done}", re.IGNORECASE)
+    # Without "successfully" the past tense may tell of anything that happened.
+    past = (
+        rf"\b(?:the|your|this|that)(?: [\w.'\u2019#-]{{1,60}}){{1,6}} (?:was|were) "
+        rf"(?:(?P<well>successfully) )?(?P<past>{verbs})\b(?(well)|(?=[^!?\n]{{0,80}}\bsuccessfully\b))"
+    )
+    return re.compile(f"{own}|{done}|{past}", re.IGNORECASE)
 
 
 def claims_in(text: str) -> Iterator[Claim]:
     """The claims of a text, at most 50: not what is asked, quoted, denied, supposed or yet to come."""
     count = 0
-    for sentence in re.finditer(r"[^.!?\n]{1,2000}[.!?]?", text):
+    for sentence in re.finditer(r"(?:[^.!?\n]|\.(?=\w)){1,2000}[.!?]?", text):
         said = sentence[0]
         if said.endswith("?") or said.lstrip()[:1] in (">", '"', "“", "'"):
             continue
         for match in _pattern().finditer(said):
             before = said[: match.end()]
-            if _NOT_REALLY.search(before.lower()) or _is_quoted(before):
+            if _NOT_REALLY.search(before.lower()) or is_quoted(before):
                 continue
-            verb = (match["own"] or match["done"]).lower()
+            verb = (match["own"] or match["done"] or match["past"]).lower()
             verb = _SPELLINGS.get(verb, verb)
             yield Claim(
                 " ".join(said.split())[:_MAX_CLAIM].rstrip(".!"), verb, match["own"] is not None
@@ -111,7 +116,8 @@ def claims_in(text: str) -> Iterator[Claim]:
                 return
 
 
-def _is_quoted(before: str) -> bool:
+def is_quoted(before: str) -> bool:
+    """Whether a quotation is open at the end of this text."""
     return before.count('"') % 2 == 1 or before.count("“") > before.count("”")
 
 
@@ -132,7 +138,7 @@ class Deeds:
         self.known = True
         if failed:
             return
-        spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tool[:_MAX_CLAIM]).lower()
+        spaced = _spaced(tool)
         self._anything = self._anything or _ANYTHING.search(spaced) is not None
         if not _LOOKS.match(spaced):
             self._texts += (spaced, _text(arguments), _text(output))
@@ -147,6 +153,24 @@ class Deeds:
             for claim in claims
             if not _stems(claim.deed).search(done if claim.own else sources)
         ]
+
+    def failed(self, claims: Iterable[Claim], tool: str, arguments: Any) -> list[str]:
+        """The claims that no call fits but this one, which failed."""
+        spaced = _spaced(tool)
+        if self._anything or _LOOKS.match(spaced):
+            return []
+        done = "\n".join(self._texts)
+        tried = f"{spaced}\n{_text(arguments)}"
+        return [
+            claim.text
+            for claim in claims
+            if _stems(claim.deed).search(tried) and not _stems(claim.deed).search(done)
+        ]
+
+
+def _spaced(tool: str) -> str:
+    """The name of a tool in small letters, its words apart."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tool[:_MAX_CLAIM]).lower()
 
 
 @cache

@@ -13,6 +13,10 @@ ASKED_AGAIN = "asked_again"
 """Cause: a tool's result asked for exactly the same call once more."""
 HISTORY_CUT = "history_cut"
 """Cause: earlier messages were taken out of the model's context."""
+NOT_DONE = "not_done"
+"""Cause: the last answer says that something was done, and the call that should have done it failed."""
+REFUSED = "refused"
+"""Cause: the model's answer is a refusal and nothing else."""
 
 
 class Finding(NamedTuple):
@@ -58,7 +62,8 @@ CYCLE = LOOP._replace(
 NEAR_LOOP = LOOP._replace(
     name="steps.near_loop",
     confidence=0.9,
-    source="as a loop, with calls that differ in wording alone and get the same result",
+    source="as a loop, with calls that differ in wording alone and get the same result; at the end of the "
+    "run also in the order of words, an id of the request or the time of the call",
 )
 SAME_ERROR = LOOP._replace(
     name="steps.same_error",
@@ -129,8 +134,8 @@ FAILED_RESULT = _rule(
     FailureType.EXTERNAL_FAULT,
     None,
     0.8,
-    "the last call was answered with an error of the other side's, or two tools were and never recovered; "
-    "cause and severity are those of the error",
+    "the last call was answered with an error of the other side's, or two tools were and never recovered, "
+    "or the run ended with an answered error; type, cause and severity are those of the error",
 )
 BAD_ANSWER = _rule(
     "bad_answer",
@@ -153,6 +158,34 @@ OPEN_SUBGOALS = _rule(
     Cause.INCOMPLETE,
     0.8,
     "a subgoal that no step without an error has named",
+)
+STOPPED = _rule(
+    "stopped",
+    FailureType.PLAN_INCOMPLETE,
+    Cause.STEP_BUDGET,
+    0.9,
+    "the last answer says that the allowed steps were used up, and nothing else",
+)
+LEFT_OPEN = _rule(
+    "left_open",
+    FailureType.PLAN_INCOMPLETE,
+    Cause.INCOMPLETE,
+    0.75,
+    "the last answer says of itself that parts of the task are not done",
+)
+REFUSAL = _rule(
+    "refusal",
+    FailureType.CONSTRAINT_IGNORED,
+    REFUSED,
+    0.75,
+    "the last answer is a refusal that names no reason, and nothing else",
+)
+CLAIMED = _rule(
+    "claimed",
+    FailureType.HALLUCINATED_STATE,
+    NOT_DONE,
+    0.8,
+    "the last answer says that something was done for which only the call before it was made, which failed",
 )
 INVENTED = _rule(
     "made_up",

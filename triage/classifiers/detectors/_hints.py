@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triage.taxonomy import Cause, FailureType
 
-from ._finding import ASKED_AGAIN, HISTORY_CUT, REDIRECTED
+from ._finding import ASKED_AGAIN, HISTORY_CUT, NOT_DONE, REDIRECTED, REFUSED
 
 _HINTS: dict[tuple[FailureType, str], str] = {
     (FailureType.LOOP_DETECTED, ASKED_AGAIN): (
@@ -19,6 +19,14 @@ _HINTS: dict[tuple[FailureType, str], str] = {
     (FailureType.HALLUCINATED_STATE, Cause.UNGROUNDED): (
         "In the last attempt {found}. Do not work with data you have made up: look up the real data, "
         "or say that it could not be found."
+    ),
+    (FailureType.HALLUCINATED_STATE, NOT_DONE): (
+        "In the last attempt {found}. Do it again and read what the tool answers, or say that it "
+        "could not be done."
+    ),
+    (FailureType.CONSTRAINT_IGNORED, REFUSED): (
+        "In the last attempt {found}. Do what of the task can be done, and say of the rest what "
+        "stands against it."
     ),
     (FailureType.CONTEXT_OVERFLOW, HISTORY_CUT): (
         "In the last attempt {found}. Note what was found as you go on, keep results short, and do "

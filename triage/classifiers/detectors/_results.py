@@ -18,14 +18,11 @@ from triage.failures import ErrorInfo
 from triage.steps import Step
 from triage.taxonomy import FailureType
 
+from ._failure import Failure, failure_of, text_of
 from ._finding import ASKED, BROKEN_RESULT, FAILED_RESULT, REDIRECT, UNKNOWN_TOOL, Finding
 
-MAX_READ = 4_000
-"""Of a longer result the first 4,000 and the last 1,000 characters are read."""
-_MAX_TAIL = 1_000
 _MAX_JSON = 20_000
 _MAX_TOOLS = 256
-_MAX_ERROR = 300
 
 Judged = Callable[[ErrorInfo], Any]
 """What the rules say of an exception: a verdict with a `rule`, or None."""
@@ -35,13 +32,13 @@ class _Failed(NamedTuple):
     """A tool whose last result was no good. first: position of the first one since a good one."""
 
     first: int
-    text: str
+    failure: Failure
 
 
 class Results:
     """Is told each step once; `standing` says what was never got over."""
 
-    __slots__ = ("_asked", "_broken", "_failed", "_last", "_redirect")
+    __slots__ = ("_asked", "_broken", "_failed", "_last", "_over", "_redirect")
 
     def __init__(self) -> None:
         self._redirect: Finding | None = None
@@ -49,21 +46,25 @@ class Results:
         self._broken: dict[str, Finding] = {}
         self._failed: dict[str, _Failed] = {}
         self._last: str | None = None
+        self._over = False
 
     def add(self, step: Step, at: int) -> None:
         """The next step, at this position."""
         tool, output = step.tool_called, step.tool_output
+        self._over = False
         if output is None and step.error is None:
             return
         name = tool or ""
         text = text_of(output)
-        failure = step.error or error_in(output, text)
+        failure = failure_of(step, text)
         if tool is not None:
             self._last = tool if failure else None
+            # An error that was raised is judged as that.
+            self._over = step.error is None
         if failure is None and text is None:
             self._came_right(name)
             return
-        shown = text if text is not None else failure or ""
+        shown = text if text is not None else failure.text if failure is not None else ""
         low = shown.lower()
         if self._redirect is None and redirects(low):
             self._redirect = Finding(REDIRECT, f"the result says {_order(shown)}", at, tool)
@@ -102,107 +103,41 @@ class Results:
         return found + ([failed] if failed is not None else [])
 
     def _failures(self, judge: Judged) -> Finding | None:
-        """The failure that the last call ended with, or that two tools never got over."""
+        """The failure that the last call ended with, or that two tools never got over.
+
+        Of the other side's unless the attempt ended with that very call: then nobody has made
+        anything of its failure, whatever it is.
+        """
         verdicts: list[tuple[_Failed, str, Any]] = []
-        for name, failure in self._failed.items():
-            verdict = judge(error_info(failure.text))
+        for name, failed in self._failed.items():
+            verdict = judge(failed.failure.info())
             if verdict is not None and verdict.known:
-                verdicts.append((failure, name, verdict))
+                verdicts.append((failed, name, verdict))
         outside = [
             one for one in verdicts if one[2].rule.failure_type is FailureType.EXTERNAL_FAULT
         ]
         last = [one for one in verdicts if one[1] == self._last]
         if last and last[0][2].rule.failure_type is FailureType.WRONG_TOOL_CALLED:
-            failure, name, verdict = last[0]
-            return Finding(
-                UNKNOWN_TOOL._replace(confidence=0.8), _said(failure), failure.first, name
-            )
+            failed, name, verdict = last[0]
+            return Finding(UNKNOWN_TOOL._replace(confidence=0.8), _said(failed), failed.first, name)
         if not outside or (len(outside) == 1 and outside[0][1] != self._last):
-            return None
-        first, name, verdict = min(outside, key=lambda one: one[0].first)
+            if not (last and self._over):
+                return None
+            outside = last
+        failed, name, verdict = min(outside, key=lambda one: one[0].first)
         rule = verdict.rule._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
-        return Finding(rule, _said(first), first.first, name or None)
+        return Finding(rule, _said(failed), failed.first, name or None)
 
 
 def _earliest(kept: Mapping[str, Finding]) -> list[Finding]:
     return [min(kept.values(), key=lambda found: found.step or 0)] if kept else []
 
 
-def _said(failure: _Failed) -> str:
-    return f"the tool answered with an error: {said_by(failure.text)}"
+def _said(failed: _Failed) -> str:
+    return f"the tool answered with an error: {said_by(failed.failure.text)}"
 
 
 # --- one result ----------------------------------------------------------------------------
-
-
-def text_of(output: Any) -> str | None:
-    """The part of a result that is read; None where it has no text."""
-    if isinstance(output, str):
-        if len(output) <= MAX_READ:
-            return output
-        return f"{output[:MAX_READ]}\n{output[-_MAX_TAIL:]}"
-    if isinstance(output, Mapping):
-        inner = output.get("text", output.get("content"))
-        if isinstance(inner, str):
-            return text_of(inner)
-        found = [value for value in list(output.values())[:20] if isinstance(value, str)]
-        return text_of("\n".join(value[:MAX_READ] for value in found)) if found else None
-    if isinstance(output, list) and output and isinstance(output[0], Mapping | str):
-        return text_of(output[0])
-    return None
-
-
-_ERROR_KEYS = ("error", "Error", "errorMessage", "error_message")
-
-
-def error_in(output: Any, text: str | None) -> str | None:
-    """What a result says of a failure, where it is an error and nothing else; else None."""
-    if isinstance(output, Mapping):
-        for key in _ERROR_KEYS:
-            said = output.get(key)
-            if said:
-                return str(said.get("message", said) if isinstance(said, Mapping) else said)[:1_000]
-        if output.get("isError") is True or output.get("is_error") is True:
-            return (text or "error")[:1_000]
-        return None
-    # A list is how content comes in parts: the first text of it is what the model reads first.
-    said = output if isinstance(output, str) else text
-    return said[:1_000] if said and _leads().match(said) else None
-
-
-@cache
-def _leads() -> re.Pattern[str]:
-    return re.compile(
-        r"[\s\[<*(]{0,4}(?:"
-        r"(?i:tool |api |request |execution )?(?i:errors?|failed|failure|exception)\b\s{0,2}"
-        r"[:\-\]>\u2014*)]"
-        r"|(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Timeout)\b\s{0,2}[:(]"
-        r"|Traceback \(most recent call last\)"
-        r"|(?i:http(?:/[\d.]{1,3}| error| status(?: code)?)?)[ :]{1,3}[45]\d\d\b"
-        r"|[45]\d\d (?:Too Many|Internal|Bad Gateway|Service Un|Gateway Time|Unauthor|Forbidden)"
-        r"|(?i:rate limit (?:exceeded|reached)|service (?:temporarily )?unavailable|"
-        r"(?:request|connection|operation) (?:timed out|refused|reset))"
-        r")"
-    )
-
-
-_NAMED = re.compile(
-    r"\s{0,4}(?:(?i:error)\s{0,2}[:\-]\s{0,2})?(?:[a-z_]\w{0,40}\.){0,6}"
-    r"(?P<name>[A-Z]\w{0,60}(?:Error|Exception|Timeout))\s{0,2}: (?P<said>.*)",
-    re.DOTALL,
-)
-
-
-def error_info(text: str) -> ErrorInfo:
-    """The error that a text tells of, with its class where it names one."""
-    if "Traceback (most recent call last)" in text:
-        text = text.rstrip().rpartition("\n")[2]
-    text = text[:_MAX_ERROR]
-    hit = _NAMED.match(text)
-    if hit is None:
-        return ErrorInfo("Exception", message=text)
-    name = hit["name"]
-    return ErrorInfo(name, mro=(f"builtins.{name}", name), message=hit["said"])
 
 
 def asks_again(low: str) -> bool:

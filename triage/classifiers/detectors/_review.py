@@ -9,7 +9,7 @@ from triage.steps import Step
 
 from ._finding import OPEN_SUBGOALS, Finding
 from ._loops import ends_anew, reach_back
-from ._watch import Watch, forbidden
+from ._watch import Watch, forbidden, loop_finding
 
 if TYPE_CHECKING:
     from triage.steps import Constraint
@@ -24,11 +24,14 @@ calls and results alone are looked at, not what was said."""
 
 
 class Seen(NamedTuple):
-    """What the watch saw. firm: beyond doubt. misfit: arguments that do not fit. start: where it began."""
+    """What the watch saw. firm: beyond doubt. loose: less sure. start: where it began. exempt: tools that
+    may repeat themselves.
+    """
 
     firm: tuple[Finding, ...]
     loose: tuple[Finding, ...]
     start: int
+    exempt: Collection[str] = ()
 
 
 _NOTHING = Seen((), (), 0)
@@ -45,7 +48,7 @@ def look(
         return _NOTHING
     start = 0 if len(steps) <= WHOLE else len(steps) - TAIL
     if not tools and not constraints and ends_anew(steps[start:] if start else steps, exempt):
-        return _NOTHING if start == 0 else Seen((), (), start)
+        return _NOTHING if start == 0 and not exempt else Seen((), (), start, exempt)
     early = None
     if constraints:
         before = (forbidden(steps[at], at, constraints) for at in range(start))
@@ -74,6 +77,7 @@ def look(
         tuple(found for found in firm if found is not None),
         tuple(found for found in loose if found is not None),
         start,
+        exempt,
     )
 
 
@@ -81,6 +85,8 @@ def review(
     steps: Sequence[Step], seen: Seen, judge: Judged, subgoals: Iterable[str]
 ) -> list[Finding]:
     """What only the whole shows, most decisive first. seen: what the watch saw of the same steps."""
+    from ._anew import asked_anew
+    from ._last_words import last_words
     from ._results import Results
     from ._written import history_cut, invented, rewritten
 
@@ -89,9 +95,13 @@ def review(
     for at, step in enumerate(part, seen.start):
         results.add(step, at)
     found: list[Finding | None] = [*results.standing(judge), *seen.loose]
+    again = asked_anew(part, seen.exempt)
+    if again is not None:
+        again = again._replace(start=again.start + seen.start)
+        found.append(loop_finding(again, steps[-1:]))
     if seen.start == 0:
         found += [rewritten(part), history_cut(part)]
-    found.append(open_subgoals(steps, subgoals))
+    found += [open_subgoals(steps, subgoals), last_words(part, seen.start)]
     if seen.start == 0:
         found.append(invented(part))
     return [one for one in found if one is not None]

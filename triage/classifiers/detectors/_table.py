@@ -129,6 +129,26 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(_OPEN, call("fare", "Porto", "Error: 503 Service Unavailable"), _DONE),
         run(call("fare", "Porto", "Error: 503 Service Unavailable"), _OPEN, _DONE),
     ),
+    "steps.stopped": (
+        run(_SEARCH, said("Agent stopped due to max iterations.")),
+        run(_SEARCH, said("The manual tells why an agent stopped due to max iterations.")),
+    ),
+    "steps.left_open": (
+        run(_SEARCH, said("I was not able to complete the task, two files are left.")),
+        run(_SEARCH, said("If I could not complete the task, I would say so.")),
+    ),
+    "steps.refusal": (
+        run(_SEARCH, said("I'm sorry, but I can't help with that request.")),
+        run(_SEARCH, said("I'm sorry, but I can't refund it: it is 92 days old.")),
+    ),
+    "steps.claimed": (
+        run(call("send_mail", "Ann", "Error: no such mailbox"), said("I have sent the mail.")),
+        run(
+            call("send_mail", "Ann", "Error: no such mailbox"),
+            call("send_mail", "Ann B", "queued"),
+            said("I have sent the mail."),
+        ),
+    ),
     "steps.open_subgoals": (
         run(_SEARCH, subgoals=["search", "book"]),
         run(_SEARCH, call("book", "Porto", "booked"), subgoals=["search", "book"]),

@@ -1,0 +1,196 @@
+"""What the last answer of an attempt says of the attempt: used up, refused, left open, or done and was not.
+
+Only what an agent says of itself in plain words counts. What it reports of others, quotes or supposes
+is an answer like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from triage.classifiers._claims import Deeds, claims_in, is_quoted
+from triage.classifiers._shown import said_by
+from triage.steps import Step
+
+from ._failure import failure_of, text_of
+from ._finding import CLAIMED, LEFT_OPEN, REFUSAL, STOPPED, Finding
+
+_MAX_TEXT = 8_000
+_SHORT = 240
+
+
+def last_words(steps: Sequence[Step], start: int = 0) -> Finding | None:
+    """What the last step says, if it is words; None where they say nothing against the attempt.
+
+    start: position of the first of these steps in the attempt.
+    """
+    last = steps[-1]
+    if last.tool_called is not None or last.tool_output is not None or not last.llm_output:
+        return None
+    text, at = last.llm_output[:_MAX_TEXT].strip().replace("\u2019", "'"), start + len(steps) - 1
+    if len(text) <= _SHORT:
+        if _stopped().fullmatch(text):
+            return Finding(STOPPED, f"the last answer is {said_by(text)}", at)
+        if _refusal().fullmatch(text):
+            return Finding(REFUSAL, f"the last answer is {said_by(text)}", at)
+    said = _left_open(text, steps)
+    if said is not None:
+        return Finding(LEFT_OPEN, f"the last answer says {said_by(said)}", at)
+    return _claimed(text, steps, at)
+
+
+# --- used up, refused ----------------------------------------------------------------------
+
+
+@cache
+def _stopped() -> re.Pattern[str]:
+    limit = (
+        r"(?:(?:the |its |my )?(?:max(?:imum)?|allowed|limit)\b[^.\n]{0,24}\b(?:iteration|step|turn|round|"
+        r"tool call)s?|(?:the |its |my )?(?:iteration|step|turn|time|recursion)s? limit)"
+    )
+    return re.compile(
+        rf"(?:(?:the )?(?:agent|run|execution)(?: was| has)? |i(?: have|'ve| was)? )?"
+        rf"(?:stopped|halted|terminated|ended) (?:due to|because of|on|after|at|by) {limit}\b[^\n]{{0,60}}"
+        rf"|(?:(?:the )?agent(?: has)? |i(?: have|'ve)? )?(?:reached|hit|exceeded|used up) {limit}"
+        r"[^\n]{0,60}"
+        r"|max(?:imum)?(?: number of)? (?:iterations|steps|turns|rounds|tool calls)(?: \(?\d{1,6}\)?)? "
+        r"(?:was |were |has been |have been )?(?:reached|exceeded|used up)[^\n]{0,60}"
+        r"|sorry, (?:i )?need more steps to process this request\.?",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _refusal() -> re.Pattern[str]:
+    cannot = r"(?:can't|cannot|can not|won't|will not|(?:am|'m) (?:unable|not able) to)"
+    verb = r"(?:help|assist|comply|engage|fulfil+)"
+    return re.compile(
+        r"(?:(?:i'm|i am) (?:very |really |so )?sorry|sorry|i apologi[sz]e|my apologies|unfortunately)?"
+        rf"[,.;:]? ?(?:but )?i ?{cannot} {verb}(?: you)?(?: (?:with|on|in|to))?"
+        r"(?: (?:that|this|it|your|the))?(?: (?:request|question|topic|task|kind of request|type of "
+        r"request|content|information))?(?: at this time| right now)?[.!]?",
+        re.IGNORECASE,
+    )
+
+
+# --- left open -----------------------------------------------------------------------------
+
+
+@cache
+def _gave_up() -> re.Pattern[str]:
+    """Words in which an agent says that it has not done all of the task."""
+    whole = r"(?:the|this|your|my)(?: \w{1,16})? (?:task|job|work|assignment)\b"
+    rest = r"(?:the )?(?:rest|remaining|remainder|last \w{1,12} \w{1,16}|other \w{1,16})\b"
+    return re.compile(
+        r"\bi (?:(?:was|am|have been) (?:not able|unable) to|could(?:n't| not)|did(?:n't| not)|"
+        rf"have(?:n't| not)(?: been able to)?) (?:fully )?(?:complete|completed|finish|finished) "
+        rf"(?:{whole}|{rest})"
+        r"|\bi(?: have|'ve)? (?:ran|run) out of (?:steps|turns|tokens|context|iterations|tool calls)\b"
+        r"|\bi(?:'ve| have)? (?:left|leave|am leaving|'m leaving) (?:the (?:rest|remaining|others?)|it|"
+        r"this|them)\b[^.\n]{0,40}\b(?:as an exercise|unimplemented|undone|unfinished|for later|todos?)\b",
+        re.IGNORECASE,
+    )
+
+
+_REPORT = re.compile(
+    r"\A\W{0,4}(?:done|finished|completed)\b[^\n:]{0,40}[.!]"
+    r"|\bi(?: have|'ve) (?:done|completed|finished|processed|migrated)\b",
+    re.IGNORECASE,
+)
+_PUT_OFF = re.compile(
+    r"\bi(?:'ll| will| am going to) (?:continue|go on|proceed|finish|complete|do|handle|process|address)"
+    r"\b[^.\n]{0,80}\b(?:later|next time|in (?:the|a) (?:next|later|follow-up) \w{1,12})\b",
+    re.IGNORECASE,
+)
+_NOT_DONE = re.compile(
+    r"\b(?:remaining|outstanding|unfinished|still open|left)\b[^.:\n]{0,20}:[^.\n]{0,120}"
+    r"\b(?:not|never)(?: been| yet| fully){0,2} (?:completed|done|finished|started|processed|executed)\b",
+    re.IGNORECASE,
+)
+_BOX = re.compile(
+    r"^\s{0,8}(?:[-*+]|\d{1,3}\.) \[(?P<mark>[ xX])\] (?P<item>[^\n]{1,200})", re.MULTILINE
+)
+_LETTER = re.compile(
+    r"\A\W{0,4}(?:dear|hi|hello|subject:)|\b(?:regards|sincerely|yours)\b", re.IGNORECASE
+)
+"""What is written for somebody else to send."""
+_STATE = re.compile(
+    r"\b(?:open|pending|to-?dos?|not started|in progress|unfinished|incomplete|remaining|outstanding|"
+    r"overdue)\b|\[ \]",
+    re.IGNORECASE,
+)
+"""What a tool answers, or is asked for, where the state of some work is looked up."""
+_SUPPOSED = re.compile(r"\b(?:if|when|unless|in case|whether|would)\b", re.IGNORECASE)
+
+
+_OF_WORK = (
+    "complete", "finish", "done", "processed", "migrated", "out of", "left", "leav", "i'll", "i will",
+    "going to",
+)  # fmt: skip
+"""One of these stands in every text that the patterns above find."""
+
+
+def _left_open(text: str, steps: Sequence[Step]) -> str | None:
+    """The words by which an answer leaves parts of its task open."""
+    low = text.lower()
+    # Most answers have none of these words, and a word is found sooner than a pattern.
+    if not any(word in low for word in _OF_WORK) or _LETTER.search(text) is not None:
+        return None
+    for hit in _gave_up().finditer(text):
+        begun = max(text.rfind(mark, 0, hit.start()) for mark in ".!?\n") + 1
+        before = text[begun : hit.end()]
+        if not is_quoted(before) and not _SUPPOSED.search(before):
+            return text[begun : hit.end() + 80].strip()
+    put_off = _PUT_OFF.search(text) is not None
+    if not (put_off or _REPORT.search(text)) or any(_asks_of_work(step) for step in steps):
+        return None
+    # In an audit an empty box is a finding; here its own work is put off.
+    boxes = list(_BOX.finditer(text)) if put_off else []
+    unticked = [box["item"].strip() for box in boxes if box["mark"] == " "]
+    if 0 < len(unticked) < len(boxes):
+        return f"that {len(unticked)} of {len(boxes)} parts are open, first {unticked[0]!r}"
+    left = _NOT_DONE.search(text)
+    return left[0] if left is not None and not is_quoted(text[: left.start()]) else None
+
+
+def _asks_of_work(step: Step) -> bool:
+    """Whether a call looks up the state of some work: what is open there is the answer."""
+    if step.tool_called is None:
+        return False
+    told = (step.tool_called, step.tool_input, step.tool_output)
+    texts = ((text_of(value) or "").replace("_", " ") for value in told)
+    return any(_STATE.search(text) is not None for text in texts)
+
+
+# --- done, and was not ---------------------------------------------------------------------
+
+
+def _claimed(text: str, steps: Sequence[Step], at: int) -> Finding | None:
+    """A claim of what only a call that failed should have done, where that call was the last step."""
+    call = steps[-2] if len(steps) > 1 else None
+    if call is None or call.tool_called is None:
+        return None
+    failed = failure_of(call)
+    if failed is None or _ALREADY.search(failed.text[:_SHORT]):
+        return None
+    deeds = Deeds()
+    for step in steps:
+        if step.tool_called is not None:
+            deeds.add(
+                step.tool_called,
+                step.tool_input,
+                step.tool_output,
+                failed=failure_of(step) is not None,
+            )
+    claims = deeds.failed(claims_in(text), call.tool_called, call.tool_input)
+    if not claims:
+        return None
+    tool = call.tool_called
+    said = f"the last answer says {said_by(claims[0])}, and {tool!r} had failed: {said_by(failed.text)}"
+    return Finding(CLAIMED, said, at, tool)
+
+
+_ALREADY = re.compile(r"\b(?:already|exists)\b", re.IGNORECASE)
+"""What a call says that failed for what it should do having been done before."""
