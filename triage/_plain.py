@@ -105,8 +105,10 @@ def plain_noting(value: Any) -> tuple[Any, bool]:
 def _copied(value: Any) -> Any:
     """A copy of a dict or a list that is JSON all through; None for anything else."""
     kind = type(value)
-    if kind is dict and len(value) < FEW:
-        copy = value.copy()
+    if kind is not dict and kind is not list:
+        return None
+    copy = value.copy()
+    if kind is dict and len(copy) < FEW:
         for key in copy:
             item = copy[key]
             # What most are: texts and small numbers, and nothing within.
@@ -114,13 +116,10 @@ def _copied(value: Any) -> Any:
                 item.__class__ is not str
                 and (item.__class__ not in NUMBERS or not NEGATIVE < item < SMALL)
             ):
-                return copy if _own(copy, MAX_DEPTH, MAX_NODES) else None
-        return copy
-    if kind is dict or kind is list:
-        copy = value.copy()
-        if _own(copy, MAX_DEPTH, MAX_NODES):
+                break
+        else:
             return copy
-    return None
+    return copy if _own(copy, MAX_DEPTH, MAX_NODES) else None
 
 
 def _own(copy: Any, depth: int, left: int) -> int:

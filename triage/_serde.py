@@ -50,7 +50,7 @@ def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any])
 
     Raises what `canonical` raises.
     """
-    quoted = _quoted or _quoting()
+    quoted = _quoting()
     text = ""
     for name, before in named:
         value = values[name]
@@ -66,25 +66,11 @@ def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any])
     return text
 
 
-# Two that each call asks for, found when the first one does.
-_quoted: Callable[[str], str] | None = None
-_sha256: Callable[[bytes], Any] | None = None
-
-
+@cache
 def _quoting() -> Callable[[str], str]:
-    global _quoted  # noqa: PLW0603 - as `cache` has it, without the call
     from json.encoder import encode_basestring_ascii
 
-    _quoted = encode_basestring_ascii
     return encode_basestring_ascii
-
-
-def _hashing() -> Callable[[bytes], Any]:
-    global _sha256  # noqa: PLW0603 - as above
-    from hashlib import sha256
-
-    _sha256 = sha256
-    return sha256
 
 
 @cache
@@ -172,6 +158,12 @@ def _no_form(value: object, field: str, why: str) -> UsageError:
 
 def digest(salt: str, text: str) -> str:
     """128 bits of SHA-256 over the salt and the text, as 32 hexadecimal digits."""
-    sha256 = _sha256 or _hashing()
-    found: str = sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
+    found: str = _sha256()(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
     return found[:32]
+
+
+@cache
+def _sha256() -> Callable[[bytes], Any]:
+    import hashlib
+
+    return hashlib.sha256

@@ -6,7 +6,6 @@ may be stopped for. So they are looked for once, when an attempt has failed.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -14,7 +13,7 @@ from typing import Any
 
 from triage.steps import ERROR, INPUT, METADATA, OUTPUT, SAID, TOOL, Row, Step
 
-from ._loops import REPEATS, Loop
+from ._loops import REPEATS, Loop, parsed
 from ._near import near, words
 
 _LONGEST = 2_000
@@ -31,13 +30,14 @@ def asked_anew(steps: Sequence[Step], exempt: Collection[str] = ()) -> Loop | No
     last = steps[-1].row if steps else None
     if last is None or last[TOOL] is None or last[TOOL] in exempt or last[OUTPUT] is None:
         return None
+    asked = _given(last)
     start, repeats = len(steps) - 1, 1
     for at in range(len(steps) - 2, -1, -1):
         row = steps[at].row
         if row[TOOL] is None and row[SAID] and row[OUTPUT] is None:
             continue
         same = row[TOOL] == last[TOOL] and row[OUTPUT] == last[OUTPUT] and row[ERROR] == last[ERROR]
-        if not same or _replayed(row) or not _asks_the_same(_given(row), _given(last)):
+        if not same or _replayed(row) or not _asks_the_same(_given(row), asked):
             break
         start, repeats = at, repeats + 1
     return Loop(start, 1, repeats, "near") if repeats >= REPEATS else None
@@ -49,12 +49,7 @@ def _replayed(row: Row) -> bool:
 
 def _given(row: Row) -> Any:
     given = row[INPUT]
-    if not isinstance(given, str) or given[:1] != "{":
-        return given
-    try:
-        return json.loads(given)
-    except (ValueError, RecursionError):
-        return given
+    return parsed(given) if isinstance(given, str) and given[:1] == "{" else given
 
 
 def _asks_the_same(one: Any, other: Any) -> bool:

@@ -14,7 +14,7 @@ from triage.steps import Step
 MAX_READ = 4_000
 """Of a longer result the first 4,000 and the last 1,000 characters are read."""
 _MAX_TAIL = 1_000
-_MAX_JSON = 20_000
+MAX_JSON = 20_000
 _MAX_SAID = 1_000
 _MAX_ERROR = 300
 _MAX_CODE = 80
@@ -87,7 +87,7 @@ _WORTH_PARSING = re.compile(r'"(?i:error_?(?:message)?|(?:http_?)?status_?(?:cod
 
 def _in_json(text: str) -> Failure | None:
     """The failure in a result that is an object as JSON text."""
-    if text[:1] != "{" or len(text) > _MAX_JSON or not _WORTH_PARSING.search(text[:MAX_READ]):
+    if text[:1] != "{" or len(text) > MAX_JSON or not _WORTH_PARSING.search(text[:MAX_READ]):
         return None
     try:
         found = json.loads(text)

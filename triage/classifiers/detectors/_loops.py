@@ -273,7 +273,7 @@ def _alike(one: Row, other: Row) -> str:
         return _EQUAL
     if isinstance(left, str) and isinstance(right, str) and left[:1] == right[:1] == "{":
         # Arguments may come as JSON text, whose spaces and key order mean nothing.
-        left, right = _parsed(left), _parsed(right)
+        left, right = parsed(left), parsed(right)
         if left == right:
             return _EQUAL
     return _REWORDED if near(left, right) else ""
@@ -293,7 +293,8 @@ def _says_something(step: Row) -> bool:
     return step[TOOL] is not None or step[SAID] is not None or step[OUTPUT] is not None
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """What JSON text says; the text itself where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -18,10 +18,9 @@ from triage.failures import ErrorInfo
 from triage.steps import Step
 from triage.taxonomy import FailureType
 
-from ._failure import Failure, failure_of, text_of
+from ._failure import MAX_JSON, Failure, failure_of, text_of
 from ._finding import ASKED, BROKEN_RESULT, FAILED_RESULT, REDIRECT, UNKNOWN_TOOL, Finding
 
-_MAX_JSON = 20_000
 _MAX_TOOLS = 256
 
 Judged = Callable[[ErrorInfo], Any]
@@ -231,7 +230,7 @@ def is_broken_json(text: str) -> bool:
     Not judged are texts over 20,000 characters, texts that were visibly shortened, and those that
     break off at a round length: there whoever wrote the record down has cut it.
     """
-    if text[:1] not in ("{", "[") or len(text) > _MAX_JSON or not _begins_as_json(text):
+    if text[:1] not in ("{", "[") or len(text) > MAX_JSON or not _begins_as_json(text):
         return False
     try:
         json.loads(text)
