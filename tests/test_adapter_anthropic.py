@@ -114,6 +114,23 @@ async def test_tool_calls_of_a_stream_are_put_together() -> None:
     ]
 
 
+async def test_what_an_agent_changes_in_an_answer_changes_no_record_of_it() -> None:
+    async def ask() -> Any:
+        message = await line.client.messages.create(**ASKED)
+        (block,) = message.content
+        found = block.input["query"]
+        block.input["query"] = "changed"
+        message.usage.output_tokens = -1
+        return found
+
+    async with anthropic_line(Script((Rule(asks(call("look", query="a"))),))) as line:
+        twice = Twice(ask)
+        await twice.run()
+    assert twice.results == ["a", "a"]
+    assert len(line.world.requests) == 1
+    assert twice.steps[0].tool_output == [{"tool": "look", "arguments": {"query": "a"}}]
+
+
 async def test_an_overloaded_provider_is_tried_again_and_the_error_is_a_step() -> None:
     script = Script((Rule(says("x")),), faults={1: Fails(529, "Overloaded")})
     async with anthropic_line(script) as line:

@@ -12,7 +12,7 @@ from support import always
 import triage
 from triage import Checks, Limits, Retry
 from triage.adapters.base import Answer, Form, Seam, StreamLeft
-from triage.events import WatchNoticed
+from triage.events import CallFinished, WatchNoticed
 from triage.guards import Guard, GuardedCall
 
 pytestmark = pytest.mark.anyio
@@ -177,6 +177,25 @@ async def test_an_answer_is_written_down_once_and_read_once() -> None:
     agent, _ = recording(Framework(course))
     await agent.run("t")
     assert done == ["dump", "read"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_only_an_answer_that_is_nobody_elses_is_kept_without_a_copy(
+    own: bool,  # noqa: FBT001 - a case
+) -> None:
+    given = {"text": "on it", "more": [1]}
+
+    async def course(framework: Framework, seam: Seam) -> Any:
+        async def ask(hint: str | None) -> Any:
+            return given
+
+        return await seam.model(ask, form=Form(read=read, own=own), request=1)
+
+    agent, events = recording(Framework(course))
+    await agent.run("t")
+    (kept,) = [event.result for event in events if isinstance(event, CallFinished)]
+    assert kept == given
+    assert (kept is given) is own
 
 
 async def test_the_hundredth_turn_costs_what_the_tenth_costs() -> None:

@@ -25,7 +25,7 @@ from .events import EXACT, CallFinished, CallStarted
 from .observers import logger
 from .redact import HIDDEN
 from .state import Call, Compensation
-from .steps import Step, step_of
+from .steps import Row, step_of
 from .taxonomy import UNSAFE, Effect
 
 if TYPE_CHECKING:
@@ -215,15 +215,17 @@ def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: 
         run.replay.meet(tool.name, call.key)
     if run.replay is None or call.key not in run.replay.kept:
         effect = Effect(call.effect) if tool.nested else tool.effect
-        metadata = place.metadata(call.key, call.run) | {"replayed": True}
-        step = run.record_call_step(_step(tool, call.arguments, call.result, effect, metadata))
+        metadata = place.metadata(call.key, call.run)
+        metadata["replayed"] = True
+        row = _row(tool, call.arguments, call.result, effect, metadata)
+        step = run.record_call_step(step_of(row))
     session.add(CallFinished, run.number, call.key, "done", None, call.exact, None, REPLAYED, step)
     if tool.compensate is not None:
         _undo_again(run, tool, call.key, bound, result)
     return result
 
 
-def _step(
+def _row(
     tool: Tool,
     arguments: Any,
     data: Any,
@@ -231,13 +233,12 @@ def _step(
     metadata: dict[str, Any],
     error: ErrorInfo | None = None,
     seconds: float | None = None,
-) -> Step:
+) -> Row:
     """The step of a call. All of it is JSON that the journal has to itself: nothing is copied again."""
     text, kind = (None, None) if error is None else (error.message, error.type_name)
-    fields = (
+    return tool.row((
         None, "call", tool.name, arguments, data, None, text, kind, effect, None, metadata, None, seconds,
-    )  # fmt: skip
-    return tool.step(step_of(fields))
+    ))  # fmt: skip
 
 
 def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
@@ -387,9 +388,8 @@ def _close(
             metadata["tries"] = begun.tries
         took = session.config.env.monotonic() - begun.started
         seconds = took if took > 0 else 0.0  # not `max`, which takes ten times as long
-        index = run.record_call_step(
-            _step(begun.tool, begun.arguments, data, begun.effect, metadata, error, seconds)
-        )
+        row = _row(begun.tool, begun.arguments, data, begun.effect, metadata, error, seconds)
+        index = run.record_call_step(step_of(row))
         seq = session.put(CallFinished, (
             run.number, begun.key, outcome, data, exact, error, not REPLAYED, index, begun.call.asked,
             typed, "" if begun.run is None else begun.effect.value,

@@ -14,7 +14,7 @@ from ._results import Returns
 from ._serde import canonical, canonical_items, digest
 from ._tries import tries_of
 from .errors import UsageError
-from .steps import Step, effect_of
+from .steps import Row, effect_of
 from .taxonomy import UNSAFE, Effect
 
 if TYPE_CHECKING:
@@ -203,9 +203,9 @@ class Tool:
         """Whether a result says that the call has failed, so that it is made again, not reused."""
         return False
 
-    def step(self, step: Step) -> Step:
-        """The step of one of its calls, as the journal is to have it."""
-        return step
+    def row(self, row: Row) -> Row:
+        """The step of one of its calls, as the journal is to have it. The metadata are the call's own."""
+        return row
 
 
 def _hidden(signature: inspect.Signature, ignore: frozenset[str]) -> frozenset[str]:

@@ -182,14 +182,14 @@ class _Call:
     def _form(self, parse: Any) -> Form:
         read, whole = self.endpoint.read, self.endpoint.whole
         if self.streamed:  # its pieces, as JSON
-            return Form(read=lambda kept: read(whole(kept)))
+            return Form(read=lambda kept: read(whole(kept)), own=True)
         package, kind = self.provider.name, self.options.get("cast_to")
 
         def load(data: Any) -> Any:  # knows nothing of the call, which would know itself by it
             made = _builder(package)(type_=kind, value=data)
             return parse(made) if callable(parse) else made
 
-        return Form(_json, load, read)
+        return Form(_json, load, read, own=True)
 
     def piece(self, data: Any) -> Any:
         """A recorded piece of an answer as the client makes it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from triage._plain import plain
 from triage.steps import Usage
 from triage.taxonomy import Cause, FailureType
 from triage.traces._values import (
@@ -58,13 +59,20 @@ class Form(NamedTuple):
     """How a framework's answer is kept: `dump` gives JSON, `load` reads it back, `read` says what it is.
 
     read is only used for model calls, failed only for tools: the error that a result stands for, None
-    for a good one. `load(dump(x))` must serve the framework as `x` does.
+    for a good one. own: what `dump` gives is JSON in containers that nobody else has, and is kept as it
+    is; of anything else a copy is kept. `load(dump(x))` must serve the framework as `x` does.
     """
 
     dump: Callable[[Any], Any] = _same
     load: Callable[[Any], Any] = _same
     read: Callable[[Any], Answer] = _nothing
     failed: Callable[[Any], Failed | None] = _good
+    own: bool = False
+
+    def kept(self, result: Any) -> Any:
+        """What the journal keeps of a result: JSON of its own."""
+        data = self.dump(result)
+        return data if self.own else plain(data)
 
 
 def read_chat(data: Any) -> Answer:

@@ -68,7 +68,7 @@ def _read_answer(data: Any) -> Answer:
     return Answer("".join(words), tuple(calls), used, found.get("finish_reason"))
 
 
-ANSWER = Form(_dump_answer, _load_answer, _read_answer)
+ANSWER = Form(_dump_answer, _load_answer, _read_answer, own=True)
 
 
 # Results of a tool --------------------------------------------------------------------------------

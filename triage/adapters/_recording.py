@@ -15,7 +15,7 @@ from hashlib import sha256
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple, cast
 
-from triage._drivers import Running, _drive, call_sync
+from triage._drivers import _drive, call_sync
 from triage._plain import plain
 from triage._recorded import Begun, Reused, begin, fail, finish
 from triage._recorder import current
@@ -24,7 +24,7 @@ from triage._run import Run
 from triage._serde import digest
 from triage._tally import within_call
 from triage._tool import Tool
-from triage.steps import Step, Usage, step_of
+from triage.steps import EFFECT, ERROR, METADATA, OUTPUT, SAID, Row, Usage
 from triage.taxonomy import UNSAFE, Effect
 from triage.traces._talk import ending_of
 
@@ -155,9 +155,8 @@ class Asking(_Made):
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
         """The answer, as its form has it."""
-        form = self._form
-        data = plain(form.dump(result))
-        self.answer = form.read(data)
+        data = self._form.kept(result)
+        self.answer = self._form.read(data)
         return data, True
 
     def loaded(self, data: Any) -> Any:
@@ -165,10 +164,11 @@ class Asking(_Made):
         self.answer = self._form.read(data)
         return self._form.load(data)
 
-    def step(self, step: Step) -> Step:
+    def row(self, row: Row) -> Row:
         """What the model was told, said and asked for."""
-        index, _, _, _, _, _, error, kind, _, _, more, *when = step.row
-        metadata = {**(more or _NONE), "model": self._bound["model"]}
+        _, _, _, _, _, _, error, kind, _, _, metadata, at, took = row
+        bound = self._bound
+        metadata["model"] = bound["model"]
         asked: list[Any] | None = None
         words: str | None = None
         usage: Usage | None = None
@@ -184,10 +184,9 @@ class Asking(_Made):
                 if words:
                     metadata["said"] = words
                 words = None  # words beside a call are no turn of words
-        return step_of((
-            index, MODEL, None, self._bound["said"], asked, words, error, kind, None, usage, metadata,
-            *when,
-        ))  # fmt: skip
+        return (
+            None, MODEL, None, bound["said"], asked, words, error, kind, None, usage, metadata, at, took,
+        )  # fmt: skip
 
 
 class Using(_Made):
@@ -211,7 +210,7 @@ class Using(_Made):
         form = self._form
         if form is None:
             return super().dumped(result)
-        data = plain(form.dump(result))
+        data = form.kept(result)
         self._failed = form.failed(data)
         return data, True
 
@@ -227,14 +226,13 @@ class Using(_Made):
         """An error is no answer where the tool may be asked again."""
         return self._failed is not None and self.effect not in UNSAFE
 
-    def step(self, step: Step) -> Step:
+    def row(self, row: Row) -> Row:
         """With the model's id of the call, and failed where its result says so."""
-        *call, output, said, error, kind, effect, usage, metadata, at, took = step.row
         if self._id is not None:
-            metadata = {**(metadata or _NONE), "id": self._id}
-        if self._failed is not None and not error:
-            output, (error, kind) = None, self._failed
-        return step_of((*call, output, said, error, kind, effect, usage, metadata, at, took))
+            row[METADATA]["id"] = self._id
+        if self._failed is None or row[ERROR]:
+            return row
+        return (*row[:OUTPUT], None, row[SAID], *self._failed, *row[EFFECT:])
 
 
 def _named(arguments: Any) -> dict[str, Any]:
@@ -264,10 +262,16 @@ async def ask(run: Run, call: Asking, ended: Ended) -> Any:
     try:
         begun = begin(run, call, (), _NONE)
         if isinstance(begun, Begun):
-            with Running(run, begun):
+            begun.enter(run)
+            try:  # not `Running`, which takes twice as long
                 begun.idle = False
                 answer = await call.function()
-            answer = finish(run, begun, answer)
+            except BaseException as error:
+                fail(run, begun, error)
+                raise
+            finally:
+                begun.leave()
+            finish(run, begun, answer)
             if run.session.durable and not run.over:
                 await run.session.barrier()
         else:

@@ -160,15 +160,21 @@ _NUMBERS = frozenset({bool, int, float})
 def _exact(value: Any) -> Any:
     """A copy that is equal only to what has the same JSON text."""
     kind = type(value)
-    if kind is str or value is None:
-        return value
     if kind is dict:
-        copy: dict[str, Any] = {}
-        for key, item in value.items():
-            if type(key) is not str:
+        copy = value.copy()
+        for key in copy:
+            if key.__class__ is not str:
                 return _UNLIKE
-            copy[key] = item if type(item) is str else _exact(item)
+            item = copy[key]
+            if item.__class__ is not str:
+                copy[key] = _exact(item)
         return copy
     if kind is list:
-        return [_exact(item) for item in value]
+        items = value.copy()
+        for at, item in enumerate(items):
+            if item.__class__ is not str:
+                items[at] = _exact(item)
+        return items
+    if kind is str or value is None:
+        return value
     return _Number(value) if kind in _NUMBERS else _UNLIKE
