@@ -361,3 +361,7 @@ def test_corrections_are_shown_with_a_rule_and_scored_as_they_are(
     )
     assert objects(capsys.readouterr().out)[0]["accuracy"] == 1.0
     assert main(["corrections", "none.jsonl"]) == 2
+    Path("other.jsonl").write_text('{"no": "correction"}\n', encoding="utf-8")
+    capsys.readouterr()
+    assert main(["corrections", "other.jsonl"]) == 1
+    assert capsys.readouterr() == ("", "triage: other.jsonl: there are no corrections in it\n")

@@ -30,6 +30,8 @@ POLICY = Path(__file__).parent / "policy.toml"
 TIMEOUT_S = 1.0
 """How long the agent waits for the loopback service; the real endpoint gets a minute."""
 BLIND_ATTEMPTS = 3
+SCRIPTED = "scripted"
+"""The model of the loopback service, which costs nothing."""
 
 
 class Endpoint(NamedTuple):
@@ -65,7 +67,7 @@ def endpoint(service_url: str) -> Endpoint:
     """
     key = os.environ.get("OPENAI_API_KEY")
     if not key:
-        return Endpoint(f"{service_url}/v1", "sk-loopback", "scripted", TIMEOUT_S)
+        return Endpoint(f"{service_url}/v1", "sk-loopback", SCRIPTED, TIMEOUT_S)
     base = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
     return Endpoint(base, key, os.environ.get("OPENAI_MODEL") or "gpt-4o-mini", 60.0)
 
@@ -131,7 +133,9 @@ class Runner:
         runner = triage.Agent(
             agent.book,
             policy=self.policy or triage.FailurePolicy.from_file(POLICY),
-            limits=triage.Limits(attempts=6, seconds=60),
+            limits=triage.Limits(
+                attempts=6, seconds=60, prices=triage.Prices({SCRIPTED: (0.0, 0.0)})
+            ),
             checks=triage.Checks(tools=MANIFEST, verify=self._receipt_is_real),
             observers=[self.show.event, self._decided],
         )

@@ -6,6 +6,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _INTRO = {
     "bare": "the agent alone",
-    "tenacity": "blind retry: the same call again, 3 attempts, whatever happened",
+    "tenacity": "blind retry, three attempts",
     "triage": "diagnose, decide, recover",
 }
 _LONGEST = 150
@@ -94,12 +95,19 @@ class Show:
         """A task ended."""
         mark = ("✓ done", "bold green") if outcome.done else ("✗ not done", "bold red")
         said = outcome.error or _cut(str(answer))
-        twice = f", paid {outcome.repeated} times too often" if outcome.repeated else ""
-        facts = (
-            f"{outcome.model_calls} model calls, {outcome.tokens} tokens,"
-            f" {outcome.seconds:.2f} s ({outcome.waited:.2f} s waited)"
-        )
-        self.console.print(Text.assemble("  ", mark, (twice, "bold red"), "  ", said))
+        but = ""
+        if outcome.repeated:
+            but = f", paid {outcome.repeated + 1} times"
+        elif not outcome.done and outcome.error is None:
+            but = ", though the agent says so"
+        calls = "1 model call" if outcome.model_calls == 1 else f"{outcome.model_calls} model calls"
+        waited = f" ({outcome.waited:.2f} s waited)" if outcome.waited else ""
+        facts = f"{calls}, {outcome.tokens} tokens, {outcome.seconds:.2f} s{waited}"
+        ending = Text.assemble(mark, (but, "bold red"), "  ", said)
+        if self.plain:
+            self.console.print(Text.assemble("  ", ending), soft_wrap=True)
+        else:
+            self.console.print(Padding(ending, (0, 0, 0, 2), expand=False))
         self.console.print(Text(f"  {facts}", "dim"))
 
     def summary(self, tasks: Sequence[Task], outcomes: dict[str, list[Outcome]]) -> None:
@@ -146,7 +154,10 @@ class Show:
 
 def describe(error: BaseException | None) -> str:
     """An exception in one line: its type and message."""
-    return "no error" if error is None else _cut(f"{type(error).__name__}: {error}")
+    if error is None:
+        return "no error"
+    name, text = type(error).__name__, str(error)
+    return _cut(f"{name}: {text}") if text else name
 
 
 def _action(action: Action) -> str:

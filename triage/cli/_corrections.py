@@ -8,15 +8,19 @@ import json
 from triage.classifiers import Rule
 from triage.corrections import Correction, read_corrections
 
-from ._run import _write
+from ._run import _note, _write
 from ._show import clean
 
-DONE = 0
+DONE, FAILED = 0, 1
 
 
 def run(options: argparse.Namespace) -> int:
     """Carry out the command; its exit code. Raises UsageError for a file that cannot be read."""
-    for correction in read_corrections(options.file):
+    corrections = read_corrections(options.file)
+    if not corrections:
+        _note(f"{options.file}: there are no corrections in it")
+        return FAILED
+    for correction in corrections:
         if options.json:
             _write(json.dumps(_report(correction)))
         else:

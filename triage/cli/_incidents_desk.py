@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from triage import Agent, UsageError
-from triage.errors import StoreError, TriageError
+from triage.errors import TriageError
 from triage.events import Event
 from triage.incidents import (
     FileSink,
@@ -26,7 +26,7 @@ from triage.incidents import (
 from triage.stores import Store
 
 from ._run import _found, _note, watched
-from ._runs import FAILED, durable, store_of
+from ._runs import FAILED, durable, store_of, told
 
 T = TypeVar("T")
 Options = argparse.Namespace
@@ -187,8 +187,8 @@ def carry_out(
 ) -> int:
     """Do what a command does with its desk, close it, and say what was found; the exit code.
 
-    say: gives the exit code, None for 0. Raises UsageError where nothing was begun: for what is not
-    known, and for a store that cannot be used.
+    say: gives the exit code, None for 0. What goes wrong with the store is said here, as `triage runs`
+    says it. Raises UsageError for what is not known.
     """
     import anyio
 
@@ -202,17 +202,11 @@ def carry_out(
 
     try:
         found = anyio.run(done)
-    except (UnknownIncident, StoreError) as error:
-        raise refused(error) from error
+    except UnknownIncident as error:
+        raise UsageError(str(error)) from error
     except UsageError:
         raise
     except TriageError as error:
-        _note(str(error))
+        _note(told(error))
         return FAILED
     return say(found) or 0
-
-
-def refused(error: TriageError) -> UsageError:
-    """What is said where nothing was begun."""
-    kind = f"{type(error).__name__}: " if isinstance(error, StoreError) else ""
-    return UsageError(f"{kind}{error}")

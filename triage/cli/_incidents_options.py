@@ -23,9 +23,9 @@ _FORM = argparse.RawDescriptionHelpFormatter
 _CODES = """\
 exit codes:
   0    done
-  1    it was tried and failed; or the incident is closed, somebody else has it, or its time has not come
-  2    it was never begun, and nothing has changed: no such incident, task, strategy or level, a store that
-       is missing, locked, read-only or of a newer release, or the arguments are wrong
+  1    it was tried and failed; the store failed; or the incident is closed, somebody else has it, or
+       its time has not come
+  2    it was never begun: no such incident, task, strategy, level or store, or the arguments are wrong
   130  interrupted
 
 ERROR is the id of an incident, such as err-001.
@@ -33,8 +33,9 @@ ERROR is the id of an incident, such as err-001.
 _SUPERVISE_CODES = """\
 exit codes:
   0    it was told to stop, and has; with --once and --status: all is well
-  1    with --once: a recovery failed; with --status: it is not well, or has not been heard of
-  2    it was never begun: no such agent, function or file, a store that cannot be used, bad arguments
+  1    the store failed; with --once: a recovery failed; with --status: it is not well, or has not been
+       heard of
+  2    it was never begun: no such agent, function, file or store, or the arguments are wrong
 
 SIGTERM and SIGINT: begin nothing more, finish what is under way, give back the rest. A second one does
 not wait. SIGUSR1: say how it does, on standard error.

@@ -8,6 +8,7 @@ import copy
 import importlib
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -153,12 +154,22 @@ def _agent(options: argparse.Namespace) -> Agent[Any]:
             )
         return found
     policy = None if options.policy is None else FailurePolicy.from_file(options.policy)
-    limits: dict[str, Any] = {}
+    return Agent(found, policy, limits=_limits(options))
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    """The limits of the options. Raises UsageError, which names the option."""
+    limits = Limits()
     for name, field in (("attempts", "attempts"), ("seconds", "seconds"), ("cost", "cost_usd")):
         value = getattr(options, name)
-        if value is not None:
-            limits[field] = value
-    return Agent(found, policy, limits=Limits(**limits))
+        if value is None:
+            continue
+        try:
+            limits = replace(limits, **{field: value})
+        except UsageError as error:
+            wrong, _, _ = str(error).partition(";")
+            raise UsageError(wrong.replace(f"Limits.{field}", f"--{name}")) from error
+    return limits
 
 
 def _kept_in(options: argparse.Namespace, agent: Agent[Any]) -> Store | None:
@@ -202,7 +213,15 @@ def _module(name: str) -> Any:
         raise UsageError(f"{name} needs the module {error.name!r}; install it") from error
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{name} cannot be imported: {what}; it must be importable") from error
+        raise UsageError(f"{name} cannot be imported: {what}{_raised_at(error)}") from error
+
+
+def _raised_at(error: BaseException) -> str:
+    """Where an import failed; a SyntaxError says so itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or isinstance(error, SyntaxError):
+        return ""
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def _nearest(name: str, names: list[str]) -> str:
