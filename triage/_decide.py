@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._recorded import Question
 from ._session import Session
 from ._undo import available, calls_kept
-from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .actions import DELAYED, Abort, Action, Escalate, Resume, Retry, Rollback, Suspend
 from .diagnosis import Diagnosis
 from .failures import FailureContext
 from .limits import limit_of
@@ -117,9 +117,9 @@ def _ask(session: Session, question: Question) -> Decision:
 
 def infeasible(session: Session, action: Action) -> str | None:
     """Why an action cannot be performed whoever asks for it; None if it can."""
+    if isinstance(action, Retry):  # what most are, and most inject nothing
+        return _uninjectable(session, action.inject) if action.inject else None
     match action:
-        case Retry(inject=inject):
-            return _uninjectable(session, inject) if inject else None
         case Rollback(checkpoint_id=int(at)) if session.state.ledger_at(at) is None:
             return (
                 f"Rollback.checkpoint_id {at} is no checkpoint of this run; use what "
@@ -134,14 +134,12 @@ def infeasible(session: Session, action: Action) -> str | None:
 def unsafe(session: Session, context: FailureContext, action: Action) -> str | None:
     """Why an action would repeat what must not be repeated; None if it would not."""
     state = session.state
-    match action:
-        case Retry() | Replan():
-            return _unrepeatable(session, state) if state.effects else None
-        case Rollback(checkpoint_id=checkpoint):
-            chosen = context.checkpoint_id if checkpoint is None else checkpoint
-            return _undoable(session, state, -1 if chosen is None else chosen)
-        case _:
-            return None
+    if isinstance(action, DELAYED):
+        return _unrepeatable(session, state) if state.effects else None
+    if isinstance(action, Rollback):
+        chosen = context.checkpoint_id if action.checkpoint_id is None else action.checkpoint_id
+        return _undoable(session, state, -1 if chosen is None else chosen)
+    return None
 
 
 def _uninjectable(session: Session, inject: Mapping[str, Any]) -> str | None:

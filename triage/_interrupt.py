@@ -15,7 +15,7 @@ from ._tool import calling
 from .errors import AttemptInterrupted, AttemptOver
 from .events import WatchNoticed
 from .observers import logger
-from .state import is_call
+from .state import is_call, is_reused
 
 if TYPE_CHECKING:
     import asyncio
@@ -195,7 +195,7 @@ class Interruptible:
 
     def count_off(self, step: Step) -> None:
         """A call that `check_call` has let run is recorded."""
-        began = step.metadata is not None and is_call(step) and not step.metadata.get("replayed")
+        began = is_call(step) and not is_reused(step.metadata)
         if began and self._running is not None and step.tool_called is not None:
             self._running[step.tool_called] -= 1
 

@@ -275,8 +275,11 @@ class Recorder(Interruptible):
     def record_call_step(self, step: Step) -> int:
         """Record a call's step although the attempt may be ending; its index."""
         session = self.session
-        if step.usage is not None:
-            step = step._replace(usage=session.limits.priced(step.usage))
+        usage = step.usage
+        if usage is not None:
+            priced = session.limits.priced(usage)
+            if priced is not usage:
+                step = step._replace(usage=priced)
         records = session.records
         session.lock.acquire()  # as in `record_step`
         try:

@@ -19,7 +19,19 @@ from ._run import Run
 from ._session import Session
 from ._suspensions import Waiting, digest_of, time_of
 from ._undo import NotUndone, behind, undo_all, undone
-from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
+from .actions import (
+    PROCEEDING,
+    Abort,
+    Action,
+    Escalate,
+    Proceed,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    Stop,
+    Suspend,
+)
 from .errors import (
     TriageAbortError,
     TriageError,
@@ -36,6 +48,7 @@ from .events import (
     RunSuspended,
 )
 from .failures import ErrorInfo, FailureContext
+from .limits import delay_of
 from .observers import logger
 from .redact import redact
 from .reports import report_of
@@ -116,6 +129,13 @@ async def perform(session: Session, context: FailureContext, decision: Decision)
     action = decision.action
     if decision.diagnosis is not None:
         context = context._replace(diagnosis=decision.diagnosis)
+    if isinstance(action, PROCEEDING):
+        return await proceed(session, context, action)
+    return await _end(session, context, action, fatal=decision.fatal)
+
+
+async def _end(session: Session, context: FailureContext, action: Stop, *, fatal: bool) -> NoReturn:
+    """Raise the error that ends the run, or leaves it to a person."""
     match action:
         case Suspend():
             await suspend(session, context, action)
@@ -123,35 +143,28 @@ async def perform(session: Session, context: FailureContext, decision: Decision)
             await stop(
                 session, context, "escalated", TriageEscalationError, reason, compensate=compensate
             )
-        case Abort(reason=reason) if decision.fatal:
+        case Abort(reason=reason) if fatal:
             await stop(session, context, "fatal", TriageFatalError, reason)
         case Abort(reason=reason, compensate=compensate):
             await stop(session, context, "aborted", TriageAbortError, reason, compensate=compensate)
-        case Retry() | Replan() | Rollback() | Resume():
-            following = await proceed(session, context, action)
         case _:
             assert_never(action)
-    return following
 
 
-async def proceed(
-    session: Session, context: FailureContext, action: Retry | Replan | Rollback | Resume
-) -> Next:
+async def proceed(session: Session, context: FailureContext, action: Proceed) -> Next:
     """Flush, compensate, wait; how the next attempt starts."""
     if session.keeper is not None:
         await flush(session, context)
     following = plan_next(session, context, action)
     if session.undo is not None:
         await _compensate(session, context, action, following)
-    delay = action.delay if isinstance(action, Retry | Replan) else 0.0
+    delay = delay_of(action)
     if delay > 0:
         await session.config.env.sleep(delay)
     return following
 
 
-def plan_next(
-    session: Session, context: FailureContext, action: Retry | Replan | Rollback | Resume
-) -> Next:
+def plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
     """How the attempt after this action starts, by the action alone."""
     diagnosis = context.diagnosis
     number = context.attempt + 1
@@ -197,7 +210,7 @@ _ROLLBACK_HINT = (
 async def _compensate(
     session: Session,
     context: FailureContext,
-    action: Retry | Replan | Rollback | Resume,
+    action: Proceed,
     following: Next,
 ) -> None:
     """Undo what the next attempt would otherwise repeat, newest first."""

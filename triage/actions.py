@@ -231,6 +231,11 @@ Stop: TypeAlias = Suspend | Escalate | Abort
 Action: TypeAlias = Proceed | Stop
 """The closed union, for `match` with `assert_never`."""
 
+# Tuples, as a union of classes takes four times as long to be asked, and each failure asks.
+PROCEEDING = (Retry, Replan, Rollback, Resume)
+"""The classes of `Proceed`."""
+DELAYED = (Retry, Replan)
+"""Those with a `delay`."""
 ACTIONS: tuple[type[Action], ...] = (Retry, Replan, Rollback, Resume, Suspend, Escalate, Abort)
 """All seven, in the order of the documentation."""
 

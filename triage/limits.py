@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ._options import check_count, check_number, check_word, misuse
-from .actions import Action, Replan, Resume, Retry, Rollback
+from .actions import DELAYED, Action, Replan
 from .diagnosis import Diagnosis, Evidence
 from .failures import FailureContext
 from .steps import Usage
@@ -213,17 +213,10 @@ class Limits:
                 return _reached(
                     context.diagnosis, "reclassifications", before, self.reclassifications
                 )
-        match action:
-            case Retry():
-                name, allowed = "retries", self.retries
-            case Replan():
-                name, allowed = "replans", self.replans
-            case Rollback():
-                name, allowed = "rollbacks", self.rollbacks
-            case Resume():
-                name, allowed = "resumes", self.resumes
-            case _:
-                return None
+        name = _PER_RUN.get(action.kind)
+        if name is None:
+            return None
+        allowed = getattr(self, name)
         if allowed is not None:
             kind = type(action)
             used = sum(isinstance(past.action, kind) for past in context.attempt_history)
@@ -296,9 +289,13 @@ def _listed() -> Prices:
     return Prices()
 
 
+_PER_RUN = {"retry": "retries", "replan": "replans", "rollback": "rollbacks", "resume": "resumes"}
+"""By an action's kind: the limit of how many there may be."""
+
+
 def delay_of(action: Action | None) -> float:
     """Seconds an action waits before the next attempt."""
-    return action.delay if isinstance(action, Retry | Replan) else 0.0
+    return action.delay if isinstance(action, DELAYED) else 0.0
 
 
 def limit_of(breach: Diagnosis) -> str:

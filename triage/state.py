@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from ._ledger import Ledger
-from .actions import Action, Replan, Resume, Retry, Rollback
+from .actions import PROCEEDING, Action
 from .events import (
     ActionChosen,
     ApprovalGiven,
@@ -43,6 +43,11 @@ _ACTION = Attempt._fields.index("action")
 def is_call(step: Step) -> bool:
     """True for the step of a recorded call."""
     return step.metadata is not None and "call" in step.metadata
+
+
+def is_reused(metadata: Mapping[str, Any] | None) -> bool:
+    """True for what the step of a reused call has as metadata: nothing ran, so it cost nothing."""
+    return metadata is not None and bool(metadata.get("replayed"))
 
 
 class Call(NamedTuple):
@@ -213,8 +218,8 @@ class RunState:
         ledger.steps.append(taken)
         ledger.positions.append(seq)
         self.last_seq = seq
-        if metadata is not None and metadata.get("replayed"):
-            return  # reused, so it cost nothing
+        if metadata is not None and is_reused(metadata):
+            return
         if effect is not None and effect in UNSAFE and not is_call(taken):
             self.effects.append(HandWritten(f"step@{seq}", seq, action, effect.value))
         self.all_steps += 1
@@ -342,7 +347,7 @@ class RunState:
     def _grant(self, action: Action) -> None:
         """A run that goes on although a limit was reached may use the same amount once more."""
         name = self._at_limit
-        if name and isinstance(action, Retry | Replan | Rollback | Resume):
+        if name and isinstance(action, PROCEEDING):
             self.grants = {**self.grants, name: self.grants.get(name, 0) + 1}
             self._at_limit = ""
 

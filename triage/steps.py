@@ -47,15 +47,10 @@ class Usage(_UsageFields):
         calls: int = 1,
         model: str | None = None,
     ) -> Self:
-        for name, count in (
-            ("input_tokens", input_tokens),
-            ("output_tokens", output_tokens),
-            ("calls", calls),
-        ):
-            if type(count) is not int:
-                raise refuse(f"Usage.{name}", count, "a whole number", "give the provider's count")
-            if count < 0:
-                raise ValueError(f"Usage.{name} must be 0 or more, not {count}")
+        # Whole numbers, and their signs in one: the common case without a loop, as in `Step`.
+        whole = int is input_tokens.__class__ is output_tokens.__class__ is calls.__class__
+        if not whole or input_tokens | output_tokens | calls < 0:
+            _refuse_counts(input_tokens=input_tokens, output_tokens=output_tokens, calls=calls)
         if cost_usd is not None:
             if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float):
                 raise refuse("Usage.cost_usd", cost_usd, "a number of US dollars or None")
@@ -82,6 +77,15 @@ class Usage(_UsageFields):
             self.calls + other.calls,
             self.model if self.model == other.model else None,
         )
+
+
+def _refuse_counts(**counts: object) -> None:
+    """Raise for the first that is no whole number from 0."""
+    for name, count in counts.items():
+        if type(count) is not int:
+            raise refuse(f"Usage.{name}", count, "a whole number", "give the provider's count")
+        if count < 0:
+            raise ValueError(f"Usage.{name} must be 0 or more, not {count}")
 
 
 NO_USAGE = Usage(calls=0)

@@ -27,6 +27,7 @@ from triage.events import (
     UsageRecorded,
 )
 from triage.redact import redact
+from triage.state import is_reused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +86,7 @@ class Tally:
                 self.attempts = attempt
             case UsageRecorded(usage=usage):
                 self.usage = self.usage.plus(usage)
-            case StepRecorded(step=step) if not _reused(step):
+            case StepRecorded(step=step) if not is_reused(step.metadata):
                 self.steps += 1
                 if step.usage is not None:
                     self.usage = self.usage.plus(step.usage)
@@ -188,7 +189,7 @@ def _recorded(event: Event) -> Iterator[Line]:
 
 
 def _step(step: Step) -> Line:
-    reused = _reused(step)
+    reused = is_reused(step.metadata)
     label, style = ("reused", "magenta") if reused else ("step", "green")
     if step.error is not None:
         style = "red"
@@ -237,10 +238,6 @@ def _action(action: Action) -> str:
         case _:
             assert_never(action)
     return f"{said}, told: {action.hint}" if action.hint else said
-
-
-def _reused(step: Step) -> bool:
-    return bool(step.metadata and step.metadata.get("replayed"))
 
 
 def json_text(value: Any) -> str:

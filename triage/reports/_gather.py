@@ -13,7 +13,7 @@ from triage.diagnosis import Diagnosis
 from triage.errors import TriageError, TriageSuspendedError
 from triage.failures import Attempt, ErrorInfo, FailureContext
 from triage.observers import logger
-from triage.state import RunState
+from triage.state import RunState, is_reused
 from triage.steps import Step, Trajectory, Usage
 
 from ._clean import MAX_ITEMS, passes
@@ -252,7 +252,7 @@ def _steps(
 def _outcome(step: Step) -> str:
     if step.error is not None:
         return "failed"
-    return "reused" if step.metadata is not None and step.metadata.get("replayed") else "done"
+    return "reused" if is_reused(step.metadata) else "done"
 
 
 def _attempt(past: Attempt) -> AttemptFacts:

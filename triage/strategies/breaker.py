@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from triage._options import misuse
 from triage._written import Written
-from triage.actions import Action, Escalate, Replan, Resume, Retry, Rollback
+from triage.actions import PROCEEDING, Action, Escalate
 from triage.gates import Breaker, CircuitBreaker
 
 from ._base import Answer, Strategy, as_strategy, then
@@ -51,7 +51,7 @@ class circuit_breaker(Written):  # noqa: N801 - strategies are written like func
             return Escalate(f"the circuit is open, {often}; {when}")
 
         def release(action: Action) -> Action:
-            if not isinstance(action, Retry | Replan | Rollback | Resume):
+            if not isinstance(action, PROCEEDING):
                 self.breaker.give_up(context.run_id)
             return action
 

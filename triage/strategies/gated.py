@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from triage._options import misuse
 from triage._written import Written
-from triage.actions import Action, Escalate, Replan, Resume, Retry, Rollback
+from triage.actions import DELAYED, PROCEEDING, Action, Escalate
 from triage.gates import Budget, Gate
 
 from ._base import Answer, Strategy, as_strategy, named, then
@@ -48,7 +48,7 @@ class within_budget(Written):  # noqa: N801 - strategies are written like functi
         """What to do about this failure."""
 
         def pay(action: Action) -> Answer:
-            if not isinstance(action, Retry | Replan | Rollback | Resume):
+            if not isinstance(action, PROCEEDING):
                 return action
             wait = self.budget.take(self.key)
             if wait is None:
@@ -93,7 +93,7 @@ class behind_gate(Written):  # noqa: N801 - strategies are written like function
 
         def wait_for_it(action: Action) -> Action:
             wait = self.gate.wait_s(self.key) * (1 + _SPREAD * context.draw)
-            if isinstance(action, Retry | Replan) and action.delay < wait:
+            if isinstance(action, DELAYED) and action.delay < wait:
                 return replace(action, delay=wait)
             return action
 

@@ -11,7 +11,7 @@ from triage._agent import Agent
 from triage.errors import TriageError
 from triage.events import AttemptStarted, Event, RunFinished, StepRecorded
 from triage.failures import Attempt
-from triage.state import fold
+from triage.state import fold, is_reused
 from triage.steps import Step, Usage
 
 from ._bench import Bench
@@ -35,7 +35,7 @@ class Played(NamedTuple):
     def steps(self) -> list[Step]:
         """What was recorded, reused calls left out."""
         steps = [event.step for event in self.events if isinstance(event, StepRecorded)]
-        return [step for step in steps if not (step.metadata or {}).get("replayed")]
+        return [step for step in steps if not is_reused(step.metadata)]
 
     @property
     def models(self) -> list[Step]:
