@@ -6,6 +6,7 @@ import copy
 import functools
 import threading
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import anyio
 import pytest
@@ -119,6 +120,23 @@ def test_run_sync_runs_without_an_event_loop() -> None:
         return task * 2
 
     assert Agent(double).run_sync(4) == 8
+
+
+def test_run_sync_adds_nothing_to_an_agents_error() -> None:
+    async def fails(task: int) -> int:
+        raise LookupError("its own")
+
+    policy = triage.FailurePolicy(default=triage.Escalate())
+    with pytest.raises(TriageEscalationError) as raised:
+        Agent(fails, policy, classifier=Says()).run_sync(4)
+    error = raised.value.__cause__
+    assert isinstance(error, LookupError)
+    assert error.__context__ is None
+
+
+@pytest.mark.parametrize("double", [AsyncMock, MagicMock])
+def test_a_callable_with_any_attribute_is_read_to_its_end(double: Any) -> None:
+    assert Agent(double(return_value=3)).run_sync("t") == 3
 
 
 async def test_run_sync_refuses_async_code() -> None:

@@ -289,6 +289,7 @@ def _streams(task: Any) -> Any:
     (lambda: Agent(good, observers=any_(print)), "observers must be a list", "observers=[f]"),
     (lambda: Agent(good, observers=any_([3])), "observers must be callables", "int"),
     (lambda: Agent(good, observers=any_(3)), "observers must be", "int"),
+    (lambda: Agent(good, observers=any_([good])), "nothing can be awaited", "a plain function"),
     (lambda: Agent(good, name=any_(3)), "Agent(name=…)", "str or None", "int"),
     (lambda: Agent(good, environment=any_(3)), "Agent(environment=…)", "Environment", "int"),
     (lambda: Agent(good, **any_({"retries": 3})), "'retries'", "unexpected"),

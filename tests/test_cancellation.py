@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -236,3 +236,52 @@ async def test_a_run_that_was_resumed_in_memory_has_ended_when_it_is_cancelled()
     info = await store.info(RUN)
     assert info is not None
     assert info.status == "cancelled"  # nobody could take it over: the journal is in this process
+
+
+@pytest.mark.parametrize("how", ["scope", "native", "stream", "without watching"])
+async def test_an_agent_whose_clean_up_fails_while_it_is_cancelled_is_not_called_again(
+    how: str, anyio_backend_name: str
+) -> None:
+    if how == "native" and anyio_backend_name == "trio":
+        pytest.skip("trio has scopes alone")
+    store, waits, calls = MemoryStore(), anyio.Event(), 0
+
+    async def closing(task: str) -> None:
+        nonlocal calls
+        calls += 1
+        try:
+            waits.set()
+            await anyio.sleep_forever()
+        finally:
+            raise ConnectionError("the connection was closed already")
+
+    async def streaming(task: str) -> AsyncIterator[int]:
+        await closing(task)
+        yield 1
+
+    policy = triage.FailurePolicy(default=triage.Retry())
+    checks = triage.Checks(watch=how != "without watching")
+    function: Any = streaming if how == "stream" else closing
+    agent = Agent(function, policy, store=store, checks=checks, observers=[lambda _event: None])
+
+    async def streamed() -> None:
+        _ = [item async for item in agent.stream("t")]
+
+    async def run() -> None:
+        # Whoever cancels waits for the end, and the agent's own error comes out as without us.
+        with pytest.raises(ConnectionError, match="closed already"):
+            await (streamed() if how == "stream" else agent.run("t"))
+
+    if how == "native":
+        task = asyncio.create_task(run())
+        await waits.wait()
+        task.cancel()
+        await task
+    else:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await waits.wait()
+            group.cancel_scope.cancel()
+    assert calls == 1
+    (info,) = await store.runs()
+    assert info.status == "cancelled"

@@ -189,12 +189,11 @@ class Agent(Generic[T]):
         """
         import anyio
 
-        try:
-            anyio.get_cancelled_exc_class()
-        except RuntimeError:  # no event loop: that is where this belongs
-            call = functools.partial(self.run, task, run_id=run_id, **kwargs)
-            return anyio.run(call)
-        raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")
+        from ._env import in_event_loop
+
+        if in_event_loop():
+            raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")
+        return anyio.run(functools.partial(self.run, task, run_id=run_id, **kwargs))
 
     def stream(self, task: Any, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
         """The items of an async generator as they come; a plain function's result as the only item.

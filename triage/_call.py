@@ -105,7 +105,9 @@ async def _surrounded(function: Function, run: Run, kwargs: Mapping[str, Any]) -
     stack: contextlib.ExitStack[bool | None]
     with contextlib.ExitStack() as stack:
         scope = _scope(run)
-        if scope is not None:
+        if scope is None:
+            run.enter_task(current_task())
+        else:
             stack.enter_context(scope)
             run.enter_scope(scope)
         for manager in run.session.entered:
@@ -186,6 +188,7 @@ class _Managers:
 async def _next(generator: Any, run: Run) -> Any:
     scope = None if run.session.config.plain else _scope(run)
     if scope is None:
+        run.enter_task(current_task())
         return await generator.__anext__()
     with scope:
         run.enter_scope(scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,9 +99,15 @@ def read_function(function: Any, *, bound: bool) -> Function:
     )
 
 
-def _kind(function: Any, name: str) -> str:
-    while hasattr(function, "func"):  # functools.partial
+def whole(function: Any) -> Any:
+    """What a `functools.partial` calls; anything else as it is."""
+    while isinstance(function, functools.partial):
         function = function.func
+    return function
+
+
+def _kind(function: Any, name: str) -> str:
+    function = whole(function)
     candidates = (function, getattr(function, "__call__", None))  # noqa: B004 - also objects that are called
     if any(inspect.isasyncgenfunction(candidate) for candidate in candidates):
         return "generator"
@@ -121,9 +128,7 @@ def fingerprint(function: Function) -> str:
     import hashlib
     from types import CodeType
 
-    target = inspect.unwrap(function.function)
-    while hasattr(target, "func"):  # functools.partial
-        target = target.func
+    target = whole(inspect.unwrap(function.function))
     target = getattr(target, "__func__", target)
     if not hasattr(target, "__code__"):  # an object that is called
         target = type(target).__call__

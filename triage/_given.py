@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from ._refuse import short
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,5 +146,10 @@ def _called(observers: Any) -> tuple[Observer, ...]:
         if not callable(observer):
             raise UsageError(
                 f"observers must be callables of one argument, not {type(observer).__name__}"
+            )
+        if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
+            raise UsageError(
+                "observers are called while an event is recorded, where nothing can be awaited; "
+                f"make {short(observer)} a plain function"
             )
     return found

@@ -273,9 +273,21 @@ class Interruptible:
         import anyio.lowlevel
 
         await anyio.lowlevel.checkpoint_if_cancelled()
-        task = self._task
-        if task is not None and task.cancelling() > self._asked:
+        if self._task is not None and await self.cancelled_outside():
             raise anyio.get_cancelled_exc_class()
+
+    async def cancelled_outside(self) -> bool:
+        """Whether somebody else has cancelled what the attempt runs in, and still means it."""
+        task = self._task
+        if task is not None:
+            return task.cancelling() > self._asked
+        import anyio.lowlevel
+
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except anyio.get_cancelled_exc_class():
+            return True  # trio raises it again wherever the task waits next
+        return False
 
     async def settle(self, grace: float) -> None:
         """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""

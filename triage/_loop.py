@@ -198,6 +198,10 @@ def _restarted(run: Run) -> Restarted:
 
 async def _failure(session: Session, run: Run, error: Exception) -> Failure | None:
     """The failure an exception stands for; None, with the run ended, where it is none of ours."""
+    if await run.cancelled_outside():
+        # Its clean-up failed: nobody waits for another attempt.
+        await _cancelled(session, run, error)
+        return None
     if isinstance(error, Failed):
         cause = error.__cause__
         return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ._function import whole
 from ._plain import MARK
 
 _UNREAD = object()
@@ -62,8 +63,7 @@ def _declared(function: Any) -> Any:
     import inspect
     import typing
 
-    while hasattr(function, "func"):  # functools.partial
-        function = function.func
+    function = whole(function)
     if not hasattr(function, "__code__"):
         # An object that is called, or a bound method.
         function = getattr(function, "__func__", type(function).__call__)

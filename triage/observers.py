@@ -24,7 +24,8 @@ Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
 """Called with each event as it is recorded, in the thread that records it; it must be quick.
 
 For an `AttemptStarted` it may return a context manager, which is entered before the attempt and left
-after it (with the exception that ended it). An observer that raises is logged and changes nothing.
+after it (with the exception that ended it). An observer that raises is logged and changes nothing; so is
+its context manager, which cannot swallow an exception either.
 """
 
 logger = logging.getLogger("triage")
@@ -56,8 +57,35 @@ def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContex
             logger.exception("observer %r failed on %s", observer, type(event).__name__)
             continue
         if answer is not None and hasattr(answer, "__enter__"):
-            given.append(answer)
+            given.append(_Around(answer))
     return given
+
+
+class _Around(AbstractContextManager[None]):
+    """An observer's context manager, kept from changing anything: what it raises is logged, and no error
+    ends in it.
+    """
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+        self._entered = False
+
+    def __enter__(self) -> None:
+        try:
+            self._manager.__enter__()
+        except Exception:
+            logger.exception("%r of an observer failed before an attempt", self._manager)
+        else:
+            self._entered = True
+
+    def __exit__(self, *ended: Any) -> None:  # noqa: PYI036 - handed on as they are
+        if not self._entered:
+            return
+        try:
+            self._manager.__exit__(*ended)
+        except Exception as error:
+            if error is not ended[1]:  # some raise on what they are given
+                logger.exception("%r of an observer failed after an attempt", self._manager)
 
 
 class LoggingObserver:
