@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +146,16 @@ async def test_a_state_can_be_gone_on_from() -> None:
 # Sessions and input ---------------------------------------------------------------------------------
 
 
-async def test_a_session_keeps_only_the_attempt_that_succeeded() -> None:
-    session = agents.SQLiteSession("one")
+@pytest.fixture
+def session() -> Iterator[agents.SQLiteSession]:
+    """A session that is closed after the test."""
+    with closing(agents.SQLiteSession("one")) as made:
+        yield made
+
+
+async def test_a_session_keeps_only_the_attempt_that_succeeded(
+    session: agents.SQLiteSession,
+) -> None:
     await session.add_items([{"role": "user", "content": "Hello."}])
     desk = Desk(calls("charge 1", cents=300), Refused(), says("paid"), says("again"))
     agent = desk.agent()
@@ -158,8 +168,9 @@ async def test_a_session_keeps_only_the_attempt_that_succeeded() -> None:
     assert len(await session.get_items()) == 7
 
 
-async def test_a_session_has_an_approved_call_once() -> None:
-    session = agents.SQLiteSession("three")
+async def test_a_session_has_an_approved_call_once(
+    session: agents.SQLiteSession,
+) -> None:
     desk = Guarded(calls("charge 1", cents=300), says("paid"))
     agent = desk.agent()
     waits = await suspended(agent.run("Pay.", session=session))
@@ -169,8 +180,9 @@ async def test_a_session_has_an_approved_call_once() -> None:
     assert kinds == ["user", "function_call", "function_call_output", "message"]
 
 
-async def test_a_session_forgets_an_answer_that_a_check_refused() -> None:
-    session = agents.SQLiteSession("two")
+async def test_a_session_forgets_an_answer_that_a_check_refused(
+    session: agents.SQLiteSession,
+) -> None:
 
     def good(result: Any) -> None:
         if result.final_output != "good":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -60,9 +60,10 @@ class _Bench:
                 clerk.handoffs = [*helpers]
             else:
                 clerk.tools = [*tools, *(one.as_tool(one.name, "Helps.") for one in helpers)]
-            session = self._sessions[world] = agents.SQLiteSession("7")
-            await session.add_items(_items(world.before()))
-            yield triage.wrap(clerk, effects=world.effects, **options)
+            with closing(agents.SQLiteSession("7")) as session:
+                self._sessions[world] = session
+                await session.add_items(_items(world.before()))
+                yield triage.wrap(clerk, effects=world.effects, **options)
 
 
 def _items(chat: Iterable[dict[str, Any]]) -> list[Any]:
