@@ -47,9 +47,20 @@ _DEEDS: dict[str, tuple[str, ...]] = {
         "renewed": "renew extend updat subscri",
         "unsubscribed": "unsubscri remov delet updat cancel opt",
         "revoked": "revok remov delet disabl updat deactiv permission",
+        "pushed": "push",
+        "committed": "commit",
         "called": "call phone dial contact ring",
         "contacted": "contact call mail messag send sent notif phone",
     }.items()
+}
+_NOUNS = {
+    "refund": "refunded",
+    "cancellation": "cancelled",
+    "booking": "booked",
+    "reservation": "reserved",
+    "payment": "paid",
+    "transfer": "transferred",
+    "purchase": "purchased",
 }
 _SPELLINGS = {"canceled": "cancelled", "e-mailed": "emailed"}
 
@@ -85,14 +96,19 @@ def _pattern() -> re.Pattern[str]:
     own = rf"\b(?:I|we)(?: have|['\u2019]ve)? {adverbs}(?P<own>{verbs})\b(?! (?:by|if|when))"
     done = (
         rf"\b(?:the|your|an?|this|that)(?: [\w'\u2019#-]{{1,40}}){{1,6}} (?:has|have) {adverbs}been "
-        rf"{adverbs}(?P<done>{verbs})\b"
+        rf"{adverbs}(?:\w{{1,16}}ed and )?(?P<done>{verbs})\b"
+    )
+    noun = (
+        rf"\byour (?P<noun>{'|'.join(_NOUNS)})(?: [\w.,$\u20ac\u00a3'\u2019#-]{{1,40}}){{0,6}} (?:has|"
+        rf"have) "
+        rf"{adverbs}been {adverbs}(?:processed|completed|made|placed)\b"
     )
     # Without "successfully" the past tense may tell of anything that happened.
     past = (
         rf"\b(?:the|your|this|that)(?: [\w.'\u2019#-]{{1,60}}){{1,6}} (?:was|were) "
         rf"(?:(?P<well>successfully) )?(?P<past>{verbs})\b(?(well)|(?=[^!?\n]{{0,80}}\bsuccessfully\b))"
     )
-    return re.compile(f"{own}|{done}|{past}", re.IGNORECASE)
+    return re.compile(f"{own}|{done}|{noun}|{past}", re.IGNORECASE)
 
 
 def claims_in(text: str) -> Iterator[Claim]:
@@ -106,8 +122,8 @@ def claims_in(text: str) -> Iterator[Claim]:
             before = said[: match.end()]
             if _NOT_REALLY.search(before.lower()) or is_quoted(before):
                 continue
-            verb = (match["own"] or match["done"] or match["past"]).lower()
-            verb = _SPELLINGS.get(verb, verb)
+            verb = (match["own"] or match["done"] or match["noun"] or match["past"]).lower()
+            verb = _SPELLINGS.get(verb) or _NOUNS.get(verb, verb)
             yield Claim(
                 " ".join(said.split())[:_MAX_CLAIM].rstrip(".!"), verb, match["own"] is not None
             )
@@ -128,6 +144,7 @@ class Deeds:
         self.known = False
         self._anything = False
         self._texts: list[str] = []
+        self._seen = ""
 
     def tools(self, names: Iterable[str]) -> None:
         """Tools that exist, called or not: an agent without tools can do nothing to be judged by."""
@@ -140,7 +157,9 @@ class Deeds:
             return
         spaced = _spaced(tool)
         self._anything = self._anything or _ANYTHING.search(spaced) is not None
-        if not _LOOKS.match(spaced):
+        if _LOOKS.match(spaced):
+            self._seen += f"\n{_text(output)}"[: _MAX_CLAIM * _MAX_CLAIMS]
+        else:
             self._texts += (spaced, _text(arguments), _text(output))
 
     def without(self, claims: Iterable[Claim], sources: str) -> list[str]:
@@ -157,7 +176,7 @@ class Deeds:
     def failed(self, claims: Iterable[Claim], tool: str, arguments: Any) -> list[str]:
         """The claims that no call fits but this one, which failed."""
         spaced = _spaced(tool)
-        if self._anything or _LOOKS.match(spaced):
+        if _LOOKS.match(spaced) or (self._anything and not _ANYTHING.search(spaced)):
             return []
         done = "\n".join(self._texts)
         tried = f"{spaced}\n{_text(arguments)}"
@@ -166,6 +185,27 @@ class Deeds:
             for claim in claims
             if _stems(claim.deed).search(tried) and not _stems(claim.deed).search(done)
         ]
+
+    def never_called(
+        self, claims: Iterable[Claim], names: Iterable[str], heard: str
+    ) -> tuple[str, str] | None:
+        """The first claim that one of these tools alone could have made true, and that tool.
+
+        None where a tool that may do anything was called, and where anybody else has spoken of it: the deed
+        may have been theirs. heard: what was said before.
+        """
+        spaced = {name: _spaced(name) for name in names}
+        if self._anything or any(_ANYTHING.search(name) for name in spaced.values()):
+            return None
+        done = "\n".join(self._texts)
+        for claim in claims:
+            stems = _stems(claim.deed)
+            fits = [name for name in spaced if stems.search(spaced[name])]
+            able = [name for name in fits if not _LOOKS.match(spaced[name])]
+            said = re.compile(rf"\b{claim.deed}\b", re.IGNORECASE)
+            if able and not stems.search(done) and not said.search(heard + self._seen):
+                return claim.text, able[0]
+        return None
 
 
 def _spaced(tool: str) -> str:

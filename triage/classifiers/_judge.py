@@ -21,6 +21,7 @@ _MAX_DEPTH = 24
 # A member of an enumeration costs a call wherever it is asked for by name, and so does the class of
 # a tuple where it is called.
 _UNKNOWN, _ARGUMENTS = FailureType.UNKNOWN, Cause.INVALID_ARGUMENTS
+_SCHEMA = FailureType.SCHEMA_MISMATCH
 _new = tuple.__new__
 
 
@@ -232,7 +233,7 @@ class Judge:
 
     def _text(self, info: ErrorInfo) -> Verdict | None:
         status = status_in(info.message)
-        found = self._search(info, self._texts["text"])
+        found = self._search(info, self._texts["text"]) or self._translated(info)
         general = (
             found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
         )
@@ -246,6 +247,16 @@ class Judge:
             return None
         rule, said = found
         return Verdict(rule, f"the words {said[:80]!r}", (info,))
+
+    def _translated(self, info: ErrorInfo) -> Verdict | None:
+        """What words of another language say."""
+        from ._glossary import in_english
+
+        said = in_english(info.message)
+        found = None if said is None else self._texts["text"].first(said.english)
+        if found is None or said is None:
+            return None
+        return Verdict(found[0], f"the words {said.words[:80]!r}", (info,))
 
     # --- what it wraps ---
 
@@ -274,7 +285,11 @@ class Judge:
                 found = self.judge(inner, depth - 1)
                 if found is None or not found.known or found.rule.weak:
                     continue
-                if found.rule.failure_type is kind or found.info.status_code is not None:
+                if (
+                    found.rule.failure_type is kind
+                    or found.info.status_code is not None
+                    or (kind is _SCHEMA and found.rule.name in _OVER_FORM)
+                ):
                     return found.under(info)
         return weak
 

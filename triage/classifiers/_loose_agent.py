@@ -37,7 +37,11 @@ LOOSE_AGENT: tuple[Rule, ...] = (
         (?:call(?:ed|ing)?|request(?:ed|ing)?|invoke[ds]?|us(?:e|ed|ing)|
             tried) (?:to \w{1,10} )?(?:a |an |the )?(?:unknown|unavailable|non ?existent|undefined|
             unregistered|nonexisting) (?:tool|function)
-        tool<named>,? (?:which|that|but it|and it) (?:<isnt>|is unknown|is missing|is unavailable)
+        (?:tool|function|action)<named>,? (?:which|that|but it|and it) (?:<isnt>|is unknown|is missing|
+            is unavailable)
+        (?:tool|function) (?:that |which )?(?:we |it |was |were |is )?(?:have |had )?(?:never|
+            not) (?:been )?(?:offered|
+            declared|provided|registered|defined|given)
         (?:tool|function) (?:name )?(?:\w{1,20} )?(?:hallucinated|made up|invented)
         """,
         on=r"""
@@ -73,6 +77,9 @@ LOOSE_AGENT: tuple[Rule, ...] = (
         <isnt> (?:finish|finished|complete|completed|done|solve|solved|
             answer) (?:.{0,30} )?(?:within|in|after)\ (?:the )?(?:allowed |
             maximum )?(?:of )?(?:\d{1,6} )?(?:steps|iterations|turns|rounds|tool calls)
+        (?:used|spent|consumed|exhausted) (?:up )?all (?:\d{1,6} )?(?:of )?(?:its |the |
+            their )?(?:\d{1,6} )?(?:allowed |
+            available )?(?:steps|iterations|turns|tool calls|rounds)
         (?:steps|iterations|turns|tool calls) <did>(?:used up|exhausted|exceeded)
         (?:more than|over) (?:the )?(?:allowed |maximum )?(?:of )?\d{1,6} (?:steps|iterations|turns|
             tool calls)
@@ -121,6 +128,8 @@ LOOSE_AGENT: tuple[Rule, ...] = (
         (?:conversation|prompt|history|chat|context|transcript|messages?|input|document) (?:is|are|
             has become|have become|was|were|got|grew) (?:far |much )?(?:too (?:long|large|big)|
             longer|larger|full|bigger) (?:for|than) .{0,30}(?:model|context|window|llm|limit|token)
+        (?:conversation|prompt|history|chat|transcript|messages?|input|context) .{0,30}(?:past|beyond|
+            more than) (?:what )?(?:the|this) model can (?:take|hold|handle|read|process|fit)
         context (?:window )?(?:is |was )?(?:full|exhausted|overflow(?:ed|s)?|used up)
         exceed(?:s|ed|ing)? .{0,40}(?:context|token limit|tokens|token budget|token count|
             prompt length|prompt size)(?!.{0,20}(?:per|/) ?(?:min|sec|hour|day|s|m|h)\w{0,4})
@@ -166,6 +175,7 @@ LOOSE_AGENT: tuple[Rule, ...] = (
             expected )?(?:keys?|fields?|json|section|tag|propert\w{1,3})
         <output> (?:(?:did|does|do)(?: not|n'?t)) (?:match|follow|conform to|have|fit|obey|
             comply with) .{0,20}(?:format|schema|form|structure|json|template)
+        <output> .{0,20}(?:supposed|expected|meant) to be (?:valid |pure |strict )?(?:json|xml|yaml)
         <writer> <isnt> (?:parse?able|readable|json|valid|well formed|understood)(?!\w)
         <writer> (?:answered|replied|responded|returned|wrote|came back|gave) .{0,40}(?:where|when|
             instead of|rather than|while|not) .{0,20}json(?!\w)

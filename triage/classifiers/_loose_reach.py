@@ -68,13 +68,15 @@ LOOSE_REACH: tuple[Rule, ...] = (
         <cant> (?:reach(?:ed)?|contact(?:ed)?|connect(?:ed)? to|talk to|communicate with) (?:the |
             a |an |any |to |our |remote )?(?:\w{1,20} ){0,2}(?:<site>|internet|network|
             [\w]{1,60}(?:\.[\w]{1,60}){1,4}|[\w.]{1,60}:\d{2,5})
-        <site> <cantbe> (?:reached|contacted|connected)
+        <site>(?: [\w.:]{1,40})? <cantbe> (?:reached|contacted|connected)
         <cant> (?:establish|open|make|create|get|obtain|maintain)(?:ed)? (?:a |an |the )?(?:new |
             secure |network |tcp |http |ssh |database ){0,3}(?:connection|socket|tunnel|
             websocket)(?!s?\w)
         (?:remote )?(?:host|peer|server|client|proxy|side|end ?point|
             database) (?:\w{1,12} )?(?:closed|dropped|reset|terminated|aborted|refused|severed|cut|
             ended) (?:the |our |this )?connection
+        (?:dropped|closed|cut|reset|severed|tore down) (?:the|our) (?:socket|session|link|stream|
+            line)(?!\w)
         connection (?:(?!not |never )\w{1,20} ){0,4}?(?:(?:was|is|has been|got|been|unexpectedly|
             prematurely|suddenly|abruptly) ){0,3}(?:lost|refused|reset|dropped|interrupted|aborted|
             terminated|broken|severed|cut off|failed|unreachable|closed by|closed before|closed un|
@@ -208,6 +210,8 @@ LOOSE_REACH: tuple[Rule, ...] = (
         r"""
         missing (?:the |a )?(?:required|mandatory) (?:\w{1,20} )?(?:input|value|argument|
             parameter|field|key|data)s?(?!\w)
+        lack(?:s|ed|ing)? (?:the |a |an |its )?(?:required |mandatory )?(?:field|key|property|argument|
+            parameter|column|attribute)s?(?!\w)
         (?:parameter|argument|arg|field|property|attribute|keyword|option|key)s?<named>? (?:is|are|
             was|were|must be|has to be) (?:required|missing|mandatory|not provided|not given|
             not supplied|unknown|unexpected|not allowed|not supported|unsupported|invalid|not valid|
@@ -260,6 +264,8 @@ LOOSE_REACH: tuple[Rule, ...] = (
         (?:there is|there's|there are) no (?:such )?(?:\w{1,20} )?<thing>s? (?:named|called|with|
             matching|at|for|in)(?!\w)
         no such <thing>(?!\w)
+        (?:nobody|no one|nothing) (?:called|named|by the name of)<named>? (?:is|was|could be|exists|lives|
+            has)(?!\w)
         nothing (?:was |could be )?found (?:at|under|in|for) (?:path|url|the (?:path|url|address|
             location|key|id)|location|address|id|key|this (?:path|url|id|key))(?!\w)
         unknown <thing> ?(?:id|name|key|number)(?!\w)

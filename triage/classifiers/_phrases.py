@@ -44,7 +44,8 @@ enable billing
 prepaid credits
 credits? (?:is|are|has been|have been) (?:depleted|exhausted|used up)
 (?:plan|project|account|organi[sz]ation) (?:is )?out of (?:credits?|quota|funds)
-(?:usage|spend(?:ing)?) cap (?:was |has been |is )?(?:exceeded|reached|hit)
+(?:usage|spend(?:ing)?) (?:cap|ceiling) (?:(?:at|for|with|of|on) .{1,40} )?(?:was |has been |
+    is )?(?:exceeded|reached|hit)
 reached your (?:specified )?(?:api )?(?:usage|spend(?:ing)?|credit) limits?
 run out of (?:searches|credits?|funds|quota|balance|api calls)
 exceeds your plan'?s

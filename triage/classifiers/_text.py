@@ -37,7 +37,8 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
             registered|defined) in (?:the )?(?:tools?|registry|toolbox|agent|manifest|tool ?list)
         (?:tool|function) [\w.:]{1,80} (?:is |was |does )?not (?:found|available|exist|
             registered)(?: in (?:the )?(?:tools?|registry|toolbox|agent|manifest)| ?[.,;:]| ?$)
-        ^(?:error: )?(?:tool|function) [\w.:]{1,40}(?: (?!(?:in|on|at|of|the|for|with|from|you|we|that|
+        ^(?:(?:mcp )?error {0,2}(?:\d{1,6})?: )?(?:tool|function) [\w.:]{1,40}(?: (?!(?:in|on|at|of|the|
+            for|with|from|you|we|that|
             which)(?!\w))[\w.:]{1,40}){0,3}
             \ (?:is |was )?not (?:found|registered|defined|available)(?= ?(?:$|[.,;]))
         is not a valid tool
@@ -208,6 +209,7 @@ _AGENT_TEXTS: tuple[Rule, ...] = (
             sandbox|guardrails?|
             rules|allow ?list)
         not (?:on|in) the (?:\w{1,20} )?(?:allow|white) ?list
+        (?:is|are|was|were) (?:on|in) (?:the|a|our|your) (?:\w{1,20} )?(?:deny|block|black) ?list
         outside (?:of )?(?:the )?(?:allowed|permitted|sandbox|workspace|
             sandboxed) (?:\w{1,12} )?(?:director\w{1,3}|paths?|
             roots?|workspace|folders?)

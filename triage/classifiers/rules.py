@@ -220,11 +220,12 @@ class RulesClassifier:
     ) -> Outcome:
         """What the steps show where no exception says enough; at worst UNKNOWN, with a suspect."""
         steps = trajectory.steps
-        found = review(steps, seen, self._judge.judge, self._subgoals) if steps else []
+        tools = trajectory.tools or self._tools
+        judge = self._judge.judge
+        found = review(steps, seen, judge, self._subgoals, task, tools) if steps else []
         if self._grounds is not None:
             from ._ungrounded import ungrounded
 
-            tools = trajectory.tools or self._tools
             found += ungrounded(steps, task, tools, self._grounds)
         if found:
             return _outcomes.from_finding(found[0], found, verdict, steps)

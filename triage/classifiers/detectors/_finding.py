@@ -152,6 +152,13 @@ REDIRECT = _rule(
     0.85,
     "a tool's result speaks to the agent and gives it another goal",
 )
+DISOBEYED = _rule(
+    "disobeyed",
+    FailureType.CONSTRAINT_IGNORED,
+    Cause.GUARDRAIL,
+    0.8,
+    "a tool or a statement was used of which the task says by name that it must not be, without exception",
+)
 OPEN_SUBGOALS = _rule(
     "open_subgoals",
     FailureType.PLAN_INCOMPLETE,
@@ -198,6 +205,27 @@ UNGROUNDED = INVENTED._replace(
     name="steps.ungrounded",
     confidence=0.8,
     source="a fact of the last answer stands neither in the task nor in a result; looked for on request",
+)
+CUT_OFF = _rule(
+    "cut_off",
+    FailureType.CONTEXT_OVERFLOW,
+    Cause.OUTPUT_CUT,
+    0.8,
+    "the metadata of the last step says that the model's answer ended at the limit of its length",
+)
+FILTERED = _rule(
+    "filtered",
+    FailureType.CONSTRAINT_IGNORED,
+    Cause.CONTENT_FILTER,
+    0.8,
+    "the metadata of the last step says that a filter ended the model's answer",
+)
+FORGOT = _rule(
+    "forgot",
+    FailureType.CONTEXT_OVERFLOW,
+    HISTORY_CUT,
+    0.75,
+    "the last answer says that what was said before no longer fits",
 )
 CUT = _rule(
     "history_cut",

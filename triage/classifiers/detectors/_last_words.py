@@ -7,7 +7,7 @@ is an answer like any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from triage.classifiers._claims import Deeds, claims_in, is_quoted
@@ -16,29 +16,33 @@ from triage.steps import Step
 
 from ._failure import failure_of, text_of
 from ._finding import CLAIMED, LEFT_OPEN, REFUSAL, STOPPED, Finding
+from ._unfinished import ended, left_over
 
 _MAX_TEXT = 8_000
 _SHORT = 240
 
 
-def last_words(steps: Sequence[Step], start: int = 0) -> Finding | None:
+def last_words(steps: Sequence[Step], start: int = 0, tools: Iterable[str] = ()) -> Finding | None:
     """What the last step says, if it is words; None where they say nothing against the attempt.
 
-    start: position of the first of these steps in the attempt.
+    start: position of the first of these steps in the attempt. tools: those that exist, if that is known.
     """
     last = steps[-1]
+    found = ended(last, start + len(steps) - 1)
+    if found is not None:
+        return found
     if last.tool_called is not None or last.tool_output is not None or not last.llm_output:
         return None
     text, at = last.llm_output[:_MAX_TEXT].strip().replace("\u2019", "'"), start + len(steps) - 1
     if len(text) <= _SHORT:
         if _stopped().fullmatch(text):
             return Finding(STOPPED, f"the last answer is {said_by(text)}", at)
-        if _refusal().fullmatch(text):
+        if _refusal().fullmatch(text) or _refused_elsewhere().fullmatch(text):
             return Finding(REFUSAL, f"the last answer is {said_by(text)}", at)
     said = _left_open(text, steps)
     if said is not None:
         return Finding(LEFT_OPEN, f"the last answer says {said_by(said)}", at)
-    return _claimed(text, steps, at)
+    return _claimed(text, steps, at, tools) or left_over(text, steps, at)
 
 
 # --- used up, refused ----------------------------------------------------------------------
@@ -71,6 +75,35 @@ def _refusal() -> re.Pattern[str]:
         rf"[,.;:]? ?(?:but )?i ?{cannot} {verb}(?: you)?(?: (?:with|on|in|to))?"
         r"(?: (?:that|this|it|your|the))?(?: (?:request|question|topic|task|kind of request|type of "
         r"request|content|information))?(?: at this time| right now)?[.!]?",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _refused_elsewhere() -> re.Pattern[str]:
+    """The same in other languages."""
+    return re.compile(
+        r"(?:(?:es )?tut mir (?:sehr )?leid|entschuldigung|leider)?,? ?(?:aber )?(?:(?:dabei|damit|"
+        r"hierbei|bei "
+        r"(?:dieser|ihrer|deiner) (?:anfrage|bitte)) )?(?:kann|darf) ich (?:ihnen |dir )?(?:(?:dabei|"
+        r"damit|hierbei) )?"
+        r"(?:leider )?nicht (?:weiter)?helfen[.!]?"
+        r"|(?:je suis |(?:toutes )?mes )?(?:désolée?|excuses)?,? ?(?:mais )?je ne peux pas (?:vous |"
+        r"t['\u2019])?aider"
+        r"(?: (?:avec|pour|sur|dans|à) (?:cela|ça|cette (?:demande|requête)|ce sujet))?[.!]?"
+        r"|(?:lo siento|disculpe|perdón)?,? ?(?:pero )?no puedo (?:ayudar|asistir)(?:te|le|"
+        r"lo)?(?: con (?:eso|esto|"
+        r"(?:esa|esta|su|tu) (?:solicitud|petición|consulta)))?[.!]?"
+        r"|(?:desculpe|sinto muito|lamento)?,? ?(?:mas )?não posso (?:te |lhe )?ajudar(?: com (?:isso|"
+        r"este pedido|essa "
+        r"solicitação))?[.!]?"
+        "|(?:\u975e\u5e38|\u5f88|\u5341\u5206)?(?:\u62b1\u6b49|\u5bf9\u4e0d\u8d77)[,\uff0c\u3002]?"
+        "\u6211(?:\u65e0\u6cd5|\u4e0d\u80fd|\u6ca1\u529e\u6cd5)(?:\u534f\u52a9|\u5e2e\u52a9|\u56de\u7b54|\u6ee1\u8db3|\u63d0\u4f9b)"
+        "(?:\u60a8|\u4f60)?(?:\u7684|\u8fd9\u4e2a|\u8be5|\u6b64)?(?:\u8bf7\u6c42|\u95ee\u9898|\u8981\u6c42|\u5e2e\u52a9)?[.\u3002\uff01]?"
+        "|(?:\u7533\u3057\u8a33(?:\u3042\u308a\u307e\u305b\u3093|\u3054\u3056\u3044\u307e\u305b\u3093)\u304c?|\u3059\u307f\u307e\u305b\u3093\u304c?)"
+        "[\u3001\u3002]?(?:\u305d\u306e|\u3053\u306e|\u3054)?(?:\u30ea\u30af\u30a8\u30b9\u30c8|\u8981\u6c42|\u8cea\u554f|\u4f9d\u983c)?"
+        "(?:\u306b\u306f?|\u3092|\u306f)?(?:\u304a\u624b\u4f1d\u3044|\u5bfe\u5fdc|\u304a\u5fdc\u3048|\u304a\u7b54\u3048)"
+        "(?:\u3059\u308b\u3053\u3068(?:\u306f|\u304c)|\u306f)?(?:\u3067\u304d\u307e\u305b\u3093|\u3067\u304d\u304b\u306d\u307e\u3059)\u3002?",
         re.IGNORECASE,
     )
 
@@ -167,13 +200,17 @@ def _asks_of_work(step: Step) -> bool:
 # --- done, and was not ---------------------------------------------------------------------
 
 
-def _claimed(text: str, steps: Sequence[Step], at: int) -> Finding | None:
-    """A claim of what only a call that failed should have done, where that call was the last step."""
+def _claimed(text: str, steps: Sequence[Step], at: int, tools: Iterable[str]) -> Finding | None:
+    """A claim of what only a call that failed should have done, where that call was the last step.
+
+    Or of what only a tool could have done that exists and was never called.
+    """
     call = steps[-2] if len(steps) > 1 else None
-    if call is None or call.tool_called is None:
+    failed = None if call is None or call.tool_called is None else failure_of(call)
+    if failed is not None and _ALREADY.search(failed.text[:_SHORT]):
         return None
-    failed = failure_of(call)
-    if failed is None or _ALREADY.search(failed.text[:_SHORT]):
+    names = frozenset(tools)
+    if failed is None and not names:
         return None
     deeds = Deeds()
     for step in steps:
@@ -184,6 +221,13 @@ def _claimed(text: str, steps: Sequence[Step], at: int) -> Finding | None:
                 step.tool_output,
                 failed=failure_of(step) is not None,
             )
+    if call is None or call.tool_called is None or failed is None:
+        heard = (step.llm_output or "" for step in steps[:-1] if step.tool_called is None)
+        undone = deeds.never_called(claims_in(text), names, "\n".join(heard))
+        if undone is None:
+            return None
+        said = f"the last answer says {said_by(undone[0])}, and {undone[1]!r} was never called"
+        return Finding(CLAIMED, said, at, undone[1])
     claims = deeds.failed(claims_in(text), call.tool_called, call.tool_input)
     if not claims:
         return None
@@ -192,5 +236,7 @@ def _claimed(text: str, steps: Sequence[Step], at: int) -> Finding | None:
     return Finding(CLAIMED, said, at, tool)
 
 
-_ALREADY = re.compile(r"\b(?:already|exists)\b", re.IGNORECASE)
+_ALREADY = re.compile(
+    r"\balready\b(?! (?:taken|in use|full|sold|occupied|assigned to))|\bexists\b", re.IGNORECASE
+)
 """What a call says that failed for what it should do having been done before."""

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from triage.classifiers._rule import Rule
 from triage.classifiers._shown import said_by
 from triage.failures import ErrorInfo
 from triage.steps import Step
-from triage.taxonomy import FailureType
+from triage.taxonomy import Cause, FailureType
 
-from ._failure import MAX_JSON, Failure, failure_of, text_of
+from ._failure import MAX_JSON, Failure, bare_failure, failure_of, tells_of, text_of
 from ._finding import ASKED, BROKEN_RESULT, FAILED_RESULT, REDIRECT, UNKNOWN_TOOL, Finding
 
 _MAX_TOOLS = 256
@@ -37,7 +38,7 @@ class _Failed(NamedTuple):
 class Results:
     """Is told each step once; `standing` says what was never got over."""
 
-    __slots__ = ("_asked", "_broken", "_failed", "_last", "_over", "_redirect")
+    __slots__ = ("_asked", "_bare", "_broken", "_failed", "_last", "_over", "_redirect")
 
     def __init__(self) -> None:
         self._redirect: Finding | None = None
@@ -45,6 +46,7 @@ class Results:
         self._broken: dict[str, Finding] = {}
         self._failed: dict[str, _Failed] = {}
         self._last: str | None = None
+        self._bare: tuple[Step, int] | None = None
         self._over = False
 
     def add(self, step: Step, at: int) -> None:
@@ -58,6 +60,7 @@ class Results:
         failure = failure_of(step, text)
         if tool is not None:
             self._last = tool if failure else None
+            self._bare = None if failure else (step, at)
             # An error that was raised is judged as that.
             self._over = step.error is None
         if failure is None and text is None:
@@ -110,8 +113,11 @@ class Results:
         verdicts: list[tuple[_Failed, str, Any]] = []
         for name, failed in self._failed.items():
             verdict = judge(failed.failure.info())
+            if (verdict is None or not verdict.known) and name == self._last and self._over:
+                verdict = _by_form(failed.failure)
             if verdict is not None and verdict.known:
                 verdicts.append((failed, name, verdict))
+        verdicts += self._bare_one(judge)
         outside = [
             one for one in verdicts if one[2].rule.failure_type is FailureType.EXTERNAL_FAULT
         ]
@@ -126,6 +132,68 @@ class Results:
         failed, name, verdict = min(outside, key=lambda one: one[0].first)
         rule = verdict.rule._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
         return Finding(rule, _said(failed), failed.first, name or None)
+
+    def _bare_one(self, judge: Judged) -> list[tuple[_Failed, str, Any]]:
+        """The last call, where its short result is nothing but a failure by the words of the rules."""
+        if self._bare is None:
+            return []
+        step, at = self._bare
+        failure = bare_failure(step)
+        verdict = None if failure is None else judge(failure.info())
+        if failure is None or verdict is None or not verdict.known:
+            return []
+        # A number in a sentence may be what it is about.
+        if verdict.rule.looks_at == "status" or tells_of(failure.text):
+            return []
+        self._last = step.tool_called
+        return [(_Failed(at, failure), step.tool_called or "", verdict)]
+
+
+class _Told(NamedTuple):
+    """What an error comes to that its tool has named as one."""
+
+    rule: Rule
+    known: bool = True
+
+
+def _by_form(failure: Failure) -> _Told | None:
+    """What an error says whose words no rule knows: that it is one is known, so few words are enough."""
+    hit = _told().search(failure.text[:_MAX_TOLD])
+    return None if hit is None else _Told(_TOLD[hit.lastgroup or ""])
+
+
+_MAX_TOLD = 300
+_TOLD = {
+    "tool": FAILED_RESULT._replace(
+        failure_type=FailureType.WRONG_TOOL_CALLED, cause=Cause.UNKNOWN_TOOL
+    ),
+    "missing": FAILED_RESULT._replace(
+        failure_type=FailureType.HALLUCINATED_STATE, cause=Cause.MISSING_RESOURCE
+    ),
+    "form": FAILED_RESULT._replace(
+        failure_type=FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_ARGUMENTS
+    ),
+}
+
+
+@cache
+def _told() -> re.Pattern[str]:
+    return re.compile(
+        r"(?P<tool>\b(?:tool|function) [\w.:-]{1,60} (?:is |was )?not (?:found|registered|available)\b|"
+        r"\b(?:unknown|no|no such|invalid|unsupported) (?:function|tool|agent|action|command|handoff)"
+        r"(?: name)?\b(?! (?:call|input|argument|output)))"
+        r"|(?P<missing>\b(?:not found|(?:does not|doesn't|do not|don't) exist|no such \w|cannot find|"
+        r"can't find|"
+        r"could(?: not|n't) (?:find|be found)|no \w{1,20} (?:was |were )?found|unknown \w{1,20} ?(?:id|"
+        r"name|number)|"
+        r"did not appear verbatim|no match))"
+        r"|(?P<form>\b(?:invalid \w|malformed|must be (?:an?|one|in|at|of|greater|less|between|positive)\b|"
+        r"expected \w|(?:missing|unknown|unexpected|required) (?:required )?(?:\w{1,20} )?(?:parameter|"
+        r"argument|field|"
+        r"property|key|value|column|format)|(?:is|are) (?:missing|required)\b|wrong (?:format|type)|"
+        r"unsupported \w))",
+        re.IGNORECASE,
+    )
 
 
 def _earliest(kept: Mapping[str, Finding]) -> list[Finding]:
@@ -177,11 +245,25 @@ def redirects(low: str) -> bool:
         or "goal" in low
         or "task" in low
         or "topic" in low
+        or "anweisung" in low
+        or "consigne" in low
+        or "instruc" in low
+        or "istruzion" in low
+        or (not low.isascii() and ("\u6307\u4ee4" in low or "\u6307\u793a" in low))
     ):
         return False
-    if _strong().search(low) is not None:
+    hit = _strong().search(low)
+    if hit is not None and not _MENTIONS.search(low[: hit.start()][-40:]):
         return True
     return len({hit.lastgroup for hit in _weak().finditer(low)}) > 1
+
+
+_MENTIONS = re.compile(
+    r"\b(?:such as|like|e\.g\.,?|for example,?|phrases?|words|texts?|sentences?|saying|says?|said|"
+    r"called|asks?"
+    r"|strings?|commands?):? ?['\"\u201c\u2018`]\Z"
+)
+"""What stands before an order that is only told of."""
 
 
 @cache
@@ -193,6 +275,19 @@ def _strong() -> re.Pattern[str]:
         r"|\b(?:ignore|disregard|forget|override) (?:\w{1,12} ){0,3}(?:previous|prior|above|earlier|"
         r"preceding|original) (?:\w{1,12} ){0,2}(?:instructions?|prompts?|directions?|guidelines|goals?|"
         r"objectives?|orders?)\b"
+        r"|\b(?:vergiss|vergessen sie|ignoriere?n?(?: sie)?|"
+        r"missachte)\b (?:\w{1,12} ){0,3}(?:bisherigen?|vorherigen?|"
+        r"obigen?|früheren?) (?:\w{1,12} )?(?:anweisung|instruktion|befehl|vorgabe)"
+        r"|\b(?:ignore[zr]?|oublie[zr]?) (?:toutes )?(?:les|vos|tes) (?:instructions|"
+        r"consignes) (?:précédentes|"
+        r"antérieures|ci-dessus)"
+        r"|\b(?:ignor[ae]|olvid[ae]|desconsidere|esqueça) (?:todas )?(?:las |tus |sus |as |"
+        r"suas )?(?:instrucciones|"
+        r"instruções) (?:anteriores|previas|prévias)"
+        r"|\bignora (?:tutte )?le istruzioni (?:precedenti|sopra)"
+        "|(?:\u5ffd\u7565|\u65e0\u89c6|\u5fd8\u8bb0|\u5fd8\u6389).{0,6}(?:\u4e4b\u524d|\u4ee5\u4e0a|\u5148\u524d|\u6b64\u524d|\u4e0a\u8ff0)"
+        ".{0,6}(?:\u6307\u4ee4|\u6307\u793a)"
+        "|(?:\u3053\u308c\u307e\u3067|\u4ee5\u524d|\u4e0a\u8a18|\u524d)\u306e.{0,6}\u6307\u793a.{0,8}(?:\u7121\u8996|\u5fd8\u308c)"
     )
 
 

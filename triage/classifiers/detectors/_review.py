@@ -82,10 +82,16 @@ def look(
 
 
 def review(
-    steps: Sequence[Step], seen: Seen, judge: Judged, subgoals: Iterable[str]
+    steps: Sequence[Step],
+    seen: Seen,
+    judge: Judged,
+    subgoals: Iterable[str],
+    task: Any = None,
+    tools: Iterable[str] = (),
 ) -> list[Finding]:
     """What only the whole shows, most decisive first. seen: what the watch saw of the same steps."""
-    from ._anew import asked_anew
+    from ._anew import asked_anew, asks_on
+    from ._disobeyed import disobeyed
     from ._last_words import last_words
     from ._results import Results
     from ._written import history_cut, invented, rewritten
@@ -95,13 +101,14 @@ def review(
     for at, step in enumerate(part, seen.start):
         results.add(step, at)
     found: list[Finding | None] = [*results.standing(judge), *seen.loose]
-    again = asked_anew(part, seen.exempt)
+    found.append(disobeyed(part, task, seen.start))
+    again = asked_anew(part, seen.exempt) or asks_on(part)
     if again is not None:
         again = again._replace(start=again.start + seen.start)
         found.append(loop_finding(again, steps[-1:]))
     if seen.start == 0:
         found += [rewritten(part), history_cut(part)]
-    found += [open_subgoals(steps, subgoals), last_words(part, seen.start)]
+    found += [open_subgoals(steps, subgoals), last_words(part, seen.start, tools)]
     if seen.start == 0:
         found.append(invented(part))
     return [one for one in found if one is not None]

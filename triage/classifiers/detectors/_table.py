@@ -27,9 +27,10 @@ def call(tool: str, given: Any = None, result: Any = None, **more: Any) -> dict[
     return {"tool_called": tool, "tool_input": given, "tool_output": result, **more}
 
 
-def said(text: str, who: str = "model") -> dict[str, Any]:
+def said(text: str, who: str = "model", **metadata: str) -> dict[str, Any]:
     """A step of words."""
-    return {"action": who, "llm_output": text}
+    step: dict[str, Any] = {"action": who, "llm_output": text}
+    return {**step, "metadata": metadata} if metadata else step
 
 
 _SEARCH = call("search", {"q": "Porto"}, "nothing")
@@ -148,6 +149,22 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
             call("send_mail", "Ann B", "queued"),
             said("I have sent the mail."),
         ),
+    ),
+    "steps.cut_off": (
+        run(_SEARCH, said("Hotel Sol is the b", finish_reason="length")),
+        run(_SEARCH, said("Hotel Sol is the best.", finish_reason="stop")),
+    ),
+    "steps.filtered": (
+        run(_SEARCH, said("The first", finish_reason="content_filter")),
+        run(_SEARCH, said("The first one.", finish_reason="tool_calls")),
+    ),
+    "steps.forgot": (
+        run(_SEARCH, said("I no longer have the earlier messages, as they were truncated.")),
+        run(_SEARCH, said("The guide tells what to do where earlier messages were truncated.")),
+    ),
+    "steps.disobeyed": (
+        run(call("close", 4, "ok"), _DONE, task="Look at account 4. Do not call close."),
+        run(call("close", 4, "ok"), _DONE, task="Do not call close without asking me."),
     ),
     "steps.open_subgoals": (
         run(_SEARCH, subgoals=["search", "book"]),

@@ -120,7 +120,10 @@ def assumes(step: Step) -> bool:
 
 
 _TESTING = re.compile(
-    r"\b(?:unit ?tests?|pytest|unittest|assert|test (?:case|data|suite)|mock)", re.IGNORECASE
+    r"\b(?:unit ?tests?|pytest|unittest|assert|test (?:case|data|suite)|mock)|\btests?/|"
+    r"\btest_\w{1,60}\.\w|"
+    r"[._](?:test|spec)s?\.\w",
+    re.IGNORECASE,
 )
 
 
@@ -130,9 +133,22 @@ def says_made_up(step: Step) -> str | None:
         if not text:
             continue
         hit = _made_up().search(text[:MAX_TEXT])
-        if hit and not _TESTING.search(text[:MAX_TEXT]):
+        if hit and not _TESTING.search(text[:MAX_TEXT]) and not _is_for_tests(step.tool_input):
             return hit[0]
     return None
+
+
+def _is_for_tests(given: Any) -> bool:
+    """Whether a call is about a file of tests."""
+    if not isinstance(given, Mapping):
+        return False
+    names = (
+        value for value in given.values() if isinstance(value, str) and len(value) < _LONG_PATH
+    )
+    return any(_TESTING.search(name) is not None for name in names)
+
+
+_LONG_PATH = 300
 
 
 def invented(steps: Sequence[Step]) -> Finding | None:
