@@ -22,6 +22,7 @@ from triage import (
     Run,
     Step,
     TriageEscalationError,
+    TriageFatalError,
 )
 from triage.checks import Checks
 from triage.grounds import Grounds
@@ -239,3 +240,21 @@ async def test_a_forbidden_text_in_the_result_is_a_failure() -> None:
         return {"text": "fine"} if _triage_hint else {"text": "the Secret Plan is…"}
 
     assert await Agent(leaks, checks=checks).run("t") == {"text": "fine"}
+
+
+async def test_an_error_says_why_a_result_was_refused() -> None:
+    async def odd(task: str) -> int:
+        return 3
+
+    agent = Agent(odd, FailurePolicy(default=Escalate()), verify=lambda _found: "it is odd")
+    with pytest.raises(TriageEscalationError, match="it is odd"):
+        await agent.run("t")
+
+
+async def test_an_error_gives_its_diagnosis_once() -> None:
+    async def full(task: str) -> int:
+        raise MemoryError("no room for 8 GB")
+
+    with pytest.raises(TriageFatalError) as raised:
+        await Agent(full).run("t")
+    assert str(raised.value).count("out_of_memory") == 1

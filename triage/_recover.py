@@ -276,9 +276,12 @@ async def stop(
 
 
 def _message(context: FailureContext, status: str, reason: str | None) -> str:
+    diagnosis = str(context.diagnosis)
     because = f"; {context.error}" if context.error is not None else ""
-    why = f": {reason}" if reason else ""
-    text = f"run {context.run_id[:8]} {status} after attempt {context.attempt}: {context.diagnosis}"
+    if not because and context.diagnosis.evidence:
+        because = f"; {context.diagnosis.evidence[0].text}"  # no exception says it
+    why = f": {reason}" if reason and reason != diagnosis else ""
+    text = f"run {context.run_id[:8]} {status} after attempt {context.attempt}: {diagnosis}"
     return redact(f"{text}{why}{because}"[:2000])
 
 

@@ -142,9 +142,8 @@ class Tool:
         """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
         names = self._names
         if names is not None and len(args) <= len(names):
-            given: dict[str, Any] = {}  # as most calls are, and the general way is felt
-            for value in args:
-                given[names[len(given)]] = value
+            # As most calls are, and the general way is felt.
+            given: dict[str, Any] = dict(zip(names, args, strict=False))
             missing = len(names) - len(args) - len(kwargs)
             try:
                 for name in names[len(args) :]:
@@ -157,8 +156,10 @@ class Tool:
                 missing = -1
             if not missing:
                 return given
-        # It says what is wrong, too.
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
         bound.apply_defaults()
         return dict(bound.arguments)
 
