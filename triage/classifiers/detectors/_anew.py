@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
+from triage.state import is_reused
 from triage.steps import ERROR, INPUT, METADATA, OUTPUT, SAID, TOOL, Row, Step
 
 from ._loops import REPEATS, Loop, parsed
@@ -37,7 +38,7 @@ def asked_anew(steps: Sequence[Step], exempt: Collection[str] = ()) -> Loop | No
         if row[TOOL] is None and row[SAID] and row[OUTPUT] is None:
             continue
         same = row[TOOL] == last[TOOL] and row[ERROR] == last[ERROR]
-        if not same or _replayed(row):
+        if not same or is_reused(row[METADATA]):
             break
         given = _given(row)
         exactly = _asks_the_same(given, asked)
@@ -140,10 +141,6 @@ def _asks_more_or_less(one: Any, other: Any) -> bool:
         return False
     short, long = sorted((set(words(one)), set(words(other))), key=len)
     return len(short) >= _FEWEST and short <= long and 3 * len(long) <= 4 * len(short) + 3
-
-
-def _replayed(row: Row) -> bool:
-    return bool(row[METADATA] and row[METADATA].get("replayed"))
 
 
 def _given(row: Row) -> Any:

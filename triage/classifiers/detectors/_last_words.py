@@ -16,7 +16,7 @@ from triage.steps import Step
 
 from ._failure import failure_of, text_of
 from ._finding import CLAIMED, LEFT_OPEN, REFUSAL, STOPPED, Finding
-from ._unfinished import ended, left_over
+from ._unfinished import ended, left_over, sentence_start
 
 _MAX_TEXT = 8_000
 _SHORT = 240
@@ -172,7 +172,7 @@ def _left_open(text: str, steps: Sequence[Step]) -> str | None:
     if not any(word in low for word in _OF_WORK) or _LETTER.search(text) is not None:
         return None
     for hit in _gave_up().finditer(text):
-        begun = max(text.rfind(mark, 0, hit.start()) for mark in ".!?\n") + 1
+        begun = sentence_start(text, hit.start())
         before = text[begun : hit.end()]
         if not is_quoted(before) and not _SUPPOSED.search(before):
             return text[begun : hit.end() + 80].strip()

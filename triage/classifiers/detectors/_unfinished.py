@@ -13,6 +13,12 @@ from triage.steps import Step
 from ._failure import text_of
 from ._finding import CLAIMED, CUT_OFF, FILTERED, FORGOT, LEFT_OPEN, Finding
 
+
+def sentence_start(text: str, at: int) -> int:
+    """Where the sentence begins that stands at a position of a text."""
+    return max(text.rfind(mark, 0, at) for mark in ".!?\n") + 1
+
+
 # --- how the model ended -------------------------------------------------------------------
 
 _REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
@@ -94,7 +100,6 @@ _LATER = re.compile(
 _LAST_SENTENCE = re.compile(
     r"(?:^|[.!?:\n]\s)\s{0,4}((?:[^.!?\n]|\.(?=\w)){1,400}[.:\u2026]{0,3})\s*\Z"
 )
-_CALLS = 1
 
 
 def announced(text: str, steps: Sequence[Step]) -> str | None:
@@ -102,7 +107,7 @@ def announced(text: str, steps: Sequence[Step]) -> str | None:
 
     An agent that has called tools goes on by calling one; one that leaves it to its user says so.
     """
-    if sum(step.tool_called is not None for step in steps) < _CALLS:
+    if all(step.tool_called is None for step in steps):
         return None
     hit = _LAST_SENTENCE.search(text[-600:])
     if hit is None:
@@ -172,8 +177,7 @@ def counted_open(text: str) -> str | None:
     hit = _open().search(text) or _open_elsewhere().search(text)
     if hit is None:
         return None
-    begun = max(text.rfind(mark, 0, hit.start()) for mark in ".!?\n") + 1
-    before = text[begun : hit.end()]
+    before = text[sentence_start(text, hit.start()) : hit.end()]
     if is_quoted(text[: hit.start()]) or _SUPPOSED.search(before):
         return None
     return before.strip()
@@ -207,7 +211,7 @@ def passing(text: str, steps: Sequence[Step], at: int) -> Finding | None:
     hit = _PASS.search(text)
     if hit is None:
         return None
-    begun = max(text.rfind(mark, 0, hit.start()) for mark in ".!?\n") + 1
+    begun = sentence_start(text, hit.start())
     end = re.search(r"[.!?\n]|\Z", text[hit.end() :])
     sentence = text[begun : hit.end() + (end.start() if end else 0)]
     if _BUT.search(sentence) or is_quoted(text[: hit.start()]):
@@ -241,8 +245,6 @@ def left_over(text: str, steps: Sequence[Step], at: int) -> Finding | None:
     if said is not None:
         return Finding(FORGOT, f"the last answer says {said_by(said)}", at)
     said = announced(text, steps)
-    return (
-        None
-        if said is None
-        else Finding(LEFT_OPEN, f"the last answer ends with {said_by(said)}", at)
-    )
+    if said is not None:
+        return Finding(LEFT_OPEN, f"the last answer ends with {said_by(said)}", at)
+    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from triage.state import is_reused
 from triage.steps import ERROR, INPUT, METADATA, OUTPUT, TOOL, Row, Step
 
 from ._finding import (
@@ -79,7 +80,7 @@ class Watch:
         self._at = at + 1
         row = step.row
         metadata = row[METADATA]
-        if metadata and metadata.get("replayed"):
+        if metadata and is_reused(metadata):
             return None
         new: Finding | None = None
         tool = row[TOOL]
