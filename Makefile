@@ -4,9 +4,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
+# Tests and their some hundred processes import the package: it is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 CHECKS = format style types types-again contracts
 
-.PHONY: help demo demo-plan test lint $(CHECKS) check bench crash soak incidents clean
+.PHONY: help demo demo-plan test quick slow-tests lint $(CHECKS) check house bench crash attack soak incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -28,6 +31,12 @@ demo-plan: $(READY) ## an analyst that plans first, over a database and files
 test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
 	$(BIN)/python -m pytest -n $(or $(JOBS),3)
 
+quick: $(READY) ## the tests that take under 50 ms each, in about a minute: run it all the time
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --quick
+
+slow-tests: $(READY) ## measure all tests, and list anew those that `make quick` leaves out
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --list-slow-tests
+
 lint: $(CHECKS) ## format, lint, types twice, import contracts; with -j2 -Otarget two at a time
 
 format: $(READY)
@@ -47,6 +56,9 @@ contracts: $(READY)
 
 check: lint test ## all of it: the same as continuous integration
 
+house: $(READY) ## how far the package is from the shape that it is to have
+	$(BIN)/python -m bench.house
+
 bench: $(READY) ## figures side by side with other packages and how good diagnoses are
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.diagnosis
@@ -55,6 +67,11 @@ crash: $(READY) ## thousands of runs killed at every point and recovered: RUNS=2
 	@for store in $(or $(STORES),sqlite postgres); do \
 		$(BIN)/python tests/crash_matrix.py --store $$store --runs $(or $(RUNS),2000) --seconds $(or $(SECONDS),600) || exit 1; \
 	done
+
+attack: $(READY) ## flipped bits of a file, and two processes that recover one run: FLIPS=2000 ROUNDS=200
+	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000)
+	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000) --as-large
+	$(BIN)/python -m bench.races --rounds $(or $(ROUNDS),200)
 
 soak: $(READY) ## ten thousand runs at once, failing in every way: RUNS=10000 ROUNDS=3 BACKEND=asyncio
 	$(BIN)/python -m bench.soak --runs $(or $(RUNS),10000) --rounds $(or $(ROUNDS),3) --backend $(or $(BACKEND),asyncio)

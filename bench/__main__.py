@@ -1,8 +1,6 @@
-"""Measures ours and the others in turn, each in its own interpreter, and prints the ratios.
+"""Measures what users feel, ours and the others in turn, each in its own interpreter.
 
-    python -m bench [--rounds 5] [--only clean crowd] [--json] [--strict]
-
-Nothing is said about absolute times: they belong to the machine, the ratios less so.
+python -m bench [--rounds 5] [--only clean crowd] [--json] [--strict]
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ _PEERS = {
     "stamina": ("retry", "stamina_"),
 }
 _RUNNER = Path(__file__).resolve().parent / "peers" / "run.py"
-_MORE_ROUNDS = {"creation": 4}
+_MORE_ROUNDS = {"import": 4}
 """Measurements that are one short sample in a process are taken so many times as often."""
 
 
 def main() -> int:
     """Run the benchmark; 1 if a promise is not kept and `--strict` is set, else 0."""
     options = _options()
-    pythons = {name: envs.ready(name) for name in envs.PACKAGES}
+    pythons = {name: envs.ready(name) for name, _ in _PEERS.values()}
     rounds: dict[str, list[figures.Round]] = {}
     for name in options.only:
         print(f"measuring {name}", file=sys.stderr)
@@ -73,8 +71,8 @@ def _plain(line: figures.Line) -> dict[str, object]:
     return {
         **line.figure._asdict(),
         "met": line.met,
-        "ratios": {
-            peer: None if ratio is None else ratio._asdict() for peer, ratio in line.ratios.items()
+        "amounts": {
+            name: None if one is None else one._asdict() for name, one in line.amounts.items()
         },
     }
 

@@ -5,11 +5,11 @@
 Cost: the time that a processor works for one turn, a model call and a tool call, of the same agent bare and
 wrapped, each twice, in one process; the provider answers from another. They go on turn by turn, each while
 the others wait, so that whatever else the machine does meets all four alike, and the processor's caches
-know the one's code as well as the other's. The figure is the middle of the ratios of turns that stood side
-by side, with its standard error, and the same of the two that are bare, which says how far a figure can be
-trusted. Recovery: the same scripts of failures for each way to recover. Done: the answer was the right one.
-Requests: what was asked of the provider. Repeated: charges that were made more than once. `--strict` exits
-with 1 where a wrapped agent surely costs more than was promised: by more than two standard errors.
+know the one's code as well as the other's. The figure is the middle of what turns that stood side by side
+differ by, with its standard error, and the same of the two that are bare, which says how far a figure can
+be trusted. Recovery: the same scripts of failures for each way to recover. Done: the answer was the right
+one. Requests: what was asked of the provider. Repeated: charges that were made more than once. `--strict`
+exits with 1 where a wrapped turn surely costs a millisecond more: by more than two standard errors.
 
 A framework is one module of bench.frameworks with a FRAMEWORK, named in NAMES here.
 """
@@ -47,7 +47,8 @@ NAMES = (
     "langgraph", "langchain", "pydantic_ai", "openai_agents", "openai_client", "anthropic_client",
 )  # fmt: skip
 TURNS = 20
-PROMISED = 0.05
+PROMISED = 1.0
+"""Milliseconds that wrapping may add to a turn."""
 HINT = "Answer with what you have."
 
 
@@ -161,8 +162,8 @@ class Lanes:
 class Cost(NamedTuple):
     """What a turn costs.
 
-    bare, wrapped: milliseconds. more: the share that wrapping adds. error: its standard error. noise: as
-    `more`, of the bare agent against itself.
+    In milliseconds. bare, wrapped: the middle of all turns. more: what wrapping adds. error: its standard
+    error. noise: as `more`, of the bare agent against itself.
     """
 
     bare: float
@@ -191,21 +192,21 @@ async def cost(framework: Framework, rounds: int) -> Cost:
             for lane, worked in enumerate(lanes.worked):
                 turns[lane] += worked[1:]  # before the first call the run began
     bare, wrapped, bare_2, wrapped_2 = turns
-    more, error = _middle([(w + x) / (a + b) for a, w, b, x in zip(*turns, strict=True)])
-    noise, _ = _middle([b / a for a, b in zip(bare, bare_2, strict=True)])
+    more, error = _middle([500 * (w + x - a - b) for a, w, b, x in zip(*turns, strict=True)])
+    noise, _ = _middle([1000 * (b - a) for a, b in zip(bare, bare_2, strict=True)])
     turn, more_turn = (
         1000 * statistics.median(times) for times in (bare + bare_2, wrapped + wrapped_2)
     )
     return Cost(turn, more_turn, more, error, noise)
 
 
-def _middle(ratios: list[float]) -> tuple[float, float]:
-    """The median of ratios, less one, and its standard error, from the order of the values."""
-    found = sorted(ratios)
+def _middle(values: list[float]) -> tuple[float, float]:
+    """The median of values, and its standard error, from their order."""
+    found = sorted(values)
     half = math.sqrt(len(found)) / 2
     low, high = (int(len(found) / 2 + side) for side in (-half, half))
     spread = found[min(high, len(found) - 1)] - found[max(low, 0)]
-    return statistics.median(found) - 1, spread / 2
+    return statistics.median(found), spread / 2
 
 
 # Recovery -------------------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ async def recover(make: Make, script: Script) -> Outcome:
     with loopback(world) as url:
         try:
             text = await make(Task(world.functions(), world.effects), url)()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is how the task ended
+        except Exception as error:
             done = type(error).__name__
         else:
             done = "done" if text == "done" else f"{text[:24]!r}"
@@ -270,15 +271,15 @@ async def recover(make: Make, script: Script) -> Outcome:
 
 
 async def report(names: list[str], rounds: int) -> float:
-    """Print all figures; the highest share that wrapping surely adds."""
+    """Print all figures; the most that wrapping surely adds to a turn, in milliseconds."""
     highest = 0.0
     for name in names:
         framework: Framework = import_module(f"bench.frameworks.{name}").FRAMEWORK
         turn = await cost(framework, rounds)
         highest = max(highest, turn.more - 2 * turn.error)
         print(
-            f"\n{name}: {turn.bare:.2f} ms a turn bare, {turn.wrapped:.2f} wrapped: {turn.more:+.1%} "
-            f"(±{turn.error:.1%}; bare against bare {turn.noise:+.1%})\n"
+            f"\n{name}: {turn.bare:.2f} ms a turn bare, {turn.wrapped:.2f} wrapped: {turn.more:+.2f} ms "
+            f"(±{turn.error:.2f}; bare against bare {turn.noise:+.2f})\n"
         )
         print("| script | way | ended | requests | repeated |\n|---|---|---|---|---|")
         for about, script in SCRIPTS.items():

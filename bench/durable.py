@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import triage
 from triage import Agent, Checks, Step
-from triage.stores import SQLiteStore, dumps
+from triage.core import dumps
+from triage.stores import SQLiteStore
 
 from . import envs
 
@@ -33,6 +34,8 @@ AGENTS, STEPS = 100, 100
 """Agents at once, and the steps of each."""
 LENGTHS = (200, 2000)
 """Steps of a single run."""
+CALLS = 500
+"""Of a run whose calls happen once."""
 PACED = 200
 """Steps that a heartbeat is measured beside."""
 OUTPUT = "found " * 80
@@ -67,6 +70,33 @@ def recording(store: SQLiteStore, steps: int) -> Agent[str]:
         return task
 
     return Agent(agent, store=store)
+
+
+def paying(store: SQLiteStore, calls: int) -> Agent[str]:
+    """An agent whose calls happen once: each is durable before it begins and after it ends."""
+
+    @triage.tool(effect="once")
+    async def pay(number: int) -> str:
+        return f"receipt {number}"
+
+    async def agent(task: str) -> str:
+        for at in range(calls):
+            await pay(at)
+        return task
+
+    return Agent(agent, store=store)
+
+
+async def once(folder: Path) -> float:
+    """Microseconds that the process works for a durable call with the effect `once`."""
+    store = SQLiteStore(folder / "once.db")
+    await store.open()
+    await paying(store, 50).run("warm")
+    began = time.process_time()
+    await paying(store, CALLS).run("task")
+    worked = time.process_time() - began
+    await store.close()
+    return worked / CALLS * 1e6
 
 
 async def seconds(work: Callable[[], Awaitable[Any]]) -> float:
@@ -140,7 +170,9 @@ async def crowd(folder: Path, *, watch: bool) -> float:
 
     async def one(number: int) -> None:
         for at in range(STEPS):
-            event = triage.events.StepRecorded(f"run-{number}", at, time.time(), 1, at, step(at))
+            event = triage.core.events.StepRecorded(
+                f"run-{number}", at, time.time(), 1, at, step(at)
+            )
             await bare.add(event.run_id, at, dumps(event))
 
     theirs = await seconds(lambda: asyncio.gather(*(one(number) for number in range(AGENTS))))
@@ -316,10 +348,12 @@ def main() -> None:
         "--quick", action="store_true", help="no run of 2,000 steps beside triage-agent"
     )
     options = parser.parse_args()
-    print(f"{AGENTS} agents at once, {STEPS} steps each, over a bare writer thread (at least 0.6):")
+    print(f"{AGENTS} agents at once, {STEPS} steps each, over a bare writer thread (at least 0.4):")
     print(f"{median(options.rounds, partial(crowd, watch=False)):.2f}")
     print("the same, watched for loops, which is more than the bare loop does:")
     print(f"{median(options.rounds, partial(crowd, watch=True)):.2f}")
+    print("microseconds of the process for a durable call that happens once (at most 250):")
+    print(f"{median(options.rounds, once):.0f}")
     singles(min(options.rounds, 3), LENGTHS[:1] if options.quick else LENGTHS)
     with tempfile.TemporaryDirectory() as folder:
         sizes = asyncio.run(bytes_per_step(Path(folder)))

@@ -18,11 +18,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".venv-bench"
 PACKAGES = {
-    "ours": ("anyio", "pydantic"),
-    "triage-agent": ("triage-agent==1.0.1", "aiosqlite"),
-    "retry": ("tenacity", "stamina", "anyio"),
-}
-"""Environment by name, and what it holds; `ours` holds this checkout as well."""
+    "ours": ("anyio", "jsonschema", "msgspec", "pydantic", "openai"),
+    "triage-agent": ("triage-agent==1.0.1", "aiosqlite", "openai"),
+    "recovery-peer": ("triage-agent==1.0.1", "openai", "httpx", "pydantic"),
+    "retry": ("tenacity", "stamina", "anyio", "openai"),
+    "sdk-tests": (
+        "anyio", "jsonschema", "msgspec", "pydantic", "openai-agents", "pytest", "pytest-asyncio",
+        "pytest-mock", "pytest-timeout", "pytest-xdist", "inline-snapshot", "graphviz", "websockets",
+        "fakeredis", "aiosqlite", "cryptography", "sqlalchemy[asyncio]",
+    ),
+}  # fmt: skip
+"""Environment by name, and what it holds."""
+_WITH_CHECKOUT = ("ours", "sdk-tests")
+"""Those that hold this checkout as well."""
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "triage")
 
 
@@ -35,7 +43,7 @@ def ready(name: str) -> Path:
     python = _python(home)
     packages = (*_constraints(), *PACKAGES[name])
     _once(home, "packages", _wanted(name), lambda: _make(home, python, packages))
-    if name == "ours":
+    if name in _WITH_CHECKOUT:
         _once(home, "checkout", _checkout(), lambda: _install_checkout(python))
     return python
 
@@ -51,7 +59,7 @@ def lab(name: str, requirements: Path, *, make: bool) -> Path | None:
     if not make:
         return python if (home / ".packages").exists() else None
     wanted = " ".join((_content(requirements), sys.version))
-    packages = ("--requirement", str(requirements), "anyio", "pydantic")
+    packages = ("--requirement", str(requirements), "anyio", "jsonschema", "msgspec", "pydantic")
     _once(home, "packages", wanted, lambda: _make(home, python, packages))
     return python
 
@@ -86,6 +94,15 @@ def _constraints() -> tuple[str, ...]:
     """The versions the tests run with hold for what the packages have in common."""
     pins = ROOT / "constraints.txt"
     return ("--constraint", str(pins)) if pins.exists() else ()
+
+
+def pinned(package: str) -> str:
+    """The version of a package that the tests run with. Raises ValueError where none is pinned."""
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        name, _, version = line.partition("==")
+        if name.strip() == package:
+            return version.strip()
+    raise ValueError(f"constraints.txt pins no {package}")
 
 
 def _make(home: Path, python: Path, packages: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ import anyio
 
 import triage
 from triage import Diagnosis, FailureType, Severity
-from triage.events import CapabilitiesSelected, PlanFailed, PlanMade, PlanRouted, PlanStepMoved
+from triage.core import CapabilitiesSelected, PlanFailed, PlanMade, PlanRouted, PlanStepMoved
 from triage.plan import (
     Capability,
     ExecutionPlan,

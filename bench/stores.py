@@ -23,8 +23,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from triage import Step, StoreError
-from triage.events import RunStarted, StepRecorded
+import msgspec
+
+from triage import Step
+from triage.core import RunStarted, StepRecorded, StoreError
 from triage.stores import Store, open_store
 
 POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
@@ -48,7 +50,12 @@ async def bare(folder: Path, agents: int, steps: int) -> float:
 
     async def agent(number: int) -> None:
         for seq in range(steps):
-            event = {"run": number, "seq": seq, "time": time.time(), "step": STEP._asdict()}
+            event = {
+                "run": number,
+                "seq": seq,
+                "time": time.time(),
+                "step": msgspec.structs.asdict(STEP),
+            }
             future = loop.create_future()
             queue.put(((number, seq, json.dumps(event)), future))
             await future

@@ -18,19 +18,16 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import triage
-from triage import (
-    Agent,
+from triage import Agent, Diagnosis, FailurePolicy, Limits, RulesClassifier, Trajectory, TriageError
+from triage.strategies import (
+    Backoff,
     CircuitBreaker,
-    Diagnosis,
-    FailurePolicy,
-    Limits,
     RateGate,
     RetryBudget,
-    RulesClassifier,
-    Trajectory,
-    TriageError,
+    Strategy,
+    backoff_and_retry,
+    within_budget,
 )
-from triage.strategies import Backoff, Strategy, backoff_and_retry, within_budget
 
 from . import virtual
 

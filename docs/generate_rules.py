@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from triage.classifiers import RULES, Rule
-from triage.classifiers.detectors._table import STEP_RULES
-from triage.taxonomy import DEFAULT_LEVEL, severity_of
+from triage.classifiers.tables.steps import STEP_RULES
+from triage.core import DEFAULT_LEVEL, severity_of
 
 PAGE = Path(__file__).with_name("rules.md")
 INTRODUCTION = Path(__file__).with_name("rules.md.head")

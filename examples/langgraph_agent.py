@@ -22,7 +22,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import triage
 from triage import FailurePolicy, Limits, TriageSuspendedError, approve
-from triage.events import AttemptFailed, Event
+from triage.core import AttemptFailed, Event
 from triage.strategies import Backoff, backoff_and_retry, replan
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, loopback, says
 

@@ -59,7 +59,7 @@ async def used(client: Client, tool: str, **arguments: Any) -> Any:
 async def main() -> None:
     """Pay a bill and file the receipt."""
     async with Client(server) as plain:
-        client = record(plain)
+        client = record(plain, trusted=True)
 
         async def pays(customer: int) -> str:
             cents = await used(client, "bill", customer=customer)

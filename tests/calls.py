@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,15 @@ import pytest
 from support import Says, always
 
 import triage
-from triage import Agent, Diagnosis, FailureType, Run
-from triage._capture import capture
+from triage import (
+    Agent,
+    Diagnosis,
+    FailureType,
+    Run,
+    TriageEscalationError,
+    TriageSuspendedError,
+)
+from triage.core import capture
 from triage.stores import SQLiteStore
 
 # The first exception that is read looks where packages are installed, which no test's loop may do.
@@ -68,3 +76,17 @@ async def in_two_processes(function: Any, path: Path, **options: Any) -> Any:
         finally:
             await store.close()
     raise AssertionError
+
+
+async def question_of(work: Awaitable[Any], match: str | None = None) -> TriageSuspendedError:
+    """The question that a run is suspended with."""
+    with pytest.raises(TriageSuspendedError, match=match) as caught:
+        await work
+    return caught.value
+
+
+async def escalation_of(work: Awaitable[Any], match: str | None = None) -> TriageEscalationError:
+    """The escalation that a run ends with."""
+    with pytest.raises(TriageEscalationError, match=match) as caught:
+        await work
+    return caught.value

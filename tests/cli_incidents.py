@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 from store_kinds import POSTGRES, Opened
+from store_runs import edit_sqlite
 
 from triage.cli import main
-from triage.events import AttemptStarted, Event, RunStarted
+from triage.core import AttemptStarted, Event, RunStarted
 from triage.incidents import Incident, IncidentDesk
 from triage.stores import RunInfo, Store
 
@@ -141,11 +142,7 @@ class Room:
         return found
 
     def execute(self, statement: str) -> None:
-        import sqlite3
-
-        with sqlite3.connect(self.folder / "runs.db") as db:
-            db.execute(statement)
-        db.close()
+        edit_sqlite(self.folder / "runs.db", statement)
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> Any:

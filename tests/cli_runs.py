@@ -16,7 +16,7 @@ from store_kinds import POSTGRES, Opened
 
 from triage import Agent, TriageSuspendedError
 from triage.cli import main
-from triage.events import AttemptStarted, Event, RunStarted
+from triage.core import AttemptStarted, Event, RunStarted
 from triage.stores import RunInfo, Store, open_store
 
 T = TypeVar("T")

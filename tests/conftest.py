@@ -12,6 +12,8 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from incident_desks import KINDS, World
 from store_kinds import Opened
 
+pytest_plugins = ["quick_tests"]
+
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
@@ -48,13 +50,14 @@ def never_blocked() -> Iterator[BlockBuster]:
         # Runs share a few locks, which are held for some instructions and never across a wait: event
         # loops of several threads may meet there.
         held_shortly = guard.functions["threading.Lock.acquire"]
-        held_shortly.can_block_in("triage/_session.py", {"put", "state"})
-        held_shortly.can_block_in("triage/_recorder.py", {"record_step"})
-        held_shortly.can_block_in("triage/_tally.py", {"occurrence"})
-        held_shortly.can_block_in("triage/_interrupt.py", {"unsafe_begun", "unsafe_ended"})
+        held_shortly.can_block_in("triage/engine/journal.py", {"put", "state"})
+        held_shortly.can_block_in(
+            "triage/engine/run.py", {"record_step", "unsafe_begun", "unsafe_ended"}
+        )
+        held_shortly.can_block_in("triage/engine/calls.py", {"claim", "carry", "_give", "take"})
         held_shortly.can_block_in("triage/stores/memory.py", {"append"})
         # A classifier is waited for by the loop itself for a tenth of a millisecond.
-        held_shortly.can_block_in("triage/_worker.py", {"put", "_ends_shortly"})
+        held_shortly.can_block_in("triage/classifiers/base.py", {"put", "_ends_shortly"})
         yield guard
 
 

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
-from durable_runs import PAYMENTS, agent_of, check_journal, in_doubt, payments, truth
+from durable_runs import PAYMENTS, agent_of, check_journal, failures, in_doubt, payments, truth
+from support import Says, always
 
 import triage
-from triage import Agent, Durability
-from triage.errors import AlreadyResumed, TriageSuspendedError
-from triage.events import Event, RunFinished, StepRecorded
+from triage import Agent, Diagnosis, Durability, Escalate, FailureType, Retry, Rollback
+from triage.core import (
+    AlreadyResumed,
+    CompensatorRan,
+    CompensatorRegistered,
+    Event,
+    RunBusy,
+    RunFinished,
+    StaleWriter,
+    StepRecorded,
+    TriageError,
+    TriageEscalationError,
+    TriageSuspendedError,
+)
 from triage.stores import Store
 
 LEASE_S = 0.1
@@ -99,7 +114,18 @@ class Deadly:
         self._store.submit(run_id, events, done=told, **options)
 
 
-async def drive(agent: Agent[Any], run_id: str, world: Outside) -> Any:
+class Kind(NamedTuple):
+    """A kind of run. effects: those that must not happen without a record. truth: what somebody who can
+    look answers to a question about a call. check: what must hold of the run that has ended so.
+    """
+
+    agent: Callable[[Any, Outside], Agent[Any]]
+    effects: Callable[[Outside], Counter[str]]
+    truth: Callable[[Outside, str], Any]
+    check: Callable[[Any, Sequence[Event], Outside], None]
+
+
+async def drive(kind: Kind, agent: Agent[Any], run_id: str, world: Outside) -> Any:
     """Bring the run to its end from wherever it stands, as a worker and the person asked would."""
     place, store = world.place, agent.store
     token, answer = None, ""
@@ -110,13 +136,13 @@ async def drive(agent: Agent[Any], run_id: str, world: Outside) -> Any:
             info = await store.info(run_id)
             if info is None:
                 # Whatever has an effect waits until its intent is durable.
-                assert not payments(world), "an effect without a record"
+                assert not kind.effects(world), "an effect without a record"
                 return await agent.run("task", run_id=run_id)
             if info.status != "suspended":
                 return await agent.recover(run_id)
             if token is None:
                 return await agent.recover(run_id, force=True)
-            reply = triage.approve() if answer == "approve" else truth(world, answer)
+            reply = triage.approve() if answer == "approve" else kind.truth(world, answer)
             return await agent.resume(token, reply)
         except TriageSuspendedError as asked:
             doubt = in_doubt(asked)
@@ -128,40 +154,208 @@ async def drive(agent: Agent[Any], run_id: str, world: Outside) -> Any:
             token = (
                 None  # of a question before the last: the process died before it told the new one
             )
+        except (RunBusy, StaleWriter):
+            continue  # a database may still carry out what a killed process has sent it: look again
+        except TriageError as error:
+            return error
 
 
-def works(store: Store, run_id: str, place: Place, fuse: Fuse, *, last: bool) -> None:
+def works(name: str, store: Store, run_id: str, place: Place, fuse: Fuse, *, last: bool) -> None:
     """All a process does before it is killed, and, if it is the last one, what is checked then."""
-    world = Outside(place, fuse)
+    world, kind = Outside(place, fuse), KINDS[name]
 
     async def main() -> None:
-        deadly: Any = Deadly(store, fuse)
-        durability = Durability(lease_s=LEASE_S)
-        agent = agent_of("suspend", deadly, world, durability=durability, told=place.note)
-        result = await drive(agent, run_id, world)
+        agent = kind.agent(Deadly(store, fuse), world)
+        result = await drive(kind, agent, run_id, world)
         place.note("acknowledged", "end")
         if last:
-            assert result == EXPECTED, result
-            check(await store.read(run_id), place, world)
+            events = await store.read(run_id)
+            check_journal(events)
+            assert isinstance(events[-1], RunFinished), repr(result)
+            kind.check(result, events, world)
             place.note("points", str(fuse.count))
         await store.close()
 
     anyio.run(main, backend="trio" if run_id.endswith("t") else "asyncio")
 
 
-def check(events: Sequence[Event], place: Place, world: Outside) -> None:
-    """What must hold of a run that was killed and has ended."""
-    check_journal(events)
+DURABILITY = Durability(lease_s=LEASE_S)
+
+
+# Paying -------------------------------------------------------------------------------------------
+def pays(store: Any, world: Outside) -> Agent[Any]:
+    """An agent that pays twice and asks a person between its attempts."""
+    return agent_of("suspend", store, world, durability=DURABILITY, told=world.place.note)
+
+
+def has_paid(result: Any, events: Sequence[Event], world: Outside) -> None:
+    """Each payment was made once, and nothing that was acknowledged is missing."""
+    assert result == EXPECTED, result
     assert payments(world) == PAYMENTS, world.done()
-    assert isinstance(events[-1], RunFinished)
-    assert events[-1].status == "done"
-    calls = triage.fold(events).calls.values()
+    assert status_of(events) == "done"
+    calls = triage.core.fold(events).calls.values()
     done = [call for call in calls if call.tool == "pay" and call.outcome == "done"]
     finished = {f"pay {call.arguments['cents']}" for call in done}
     steps = sum(
         isinstance(event, StepRecorded) and event.step.action == "think" for event in events
     )
-    acknowledged = Counter(place.noted("acknowledged"))
+    acknowledged = Counter(world.place.noted("acknowledged"))
     lost = [name for name in acknowledged if name.startswith("pay") and name not in finished]
     assert not lost, f"lost: {lost}"
     assert acknowledged["think"] <= steps, "a step that was acknowledged is missing"
+
+
+def status_of(events: Sequence[Event]) -> str:
+    """How a run has ended."""
+    (end,) = (event.status for event in events if isinstance(event, RunFinished))
+    return end
+
+
+# Rolling back -------------------------------------------------------------------------------------
+CENTS = (5, 7, 9)
+CHARGES = Counter(f"charge {cents}" for cents in CENTS)
+AT_ONCE = Counter(f"charge {at}" for at in (1, 2, 3))
+
+
+def rolls_back(action: Any, refuses: int | None, store: Any, world: Outside) -> Agent[Any]:
+    """An agent that charges three times and fails; then that is undone.
+
+    refuses: the charge that is never refunded.
+    """
+
+    async def refund(receipt: str, cents: int) -> None:
+        assert receipt == f"receipt {cents}"
+        world.do(f"refund {cents} {triage.current_call().idempotency_key}")
+        if cents == refuses:
+            raise LookupError(f"no refund of {cents}")
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(cents: int) -> str:
+        world.do(f"charge {cents}")
+        return f"receipt {cents}"
+
+    async def works(task: str, *, run: triage.Run) -> str:
+        if failures(run.history):
+            return "without"
+        run.record_step(triage.Step(action="begin"))
+        for cents in CENTS:
+            await charge(cents)
+        raise ConnectionError("the service is gone")
+
+    says = Says(Diagnosis(FailureType.EXTERNAL_FAULT, critical_step=1))
+    return Agent(
+        works,
+        always(action),
+        classifier=says,
+        store=store,
+        durability=DURABILITY,
+        name="rolls back",
+    )
+
+
+def charges(world: Outside) -> Counter[str]:
+    """The charges that were made."""
+    found = world.done()
+    return Counter({name: n for name, n in found.items() if name.startswith("charge")})
+
+
+def charge_is_true(world: Outside, question: str) -> Any:
+    """Whether the charge that is asked about was made."""
+    cents = next(cents for cents in CENTS if f'"cents": {cents}' in question)
+    made = world.done()[f"charge {cents}"]
+    return triage.happened(f"receipt {cents}") if made else triage.rerun()
+
+
+def has_undone(refuses: int | None, result: Any, events: Sequence[Event], world: Outside) -> None:
+    """Every charge was made once and undone under one key, and the journal says so."""
+    assert charges(world) == CHARGES, world.done()
+    keys = {name for name in world.done() if not name.startswith("charge")}
+    undone = Counter(key.rpartition(" ")[0] for key in keys)
+    assert undone == Counter(f"refund {cents}" for cents in CENTS), keys
+    ended = [event for event in events if isinstance(event, CompensatorRan) and not event.begins]
+    done = Counter(event.registered for event in ended if event.error is None)
+    assert set(done.values()) == {1}, done
+    registered = sum(isinstance(event, CompensatorRegistered) for event in events)
+    assert len(done) == registered - (refuses is not None), ended
+    if refuses is None:
+        return
+    assert isinstance(result, TriageEscalationError), result
+    assert result.report is not None
+    (stays,) = result.report.facts.not_undone
+    assert f'charge({{"cents": {refuses}}})' in stays, stays
+    assert f"no refund of {refuses}" in stays, stays
+
+
+def went_back(result: Any, events: Sequence[Event], world: Outside) -> None:
+    """A rollback undid all, and the run went on without it."""
+    assert result == "without", result
+    assert status_of(events) == "done"
+    has_undone(None, result, events, world)
+
+
+def gave_up(refuses: int | None, result: Any, events: Sequence[Event], world: Outside) -> None:
+    """An escalation undid all but what could not be."""
+    assert isinstance(result, TriageEscalationError), result
+    assert status_of(events) == "escalated"
+    has_undone(refuses, result, events, world)
+
+
+# Equal charges at once ----------------------------------------------------------------------------
+def charges_at_once(store: Any, world: Outside) -> Agent[Any]:
+    """An agent that makes three equal charges at once."""
+
+    @triage.tool(effect="once")
+    async def charge(cents: int) -> str:
+        number = number_of_charge.get()
+        await anyio.lowlevel.checkpoint()
+        world.do(f"charge {number}")
+        return f"receipt {number}"
+
+    async def works(task: str) -> list[str]:
+        receipts: list[str] = []
+        count = itertools.count(1)
+
+        async def one() -> None:
+            number_of_charge.set(next(count))
+            receipts.append(await charge(300))
+
+        async with anyio.create_task_group() as group:
+            for _ in CENTS:
+                group.start_soon(one)
+        return sorted(receipts)
+
+    return Agent(works, always(Retry()), store=store, durability=DURABILITY, name="at once")
+
+
+number_of_charge: ContextVar[int] = ContextVar("number_of_charge")
+
+
+def one_of_them_is_true(world: Outside, question: str) -> Any:
+    """Whether that one of the equal charges was made which is asked about."""
+    which = re.search(r"it is call (\d) of \d with these arguments, begun \d", question)
+    number = int(which[1]) if which else 1
+    made = world.done()[f"charge {number}"]
+    return triage.happened(f"receipt {number}") if made else triage.rerun()
+
+
+def has_charged_at_once(result: Any, events: Sequence[Event], world: Outside) -> None:
+    """Each of the three was made once, and each has its own receipt."""
+    assert charges(world) == AT_ONCE, world.done()
+    assert result == ["receipt 1", "receipt 2", "receipt 3"], result
+    assert status_of(events) == "done"
+    asked = world.place.noted("doubts")
+    assert len(set(asked)) <= len(AT_ONCE), asked
+
+
+KINDS = {
+    "paying": Kind(pays, payments, truth, has_paid),
+    "rolling back": Kind(partial(rolls_back, Rollback(), None), charges, charge_is_true, went_back),
+    "giving up": Kind(
+        partial(rolls_back, Escalate("enough", compensate=True), 7),
+        charges,
+        charge_is_true,
+        partial(gave_up, 7),
+    ),
+    "charging at once": Kind(charges_at_once, charges, one_of_them_is_true, has_charged_at_once),
+}
+"""By name, the kinds of runs that are killed."""

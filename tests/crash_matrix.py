@@ -1,6 +1,6 @@
 """Kills runs at every point and at random instants, has them recovered, and checks what is left.
 
-    python tests/crash_matrix.py [--store sqlite] [--runs 2000] [--seconds 600] [--seed 1]
+    python tests/crash_matrix.py [--store sqlite] [--kind paying] [--runs 2000] [--seconds 600] [--seed 1]
 
 A run is killed before or after a write of its store or an effect, or at any time; the process that
 recovers it is killed too, at each of its points in turn; a third one brings the run to its end and checks
@@ -54,7 +54,8 @@ class Outcome(NamedTuple):
 class Matrix:
     """Runs schedules, each on a run of its own."""
 
-    def __init__(self, opened: Opened, folder: Path, seed: int) -> None:
+    def __init__(self, kind: str, opened: Opened, folder: Path, seed: int) -> None:
+        self._kind = kind
         self._opened = opened
         self._folder = folder
         self._random = random.Random(seed)
@@ -94,10 +95,10 @@ class Matrix:
             fuse = crash_child.Fuse(max(0, at))
             try:
                 made = self._opened.at(store)
-                crash_child.works(made, run_id, place, fuse, last=not at)
+                crash_child.works(self._kind, made, run_id, place, fuse, last=not at)
                 for name in sys.modules if self._count <= WARM else ():
                     place.note("modules", name)
-            except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+            except BaseException:
                 place.note("failed", traceback.format_exc())
                 os._exit(1)
             os._exit(0)
@@ -136,6 +137,7 @@ def main() -> int:
     """Run the matrix; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--kind", choices=tuple(crash_child.KINDS), default="paying")
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
@@ -148,7 +150,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="triage-crash-", dir=fast))
     with Opened(options.store, folder) as opened:
         opened.new()  # names the schema
-        matrix = Matrix(opened, folder, options.seed)
+        matrix = Matrix(options.kind, opened, folder, options.seed)
         for schedule in schedules(matrix, whole=options.whole, seed=options.seed):
             outcome = matrix.run(schedule)
             total.update(runs=1, kills=outcome.kills, doubts=outcome.doubts)
@@ -158,8 +160,8 @@ def main() -> int:
             if total["runs"] >= options.runs or time.monotonic() > ends:
                 break
     print(  # noqa: T201 - a program
-        f"{options.store}, seed {options.seed}: {total['runs']} runs, {total['kills']} kills, "
-        f"{total['doubts']} in doubt, {total['losses']} lost or done twice"
+        f"{options.store}, {options.kind}, seed {options.seed}: {total['runs']} runs, "
+        f"{total['kills']} kills, {total['doubts']} in doubt, {total['losses']} lost or done twice"
     )
     if not total["losses"]:
         shutil.rmtree(folder)

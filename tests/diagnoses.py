@@ -10,10 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from triage.classifiers import Rule, RulesClassifier
-from triage.diagnosis import Diagnosis
-from triage.failures import ErrorInfo
-from triage.steps import Step, Trajectory
-from triage.taxonomy import FailureType, Severity
+from triage.core import Diagnosis, ErrorInfo, FailureType, Severity, Step, Trajectory
 
 ALL = RulesClassifier()
 

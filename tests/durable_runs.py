@@ -14,7 +14,6 @@ import triage
 from triage import (
     Abort,
     Agent,
-    Cause,
     Diagnosis,
     Escalate,
     FailurePolicy,
@@ -28,8 +27,16 @@ from triage import (
     Suspend,
     Usage,
 )
-from triage.errors import TriageError, TriageSuspendedError
-from triage.events import CallStarted, Event, RunFinished, RunRecovered, RunStarted
+from triage.core import (
+    CallStarted,
+    Cause,
+    Event,
+    RunFinished,
+    RunRecovered,
+    RunStarted,
+    TriageError,
+    TriageSuspendedError,
+)
 from triage.stores import Store
 
 RUN = "run-1"
@@ -197,12 +204,12 @@ def check_journal(events: Sequence[Event], epoch: int | None = None) -> None:
     assert owners == sorted(set(owners))
     if epoch is not None:
         assert max([0, *owners]) <= epoch
-    triage.fold(events)
+    triage.core.fold(events)
 
 
 def left_open(events: Sequence[Event]) -> list[str]:
     """The payments of a journal that were begun and of whose end it says nothing."""
-    calls = triage.fold(events).calls.values()
+    calls = triage.core.fold(events).calls.values()
     lost = [call for call in calls if call.tool == "pay" and call.outcome is None]
     return [f"pay {call.arguments['cents']}" for call in lost]
 

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from triage import (
     Abort,
-    Cause,
     Diagnosis,
     Effect,
     ErrorInfo,
     Escalate,
-    Evidence,
     FailureType,
-    Level,
     Replan,
     Resume,
     Retry,
     Rollback,
-    RunState,
     Severity,
     Step,
     Suspend,
     Usage,
-    events,
 )
-from triage.actions import Action
+from triage.core import Action, Cause, Evidence, Level, RunState, events
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For properties: a busy machine is no finding."""
@@ -130,6 +126,7 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     Any: json_values,
     Mapping[str, Any]: json_objects,
     tuple[str, ...]: st.lists(texts, max_size=2).map(tuple),
+    tuple[Any, ...]: st.lists(json_values, max_size=2).map(tuple),
     Step: steps,
     Usage: usages,
     ErrorInfo: errors,
@@ -145,10 +142,16 @@ def _of_type(hint: Any) -> st.SearchStrategy[Any]:
     return st.none() | _BY_TYPE[kind]
 
 
+def newest(cls: Any) -> int:
+    """The version in which this release writes an event type."""
+    (field,) = (field for field in msgspec.structs.fields(cls) if field.name == "v")
+    return int(field.default_factory())
+
+
 def event_of(cls: Any) -> st.SearchStrategy[Any]:
     """Any event of this type, in its current version."""
     fields = {name: _of_type(hint) for name, hint in get_type_hints(cls).items()}
-    return st.builds(cls, **{**fields, "v": st.just(cls._field_defaults["v"])})
+    return st.builds(cls, **{**fields, "v": st.just(newest(cls))})
 
 
 any_event: st.SearchStrategy[Any] = st.one_of([event_of(cls) for cls in EVENT_TYPES])

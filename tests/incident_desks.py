@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +9,7 @@ from typing import Any, Self
 import psycopg
 from psycopg import sql
 from store_kinds import POSTGRES, Opened
+from store_runs import edit_sqlite
 from support import FakeEnvironment
 
 from triage.incidents import Hooks, IncidentDesk, Message, Recovery
@@ -78,14 +78,7 @@ class World:
                 for statement in statements:
                     there.execute(statement.encode())
             return
-        here = sqlite3.connect(self.opened.name)
-        try:
-            here.execute("PRAGMA foreign_keys = ON")
-            for statement in statements:
-                here.execute(statement)
-            here.commit()
-        finally:
-            here.close()
+        edit_sqlite(self.opened.name, *statements)
 
     async def close(self) -> None:
         """Let go of the connections."""

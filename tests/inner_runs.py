@@ -10,7 +10,7 @@ from support import in_turn
 
 import triage
 from triage import Agent, Run
-from triage.events import RunStarted
+from triage.core import RunStarted
 from triage.stores import Store
 
 OUTER = "outer"

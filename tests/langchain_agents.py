@@ -12,9 +12,9 @@ from langchain_core.tools import StructuredTool
 from support import always
 
 import triage
-from triage import Agent, Prices, Retry, Step
-from triage._capture import capture
-from triage.events import Event, StepRecorded
+from triage import Agent, Retry, Step
+from triage.core import Event, StepRecorded, capture
+from triage.strategies import Prices
 from triage.testing.adapter_contract import Asks, Fails, Says, World
 
 # The first exception that is read looks where packages are installed, and the first tokens are priced

@@ -22,7 +22,7 @@ from triage import (
     Step,
     Usage,
 )
-from triage.prices import Prices
+from triage.strategies import Prices
 from triage.testing import VirtualTime
 
 Uses = Callable[[Run, VirtualTime], Awaitable[None]]

@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         request = Request(self.path, headers, json.loads(self.rfile.read(size)))
         self.server.next_reply(request)(self, request)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class' name
+    def log_message(self, format: str, *args: object) -> None:
         """Nothing is printed."""
 
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:

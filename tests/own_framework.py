@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import triage
-from triage import Prices, Step, Usage
-from triage._capture import capture
-from triage.adapters.base import Adapter, Answer, Asked, Form, Seam
-from triage.events import Event, StepRecorded
+from triage import Step, Usage
+from triage.adapters import Adapter, Form, Seam
+from triage.core import Event, StepRecorded, capture
+from triage.core.messages.base import Answer, Asked
+from triage.strategies import Prices
 
 # The first exception that is read looks where packages are installed, and the first tokens are priced
 # by a list that is read from a file, which no test's loop may do.

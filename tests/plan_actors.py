@@ -11,14 +11,7 @@ from plan_worlds import INVENTED, NOWHERE, Ability, Move, Raises, World
 
 import triage
 from triage import Severity
-from triage.plan import (
-    Capability,
-    Input,
-    PlannedStep,
-    PlanRequest,
-    Registry,
-    SelectionRequest,
-)
+from triage.plan import Capability, Input, PlannedStep, PlanRequest, Registry, SelectionRequest
 
 
 class Deeds:

@@ -30,7 +30,7 @@ from store_kinds import Opened
 
 import triage
 from triage import Durability
-from triage.errors import AlreadyResumed, RunBusy, TriageSuspendedError
+from triage.core import AlreadyResumed, RunBusy, TriageSuspendedError
 from triage.plan import Orchestrator, Target, feedback  # noqa: F401 - imported before the fork
 from triage.stores import Store
 
@@ -142,7 +142,7 @@ def child(store: Store, run_id: str, place: Place, at: int, *, leaves: bool) -> 
 
     try:
         anyio.run(main, backend="trio" if run_id.endswith("t") else "asyncio")
-    except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+    except BaseException:
         place.note("failed", traceback.format_exc())
 
 

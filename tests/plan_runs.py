@@ -10,7 +10,7 @@ from typing import Any
 from durable_runs import Kept, World
 from support import FakeEnvironment
 
-from triage.events import Event
+from triage.core import Event
 from triage.plan import (
     Approval,
     Capability,

@@ -14,8 +14,8 @@ from plan_worlds import World
 from support import FakeEnvironment
 
 import triage
-from triage import Severity, TriageError, TriageSuspendedError
-from triage.events import (
+from triage import Severity, TriageError, TriageSuspendedError, UsageError
+from triage.core import (
     ApprovalGiven,
     CapabilitiesSelected,
     PlanFailed,
@@ -71,6 +71,11 @@ class Trial:
                 self.reported(asked)
                 work = partial(self.made.resume, asked.token, await self._reply(asked))
                 self.answered += 1
+            except UsageError as refused:
+                # A person's edit that cannot be run: the token is still good.
+                if "the edited plan cannot be run, and the run still waits" not in str(refused):
+                    raise
+                work = partial(self.made.resume, work.args[0], triage.approve())
             except TriageError as error:
                 self.reported(error)
                 return None, error
@@ -111,13 +116,13 @@ class Trial:
 
     def completed(self) -> Counter[tuple[str, int]]:
         """What the journal knows of as done, each call once."""
-        calls = triage.fold(self.events).calls.values()
+        calls = triage.core.fold(self.events).calls.values()
         done = [call for call in calls if call.tool in self.abilities and call.outcome == "done"]
         return Counter((call.tool, call.arguments["n"]) for call in done)
 
     def in_doubt(self) -> list[Any]:
         """The calls of which nobody knows whether they happened."""
-        calls = triage.fold(self.events).calls.values()
+        calls = triage.core.fold(self.events).calls.values()
         return [call for call in calls if call.outcome in ("in_doubt", None)]
 
     def planned(self) -> dict[str, PlannedStep]:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from triage import Diagnosis, FailureType, Severity
-from triage.events import (
+from triage.core import (
     ApprovalAsked,
     ApprovalGiven,
     CapabilitiesSelected,

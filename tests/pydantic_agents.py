@@ -14,9 +14,9 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import triage
-from triage import Prices, Step
-from triage._capture import capture
-from triage.events import Event, StepRecorded
+from triage import Step
+from triage.core import Event, StepRecorded, capture
+from triage.strategies import Prices
 from triage.testing.adapter_contract import Script, World, provider
 
 # The first exception that is read looks where packages are installed, and the first tokens are priced

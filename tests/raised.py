@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from triage._capture import capture
+from triage.core import capture
 
 
 class APIError(Exception):

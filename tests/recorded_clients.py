@@ -11,11 +11,11 @@ import openai
 from support import always
 
 import triage
-from triage import Agent, Prices, Retry, Step
-from triage._capture import capture
+from triage import Agent, Retry, Step
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
-from triage.events import Event, StepRecorded
+from triage.core import Event, StepRecorded, capture
+from triage.strategies import Prices
 from triage.testing.adapter_contract import Rule, Script, World, loopback, provider, says
 
 # The first exception that is read looks where packages are installed, and the first tokens are priced

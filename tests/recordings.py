@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from triage import (
-    Run,
-    Step,
-)
+from triage import Run, Step
 
 
 class Recording:

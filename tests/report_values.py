@@ -8,19 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from triage import (
-    Attempt,
-    Diagnosis,
-    ErrorInfo,
-    Evidence,
-    FailureContext,
-    FailureType,
-    Retry,
-    Step,
-    Trajectory,
-    Usage,
-)
-from triage.reports import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
+from triage import Diagnosis, ErrorInfo, FailureContext, FailureType, Retry, Step, Trajectory, Usage
+from triage.core import Attempt, Evidence
+from triage.engine import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 RUN = "run-4711-abcdef"
@@ -183,7 +173,7 @@ class Loud(Exception):
         raise BaseExceptionGroup("both", [SystemExit(2), ValueError("x")])
 
 
-class Broken(FailureContext):
+class Broken(FailureContext, frozen=True):
     """A context of which nothing can be read."""
 
     def __getattribute__(self, name: str) -> Any:

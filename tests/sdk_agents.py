@@ -10,9 +10,9 @@ from agents.usage import Usage
 from support import always
 
 import triage
-from triage import Agent, Prices, Retry, Step
-from triage._capture import capture
-from triage.events import Event, StepRecorded
+from triage import Agent, Retry, Step
+from triage.core import Event, StepRecorded, capture
+from triage.strategies import Prices
 
 agents.set_tracing_disabled(disabled=True)
 

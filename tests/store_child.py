@@ -14,9 +14,8 @@ import anyio
 from store_kinds import Opened
 from store_runs import add, created, started, steps
 
-from triage import Resume, StaleWriter
-from triage.errors import RunBusy
-from triage.events import RunResumed
+from triage import Resume
+from triage.core import RunBusy, RunResumed, StaleWriter
 
 
 def say(*words: object) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 
 from triage import Step
-from triage.events import Event, RunFinished, RunStarted, StepRecorded
-from triage.stores import Store
+from triage.core import Event, RunFinished, RunStarted, StepRecorded
+from triage.stores import Store, sqlite
 
 
 def started(run_id: str) -> RunStarted:
@@ -38,3 +41,14 @@ async def created(store: Store, run_id: str, *, lease_s: float | None = None) ->
 async def add(store: Store, run_id: str, at: int, count: int, epoch: int = 0) -> None:
     """Append so many steps at a position."""
     await store.append(run_id, steps(run_id, at, count), at=at, epoch=epoch)
+
+
+def edit_sqlite(path: str | Path, *statements: str) -> None:
+    """Change the tables of a SQLite store by hand, as if the store had written it so."""
+    with closing(sqlite3.connect(path)) as db:
+        sqlite.add_functions(db)
+        db.execute("PRAGMA foreign_keys = ON")
+        for statement in statements:
+            db.execute(statement)
+        db.execute(f"UPDATE runs SET crc = {sqlite.ROW_CRC}")
+        db.commit()

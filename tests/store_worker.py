@@ -1,4 +1,4 @@
-"""A worker that is stopped and goes on: `python store_worker.py KIND NAME WHERE FILE BACKEND`."""
+"""A worker that is stopped and goes on: `python store_worker.py KIND NAME WHERE FILE BACKEND SHAPE`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ LEASE = 0.4
 Pause = Callable[[str], Awaitable[None]]
 
 
-def worker(store: Any, file: Path, pause: Pause) -> Agent[list[str]]:
-    """An agent that pays four times. pause: awaited `before` the third payment and `inside` of it."""
+SHAPES = {"alone": 1, "nested": 1, "parallel": 2}
+"""How many pay at once: the run itself, a run inside it, or two of those."""
+
+
+def worker(store: Any, file: Path, pause: Pause, shape: str = "alone") -> Agent[list[str]]:
+    """An agent that has each of those who pay do so four times.
+
+    pause: awaited by each `before` its third payment and `inside` of it.
+    """
 
     def charge(number: int) -> None:
         with file.open("a") as effects:
@@ -30,33 +37,54 @@ def worker(store: Any, file: Path, pause: Pause) -> Agent[list[str]]:
 
     @triage.tool(effect="once")
     async def pay(number: int) -> str:
-        if number == 3:
+        if number in (3, 7):
             await pause("inside")
         await anyio.to_thread.run_sync(charge, number)
         return f"paid {number}"
 
-    async def works(task: str) -> list[str]:
+    async def pays(task: str, first: int = 1) -> list[str]:
         paid: list[str] = []
-        for number in (1, 2, 3, 4):
-            if number == 3:
+        for number in range(first, first + 4):
+            if number == first + 2:
                 await pause("before")
             paid.append(await pay(number))
         return paid
 
-    durability = Durability(lease_s=LEASE)
-    return Agent(works, RETRY, store=store, durability=durability, name="worker")
+    options: dict[str, Any] = {"store": store, "durability": Durability(lease_s=LEASE)}
+    payer = Agent(pays, RETRY, name="payer", **options)
+
+    async def works(task: str) -> list[str]:
+        paid: dict[int, list[str]] = {}
+
+        async def one(first: int) -> None:
+            paid[first] = await payer.run(task, first=first)
+
+        async with anyio.create_task_group() as group:
+            for part in range(SHAPES[shape]):
+                group.start_soon(one, 1 + 4 * part)
+        return [each for first in sorted(paid) for each in paid[first]]
+
+    return Agent(pays if shape == "alone" else works, RETRY, name="worker", **options)
 
 
-async def main(store: Any, where: str, file: Path) -> None:
-    """Run until it ends, waiting at one place until a line comes in."""
+async def main(store: Any, where: str, file: Path, shape: str) -> None:
+    """Run until it ends, all that pay waiting at one place until a line comes in."""
+    waiting, told = 0, anyio.Event()
 
     async def pause(place: str) -> None:
-        if place == where:
-            print("here", flush=True)  # noqa: T201 - how it answers
-            await anyio.to_thread.run_sync(sys.stdin.readline)
+        nonlocal waiting
+        if place != where:
+            return
+        waiting += 1
+        if waiting < SHAPES[shape]:
+            await told.wait()
+            return
+        print("here", flush=True)  # noqa: T201 - how it answers
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        told.set()
 
     try:
-        ended = await worker(store, file, pause).run("task", run_id=RUN)
+        ended = await worker(store, file, pause, shape).run("task", run_id=RUN)
     except triage.TriageError as error:
         ended = [type(error).__name__]
     print(*ended, flush=True)  # noqa: T201 - as above
@@ -64,5 +92,6 @@ async def main(store: Any, where: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    kind, name, place, path, backend = sys.argv[1:]
-    anyio.run(main, Opened(kind, Path(os.curdir)).at(name), place, Path(path), backend=backend)
+    kind, name, place, path, backend, shape = sys.argv[1:]
+    store = Opened(kind, Path(os.curdir)).at(name)
+    anyio.run(main, store, place, Path(path), shape, backend=backend)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from triage.actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
-from triage.diagnosis import Diagnosis
-from triage.failures import Attempt, FailureContext
-from triage.steps import NO_USAGE, Trajectory
+from triage.core import (
+    NO_USAGE,
+    Abort,
+    Action,
+    Attempt,
+    Cause,
+    Diagnosis,
+    Escalate,
+    FailureContext,
+    FailureType,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    Suspend,
+    Trajectory,
+)
 from triage.strategies import Strategy
-from triage.taxonomy import Cause, FailureType
 
 TIMED_OUT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT, hint="Ask for less.")
 WRONG_KEY = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.AUTH)

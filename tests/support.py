@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+import anyio
 
 from triage import Diagnosis, FailurePolicy, FailureType, Retry, Trajectory
 
@@ -63,3 +65,11 @@ def in_turn(*actions: Any) -> Callable[[Any], Any]:
 
 
 RETRY = always(lambda _context: Retry())
+
+
+async def cancelled_once(begun: anyio.Event, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Do this until it sets the event, however long that takes, and cancel it then."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        await begun.wait()
+        group.cancel_scope.cancel()

@@ -19,13 +19,12 @@ import openai
 import pytest
 from rich.console import Console
 
-import triage
 from examples.demo import wire
 from examples.demo.__main__ import Report, run_task
 from examples.demo.agent import SYSTEM
 from examples.demo.faults import Fault, Kind
 from examples.demo.model import complete
-from examples.demo.modes import POLICY, Runner, desk
+from examples.demo.modes import desk
 from examples.demo.service import Service
 from examples.demo.shop import DATA, Shop
 from examples.demo.show import Show
@@ -34,6 +33,8 @@ from examples.demo.tasks import TASKS, Task
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Any test may be the first that waits for the demonstration.
+pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parent.parent
 BY_ID = {task.id: task for task in TASKS}
 MESSAGES: list[Any] = [{"role": "user", "content": "Find the cheapest fare to Madrid."}]
@@ -132,46 +133,6 @@ def test_only_a_hint_with_the_fact_corrects_the_model(service: Service, task_id:
     assert asyncio.run(done(CURES[task_id]))
 
 
-@pytest.mark.parametrize("task_id", CURES)
-def test_an_empty_hint_does_not_help_a_run(service: Service, task_id: str) -> None:
-    task = BY_ID[task_id]
-    show = Show(Console(file=io.StringIO()))
-    empty = triage.FailurePolicy(default=triage.Retry(hint=""))
-
-    # Read here: a file is not read inside of an event loop.
-    shipped = triage.FailurePolicy.from_file(POLICY)
-
-    async def run(policy: triage.FailurePolicy) -> bool:
-        async with desk(service, task.id) as agent:
-            answer = await Runner("triage", service, show, policy).run(agent, task)
-        return await asyncio.to_thread(task.check, answer, service.shop)
-
-    with pytest.raises(triage.TriageEscalationError) as caught:
-        asyncio.run(run(empty))
-    assert caught.value.context is not None
-    assert caught.value.context.attempt == 6
-    assert asyncio.run(run(shipped))
-
-
-def test_the_argument_needs_both_its_name_and_its_type(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-
-    def passed(hint: str) -> object:
-        call = complete(talk(BY_ID["wrong_argument"], shop, hint)[0]).call
-        return None if call is None else json.loads(call.arguments)["passengers"]
-
-    assert passed("passengers is wrong") == "three"
-    assert passed("it must be an integer") == "three"
-    assert passed("passengers: Input should be a valid integer") == 3
-
-
-def test_the_tool_name_is_taken_from_the_hint(tmp_path: Path) -> None:
-    messages = talk(BY_ID["unknown_tool"], Shop(tmp_path), "Tools: get_order, list_all_fares")[0]
-    call = complete(messages).call
-    assert call is not None
-    assert call.name == "list_all_fares"
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("kind", "error", "status"),
@@ -179,17 +140,18 @@ def test_the_tool_name_is_taken_from_the_hint(tmp_path: Path) -> None:
         (Kind.RATE_LIMIT, openai.RateLimitError, 429),
         (Kind.OVERLOADED, openai.InternalServerError, 503),
         (Kind.SERVER_ERROR, openai.InternalServerError, 500),
+        (Kind.CUT, openai.APIConnectionError, None),
+        (Kind.HANG, openai.APITimeoutError, None),
+        (Kind.MALFORMED, json.JSONDecodeError, None),
     ],
 )
-def test_a_refusal_is_the_clients_own_error(
-    service: Service, *, stream: bool, kind: Kind, error: type[openai.APIStatusError], status: int
+def test_a_fault_is_the_clients_own_error(
+    service: Service, *, stream: bool, kind: Kind, error: type[Exception], status: int | None
 ) -> None:
-    service.faults.set("t", [Fault(kind)])
+    service.faults.set("t", [Fault(kind, seconds=5)])
     with pytest.raises(error) as caught:
         ask(service, stream=stream)
-    assert caught.value.status_code == status
-    assert caught.value.request_id
-    assert caught.value.type in {"requests", "server_error"}
+    assert getattr(caught.value, "status_code", None) == status
 
 
 def test_a_rate_limit_says_how_long_and_lasts_as_long(service: Service) -> None:
@@ -201,27 +163,6 @@ def test_a_rate_limit_says_how_long_and_lasts_as_long(service: Service) -> None:
         assert caught.value.response.headers["retry-after"] == "60"
     service.faults.set("t", [Fault(Kind.RATE_LIMIT, seconds=0)])
     assert ask(service)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_cut_answer_is_a_connection_error(service: Service, *, stream: bool) -> None:
-    service.faults.set("t", [Fault(Kind.CUT)])
-    with pytest.raises(openai.APIConnectionError):
-        ask(service, stream=stream)
-    assert ask(service, stream=stream)
-
-
-def test_a_late_answer_is_a_timeout(service: Service) -> None:
-    service.faults.set("t", [Fault(Kind.HANG, seconds=5)])
-    with pytest.raises(openai.APITimeoutError):
-        ask(service)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_malformed_json_is_a_decoding_error(service: Service, *, stream: bool) -> None:
-    service.faults.set("t", [Fault(Kind.MALFORMED)])
-    with pytest.raises(json.JSONDecodeError):
-        ask(service, stream=stream)
 
 
 def test_a_wrong_request_is_a_400_and_a_missing_key_a_401(service: Service) -> None:

@@ -163,6 +163,14 @@ def test_every_public_name_is_described() -> None:
     assert set(triage.__all__) - words == set()
 
 
+def test_the_files_to_change_are_there() -> None:
+    text = (ROOT / "docs" / "where-to-change.md").read_text(encoding="utf-8")
+    rows = [row for row in text.splitlines() if row.startswith("| ") and "`" in row]
+    named = {name for row in rows for name in re.findall(r"`((?:triage|tests)/[\w/.]*)`", row)}
+    assert len(rows) == 10
+    assert not {name for name in named if not (ROOT / name).exists()}
+
+
 def test_the_design_names_every_module() -> None:
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     parts = [path for path in (ROOT / "triage").iterdir() if not path.stem.startswith("__")]

@@ -33,7 +33,7 @@ def rows() -> list[Row]:
 def collected(file: str) -> frozenset[str]:
     """The tests of a file as pytest names them, without parameters."""
     path = ROOT / file
-    if not re.fullmatch(r"tests/test_\w+\.py", file) or not path.is_file():
+    if not re.fullmatch(r"tests/(\w+/)?test_\w+\.py", file) or not path.is_file():
         return frozenset()
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:

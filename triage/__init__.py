@@ -5,229 +5,98 @@
     agent = Agent(my_async_function)
     result = await agent.run("do the task")
 
-Names are imported when they are first used, so `import triage` costs next to nothing.
+What most programs need is here; the rest is in the rooms: `triage.core`, `triage.strategies`,
+`triage.classifiers`, `triage.stores`, `triage.engine`, `triage.plan`, `triage.incidents`,
+`triage.adapters` and `triage.testing`. Names are imported when they are first used, so
+`import triage` costs next to nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ._lazy import lazily as _lazily
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import faults
-    from ._agent import Agent, agent
-    from ._capture import hint, not_attempted
-    from ._env import Environment
-    from ._guidance import Guidance
-    from ._loop import Restarted
-    from ._redactor import Redactor
-    from ._reopen import Recovered
-    from ._retry_layers import RetryLayer, retry_layers, single_retry_layer
-    from ._run import Run, current_run
-    from .actions import (
+    from .adapters import wrap
+    from .classifiers import RulesClassifier, diagnose
+    from .core import (
         Abort,
-        Action,
+        Diagnosis,
+        Effect,
+        ErrorInfo,
         Escalate,
-        RecoveryAction,
+        FailureContext,
+        FailureType,
         Replan,
         Resume,
         Retry,
         Rollback,
+        Severity,
+        Step,
         Suspend,
-    )
-    from .adapters._wrap import wrap
-    from .answers import approve, edit, happened, reject, rerun
-    from .checks import Checks, Durability
-    from .classifiers import (
-        ChainClassifier,
-        Classifier,
-        HybridClassifier,
-        LLMClassifier,
-        RulesClassifier,
-        diagnose,
-    )
-    from .corrections import report_misclassification
-    from .diagnosis import Diagnosis, Evidence
-    from .errors import (
-        AlreadyResumed,
-        AttemptInterrupted,
-        AttemptOver,
-        CircuitOpen,
-        DeadLetter,
-        ResultLost,
-        RetryBudgetSpent,
-        RunBusy,
-        RunOver,
-        StaleWriter,
-        StoreCorrupt,
-        StoreError,
-        StoreFull,
-        StoreReadOnly,
-        StoreTooNew,
-        StoreUnavailable,
-        TokenExpired,
+        Trajectory,
         TriageAbortError,
         TriageError,
         TriageEscalationError,
-        TriageFatalError,
         TriageSuspendedError,
-        UnknownRun,
+        Usage,
         UsageError,
+        approve,
+        edit,
+        happened,
+        hint,
+        not_attempted,
+        reject,
+        rerun,
     )
-    from .events import Event
-    from .failures import Attempt, ErrorInfo, FailureContext, Partial
-    from .gates import CircuitBreaker, RateGate, RetryBudget
-    from .grounds import Grounds
-    from .guards import CallDenied, Guard, GuardedCall
-    from .limits import Limits
-    from .observers import LoggingObserver, Observer
-    from .policy import FailurePolicy
-    from .prices import Price, Prices
-    from .reports import ErrorReporter, Report
-    from .state import RunState, fold
-    from .steps import Step, Trajectory, Usage
-    from .stores import MemoryStore, Store
-    from .taxonomy import Category, Cause, Effect, FailureType, Level, Recovery, Severity
-    from .tools import current_call, tool
-    from .watching import Watching
-
-_HOMES = {
-    "_capture": ("hint", "not_attempted"),
-    "_env": ("Environment",),
-    "_loop": ("Restarted",),
-    "_reopen": ("Recovered",),
-    "_guidance": ("Guidance",),
-    "_redactor": ("Redactor",),
-    "_retry_layers": ("RetryLayer", "retry_layers", "single_retry_layer"),
-    "_run": ("Run", "current_run"),
-    "actions": (
-        "Abort", "Action", "Escalate", "RecoveryAction", "Replan", "Resume", "Retry", "Rollback",
-        "Suspend",
-    ),
-    "answers": ("approve", "edit", "happened", "reject", "rerun"),
-    "_agent": ("Agent", "agent"),
-    "adapters._wrap": ("wrap",),
-    "checks": ("Checks", "Durability"),
-    "classifiers": (
-        "ChainClassifier", "Classifier", "HybridClassifier", "LLMClassifier", "RulesClassifier",
-        "diagnose",
-    ),
-    "corrections": ("report_misclassification",),
-    "diagnosis": ("Diagnosis", "Evidence"),
-    "errors": (
-        "AlreadyResumed", "AttemptInterrupted", "AttemptOver", "CircuitOpen", "DeadLetter",
-        "ResultLost", "RetryBudgetSpent", "RunBusy", "RunOver", "StaleWriter", "StoreCorrupt",
-        "StoreError", "StoreFull", "StoreReadOnly", "StoreTooNew", "StoreUnavailable", "TokenExpired",
-        "TriageAbortError", "TriageError", "TriageEscalationError", "TriageFatalError",
-        "TriageSuspendedError", "UnknownRun", "UsageError",
-    ),
-    "events": ("Event",),
-    "failures": ("Attempt", "ErrorInfo", "FailureContext", "Partial"),
-    "gates": ("CircuitBreaker", "RateGate", "RetryBudget"),
-    "grounds": ("Grounds",),
-    "guards": ("CallDenied", "Guard", "GuardedCall"),
-    "limits": ("Limits",),
-    "observers": ("LoggingObserver", "Observer"),
-    "policy": ("FailurePolicy",),
-    "prices": ("Price", "Prices"),
-    "reports": ("ErrorReporter", "Report"),
-    "state": ("RunState", "fold"),
-    "steps": ("Step", "Trajectory", "Usage"),
-    "stores": ("MemoryStore", "Store"),
-    "taxonomy": (
-        "Category", "Cause", "Effect", "FailureType", "Level", "Recovery", "Severity",
-    ),
-    "tools": ("current_call", "tool"),
-    "watching": ("Watching",),
-}  # fmt: skip
+    from .engine import (
+        Agent,
+        Checks,
+        Durability,
+        Guidance,
+        Restarted,
+        Run,
+        agent,
+        current_call,
+        current_run,
+        model,
+        tool,
+    )
+    from .strategies import FailurePolicy, Limits
 
 __version__ = "0.1.0"
 __all__ = [
     "Abort",
-    "Action",
     "Agent",
-    "AlreadyResumed",
-    "Attempt",
-    "AttemptInterrupted",
-    "AttemptOver",
-    "CallDenied",
-    "Category",
-    "Cause",
-    "ChainClassifier",
     "Checks",
-    "CircuitBreaker",
-    "CircuitOpen",
-    "Classifier",
-    "DeadLetter",
     "Diagnosis",
     "Durability",
     "Effect",
-    "Environment",
     "ErrorInfo",
-    "ErrorReporter",
     "Escalate",
-    "Event",
-    "Evidence",
     "FailureContext",
     "FailurePolicy",
     "FailureType",
-    "Grounds",
-    "Guard",
-    "GuardedCall",
     "Guidance",
-    "HybridClassifier",
-    "LLMClassifier",
-    "Level",
     "Limits",
-    "LoggingObserver",
-    "MemoryStore",
-    "Observer",
-    "Partial",
-    "Price",
-    "Prices",
-    "RateGate",
-    "Recovered",
-    "Recovery",
-    "RecoveryAction",
-    "Redactor",
     "Replan",
-    "Report",
     "Restarted",
-    "ResultLost",
     "Resume",
     "Retry",
-    "RetryBudget",
-    "RetryBudgetSpent",
-    "RetryLayer",
     "Rollback",
     "RulesClassifier",
     "Run",
-    "RunBusy",
-    "RunOver",
-    "RunState",
     "Severity",
-    "StaleWriter",
     "Step",
-    "Store",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreTooNew",
-    "StoreUnavailable",
     "Suspend",
-    "TokenExpired",
     "Trajectory",
     "TriageAbortError",
     "TriageError",
     "TriageEscalationError",
-    "TriageFatalError",
     "TriageSuspendedError",
-    "UnknownRun",
     "Usage",
     "UsageError",
-    "Watching",
     "__version__",
     "agent",
     "approve",
@@ -235,18 +104,96 @@ __all__ = [
     "current_run",
     "diagnose",
     "edit",
-    "faults",
-    "fold",
     "happened",
     "hint",
+    "model",
     "not_attempted",
     "reject",
-    "report_misclassification",
     "rerun",
-    "retry_layers",
-    "single_retry_layer",
     "tool",
     "wrap",
 ]
 
-__getattr__, __dir__ = _lazily(__name__, _HOMES, modules=("faults",))
+_ROOMS = {
+    "adapters": ("wrap",),
+    "classifiers": ("RulesClassifier", "diagnose"),
+    "core": (
+        "Abort", "Diagnosis", "Effect", "ErrorInfo", "Escalate", "FailureContext",
+        "FailureType", "Replan", "Resume", "Retry", "Rollback", "Severity", "Step", "Suspend",
+        "Trajectory", "TriageAbortError", "TriageError", "TriageEscalationError",
+        "TriageSuspendedError", "Usage", "UsageError", "approve", "edit", "happened", "hint",
+        "not_attempted", "reject", "rerun",
+    ),
+    "engine": (
+        "Agent", "Checks", "Durability", "Guidance", "Restarted", "Run", "agent",
+        "current_call", "current_run", "model", "tool",
+    ),
+    "stores": (),
+    "strategies": ("FailurePolicy", "Limits"),
+    "plan": (),
+    "incidents": (),
+    "testing": (),
+    "cli": (),
+}  # fmt: skip
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+_MOVED = {
+    "adapters.recordings": ("traces",),
+    "classifiers": (
+        "ChainClassifier", "Classifier", "Grounds", "HybridClassifier", "LLMClassifier",
+        "corrections", "grounds", "report_misclassification",
+    ),
+    "core": (
+        "Action", "AlreadyResumed", "Attempt", "AttemptInterrupted", "AttemptOver", "Category",
+        "Cause", "CircuitOpen", "DeadLetter", "Environment", "Event", "Evidence", "Level",
+        "LoggingObserver", "Observer", "Partial", "Recovery", "RecoveryAction", "Redactor",
+        "ResultLost", "RetryBudgetSpent", "RunBusy", "RunOver", "RunState", "StaleWriter",
+        "StoreCorrupt", "StoreError", "StoreFull", "StoreReadOnly", "StoreTooNew",
+        "StoreUnavailable", "TokenExpired", "TriageFatalError", "UnknownRun", "actions",
+        "answers", "diagnosis", "errors", "events", "failures", "faults", "fold", "observers",
+        "redact", "state", "steps", "taxonomy",
+    ),
+    "engine": (
+        "CallDenied", "ErrorReporter", "Guard", "GuardedCall", "Recovered", "Report",
+        "Watching", "checks", "guards", "reports", "tools", "watching",
+    ),
+    "stores": ("MemoryStore", "Store"),
+    "strategies": (
+        "CircuitBreaker", "Price", "Prices", "RateGate", "RetryBudget", "RetryLayer", "gates",
+        "limits", "policy", "prices", "retry_layers", "single_retry_layer",
+    ),
+    "testing.evaluation": ("evaluation",),
+}  # fmt: skip
+"""Modules and names that version 0.1.0 had here, by the room they are in now."""
+_NOW = {name: room for room, names in _MOVED.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"triage.{name}")
+    if name in _NOW:
+        raise ImportError(f"triage.{name} has moved: import it from triage.{_NOW[name]}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'triage' has no attribute {name!r}")
+    value = getattr(import_module(f"triage.{_HOMES[name]}"), name)
+    setattr(sys.modules[__name__], name, value)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+class _MovedModules:
+    """Says where a module of version 0.1.0 is now, when it is imported by its old name."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
+        """Find nothing; raise for a module that has moved."""
+        package, _, module = name.partition(".")
+        if package == "triage" and module in _NOW:
+            raise ModuleNotFoundError(
+                f"{name} has moved: import from triage.{_NOW[module]}", name=name
+            )
+
+
+sys.meta_path.append(_MovedModules)

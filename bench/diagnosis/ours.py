@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from triage import RulesClassifier, Step, Trajectory
-from triage.diagnosis import Diagnosis
+from triage.core import Diagnosis
 
 from .records import Record
 from .scores import Answer, Pair

@@ -11,6 +11,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
             """A function that returns its task, wrapped."""
             ...
 
-        def stepping(self, outputs: list[str], *, checkpoints: bool) -> Run | None:
+        def stepping(self, outputs: list[str]) -> Run | None:
             """A function that records a step with each output, wrapped."""
             ...
 
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
             A ConnectionError is tried again at once. A small step is a recorded step and a pause;
             only the pause where the package has no steps.
             """
+            ...
+
+        def classifying(self, steps: int) -> Callable[[], object] | None:
+            """Says, when it is called, why an attempt of so many different steps failed."""
             ...
 
         def creation(self) -> str | None:
@@ -119,27 +124,27 @@ def _small(at: int, output: str) -> tuple[dict[str, int], str]:
 
 def _ten_steps(peer: Peer) -> Values | None:
     outputs = ["found"] * 10
-    run = peer.stepping(outputs, checkpoints=False)
+    run = peer.stepping(outputs)
     if run is None:
         return None
     return {"us": asyncio.run(_overhead(run, _bare_steps(outputs), blocks=150, size=50))}
 
 
-def _checkpoints(count: int, repeats: int) -> Callable[[Peer], Values | None]:
-    """Microseconds a step, every step a checkpoint, with outputs of 1 KB."""
+def _steps(count: int, repeats: int) -> Callable[[Peer], Values | None]:
+    """Microseconds a step, looked at as it comes where the package does so, with outputs of 1 KB."""
 
     async def measured(peer: Peer) -> Values | None:
         outputs = [f"{at:08d}" * 128 for at in range(count)]
         bare = _bare_steps(outputs)
         wrapped: list[float] = []
         plain: list[float] = []
-        warm = peer.stepping(outputs[:100], checkpoints=True)
+        warm = peer.stepping(outputs[:100])
         if warm is None:
             return None
         await _block(warm, 3)
         for _ in range(repeats):
             # Each time another agent, so that what the last run stored is not in the way.
-            run = peer.stepping(outputs, checkpoints=True)
+            run = peer.stepping(outputs)
             assert run is not None
             wrapped.append(await _block(run, 1))
             plain.append(await _block(bare, 1))
@@ -151,11 +156,10 @@ def _checkpoints(count: int, repeats: int) -> Callable[[Peer], Values | None]:
 class _Probe:
     """Fails every second attempt; the seconds from each failure to the attempt after it.
 
-    new: each error says something else, so that nothing about it can be known from before.
+    Each error says something else, so that nothing about it can be known from before.
     """
 
-    def __init__(self, *, new: bool) -> None:
-        self.new = new
+    def __init__(self) -> None:
         self.failures = 0
         self.raised: float | None = None
         self.again = False
@@ -172,7 +176,7 @@ class _Probe:
             self.again = False
             return
         self.failures += 1
-        text = f"connection refused for {task} {self.failures if self.new else 0}"
+        text = f"connection refused for {task} {self.failures}"
         self.raised = time.perf_counter()
         raise ConnectionError(text)
 
@@ -193,20 +197,18 @@ class _Crowd:
             raise ConnectionError(f"connection refused for {task}")
 
 
-def _reentry(steps: int, *, new: bool = False) -> Callable[[Peer], Values | None]:
+def _reentry(peer: Peer) -> Values | None:
     """Microseconds from the raise to the first line of the next attempt."""
 
-    async def measured(peer: Peer) -> Values | None:
-        if steps and peer.stepping([], checkpoints=False) is None:
-            return None
-        probe = _Probe(new=new)
-        run = peer.recovering(probe, steps)
+    async def measured() -> Values:
+        probe = _Probe()
+        run = peer.recovering(probe, 0)
         await _block(run, 100)
         probe.waits.clear()
         await _block(run, 1500)
         return {"us": _median(probe.waits) * 1e6}
 
-    return lambda peer: asyncio.run(measured(peer))
+    return asyncio.run(measured())
 
 
 def _crowd(peer: Peer) -> Values:
@@ -233,8 +235,21 @@ def _crowd(peer: Peer) -> Values:
     return asyncio.run(measured())
 
 
-def _creation(peer: Peer) -> Values | None:
-    """Milliseconds to import the package and wrap a function; once in a process."""
+def _classify(peer: Peer) -> Values | None:
+    """Milliseconds to say why an attempt of 10,000 steps failed."""
+    look = peer.classifying(10_000)
+    if look is None:
+        return None
+    taken: list[float] = []
+    for _ in range(12):
+        start = time.perf_counter()
+        look()
+        taken.append(time.perf_counter() - start)
+    return {"ms": _median(taken[2:]) * 1e3}
+
+
+def _import(peer: Peer) -> Values | None:
+    """Milliseconds that the import takes where openai is imported before; once in a process."""
     source = peer.creation()
     if source is None:
         return None
@@ -242,6 +257,7 @@ def _creation(peer: Peer) -> Values | None:
     async def function(task: str, **_: Any) -> str:
         return task
 
+    import_module("openai")
     code = compile(source, "creation", "exec")
     start = time.perf_counter()
     exec(code, {"f": function})  # the same text for every package, and nobody's input
@@ -254,12 +270,11 @@ def _creation(peer: Peer) -> Values | None:
 _MEASUREMENTS: dict[str, Callable[[Peer], Values | None]] = {
     "clean": _clean,
     "ten_steps": _ten_steps,
-    "steps_1000": _checkpoints(1_000, 15),
-    "steps_10000": _checkpoints(10_000, 1),
-    "reentry_new": _reentry(0, new=True),
-    "reentry": _reentry(0),
-    "reentry_steps": _reentry(STEPS),
+    "steps_10": _steps(10, 300),
+    "steps_10000": _steps(10_000, 3),
+    "reentry": _reentry,
     "crowd": _crowd,
-    "creation": _creation,
+    "classify": _classify,
+    "import": _import,
 }
 NAMES = tuple(_MEASUREMENTS)

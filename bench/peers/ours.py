@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from triage import FailureContext, Retry
 
     from .measure import Body, Run
@@ -23,7 +26,7 @@ def clean() -> Run:
     return Agent(agent, FailurePolicy(default=FailurePolicy.escalate_by_default())).run
 
 
-def stepping(outputs: list[str], *, checkpoints: bool) -> Run:  # noqa: ARG001 - every step is one
+def stepping(outputs: list[str]) -> Run:
     """As in `Peer`."""
     from triage import Agent, FailurePolicy, Step
 
@@ -68,6 +71,31 @@ def recovering(body: Body, steps: int) -> Run:
         return Retry()
 
     return Agent(agent, FailurePolicy(default=again)).run
+
+
+def classifying(steps: int) -> Callable[[], object]:
+    """As in `Peer`."""
+    from triage import RulesClassifier, Step, Trajectory
+    from triage.core import ErrorInfo
+
+    made = [
+        Step(
+            index=at,
+            action="search",
+            tool_called="search",
+            tool_input={"page": at},
+            tool_output=f"{at:08d}" * 16,
+        )
+        for at in range(steps)
+    ]
+    numbers = itertools.count()
+
+    def look() -> object:
+        # Each time other words, so that nothing is known from before.
+        error = ErrorInfo("RuntimeError", message=f"the total of {next(numbers)} is missing")
+        return RulesClassifier().classify(Trajectory(steps=made, error=error), "find the total")
+
+    return look
 
 
 def creation() -> str:

@@ -35,7 +35,7 @@ def clean() -> Run:
     return _wrapped(function)
 
 
-def stepping(outputs: list[str], *, checkpoints: bool) -> None:
+def stepping(outputs: list[str]) -> None:
     """There are no steps here."""
 
 
@@ -49,6 +49,11 @@ def recovering(body: Body, steps: int) -> Run:
         body.leave(task)
 
     return _wrapped(function)
+
+
+def classifying(_steps: int) -> None:
+    """As in `Peer`."""
+    return
 
 
 def creation() -> str:

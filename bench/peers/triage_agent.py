@@ -24,7 +24,7 @@ def clean() -> Run:
     return run
 
 
-def stepping(outputs: list[str], *, checkpoints: bool) -> Run:
+def stepping(outputs: list[str]) -> Run:
     """As in `Peer`."""
     triage: Any = import_module(package)
     step = triage.Step
@@ -43,7 +43,7 @@ def stepping(outputs: list[str], *, checkpoints: bool) -> Run:
         return task
 
     policy = triage.FailurePolicy(default=triage.FailurePolicy.escalate_by_default())
-    run: Run = triage.Agent(agent, policy, auto_checkpoint=checkpoints).run
+    run: Run = triage.Agent(agent, policy).run
     return run
 
 
@@ -68,10 +68,15 @@ def recovering(body: Body, steps: int) -> Run:
         body.leave(task)
 
     async def again(_context: Any) -> Any:
-        return triage.RecoveryAction.RETRY()
+        return triage.core.RecoveryAction.RETRY()
 
     run: Run = triage.Agent(agent, triage.FailurePolicy(default=again)).run
     return run
+
+
+def classifying(_steps: int) -> None:
+    """As in `Peer`."""
+    return
 
 
 def creation() -> str:

@@ -88,7 +88,7 @@ async def run_task(mode: str, task: Task, service: Service, show: Show) -> Outco
         with show.task(task):
             try:
                 answer = await runner.run(agent, task)
-            except Exception as problem:  # noqa: BLE001 - every failure is a result to be shown
+            except Exception as problem:
                 error = describe(problem)
     seconds = time.monotonic() - started
     outcome = Outcome(

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_exponential
 
 import triage
-from triage.events import ActionChosen, Event
+from triage.core import ActionChosen, Event
 
 from .agent import Answer, TravelDesk
 from .tools import MANIFEST
@@ -134,7 +134,7 @@ class Runner:
             agent.book,
             policy=self.policy or triage.FailurePolicy.from_file(POLICY),
             limits=triage.Limits(
-                attempts=6, seconds=60, prices=triage.Prices({SCRIPTED: (0.0, 0.0)})
+                attempts=6, seconds=60, prices=triage.strategies.Prices({SCRIPTED: (0.0, 0.0)})
             ),
             checks=triage.Checks(tools=MANIFEST, verify=self._receipt_is_real),
             observers=[self.show.event, self._decided],

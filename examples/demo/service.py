@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer("POST", body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the inherited name
+    def log_message(self, format: str, *args: object) -> None:
         """Keep the terminal for the demonstration."""
 
     @property

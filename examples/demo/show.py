@@ -11,13 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from triage import Abort, Escalate, Replan, Retry
-from triage.events import (
-    ActionChosen,
-    AttemptFailed,
-    AttemptStarted,
-    Event,
-    StepRecorded,
-)
+from triage.core import ActionChosen, AttemptFailed, AttemptStarted, Event, StepRecorded
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -25,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from triage import Step
-    from triage.actions import Action
+    from triage.core import Action
 
     from .modes import Outcome
     from .tasks import Task

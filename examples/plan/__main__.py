@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from triage import TriageError, TriageSuspendedError, approve
-from triage.events import Event, PlanRouted
+from triage.core import Event, PlanRouted
 from triage.plan import Approval, Orchestrator, fold_plan, unsafe_effects
 
 from .analyst import TASK, Desk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,12 +13,12 @@ import triage
 from benches import Texts
 from triage import Agent
 from triage.adapters.anthropic import record, run_tools
-from triage.testing.adapter_contract import World
+from triage.testing.adapter_contract import CAPABILITIES, World
 
 
 class _Bench(Texts):
     name = "anthropic"
-    cannot: Mapping[str, str] = {"handoff": "the plain loop has no handoffs"}
+    offers = frozenset(CAPABILITIES) - {"approvals", "handoffs"}
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
@@ -60,7 +60,7 @@ def _message(chat: dict[str, Any]) -> dict[str, Any]:
 def _helper(client: Any, world: World, name: str) -> Callable[..., Any]:
     """Another loop, inside of a tool."""
 
-    async def help_(input: str) -> str:  # noqa: A002 - as the script calls it
+    async def help_(input: str) -> str:
         done = await run_tools(
             client,
             input,

@@ -23,14 +23,14 @@ from pydantic import SecretStr, ValidationError
 
 import triage
 from triage import Agent
-from triage.testing.adapter_contract import World
+from triage.testing.adapter_contract import CAPABILITIES, World
 
 TURNS = 10
 
 
 class _Bench:
     name = "langchain"
-    cannot: Mapping[str, str] = {"handoff": "a runnable has no handoffs; see langgraph"}
+    offers = frozenset(CAPABILITIES) - {"approvals", "handoffs"}
     backends = ("asyncio",)
 
     def text(self, result: Any) -> str:
@@ -94,7 +94,7 @@ async def _asked(
 
 
 def _helper(loop: Runnable[str, AIMessage], name: str) -> BaseTool:
-    async def help_(input: str) -> str:  # noqa: A002 - as the script calls it
+    async def help_(input: str) -> str:
         return str((await loop.ainvoke(input)).text)
 
     return StructuredTool.from_function(coroutine=help_, name=name, description="Helps.")

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 from langchain.agents import AgentState, create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
@@ -21,12 +22,12 @@ from pydantic import SecretStr
 
 import triage
 from triage import Agent
-from triage.testing.adapter_contract import World
+from triage.testing.adapter_contract import CAPABILITIES, World
 
 
 class _Bench:
     name = "langgraph"
-    cannot: Mapping[str, str] = {}
+    offers = frozenset(CAPABILITIES)
     backends = ("asyncio",)
 
     def __init__(self) -> None:
@@ -77,7 +78,9 @@ def _graph(model: BaseChatModel, world: World, saver: InMemorySaver) -> Any:
     }
     if not world.script.handoffs:
         more = [called(agent, name) for name, agent in helpers.items()]
-        return create_agent(model, [*tools, *more], checkpointer=saver)
+        asked = HumanInTheLoopMiddleware(interrupt_on=dict.fromkeys(world.script.approvals, True))
+        middleware: list[Any] = [asked] if world.script.approvals else []
+        return create_agent(model, [*tools, *more], middleware=middleware, checkpointer=saver)
     first = create_agent(model, [*tools, *map(_handing, helpers)], name="clerk")
     built: Any = StateGraph(AgentState)
     for name, agent in {"clerk": first, **helpers}.items():
@@ -88,7 +91,7 @@ def _graph(model: BaseChatModel, world: World, saver: InMemorySaver) -> Any:
 def called(agent: Any, name: str) -> BaseTool:
     """An agent as a tool."""
 
-    async def help_(input: str) -> str:  # noqa: A002 - as the script calls it
+    async def help_(input: str) -> str:
         found = await agent.ainvoke({"messages": [HumanMessage(input)]})
         return str(found["messages"][-1].text)
 

@@ -1,13 +1,13 @@
 """A real MCP session with a server in memory; the loop around it asks OpenAI's client.
 
-The client's model calls are recorded as everywhere; what the matrix says of MCP is what its tools do. The
+The client's model calls are recorded as everywhere, and the tools' are the session's own. The
 server says itself which tool reads and which one may not be repeated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
@@ -25,23 +25,11 @@ from triage.adapters.openai import record as record_model
 from triage.testing.adapter_contract import World
 
 TURNS = 10
-_MODEL = "a session asks no model; see the adapter that does"
-_AGENTS = "a session has no agents"
 
 
 class _Bench(Texts):
     name = "mcp"
-    cannot: Mapping[str, str] = {
-        **dict.fromkeys(
-            (
-                "rate_limited_model", "malformed_output", "budget", "hang", "rollback", "soft_failure",
-                "streaming", "broken_stream", "unfinished_stream", "open_call",
-            ),
-            _MODEL,
-        ),
-        **dict.fromkeys(("sub_agent", "parallel_agents", "handoff"), _AGENTS),
-        "nested_retries": "a session repeats nothing by itself",
-    }  # fmt: skip
+    offers = ("endings", "parallel_tools", "short_requests", "other_models")
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:

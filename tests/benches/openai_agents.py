@@ -12,14 +12,14 @@ import openai
 
 import triage
 from triage import Agent
-from triage.testing.adapter_contract import World
+from triage.testing.adapter_contract import CAPABILITIES, World
 
 agents.set_tracing_disabled(disabled=True)
 
 
 class _Bench:
     name = "openai-agents"
-    cannot: Mapping[str, str] = {}
+    offers = frozenset(CAPABILITIES)
     backends = ("asyncio",)
 
     def __init__(self) -> None:
@@ -48,7 +48,10 @@ class _Bench:
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=retries)
         async with client:
             model = agents.OpenAIResponsesModel("m", client)
-            tools: list[agents.Tool] = [agents.function_tool(tool) for tool in world.functions()]
+            tools: list[agents.Tool] = [
+                agents.function_tool(tool, needs_approval=tool.__name__ in world.script.approvals)
+                for tool in world.functions()
+            ]
             helpers: list[agents.Agent[Any]] = [
                 agents.Agent(
                     name=name, model=model, instructions=world.instructions(name), tools=list(tools)

@@ -25,14 +25,12 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import triage
 from triage import Agent
-from triage.testing.adapter_contract import World
+from triage.testing.adapter_contract import CAPABILITIES, World
 
 
 class _Bench:
     name = "pydantic-ai"
-    cannot: Mapping[str, str] = {
-        "handoff": "its agents call others as tools, and hand nothing over"
-    }
+    offers = frozenset(CAPABILITIES) - {"handoffs"}
     backends = ("asyncio",)
 
     def text(self, result: Any) -> str:
@@ -53,7 +51,11 @@ class _Bench:
         async with client:
             model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
             helpers = [_helper(model, world, name) for name in world.script.helpers]
-            agent = PydanticAgent(model, tools=[*world.functions(), *helpers])
+            tools = [
+                Tool(tool, requires_approval=tool.__name__ in world.script.approvals)
+                for tool in world.functions()
+            ]
+            agent = PydanticAgent(model, tools=[*tools, *helpers])
             yield triage.wrap(agent, effects=world.effects, **options)
 
 
@@ -62,7 +64,7 @@ def _helper(model: OpenAIChatModel, world: World, name: str) -> Tool[Any]:
     told = world.instructions(name)
     agent = PydanticAgent(model, tools=world.functions(), name=name, instructions=told)
 
-    async def help_(input: str) -> str:  # noqa: A002 - as the script calls it
+    async def help_(input: str) -> str:
         return (await agent.run(input)).output
 
     return Tool(help_, name=name)

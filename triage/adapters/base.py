@@ -1,4 +1,4 @@
-"""What every adapter to a framework is made of: `Adapter`, and the `Seam` of one attempt.
+"""The base of every adapter to a framework: `Adapter`, and the `Seam` of one attempt.
 
 An adapter is one class in one file. It says whose objects it runs, runs one once, and lets every model
 call and every tool call of the framework pass through the seam:
@@ -10,96 +10,198 @@ call and every tool call of the framework pass through the seam:
         async def attempt(self, seam, task, **kwargs):
             ...  # await seam.model(…) and await seam.tool(…) from the framework's own hooks
 
-Recording, reuse of what is known, hints, stopping and failures that look like a success are then the
-same for all. Recovery needs no help of the framework: after a Retry, a Rollback or a crash the agent
-starts over, and each call that was made before is answered from the journal, unpaid and without its
-effect, up to the point from which the work goes on.
+Recording, reuse of recorded calls, hints, stopping, and failures that look like a success then work the
+same for every framework. Recovery needs no help from the framework: after a Retry, a Rollback or a crash
+the agent starts over, and each call made before is answered from the journal, without paying for it or
+repeating its effect, up to the point from which the work goes on.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from threading import Lock
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Required,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
-from triage._capture import hint as write_hint
-from triage._plain import plain
-from triage._run import Run
-from triage.actions import RecoveryAction, Resume, Retry, Rollback
-from triage.errors import UsageError
-from triage.failures import ErrorInfo
-from triage.steps import Step, effect_of
-from triage.taxonomy import Cause, Effect, FailureType
-from triage.traces._talk import ending_of
+from triage.core import (
+    UNSAFE,
+    ApprovalGiven,
+    Cause,
+    Effect,
+    ErrorInfo,
+    FailureType,
+    RecoveryAction,
+    Resume,
+    Retry,
+    Rollback,
+    Step,
+    UsageError,
+    digest,
+    effect_of,
+    hint,
+    infer_effect,
+    plain,
+)
+from triage.core.messages.anthropic import ANTHROPIC
+from triage.core.messages.base import ENDINGS, LOST, Answer, Repaired, Shrink, ending_of
+from triage.core.messages.base import arguments as read_arguments
+from triage.core.messages.chat import CHAT
+from triage.core.messages.gemini import GEMINI
+from triage.core.messages.responses import RESPONSES
+from triage.engine import (
+    ANSWER,
+    APPROVAL,
+    CUT,
+    TOOL_ATTRIBUTE,
+    Question,
+    Run,
+    current,
+    shown,
+    wait_for_answer,
+)
+from triage.engine import ask as ask_for_leave
+from triage.strategies import RetryLayer
 
-from ._carried import Turn, carried
-from ._forms import (
-    ENDINGS,
-    Answer,
-    Asked,
+from .calls import (
+    Ended,
     Failed,
     Form,
-    read_anthropic,
-    read_chat,
-    read_responses,
-)
-from ._hints import hinted_anthropic, hinted_chat, hinted_responses, says, told
-from ._recording import (
-    Asking,
     ModelCall,
+    RecordedModelCall,
+    RecordedToolCall,
     Stream,
     StreamLeft,
-    ToolCall,
-    Using,
-    ask_sync,
+    ask_model,
+    ask_model_sync,
+    is_brief,
     key_of,
     make,
     make_sync,
     within,
 )
-from ._recording import ask as ask_model
-from ._repair import LOST, Repaired, repair_anthropic, repair_chat, repair_responses
+from .conversations import Turn, carried, guidance_text, passes_all, repaired, use
+from .tools import (
+    UNKNOWN,
+    CallRefused,
+    Finishing,
+    Mistakes,
+    Tools,
+    effect_of_hints,
+    finishing,
+    note_refused,
+    tools_by_name,
+    trusts,
+)
 
 __all__ = [
     "ABILITIES",
-    "LOST",
     "Adapter",
-    "Answer",
-    "Asked",
+    "CallRefused",
     "Failed",
     "Form",
-    "Repaired",
+    "NoSuchModel",
+    "Said",
     "Seam",
     "SoftFailure",
     "Stream",
     "StreamLeft",
-    "Turn",
     "hinted_anthropic",
     "hinted_chat",
+    "hinted_gemini",
     "hinted_responses",
     "key_of",
     "read_anthropic",
     "read_chat",
+    "read_gemini",
     "read_responses",
     "repair_anthropic",
     "repair_chat",
+    "repair_gemini",
     "repair_responses",
-    "says",
+    "said_anthropic",
+    "said_chat",
+    "said_gemini",
+    "said_responses",
+    "shrunk_anthropic",
+    "shrunk_chat",
+    "shrunk_gemini",
+    "shrunk_responses",
 ]
 
-ABILITIES = ("record", "stop", "hint", "resume", "rollback", "repair", "soft_failures")
+ABILITIES = (
+    "record", "stop", "hint", "resume", "rollback", "repair", "soft_failures", "shrink", "switch",
+)  # fmt: skip
 """What an adapter can do: journal the framework's calls; stop it from inside; tell the model a hint; go
 on without repeating what was done; go back to a checkpoint; close calls that were cut off; see that a
-run which looks like a success has failed."""
+run which looks like a success has failed; make requests shorter; ask another model."""
 
 _log = logging.getLogger("triage.adapters")
 
 
-class SoftFailure(Exception):
-    """The framework gave a result, and the work has failed all the same.
+read_chat, said_chat = CHAT.answer, CHAT.new_in
+read_responses, said_responses = RESPONSES.answer, RESPONSES.new_in
+read_anthropic, said_anthropic = ANTHROPIC.answer, ANTHROPIC.new_in
+read_gemini, said_gemini = GEMINI.answer, GEMINI.new_in
+hinted_chat, shrunk_chat = CHAT.hinted, CHAT.shrunk
+hinted_responses, shrunk_responses = RESPONSES.hinted, RESPONSES.shrunk
+hinted_anthropic, shrunk_anthropic = ANTHROPIC.hinted, ANTHROPIC.shrunk
+hinted_gemini, shrunk_gemini = GEMINI.hinted, GEMINI.shrunk
 
-    Raise it from the error behind it, where that is known: the diagnosis is then of that error.
+
+def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
+    """Chat messages of OpenAI's form in which every call has its result; see `Wire.repair`.
+
+    Inside of a run a call that completed is closed with its result, as the journal has it; text: what is
+    said of one that was cut off, or of which nothing is known. The other forms are repaired alike.
+    """
+    return repaired(CHAT, messages, text)
+
+
+def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
+    """Input items of OpenAI's Responses API; see `repair_chat`."""
+    return repaired(RESPONSES, items, text)
+
+
+def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
+    """Anthropic messages; see `repair_chat`."""
+    return repaired(ANTHROPIC, messages, text)
+
+
+def repair_gemini(contents: Iterable[Any], text: str = LOST) -> Repaired:
+    """Contents of Gemini's API; see `repair_chat`."""
+    return repaired(GEMINI, contents, text)
+
+
+class SoftFailure(Exception):
+    """The framework returned a result although the work has failed.
+
+    Raise it from the underlying error where there is one, so that the diagnosis is of that error.
     failure_type, cause: what went wrong, where the result itself says so.
     """
 
@@ -112,27 +214,48 @@ class SoftFailure(Exception):
     ) -> None:
         super().__init__(message)
         if failure_type is not None or cause is not None:
-            write_hint(self, failure_type=failure_type, cause=cause)
+            hint(self, failure_type=failure_type, cause=cause)
+
+
+class NoSuchModel(Exception):
+    """The framework cannot make a model from a name that a strategy gave. Raise it where
+    `Seam.other_model` cannot be used: the policy goes on with the next name, or escalates.
+
+    name: the model's. why: what is missing, and what name would do, as a sentence.
+    """
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"Retry(model={name!r}), as of switch_model or recommended(models=…): {why}"
+        )
+        hint(self, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.MODEL_MISSING)
 
 
 def cut_short(ending: ErrorInfo) -> SoftFailure:
-    """The failure that an answer is which was cut off or refused: `ending_of` its reason to stop."""
+    """The failure of an answer that was cut off or refused. ending: what `ending_of` gave for it."""
     failure_type, cause = ENDINGS[ending.type_name]
     return SoftFailure(ending.message, failure_type=failure_type, cause=cause)
 
 
 class Adapter(ABC):
-    """Runs the objects of one framework. One instance for each wrapped object; it keeps nothing of a run.
+    """Run the objects of one framework. There is one instance per wrapped object, without state of a run.
 
-    target: the wrapped object. effects: what each tool does to the world, by name; tools that are not
-    named are `unknown`. Raises UsageError for an effect that is none, and for a class whose `cannot`
-    names no ability.
+    target: the wrapped object. effects: what each tool does to the world, by name; the effect of any other
+    tool is inferred from its name, or is `unknown`. Raises UsageError for an unknown effect, and for a
+    class whose `cannot` names an unknown ability.
 
-    name: as the user says it. cannot: which of `ABILITIES` it has not, with the reason, as a sentence.
+    name: the framework's. cannot: the `ABILITIES` it lacks, each with the reason as a sentence.
+    validates: the framework refuses arguments that do not fit; otherwise the seam refuses them.
+    finishing: seconds for which a call that must not be repeated may run on after the framework gave it
+    up, as it does when a parallel call fails; after that it is cut off, and in doubt.
     """
 
     name: ClassVar[str]
     cannot: ClassVar[Mapping[str, str]] = {}
+    validates: ClassVar[bool] = False
+    finishing: ClassVar[float] = 30.0
+    trust_hints: bool | tuple[str, ...] = False
+    """The tools whose annotations count, as given to `wrap(trust_hints=…)`."""
 
     def __init__(self, target: Any, *, effects: Mapping[str, Effect | str] | None = None) -> None:
         unknown = ", ".join(sorted(set(self.cannot) - set(ABILITIES)))
@@ -149,30 +272,57 @@ class Adapter(ABC):
             except ValueError as error:
                 raise UsageError(str(error)) from None
 
+    def hinted(self, name: str, annotations: object) -> Effect | None:
+        """The effect that an MCP tool's annotations give it; None where they do not say.
+
+        annotations: an object or a mapping with `readOnlyHint` and the like, or None. They are claims: one
+        that allows repeating a call counts only where the user trusts the tool (`wrap(trust_hints=…)`);
+        one that forbids it always counts.
+        """
+        return effect_of_hints(annotations, trusted=trusts(name, given=self.trust_hints))
+
     @abstractmethod
     async def attempt(self, seam: Seam, task: Any, **kwargs: Any) -> Any:
-        """Run the wrapped object once, from the beginning; its result.
+        """Run the wrapped object once, from the beginning, and return its result.
 
-        Give the framework's exceptions on as they are. kwargs: as given to `Agent.run`, for the
-        framework. What `seam` raises must reach the caller, at the latest from here.
+        Let the framework's exceptions pass unchanged. kwargs: what `Agent.run` was given for the
+        framework. Whatever `seam` raises must reach the caller.
         """
 
-    def soft_failure(self, result: Any) -> BaseException | None:  # noqa: ARG002 - for those who can
-        """The failure that a result stands for: a `SoftFailure`, or the error itself; None: a good one."""
+    def soft_failure(self, result: Any) -> BaseException | None:
+        """The failure that a result stands for: a `SoftFailure` or the error itself; None if it is good."""
         return None
 
     def tools(self) -> Iterable[Any] | Mapping[str, Any] | None:
-        """The tools the object has, as `Checks.tools`; None where it does not say."""
+        """The object's tools, as `Checks.tools` takes them; None where they are not known."""
         return None
 
     def clients(self) -> Iterable[object]:
-        """Clients or models it calls, to be looked at for retries of their own."""
+        """The clients or models it calls, to be checked for retries of their own."""
         return ()
 
+    def layers(self) -> Iterable[RetryLayer]:
+        """The framework's own retries, which the log `triage.retries` warns about."""
+        return ()
+
+    def explain(self, error: Exception) -> None:  # noqa: B027 - the words of most say it
+        """Attach what went wrong to an error, with `triage.hint`, if its message does not tell."""
+
     async def run(self, task: Any, run: Run, kwargs: Mapping[str, Any]) -> Any:
-        """One attempt with all that is the same for every framework: what `triage.wrap` calls."""
+        """Run one attempt, with all that is the same for every framework."""
         seam = Seam(self, run)
-        result = await self.attempt(seam, task, **kwargs)
+
+        async def attempt(calls: Finishing) -> Any:
+            seam.finishing = calls
+            return await self.attempt(seam, task, **kwargs)
+
+        try:
+            result = await finishing(attempt)
+        except Exception as error:
+            seam.settle()
+            self.explain(error)
+            raise
+        seam.settle()
         failure = self.soft_failure(result)
         if failure is not None:
             cause = None if failure is seam.last_error else seam.last_error
@@ -185,11 +335,48 @@ class Adapter(ABC):
         return result
 
 
-class Seam:
-    """Where a framework and an attempt meet: what an adapter's hooks call. Safe from tasks of the attempt.
+class ModelOptions(TypedDict, total=False):
+    """What a seam needs to know about a model call.
 
-    adapter: whose it is. run: the attempt's handle. last_error: what the last model call raised, None
-    once one has succeeded. ending: why the last answer is none, where it was cut off or refused.
+    form: how the answer is stored. request: everything that decides the answer, without the hint; any
+    value, as only its digest is kept. said: what is new in the request, for the journal, without ids.
+    model: its name. who: the sub-agent's name, which keeps parallel agents apart; empty: the tool call
+    this is part of, if any. max_tokens: the limit that the request sets; an answer cut off after 16
+    tokens or fewer is taken as intended. tools: those that the request declares, in any form that
+    `Checks.tools` takes; None: those of `Adapter.tools`. A call that fits none of them is recorded as one
+    that never ran, unless the framework makes it anyway; without tools nothing is checked.
+    """
+
+    form: Required[Form]
+    request: Required[Any]
+    said: Any
+    model: str
+    who: str
+    max_tokens: object
+    tools: Iterable[Any] | Mapping[str, Any] | None
+
+
+class ToolOptions(TypedDict, total=False):
+    """What a seam needs to know about a tool call.
+
+    id: the model's id of the call. effect: what the framework knows of it; `wrap(effects=…)` wins over it;
+    None: inferred from the tool's name, else unknown. form: for results that are not JSON; None stores them
+    as they are. function: what the tool runs; a `@triage.tool` records itself, and is only called.
+    refused: turns the message for the model into a result of the framework; None raises CallRefused.
+    """
+
+    id: str | None
+    effect: Effect | str | None
+    form: Form | None
+    function: object
+    refused: Callable[[str], Any] | None
+
+
+class Seam:
+    """The object that an adapter's hooks call during one attempt. Safe to use from any task of the attempt.
+
+    run: the attempt's handle. last_error: what the last model call raised, None once one has succeeded.
+    ending: why the last answer does not count, where it was cut off or refused.
     """
 
     def __init__(self, adapter: Adapter, run: Run) -> None:
@@ -197,76 +384,78 @@ class Seam:
         self.run = run
         self.last_error: BaseException | None = None
         self.ending: ErrorInfo | None = None
+        self.finishing: Finishing | None = None
+        self._mistakes = Mistakes()
+        self._known: Tools | None = None
         self._notes = tuple(_notes(adapter, run))
         self._carried: tuple[Turn, ...] | None = None
-
-    # Reading ------------------------------------------------------------------------------------
+        passes_all(run, adapter.name)
 
     @property
     def hint(self) -> str | None:
-        """What the model is to be told with its next request: transient, new at each call, None mostly.
+        """What to tell the model with its next request; usually None. It can change from call to call.
 
-        None while calls of the attempt before are given again, as those were asked without it.
+        None while recorded calls are being reused, as those were asked without it.
         """
-        return "\n".join(filter(None, (told(self.run.guidance), *self._notes))) or None
+        return "\n".join(filter(None, (guidance_text(self.run.guidance), *self._notes))) or None
+
+    @property
+    def shrink(self) -> Shrink | None:
+        """How to shorten the messages of the next request; usually None, for not at all.
+
+        Set by `shrink_context` until the run ends. Read it where the request is sent, and pass it to
+        `shrunk_chat` or one of its siblings before adding the hint.
+        """
+        if "shrink" in self.adapter.cannot:
+            return None
+        return Shrink.of(self.run.guidance, self.run)
+
+    @property
+    def other_model(self) -> str | None:
+        """The name of the model to ask instead of the framework's own; usually None.
+
+        Set by `switch_model` until the run ends. Read it where the request is sent; the call's step names
+        it. Raise `NoSuchModel` where the framework cannot make a model from the name.
+        """
+        return None if "switch" in self.adapter.cannot else self.run.guidance.model
 
     @property
     def carried(self) -> tuple[Turn, ...]:
-        """What this attempt's conversation begins with, oldest first; empty mostly.
+        """The turns that this attempt's conversation begins with, oldest first; usually none.
 
-        After a Replan: the turns of the attempt before, without the loop it was in, so that the new
-        plan knows what was found. Empty after a context that was too long. An adapter that can begin
-        a conversation in the middle puts them behind the task and repairs it; others leave them.
+        After a Replan: the turns of the previous attempt, without the loop it was in, so that the new plan
+        knows what was found. Empty after a context overflow. An adapter that can start a conversation in
+        the middle puts its turns behind the task, repairs the result, and reports each turn it used with
+        `use`; other adapters ignore them.
         """
         if self._carried is None:
             self._carried = carried(self.run)
         return self._carried
 
+    def use(self, turn: Turn) -> None:
+        """Report that the conversation begins with this turn of `carried`: its call counts as made."""
+        use(self.run, turn)
+
     def check_open(self) -> None:
         """Raise AttemptInterrupted (a BaseException) where the attempt was stopped."""
         self.run.check_open()
 
-    # Calls --------------------------------------------------------------------------------------
-
     def model(
-        self,
-        ask: Callable[[str | None], Awaitable[Any]],
-        *,
-        form: Form,
-        request: Any,
-        said: Any = None,
-        model: str = "",
-        who: str = "",
+        self, ask: Callable[[str | None], Awaitable[Any]], **options: Unpack[ModelOptions]
     ) -> Coroutine[Any, Any, Any]:
-        """Ask the model, recorded; its answer, or `form.load` of the recorded one.
+        """Ask the model and record the call; return its answer, or `form.load` of the recorded one.
 
-        ask: sends the request with a hint, None for none. form: how the answer is kept. request: all
-        that decides the answer, without the hint; any value, only its digest is kept. said: what is
-        new in the request, for the journal; no ids in it. model: its name. who: the sub-agent's name,
-        so that agents side by side are kept apart; empty: the call it is part of, if any. Raises what
-        `ask` raises.
+        ask: sends the request with a hint, or with None. options: see `ModelOptions`. Raises what `ask`
+        raises.
         """
-        call = self._model_call(form, request, said, model, who)
-        return ask_model(self.run, Asking(call, lambda: ask(self.hint)), self._ended)
+        return ask_model(self.run, self._asking(ask, options), self._ending(options))
 
-    def model_sync(
-        self,
-        ask: Callable[[str | None], Any],
-        *,
-        form: Form,
-        request: Any,
-        said: Any = None,
-        model: str = "",
-        who: str = "",
-    ) -> Any:
+    def model_sync(self, ask: Callable[[str | None], Any], **options: Unpack[ModelOptions]) -> Any:
         """`model` for sync hooks, in a thread of the attempt."""
-        call = self._model_call(form, request, said, model, who)
-        return ask_sync(self.run, Asking(call, lambda: ask(self.hint)), self._ended)
+        return ask_model_sync(self.run, self._asking(ask, options), self._ending(options))
 
-    def stream(
-        self, *, form: Form, request: Any, said: Any = None, model: str = "", who: str = ""
-    ) -> Stream:
-        """`model` for an answer that comes in pieces: begin the call, or find its answer known.
+    def stream(self, **options: Unpack[ModelOptions]) -> Stream:
+        """`model` for a streamed answer: begin the call, or find its recorded answer.
 
         stream = seam.stream(form=FORM, request=request)
         if stream.known is not None: ...  # give it, in as many pieces as you like
@@ -275,94 +464,324 @@ class Seam:
             stream.done(whole)
         await stream.durable()
         """
-        return Stream(self.run, self._model_call(form, request, said, model, who), self._ended)
+        stream = Stream(self.run, self._model_call(options), self._ending(options))
+        stream.asks(self.other_model)
+        return stream
 
-    def _ended(self, answer: Answer | None, error: Exception | None) -> None:
-        """A model call has ended: the last one for now."""
-        self.last_error = error
-        if error is None:
-            self.ending = None if answer is None or answer.calls else ending_of(answer.ended)
+    def _model_call(self, options: ModelOptions) -> ModelCall:
+        who = options.get("who") or within()  # an agent inside of a tool is matched by itself
+        return ModelCall(
+            name=f"{self.adapter.name} {who}" if who else self.adapter.name,
+            model=self.other_model or options.get("model", ""),
+            said=options.get("said"),
+            key=key_of(options["request"]),
+            form=options["form"],
+            is_brief=is_brief(options.get("max_tokens")),
+        )
 
-    def _model_call(self, form: Form, request: Any, said: Any, model: str, who: str) -> ModelCall:
-        who = who or within()  # an agent inside of a tool is matched by itself
-        name = f"{self.adapter.name} {who}" if who else self.adapter.name
-        return ModelCall(name, model, plain(said), key_of(request), form)
+    def _asking(self, ask: Callable[[str | None], Any], options: ModelOptions) -> RecordedModelCall:
+        def send() -> Any:
+            # Known only now: what was asked before and is given again was asked of another.
+            asking.asks(self.other_model)
+            return ask(self.hint)
 
-    def tool(
+        asking = RecordedModelCall(self._model_call(options), send)
+        return asking
+
+    def _ending(self, options: ModelOptions) -> Ended:
+        """A callback for the end of this model call, which is the latest one."""
+        who, tools = options.get("who", ""), options.get("tools")
+        self._mistakes.settle(self.run, who)
+
+        def ended(answer: Answer | None, error: Exception | None) -> None:
+            self.last_error = error
+            if error is not None:
+                return
+            if answer is not None and answer.calls:
+                known = self._tools if tools is None else tools_by_name(tools)
+                self._mistakes.note(who, answer.calls, known)
+            told = None if answer is None or answer.calls else ending_of(answer.ended)
+            brief = is_brief(options.get("max_tokens"))
+            wanted = told is not None and brief and told.type_name == CUT
+            self.ending = None if wanted else told
+
+        return ended
+
+    @property
+    def _tools(self) -> Tools:
+        if self._known is None:
+            self._known = tools_by_name(self.adapter.tools())
+        return self._known
+
+    def settle(self) -> None:
+        """Record, at the end of the attempt, the calls that a model asked for and that never ran."""
+        self._mistakes.settle(self.run)
+
+    async def tool(
         self,
         name: str,
         arguments: Any,
         do: Callable[[], Awaitable[Any]],
-        *,
-        id: str | None = None,  # noqa: A002 - what models call it
-        effect: Effect | str | None = None,
-        form: Form | None = None,
-        function: object = None,
-    ) -> Awaitable[Any]:
-        """Call a tool, recorded; its result, or `form.load` of the recorded one.
+        **options: Unpack[ToolOptions],
+    ) -> Any:
+        """Call a tool and record the call; return its result, or `form.load` of the recorded one.
 
-        do: runs the tool. arguments: as the model gave them. id: the model's id of the call. effect:
-        what the framework itself knows; `wrap(effects=…)` wins; None: unknown. form: for results that
-        are no JSON; None keeps them as they are. function: what the tool runs; a `@triage.tool`
-        records itself, and is only called. Raises what `do` raises. A result that `form.failed` knows
-        as an error is given like any other, and its step has the error. It answered, so it is not in
-        doubt; the next attempt is told the same, or calls it again where it may be repeated.
+        do: runs the tool. arguments: as the model gave them. options: see `ToolOptions`. Raises what `do`
+        raises. A result that `form.failed` recognises as an error is returned like any other, and its step
+        has the error. The tool answered, so the call is not in doubt; the next attempt gets the same
+        result, or calls the tool again where it may be repeated.
 
-        A tool that pauses the framework (for an approval) must not look like one that failed: give
-        its signal through `triage.not_attempted`.
+        Arguments that do not fit the tool are refused, unless the framework validates them itself
+        (`Adapter.validates`): `do` is not called, and the refusal is recorded. A call that must not be
+        repeated runs to its end even if the framework gives it up (see `Adapter.finishing`).
+
+        A tool that pauses the framework, for an approval, must not look like one that failed: pass its
+        signal through `triage.not_attempted`.
         """
+        refusal = self._refusal(name, arguments, options.get("id"))
+        if refusal is not None:
+            return _answer_to(refusal, options.get("refused"))
+        function = options.get("function")
         if is_tool(function):
             self.run.check_open()
-            return do()
-        return make(self.run, Using(self._tool_call(name, arguments, id, effect, form), do))
+            work, known = do, Effect(getattr(function, TOOL_ATTRIBUTE).effect)
+        else:
+            work = partial(make, self.run, self._recorded(name, arguments, do, options))
+            known = self.effect_of(name, options.get("effect"))
+        if known in UNSAFE and self.finishing is not None:
+            return await self.finishing.run(work, self.adapter.finishing)
+        return await work()
 
     def tool_sync(
-        self,
-        name: str,
-        arguments: Any,
-        do: Callable[[], Any],
-        *,
-        id: str | None = None,  # noqa: A002 - what models call it
-        effect: Effect | str | None = None,
-        form: Form | None = None,
-        function: object = None,
+        self, name: str, arguments: Any, do: Callable[[], Any], **options: Unpack[ToolOptions]
     ) -> Any:
         """`tool` for sync hooks, in a thread of the attempt."""
-        if is_tool(function):
+        refusal = self._refusal(name, arguments, options.get("id"))
+        if refusal is not None:
+            return _answer_to(refusal, options.get("refused"))
+        if is_tool(options.get("function")):
             self.run.check_open()
             return do()
-        call = self._tool_call(name, arguments, id, effect, form)
-        return make_sync(self.run, Using(call, do))
+        return make_sync(self.run, self._recorded(name, arguments, do, options))
 
-    def _tool_call(
+    def _recorded(
+        self, name: str, arguments: Any, do: Callable[[], Any], options: ToolOptions
+    ) -> RecordedToolCall:
+        effect = self.adapter.effects.get(name, options.get("effect"))
+        id_, form = options.get("id"), options.get("form")
+        return RecordedToolCall(do, name, arguments, effect=effect, id=id_, form=form)
+
+    def _refusal(self, name: str, arguments: Any, id_: str | None) -> CallRefused | None:
+        """Record and return why a call is refused; None where it may be made."""
+        refusal = self._mistakes.take(name, arguments, id_)
+        if refusal is None or self.adapter.validates or refusal.kind == UNKNOWN:
+            return None  # there is such a tool, if it is called
+        note_refused(
+            self.run, name, read_arguments(arguments), refusal.text, kind=refusal.kind, id=id_
+        )
+        return CallRefused(refusal)
+
+    def at_failure(self, whose: str, leave: Callable[[], Awaitable[object]]) -> None:
+        """Register a function to await if the run ends in a failure, to write what an attempt held back.
+
+        whose: what it is for; a later attempt's function replaces an earlier one. leave: takes no
+        arguments, and is awaited once; an error it raises goes to the log.
+        """
+        session = self.run.session
+        session.at_failure = {**(session.at_failure or {}), whose: leave}
+
+    def effect_of(self, name: str, effect: Effect | str | None = None) -> Effect:
+        """The effect a call of this tool will have. effect: as for `tool`."""
+        known = self.adapter.effects.get(name, effect)
+        if known is not None:
+            return Effect(known)
+        return infer_effect(name) if self.run.session.config.infer_effects else Effect.UNKNOWN
+
+    def ask_person(
+        self,
+        about: str,
+        of: Any,
+        text: str = "",
+        *,
+        arguments: Any = None,
+        leave: bool = False,
+        editable: Sequence[str] = (),
+    ) -> Said:
+        """A person's answer to a question of the framework's agent. Without an answer yet, end the attempt
+        and suspend the run until `Agent.resume` brings one.
+
+        The agent then starts over, earlier calls are answered from the journal, and it arrives at the same
+        question, which now has its answer.
+
+        about: the subject, a tool or any other word. of: what tells this question from others about the
+        same subject, equal whenever it is asked: the model's id of the call, or a number. text: the
+        question; empty: whether the tool may be called with these arguments. leave: True for a call that
+        has not begun: it can be approved, rejected or edited, and cannot have happened. False: any answer,
+        given with `happened(value)`. editable: names of arguments that an edit may change.
+        """
+        effect = self.effect_of(about) if leave else Effect.READ
+        asking = Asking(about, of, text, arguments, leave, effect, editable)
+        said = said_to(self.run, asking.key(self.run))
+        if said is None:
+            ask(self.run, asking)
+        return said
+
+    def decided(self, what: str, given: Any, result: Any) -> None:
+        """Record that the user's own code made the result, however the last call ended.
+
+        what: which code, as the step's action. given, result: its input and output. The result is
+        trusted: an error of the last model call, or how its answer ended, no longer counts.
+        """
+        self.run.record_step(Step(action=what, tool_input=plain(given), tool_output=plain(result)))
+        self.last_error = self.ending = None
+
+    def refused(
         self,
         name: str,
         arguments: Any,
-        id: str | None,  # noqa: A002 - what models call it
-        effect: Effect | str | None,
-        form: Form | None,
-    ) -> ToolCall:
-        known = self.adapter.effects.get(name, effect or Effect.UNKNOWN)
-        return ToolCall(name, arguments, known, id, form)
+        error: str,
+        *,
+        kind: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Record a tool call that never ran, for a reason that the framework gives.
 
-    def refused(self, name: str, arguments: Any, error: str, *, kind: str | None = None) -> None:
-        """Record a tool call that never ran: an unknown tool, arguments that do not fit.
-
-        error: what the model is told. kind: the exception's class, None without one.
+        error: what the model is told. kind: the exception's class, or None. id: the model's id of the call,
+        or None. Unknown tools and arguments that do not fit are recorded without this; a call of this
+        method replaces that record.
         """
-        step = Step(
-            action="call", tool_called=name, tool_input=arguments, error=error, exception_type=kind
-        )
-        self.run.record_step(step)
+        self._mistakes.take(name, arguments, id)
+        note_refused(self.run, name, arguments, error, kind=kind)
+
+
+class Said(NamedTuple):
+    """A person's answer.
+
+    decision: `approved`; `rejected`, with the reason as `value`; or `answered`, with the answer as `value`;
+    for a call that was made elsewhere, that is its result. edits: replacements for arguments of an
+    approved call.
+    """
+
+    decision: Literal["approved", "rejected", "answered"]
+    value: Any = None
+    edits: Mapping[str, Any] = {}
+
+
+class Asking(NamedTuple):
+    """A question to a person.
+
+    about: the tool, or another subject. of: what tells this question from others about it, equal whenever
+    it is asked. text: the question; empty: made from the arguments. leave: it asks whether a call that has
+    not begun may be made: it can be approved or rejected, and cannot have happened. rule: who asks, for
+    evidence.
+    """
+
+    about: str
+    of: Any
+    text: str = ""
+    arguments: Any = None
+    leave: bool = False
+    effect: Effect = Effect.READ
+    editable: Sequence[str] = ()
+    rule: str = "agent:asks"
+
+    def key(self, run: Run) -> str:
+        """The key of the question and its answer in the journal."""
+        return f"{self.about}:{digest(run.run_id, str(plain(self.of)))}:1"
+
+
+def said_to(run: Run, key: str) -> Said | None:
+    """The answer to a question; None where it was not asked, or has no answer yet."""
+    state = run.session.state
+    call = state.calls.get(key)
+    if call is not None and call.outcome == "done":
+        return Said("answered", (run.session.live or {}).get(key, call.result))
+    if key in state.approved:
+        return Said("approved", edits=state.edits.get(key, {}))
+    for event in reversed(run.session.events):
+        if isinstance(event, ApprovalGiven) and event.subject == key:
+            return Said("rejected", event.reason or None) if event.decision == "rejected" else None
+    return None
+
+
+def ask(run: Run, asking: Asking) -> NoReturn:
+    """End the attempt, and suspend the run until a person answers."""
+    given = plain(asking.arguments)
+    text = asking.text or f"may {asking.about} be called with {shown(given)}?"
+    kind = APPROVAL if asking.leave else ANSWER
+    question = Question(
+        asking.key(run), asking.about, asking.effect.value, given, text,
+        doubt=False, kind=kind, editable=asking.editable,
+    )  # fmt: skip
+    if asking.leave:
+        ask_for_leave(run, question)
+    wait_for_answer(run, question, asking.rule)
 
 
 def is_tool(function: object) -> bool:
     """Whether a function is a `@triage.tool`, which records itself."""
-    return hasattr(function, "__triage_tool__")
+    return hasattr(function, TOOL_ATTRIBUTE)
+
+
+def _answer_to(refusal: CallRefused, refused: Callable[[str], Any] | None) -> Any:
+    if refused is None:
+        raise refusal
+    return refused(str(refusal))
+
+
+_replacing = Lock()
+_replaced: set[tuple[type, str]] = set()
+
+
+def replace_method(owner: type, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a method of a framework's class with `make(method)`, once per process."""
+    with _replacing:
+        if (owner, name) in _replaced:
+            return
+        _replaced.add((owner, name))
+        method: Any = inspect.getattr_static(owner, name)
+        function = method.__func__ if isinstance(method, classmethod) else method
+        new = functools.wraps(function)(make(function))
+        setattr(owner, name, classmethod(new) if isinstance(method, classmethod) else new)
+
+
+S = TypeVar("S")
+
+
+class Scopes(Generic[S]):
+    """The current attempt of a framework's code, in whatever task or thread it runs.
+
+    For frameworks whose methods are replaced once per process (`replace_method`): a replacement asks
+    `active()`, and calls the original where that is None. seam_of: gives the seam of a scope.
+    """
+
+    def __init__(self, name: str, seam_of: Callable[[S], Seam]) -> None:
+        self._scope: ContextVar[S | None] = ContextVar(f"triage_{name}", default=None)
+        self._seam_of = seam_of
+
+    @contextmanager
+    def entered(self, scope: S | None) -> Generator[None]:
+        """Make this code, and tasks and threads it starts, part of an attempt; None: of no attempt."""
+        token = self._scope.set(scope)
+        try:
+            yield
+        finally:
+            self._scope.reset(token)
+
+    def active(self) -> S | None:
+        """The attempt that this code is part of; None outside an attempt."""
+        scope = self._scope.get()
+        run = current.get()
+        # A nested run of another function keeps its own journal.
+        if scope is None or (
+            run is not None and run.session is not self._seam_of(scope).run.session
+        ):
+            return None
+        return scope
 
 
 class _Fallback(NamedTuple):
-    """What is done where an adapter lacks an ability. said: to the model; empty: nothing."""
+    """What happens where an adapter lacks an ability. said: what the model is told, if anything."""
 
     instead: str
     said: str = ""
@@ -382,15 +801,19 @@ _FALLBACKS: dict[tuple[type[RecoveryAction], str], _Fallback] = {
 
 
 def _notes(adapter: Adapter, run: Run) -> Iterator[str]:
-    """What the model must be told because the adapter cannot do what was decided; said in the log, too."""
+    """What the model must be told because the adapter cannot do what was decided; logged as well."""
     action = run.told.action
     for (kind, ability), fallback in _FALLBACKS.items():
         if isinstance(action, kind) and ability in adapter.cannot:
             _say(adapter, run, ability, f"after a {kind.__name__} {fallback.instead}")
             if fallback.said:
                 yield fallback.said
-    if told(run.told) is not None and "hint" in adapter.cannot:
+    if guidance_text(run.told) is not None and "hint" in adapter.cannot:
         _say(adapter, run, "hint", "the attempt is made without its hint")
+    if run.told.keep_last is not None and "shrink" in adapter.cannot:
+        _say(adapter, run, "shrink", "requests are as long as before")
+    if run.told.model is not None and "switch" in adapter.cannot:
+        _say(adapter, run, "switch", f"the same model is asked, and not {run.told.model}")
 
 
 def _say(adapter: Adapter, run: Run, ability: str, instead: str) -> None:

@@ -11,38 +11,363 @@ and its calls are answered from the journal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, cast
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.types import Command
 
-from triage.errors import UsageError
+from triage.core import ApprovalAsked, Cause, FailureType, Step, StepRecorded, UsageError, plain
+from triage.core.messages.base import Asked
+from triage.engine import MODEL, Run, shown, tally
 
-from ._langchain_hooks import entered
-from ._langchain_scope import Scope
-from ._langgraph_interrupts import ask
-from ._langgraph_thread import Start, has_saver, start_of
-from .base import Seam
-from .langchain import LangChainAdapter, named
+from .base import Asking, Seam, SoftFailure, said_to
+from .base import ask as ask_person
+from .conversations import Turn, continued
+from .langchain import (
+    LangChainAdapter,
+    Scope,
+    entered,
+    last_message,
+    message_of,
+    repair_langchain,
+    result_form,
+)
 
-__all__ = ["LangGraphAdapter"]
+__all__ = [
+    "LangGraphAdapter",
+]
+
+
+NAME = "interrupt"
+"""The subject of a question that stands for a graph's interrupts. In the metadata of a step: the key of the
+question whose answer the graph was given."""
+
+
+def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
+    """End the attempt, and ask a person what the graph waits for."""
+    values = {one.id: plain(one.value) for one in interrupts}
+    number = sum(key is not None for key in map(_key_of, run.session.events)) + 1
+    words = "; ".join(shown(value) for value in values.values())
+    text = f"the graph waits for an answer: {words}"
+    ask_person(run, Asking(NAME, number, text, values, rule="graph:interrupt"))
+
+
+def answer_for(run: Run, waiting: Sequence[Any]) -> dict[str, Any] | None:
+    """The answer to the last question, by interrupt; None where there is none yet.
+
+    It is used once, which a step records: a graph that asks again has another question.
+    """
+    events = run.session.events
+    asked = [key for key in map(_key_of, events) if key is not None]
+    if not asked or not waiting:
+        return None
+    key = asked[-1]
+    steps = (event.step for event in events if isinstance(event, StepRecorded))
+    if any((step.metadata or {}).get(NAME) == key for step in steps):
+        return None
+    said = said_to(run, key)
+    if said is None or said.decision == "rejected":
+        return None
+    if said.decision == "approved":
+        answers = {one.id: _approval(one.value) for one in waiting}
+    else:
+        answers = said.value if len(waiting) > 1 else {waiting[0].id: said.value}
+    questions = {one.id: plain(one.value) for one in waiting}
+    run.record_step(
+        Step(
+            action="answer",
+            tool_input=questions,
+            tool_output=plain(answers),
+            metadata={NAME: key},
+        )
+    )
+    return answers
+
+
+def _approval(value: Any) -> Any:
+    """An approval in the form that the asker expects, such as HumanInTheLoopMiddleware."""
+    asked: Any = value if isinstance(value, Mapping) else {}
+    if isinstance(asked.get("action_requests"), list):
+        return {"decisions": [{"type": "approve"} for _ in asked["action_requests"]]}
+    return {"type": "approve"} if asked.get("type") == "tool_approval" else True
+
+
+def _key_of(event: Any) -> str | None:
+    """The key of the question in an event, if it is about an interrupt."""
+    about = isinstance(event, ApprovalAsked) and event.kind == "call"
+    return event.subject if about and event.subject.startswith(f"{NAME}:") else None
+
+
+RUN = "triage_run"
+"""Key in the metadata of a checkpoint: the run that made it, which tells it from those of earlier runs on
+the same thread."""
+
+
+class Start(NamedTuple):
+    """The call of an attempt's graph. held: ids of the tool calls whose results it begins with."""
+
+    given: Any
+    config: dict[str, Any]
+    held: frozenset[str] = frozenset()
+
+
+async def start_of(graph: Any, seam: Seam, given: Any, config: Any) -> Start:
+    """Where this attempt begins: with its input, or at a checkpoint. given: the graph's input."""
+    run = seam.run
+    replay = run.replay
+    config = dict(config or {})
+    if has_saver(graph):
+        config = _marked(graph, config, run.run_id)
+        if replay is not None:
+            found = await _taken_up(graph, seam, given, _latest(config))
+            return Start(given, config) if found is None else found
+    elif replay is not None and replay.kind == "replan":
+        given = _with_turns(given, seam)
+    return Start(given, config)
+
+
+async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) -> Start | None:
+    """Where an attempt goes on in the graph's thread; None if the run has no checkpoint there."""
+    run = seam.run
+    assert run.replay is not None
+    kind = run.replay.kind
+    newest = await graph.aget_state(config)
+    if not _is_of(newest, run):
+        return None
+    chosen = newest
+    dropped = _dropped(run)
+    if kind == "replan" or dropped or not newest.next:
+        line = [one async for one in _line(graph, config, newest, run)]
+        if kind == "replan":
+            # The checkpoint before the run, without the input of the failed plan.
+            return Start(_with_turns(given, seam), _at(config, line[-1]))
+        chosen = _before(dropped, line) if dropped else _last_asking(run, line)
+    if "__start__" in chosen.next:
+        return Start(given, _at(config, chosen))
+    whole = await graph.aget_state(_at(config, chosen), subgraphs=True)
+    held = frozenset(_results_in(whole))
+    _count(run, held, whole)
+    if chosen is not newest:
+        return Start(None, _at(config, chosen), held)
+    answers = answer_for(run, whole.interrupts)
+    return Start(None if answers is None else Command(resume=answers), config, held)
+
+
+def has_saver(graph: Any) -> bool:
+    """Whether a graph has a checkpointer."""
+    return graph.checkpointer is not None and not isinstance(graph.checkpointer, bool)
+
+
+def _marked(graph: Any, config: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """The config with the run's id and a thread, which is the run's own unless one is named."""
+    bound = (graph.config or {}).get("configurable") or {}
+    configurable = {"thread_id": run_id, **bound, **(config.get("configurable") or {})}
+    metadata = {**(config.get("metadata") or {}), RUN: run_id}
+    return {**config, "configurable": configurable, "metadata": metadata}
+
+
+def _at(config: dict[str, Any], snapshot: Any) -> dict[str, Any]:
+    place = {**config["configurable"], **snapshot.config["configurable"]}
+    return {**config, "configurable": place}
+
+
+def _latest(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without the checkpoint at which the first attempt began."""
+    place = {key: value for key, value in config["configurable"].items() if key != "checkpoint_id"}
+    return {**config, "configurable": place}
+
+
+def _is_of(snapshot: Any, run: Run) -> bool:
+    return bool((snapshot.metadata or {}).get(RUN) == run.run_id)
+
+
+async def _line(graph: Any, config: Any, newest: Any, run: Run) -> AsyncIterator[Any]:
+    """The run's checkpoints, newest first, each followed by its parent."""
+    snapshot = newest
+    while _is_of(snapshot, run):
+        yield snapshot
+        if snapshot.parent_config is None:
+            return
+        snapshot = await graph.aget_state({**config, **snapshot.parent_config})
+
+
+# Which checkpoint -----------------------------------------------------------------------------------
+
+
+def _last_asking(run: Run, line: list[Any]) -> Any:
+    """For a graph that has ended: the newest checkpoint before its last model call.
+
+    What came after that answer cannot improve it.
+    """
+    for step in reversed(_steps(run)):
+        if step.action == MODEL:
+            node = _place_of(step).partition("#")[0].partition("/")[0]
+            return next((one for one in line if node in one.next), line[-1])
+    return line[-1]
+
+
+def _dropped(run: Run) -> list[Step]:
+    """The steps that this attempt discards."""
+    state = run.session.state
+    replay = run.replay
+    if replay is None or not state.history:
+        return []
+    if replay.kind == "rollback":
+        return list(state.history[-1].trajectory.steps[len(state.steps) :])
+    if replay.kind not in ("retry", "resume"):
+        return []
+    return [
+        step
+        for ledger in state.ledgers[:-1]
+        for step, position in zip(ledger.steps, ledger.positions, strict=True)
+        if position >= replay.reach.at
+    ]
+
+
+def _before(dropped: list[Step], line: list[Any]) -> Any:
+    """The newest checkpoint without anything that was dropped.
+
+    That is the first one where a dropped model call has no known place in the graph.
+    """
+    asked = [step for step in dropped if step.action == MODEL]
+    if any(_number_of(_place_of(step)) == _NOWHERE for step in asked):
+        return line[-1]
+    ids = {_of(step).get("id") for step in dropped if step.tool_called is not None}
+    first = min(map(_number_of, map(_place_of, dropped)), default=_NOWHERE)
+    for one in line:
+        late = (one.metadata or {}).get("step", 0) >= first
+        if not late and ids.isdisjoint(_results_in(one)):
+            return one
+    return line[-1]
+
+
+def _of(step: Step) -> Mapping[str, Any]:
+    return step.metadata or {}
+
+
+def _steps(run: Run) -> list[Step]:
+    events = run.session.events
+    return [event.step for event in events if isinstance(event, StepRecorded)]
+
+
+def _place_of(step: Step) -> str:
+    """Where in the graph a step was made, as `place` gives it; empty where that is not known."""
+    metadata = step.metadata or {}
+    if step.action == MODEL:
+        name = str(metadata.get("call", "")).rsplit(":", 2)[0]
+        return name.partition(" ")[2]
+    found = metadata.get("id")
+    return found if isinstance(found, str) and "#" in found else ""
+
+
+def _number_of(place: str) -> float:
+    """The graph's step number of a place outside any subgraph; infinite where it is not known."""
+    nodes, _, number = place.partition("#")
+    number = number.partition(".")[0]
+    return int(number) if number.isdigit() and "/" not in nodes else _NOWHERE
+
+
+_NOWHERE = float("inf")
+
+
+# What a checkpoint holds ----------------------------------------------------------------------------
+
+
+def _results_in(snapshot: Any) -> Iterator[str]:
+    """The ids of the tool calls whose results a checkpoint holds, including pending writes and
+    subgraphs.
+    """
+    yield from _ids_in(snapshot.values)
+    for task in snapshot.tasks:
+        yield from _ids_in(task.result)
+        if task.state is not None and hasattr(task.state, "values"):
+            yield from _results_in(task.state)
+
+
+def _ids_in(value: Any) -> Iterator[str]:
+    if isinstance(value, ToolMessage):
+        yield value.tool_call_id
+    elif isinstance(value, BaseMessage | str):
+        return
+    elif isinstance(value, Mapping):
+        yield from _each(value.values())
+    elif isinstance(value, list | tuple):
+        yield from _each(cast("list[Any]", value))
+
+
+def _each(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        yield from _ids_in(value)
+
+
+def _count(run: Run, held: frozenset[str], snapshot: Any) -> None:
+    """Count the calls whose results the graph begins with as made: an equal call is another one."""
+    counted = tally(run)
+    reached = (snapshot.metadata or {}).get("step", -1)
+    seen: set[str] = set()
+    for step in _steps(run):
+        metadata = step.metadata or {}
+        key, called = metadata.get("call"), metadata.get("id")
+        if step.tool_called is None or key is None or key in seen:
+            continue
+        if called not in held and _number_of(_place_of(step)) > reached:
+            continue
+        seen.add(key)
+        counted.carry(run, step.tool_called, key)
+
+
+# A conversation to go on with -----------------------------------------------------------------------
+
+
+def _with_turns(given: Any, seam: Seam) -> Any:
+    """The input with the turns that a new plan continues from, if it has messages."""
+    messages = given.get("messages") if isinstance(given, Mapping) else None
+    if not isinstance(messages, list):
+        return given
+    turns = _messages(seam)
+    return {**given, "messages": [*messages, *repair_langchain(turns)]} if turns else given
+
+
+def _messages(seam: Seam) -> list[BaseMessage]:
+    def answer(turn: Turn) -> tuple[list[Any], list[Asked]] | None:
+        place = turn.name.partition(" ")[2]
+        if "/" in place.partition("#")[0]:
+            return None  # a separate conversation inside a subgraph
+        message = message_of(turn.value[0])
+        if not message.tool_calls and not message.content:
+            return None
+        calls = message.tool_calls
+        return [message], [Asked(call["id"] or "", call["name"], call["args"]) for call in calls]
+
+    return continued(seam.carried, answer=answer, result=_result, use=seam.use)
+
+
+def _result(asked: Asked, turn: Turn) -> ToolMessage:
+    if turn.error is not None:
+        return ToolMessage(turn.error, tool_call_id=asked.id, name=turn.name, status="error")
+    found = result_form(turn.name, asked.id).load(turn.value)
+    is_message = isinstance(found, ToolMessage)
+    return found if is_message else ToolMessage(str(found), tool_call_id=asked.id)
+
 
 _INTERRUPTS = "__interrupt__"
 
 
 class LangGraphAdapter(LangChainAdapter):
-    """Runs a compiled graph: `run(input, config=…, **options)` is its `ainvoke`.
+    """Run a compiled graph: `run(input, config=…, **options)` is its `ainvoke`.
 
-    A text is given to a graph with `messages` as what the user says. A graph with a checkpointer whose
-    config names no thread has one of the run's own, named by the run's id. An interrupt suspends the
-    run, and `Agent.resume(token, happened(value))` gives the value to the graph; `approve()` gives True,
-    or approves all that a HumanInTheLoopMiddleware asks for.
+    For a graph with `messages`, a text becomes the user's message. A graph with a checkpointer whose config
+    names no thread gets one named by the run's id. An interrupt suspends the run, and
+    `Agent.resume(token, happened(value))` passes the value to the graph; `approve()` passes True, or
+    approves everything that a HumanInTheLoopMiddleware asks for.
 
     on_chunk: called with each piece that `stream_mode` names ("updates", "messages", "custom", …), as
     `(mode, piece)`, while the graph runs; it may be async.
     """
 
     name = "langgraph"
+    _tools: frozenset[str] | None = None
 
     async def attempt(
         self,
@@ -53,9 +378,10 @@ class LangGraphAdapter(LangChainAdapter):
         on_chunk: Callable[[str, Any], Any] | None = None,
         **options: Any,
     ) -> Any:
-        """One course of the graph, from where its thread stands, or from the beginning."""
-        start = await start_of(self.target, seam, self._given(task), config)
-        with entered(Scope(seam, start.held)), named():
+        """Run the graph once, from its thread's checkpoint or from the beginning."""
+        start = await start_of(self.target, seam, self._input_of(task), config)
+        scope = Scope(seam, start.held)
+        with entered(scope):
             if on_chunk is None:
                 result = await self.target.ainvoke(start.given, start.config, **options)
             else:
@@ -67,9 +393,35 @@ class LangGraphAdapter(LangChainAdapter):
                     "checkpointer, or create the agent with checkpointer=…"
                 )
             ask(seam.run, result[_INTERRUPTS])
+        left = () if scope.forced else self._left_in(result)
+        if left and not await self._stands(start, options):
+            raise SoftFailure(
+                f"it ended before these calls were made: {', '.join(left)}",
+                failure_type=FailureType.PLAN_INCOMPLETE,
+                cause=Cause.INCOMPLETE,
+            )
         return result
 
-    def _given(self, task: Any) -> Any:
+    def _left_in(self, result: Any) -> list[str]:
+        """The tools that the last message still asks for, if the graph has them."""
+        message = last_message(result)
+        names = (
+            [call["name"] for call in message.tool_calls] if isinstance(message, AIMessage) else []
+        )
+        if self._tools is None:
+            self._tools = frozenset(self.tools() or ())
+        return names if not self._tools or self._tools.intersection(names) else []
+
+    async def _stands(self, start: Start, options: Mapping[str, Any]) -> bool:
+        """Whether the graph paused at a point where its user makes it stop."""
+        told = ("interrupt_before", "interrupt_after")
+        graph = self.target
+        stops = any(options.get(name) or getattr(graph, f"{name}_nodes", None) for name in told)
+        if not stops:
+            return False
+        return not has_saver(graph) or bool((await graph.aget_state(start.config)).next)
+
+    def _input_of(self, task: Any) -> Any:
         if isinstance(task, str) and "messages" in self.target.channels:
             return {"messages": [HumanMessage(task)]}
         return task
@@ -78,7 +430,7 @@ class LangGraphAdapter(LangChainAdapter):
 async def _streamed(
     graph: Any, start: Start, on_chunk: Callable[[str, Any], Any], options: dict[str, Any]
 ) -> Any:
-    """What `ainvoke` gives, with the pieces told as they come."""
+    """The result of `ainvoke`, passing each streamed piece to `on_chunk`."""
     wanted = options.pop("stream_mode", "updates")
     modes = [wanted] if isinstance(wanted, str) else list(wanted)
     result: Any = None

@@ -26,19 +26,27 @@ from mcp.types import (
     ToolAnnotations,
 )
 
-from triage._capture import hint, not_attempted
-from triage._options import misuse
-from triage._recorder import current
-from triage._run import Run
-from triage.errors import UsageError
-from triage.steps import effect_of
-from triage.taxonomy import Cause, Effect, FailureType
-from triage.traces._values import as_text, content_text, listed, mapping
+from triage.core import (
+    Cause,
+    Effect,
+    FailureType,
+    UsageError,
+    effect_of,
+    hint,
+    misuse,
+    not_attempted,
+)
+from triage.core.messages.base import as_text, content_text, listed, mapping
+from triage.engine import Run, current
 
-from ._forms import Failed, Form
-from ._recording import ToolCall, call_tool
+from .calls import Failed, Form, RecordedToolCall, make
+from .tools import effect_of_hints
 
-__all__ = ["effect_of_tool", "record"]
+__all__ = [
+    "effect_of_tool",
+    "record",
+]
+
 
 S = TypeVar("S", Client, ClientSession, ClientSessionGroup)
 
@@ -50,18 +58,21 @@ def record(
     session: S,
     *,
     effects: Mapping[str, Effect | str] | None = None,
-    annotations: bool = True,
+    trusted: bool = False,
     prefix: str = "",
+    infer_effects: bool = True,
 ) -> S:
     """The session to use instead, whose tool calls are recorded inside of a run; outside it is the same.
 
     session: a `Client`, a `ClientSession` or a `ClientSessionGroup` of the package mcp. It is not
     changed, and shares its connection with the one that is given back, which has the same class.
 
-    effects: what tools do to the world, by the server's name of them. annotations: whether what the
-    server says of a tool counts for those that are not named; False for a server that is not trusted:
-    they are `unknown` then, and as unsafe to repeat as `once`. prefix: stands before the tools' names in
-    steps (`files.read`), to keep two servers apart that have tools of the same name.
+    effects: what tools do to the world, by the server's name of them. trusted: whether you trust what the
+    server says of the others. False: its annotations are claims, of which only the strict ones count
+    (`destructiveHint`); else a tool's name tells its effect. infer_effects: False for a server whose
+    names are not to be believed either: its tools are `unknown` then, as unsafe to repeat as `once`.
+    prefix: stands before the tools' names in steps (`files.read`), to keep two servers apart that have
+    tools of the same name.
 
     A session that is recorded already is given back as it is. Raises UsageError for anything that is
     none, and for an effect that is none.
@@ -69,6 +80,9 @@ def record(
     if not isinstance(session, _KINDS):
         wanted = "a Client, ClientSession or ClientSessionGroup of the package mcp"
         raise misuse("mcp.record(session)", session, wanted)
+    for option, flag in (("trusted", trusted), ("infer_effects", infer_effects)):
+        if not isinstance(flag, bool):
+            raise misuse(f"mcp.record({option}=…)", flag, "True or False")
     if not isinstance(prefix, str):
         raise misuse("mcp.record(prefix=…)", prefix, "text")
     if isinstance(getattr(type(session), "triage_recorded", None), bool):
@@ -79,51 +93,49 @@ def record(
             known[tool] = effect_of(f"record(effects={{{tool!r}: …}})", effect)
         except ValueError as error:
             raise UsageError(str(error)) from None
-    kind = _recorded_kind(type(session))
-    made: Any = object.__new__(kind)
-    made.__dict__ = session.__dict__  # one session, with one method that is another
-    made.triage = _Tools(known, trusted=annotations, prefix=prefix)
-    found: S = made
-    return found
+    tools = _Tools(known, trusted=trusted, prefix=prefix, infer=infer_effects)
+    recorded: S = _recorded_kind(type(session))(session, tools)
+    return recorded
 
 
 def effect_of_tool(annotations: ToolAnnotations | None) -> Effect:
     """What a server says that a tool does to the world; `unknown` where it does not say."""
-    if annotations is None:
-        return Effect.UNKNOWN
-    if annotations.read_only_hint:
-        return Effect.READ
-    if annotations.idempotent_hint:
-        return Effect.IDEMPOTENT
-    return Effect.ONCE if annotations.destructive_hint else Effect.UNKNOWN
+    return effect_of_hints(annotations, trusted=True) or Effect.UNKNOWN
 
 
 class _Tools:
     """What is known of a session's tools. listed: whether the server was asked."""
 
-    def __init__(self, effects: dict[str, Effect], *, trusted: bool, prefix: str) -> None:
+    def __init__(
+        self, effects: dict[str, Effect], *, trusted: bool, prefix: str, infer: bool
+    ) -> None:
         self.effects = effects
         self.prefix = prefix
-        self.listed = not trusted
+        self.listed = False
         self._trusted = trusted
-        self._said: dict[str, Effect] = {}
+        self._unsaid = None if infer else Effect.UNKNOWN
+        self._said: dict[str, Effect | None] = {}
 
     def note(self, tools: list[Tool]) -> None:
         """The server has told of these."""
-        if self._trusted:
-            self._said |= {tool.name: effect_of_tool(tool.annotations) for tool in tools}
+        for tool in tools:
+            self._said[tool.name] = effect_of_hints(tool.annotations, trusted=self._trusted)
 
     def knows(self, name: str) -> bool:
         """Whether there is nothing more to be found out about a tool."""
         return self.listed or name in self.effects or name in self._said
 
-    def effect(self, name: str) -> Effect:
-        """What a tool does to the world."""
-        return self.effects.get(name, self._said.get(name, Effect.UNKNOWN))
+    def effect(self, name: str) -> Effect | None:
+        """What a tool does to the world; None where only its name tells."""
+        return self.effects.get(name, self._said.get(name)) or self._unsaid
 
 
 def _recorded_kind(kind: type[Any]) -> type[Any]:
-    async def call_tool_(
+    def __init__(self: Any, session: Any, tools: _Tools) -> None:  # noqa: N807 - of the class made below
+        self.__dict__ = session.__dict__  # one session, with one method that is another
+        self.triage = tools
+
+    async def call_tool(
         self: Any, name: str, arguments: dict[str, Any] | None = None, *args: Any, **options: Any
     ) -> Any:
         run = current.get()
@@ -141,8 +153,10 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
                 raise
 
         shown = f"{tools.prefix}.{name}" if tools.prefix else name
-        call = ToolCall(shown, arguments or {}, tools.effect(name), None, RESULT)
-        return await call_tool(run, call, do)
+        effect = tools.effect(name)
+        return await make(
+            run, RecordedToolCall(do, shown, arguments or {}, effect=effect, form=RESULT)
+        )
 
     async def list_tools(self: Any, *args: Any, **options: Any) -> ListToolsResult:
         page: ListToolsResult = await kind.list_tools(self, *args, **options)
@@ -154,7 +168,8 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
         "__doc__": kind.__doc__,
         "__slots__": ("triage",),
         "triage_recorded": True,
-        "call_tool": call_tool_,
+        "__init__": __init__,
+        "call_tool": call_tool,
     }
     if hasattr(kind, "list_tools"):
         names["list_tools"] = list_tools
@@ -170,25 +185,19 @@ async def _list_all(session: Any) -> None:
         with suppress(MCPError):
             cursor: str | None = None
             for _ in range(_MOST_PAGES):
-                cursor = (await _page(session, cursor)).next_cursor
+                if isinstance(session, Client):
+                    page = await session.list_tools(cursor=cursor)
+                else:
+                    params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+                    page = await session.list_tools(params=params)
+                cursor = page.next_cursor
                 if cursor is None:
                     break
     tools.listed = True  # at the end: calls side by side must not take it for unknown meanwhile
 
 
-async def _page(session: Any, cursor: str | None) -> ListToolsResult:
-    if isinstance(session, Client):
-        return await session.list_tools(cursor=cursor)
-    params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
-    found: ListToolsResult = await session.list_tools(params=params)
-    return found
-
-
-# Results and errors -------------------------------------------------------------------------------
-
-
 def _dump(result: Any) -> Any:
-    return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return result.model_dump(mode="json", warnings=False, by_alias=True, exclude_none=True)
 
 
 def _load(data: Any) -> CallToolResult:

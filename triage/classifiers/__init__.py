@@ -1,45 +1,83 @@
-"""Classifiers: why an attempt failed. Those that ask a model are imported when they are first used."""
+"""Classifiers: why an attempt failed. The one that asks a model is imported when it is first used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from triage._lazy import lazily as _lazily
-
-from ._override import Override
-from ._rule import Rule
-from .base import Classifier
-from .diagnose import as_diagnosis, diagnose
-from .rules import RULES, RulesClassifier
+from .base import (
+    Asker,
+    BlockingClassifier,
+    Classifier,
+    as_diagnosis,
+    at_work,
+    check_classifier,
+    classifier_name,
+    consult,
+    in_worker,
+    scheduler,
+)
+from .chain import ChainClassifier, HybridClassifier
+from .corrections import Correction, read_corrections, report_misclassification
+from .detectors.arguments import check
+from .detectors.finding import LOOP, Finding
+from .detectors.loops import Loop
+from .detectors.tool_calls import check_output, objection
+from .detectors.watch import Watch
+from .facts import Fact
+from .grounding import Grounding, Grounds
+from .llm_clients import PROSE, Asked, Unusable, endpoint_of, provider_of
+from .overrides import Override
+from .rules import RULES, RulesClassifier, diagnose
+from .tables.rule import Rule, lines
 
 if TYPE_CHECKING:
-    from ._llm_budget import Budget
-    from .blocking import BlockingClassifier
-    from .chain import ChainClassifier
-    from .hybrid import HybridClassifier
-    from .llm import LLMClassifier
-
-_HOMES = {
-    "_llm_budget": ("Budget",),
-    "blocking": ("BlockingClassifier",),
-    "chain": ("ChainClassifier",),
-    "hybrid": ("HybridClassifier",),
-    "llm": ("LLMClassifier",),
-}
+    from .llm import Budget, LLMClassifier
 
 __all__ = [
+    "LOOP",
+    "PROSE",
     "RULES",
+    "Asked",
+    "Asker",
     "BlockingClassifier",
     "Budget",
     "ChainClassifier",
     "Classifier",
+    "Correction",
+    "Fact",
+    "Finding",
+    "Grounding",
+    "Grounds",
     "HybridClassifier",
     "LLMClassifier",
+    "Loop",
     "Override",
     "Rule",
     "RulesClassifier",
+    "Unusable",
+    "Watch",
     "as_diagnosis",
+    "at_work",
+    "check",
+    "check_classifier",
+    "check_output",
+    "classifier_name",
+    "consult",
     "diagnose",
+    "endpoint_of",
+    "in_worker",
+    "lines",
+    "objection",
+    "provider_of",
+    "read_corrections",
+    "report_misclassification",
+    "scheduler",
 ]
 
-__getattr__, __dir__ = _lazily(__name__, _HOMES)
+
+def __getattr__(name: str) -> Any:
+    if name in ("Budget", "LLMClassifier"):
+        from . import llm
+
+        return getattr(llm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
-from triage.diagnosis import Diagnosis
-from triage.steps import Trajectory
-from triage.taxonomy import FailureType
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.lowlevel import RunVar
+from msgspec.structs import replace
+
+from triage.core import Diagnosis, Evidence, FailureType, Trajectory, UsageError, logger, redact
 
 Answer: TypeAlias = Diagnosis | FailureType
 
@@ -33,3 +43,285 @@ class Classifier(Protocol):
     def classify(self, trajectory: Trajectory, task: Any) -> Answer | Awaitable[Answer]:
         """Why the attempt failed."""
         ...
+
+
+# --- a sync function in a thread, under a deadline: for classifiers and judges ---------------
+
+# The threads are daemons, so a function that hangs does not keep the interpreter from ending, which
+# the threads of `anyio.to_thread` would. Neither the user's tools nor their agents can occupy them.
+
+THREADS = 8
+"""How many functions one event loop may have at work; more wait their turn, outside of their deadline."""
+_limiters: RunVar[anyio.CapacityLimiter] = RunVar("triage_worker_limiter")
+at_work: set[object] = set()
+"""One entry for each function that somebody waits for."""
+
+
+class _Job:
+    """One call of a function. started: monotonic seconds."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.started = time.monotonic()
+        self._function = function
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._done = anyio.Event()
+        self._in_loop = scheduler()
+        threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:  # handed to whoever waits, whatever it is
+            self._error = error
+        self._in_loop(self._done.set)
+
+    async def outcome(self, seconds: float) -> Any:
+        """The result, or what was raised. Raises TimeoutError where it takes longer."""
+        # The clock of the event loop may be a virtual one, and then says nothing of a thread.
+        while (left := self.started + seconds - time.monotonic()) > 0:
+            with anyio.move_on_after(left):
+                await self._done.wait()
+                break
+        if not self._done.is_set():
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
+    """Call a sync function in a thread: its result, or what it raised.
+
+    Raises TimeoutError when it runs for more than `seconds`; one that does not come back, or whose caller
+    is cancelled, is left to its thread. The calling task's context is copied.
+    """
+    context = copy_context()
+    limiter = _limiters.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(THREADS)
+        _limiters.set(limiter)
+    async with limiter:
+        job = _Job(lambda: context.run(function, *args))
+        at_work.add(job)
+        try:
+            return await job.outcome(seconds)
+        finally:
+            at_work.discard(job)
+
+
+def scheduler() -> Callable[[Callable[[], object]], None]:
+    """What any thread calls to have a function called in the event loop that runs here."""
+    schedule: Callable[[Callable[[], object]], object]
+    try:
+        schedule = asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        import trio
+
+        schedule = trio.lowlevel.current_trio_token().run_sync_soon
+
+    def call(function: Callable[[], object]) -> None:
+        # RuntimeError: the loop has ended, and there is nothing left to be done in it.
+        with suppress(RuntimeError):
+            schedule(function)
+
+    return call
+
+
+def classifier_name(classifier: object) -> str:
+    """The classifier's `name` where it has one as text, else the name of its class."""
+    name = getattr(classifier, "name", None)
+    return name if isinstance(name, str) and name else type(classifier).__name__
+
+
+def as_diagnosis(answer: object, classifier_name: str) -> Diagnosis:
+    """A classifier's answer as a `Diagnosis`: one as it is, a `FailureType` (or its value) with
+    defaults.
+
+    `classifier_name` is put into `Diagnosis.classifier` where that is empty. Raises TypeError
+    saying what was answered instead.
+    """
+    if isinstance(answer, Diagnosis):
+        if answer.classifier or not classifier_name:
+            return answer
+        return replace(answer, classifier=classifier_name)
+    if isinstance(answer, FailureType):
+        return Diagnosis(answer, classifier=classifier_name)
+    try:
+        shown = repr(answer)[:80]
+    except Exception:  # a broken __repr__ must not hide what was wrong
+        shown = "no repr"
+    raise TypeError(
+        f"classifier {classifier_name or '?'} must answer with a Diagnosis or a FailureType, not "
+        f"{type(answer).__name__} ({shown})"
+    )
+
+
+# Asking a classifier from code that is not asynchronous: one that is asynchronous is waited for.
+
+
+class Asker:
+    """Waits for what is asynchronous. An event loop runs in a thread of its own, once one is needed.
+
+    All that is asked of one asker is awaited in the same loop. What runs when it is left by an
+    exception, such as the user's interrupt, is cancelled.
+    """
+
+    def __init__(self) -> None:
+        self._portal: BlockingPortal | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def wait(self, awaitable: Awaitable[Any]) -> Any:
+        """The outcome of an awaitable; raises what it raises."""
+        if self._portal is None:
+            self._portal = self._stack.enter_context(start_blocking_portal())
+        return self._portal.call(_waited, awaitable)
+
+    def answer(self, classifier: Classifier, trajectory: Trajectory, task: Any) -> Answer:
+        """What the classifier answers; raises what it raises."""
+        answer = classifier.classify(trajectory, task)
+        return self.wait(answer) if inspect.isawaitable(answer) else answer
+
+    def ask(self, classifier: Classifier, trajectory: Trajectory) -> Diagnosis:
+        """The answer as a diagnosis; raises TypeError for one that is none."""
+        answer = self.answer(classifier, trajectory, trajectory.task)
+        return as_diagnosis(answer, classifier_name(classifier))
+
+
+async def _waited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+# Consulting a classifier: under its deadline, in a thread if it is sync, and always with an answer.
+
+
+CLASSIFIER_SECONDS = 30.0
+"""Deadline of a classifier that names none of its own as `deadline`; counted from when it starts."""
+LEAST_SECONDS = 0.1
+"""What a classifier is given by a run whose deadline has come."""
+
+
+async def consult(
+    classifier: Classifier, trajectory: Trajectory, task: Any, *, seconds_left: float | None = None
+) -> Diagnosis:
+    """What the classifier says; UNKNOWN, with the reason as evidence, where it fails to say anything.
+
+    seconds_left: until the run's deadline, which cuts the classifier short; None without one. Raises
+    nothing but a cancellation.
+    """
+    name = type(classifier).__name__
+    seconds = deadline_of(classifier)
+    too_slow = f"{name} took longer than {seconds} s"
+    if seconds_left is not None and seconds_left < seconds:
+        seconds = max(seconds_left, LEAST_SECONDS)
+        too_slow = f"the run's deadline passed before {name} answered"
+    try:
+        answer: Any
+        remembered = getattr(classifier, "remembered", None)
+        if remembered is not None:
+            answer = remembered(trajectory, task)
+            if isinstance(answer, Diagnosis):
+                return answer
+        # What is async without its code saying so gives its awaitable in a thread: no harm is done.
+        code = getattr(classifier.classify, "__code__", None)
+        if code is not None and code.co_flags & inspect.CO_COROUTINE:
+            answer = classifier.classify(trajectory, task)
+        else:
+            answer = await in_worker(classifier.classify, trajectory, task, seconds=seconds)
+        if not isinstance(answer, Diagnosis) and inspect.isawaitable(answer):
+            with anyio.fail_after(seconds):
+                answer = await answer
+        if isinstance(answer, Diagnosis):
+            return answer
+        return as_diagnosis(answer, name)
+    except TimeoutError:
+        return _undiagnosed(name, too_slow)
+    except Exception as error:  # any classifier may fail in any way; it is logged
+        logger.exception("classifier %s failed", name)
+        return _undiagnosed(name, f"{name} failed with {type(error).__name__}: {error}"[:300])
+
+
+def deadline_of(classifier: object) -> float:
+    """The seconds a classifier has: its own `deadline`, 30 where it has none."""
+    seconds: float = getattr(classifier, "deadline", CLASSIFIER_SECONDS)
+    return seconds
+
+
+def check_classifier(field: str, classifier: object) -> None:
+    """Raise UsageError for what has no method `classify`, and for a class in place of an object."""
+    if isinstance(classifier, type):
+        raise UsageError(
+            f"{field} must be an object, not the class {classifier.__name__}; "
+            f"write {classifier.__name__}()"
+        )
+    if not callable(getattr(classifier, "classify", None)):
+        raise UsageError(
+            f"{field} must have a method classify(trajectory, task), and "
+            f"{type(classifier).__name__} has none"
+        )
+    try:
+        accepted = inspect.signature(cast("Any", classifier).classify)
+    except (TypeError, ValueError):  # one without a signature is believed
+        return
+    try:
+        accepted.bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"{field} must have a method classify(trajectory, task), and that of "
+            f"{type(classifier).__name__} takes {accepted}: {error}"
+        ) from None
+
+
+def _undiagnosed(name: str, why: str) -> Diagnosis:
+    return Diagnosis(
+        FailureType.UNKNOWN,
+        confidence=0.0,
+        evidence=(Evidence("classifier:failed", redact(why)),),
+        technical_details=redact(why),
+        classifier=name,
+    )
+
+
+# `BlockingClassifier`: an async classifier for code that is not.
+
+
+class BlockingClassifier:
+    """A classifier whose `classify` may be async, with one that is not: for `triage.diagnose`.
+
+    Each call runs in an event loop of its own. An `Agent` takes async classifiers as they are and
+    needs none of this. Raises UsageError for what is no classifier, and in `classify` where an event
+    loop is running in this thread: await the other one's `classify` there.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        check_classifier("BlockingClassifier.classifier", classifier)
+        self._classifier = classifier
+        self.name: str = getattr(classifier, "name", type(classifier).__name__)
+
+    @property
+    def deadline(self) -> float:
+        """Seconds, as the other one has them."""
+        return deadline_of(self._classifier)
+
+    def classify(self, trajectory: Trajectory, task: Any = None) -> Answer:
+        """What the other one answers. Raises what it raises."""
+        try:
+            anyio.get_cancelled_exc_class()
+        except RuntimeError:  # no event loop: that is where this belongs
+            with Asker() as asker:
+                return asker.answer(self._classifier, trajectory, task)
+        raise UsageError(
+            "BlockingClassifier cannot be used in async code; await the classify() of the classifier "
+            "it was made of"
+        )

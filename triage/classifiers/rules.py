@@ -1,35 +1,43 @@
-"""`RulesClassifier`: why an attempt failed, by tables of rules, without calling anything."""
+"""`RulesClassifier`: why an attempt failed, by tables of rules, without calling anything.
+
+`diagnose` asks it about one error, with no agent, no run and no store.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, get_args
 
-from triage._refuse import refuse
-from triage.diagnosis import Diagnosis
-from triage.failures import ErrorInfo
-from triage.steps import Trajectory
+from triage.classifiers.detectors.finding import Finding
+from triage.classifiers.detectors.suspect import suspect
+from triage.classifiers.detectors.tool_calls import bad_answer, last_call
+from triage.classifiers.detectors.watch import WHOLE, Seen, Watch, look, review
+from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
+from triage.classifiers.tables.messages import ANSWER_RULES, MESSAGE_RULES
+from triage.classifiers.tables.names import AGENT_NAMES, BUILT_IN_RULES, FAULT_NAMES
+from triage.classifiers.tables.rule import LooksAt, Rule
+from triage.classifiers.tables.sentences import LOOSE_RULES
+from triage.core import (
+    Constraint,
+    Diagnosis,
+    ErrorInfo,
+    Evidence,
+    FailureType,
+    Step,
+    Trajectory,
+    capture,
+    refuse,
+)
 
-from . import _outcomes
-from ._answers import ANSWER_RULES
-from ._judge import Judge, Verdict
-from ._override import Override, Overrides
-from ._own_rules import checked
-from ._rule import Rule
-from ._status import CODE_RULES, STATUS_RULES
-from ._text import TEXT_RULES
-from ._types import BUILT_IN_RULES, FAULT_NAMES
-from ._types_agent import AGENT_NAMES
-from ._wording import CLASSIFIER, Outcome, diagnosis_of
-from .detectors import Finding, Watch
-from .detectors._last_call import bad_answer
-from .detectors._review import Seen, look, review
-
-if TYPE_CHECKING:
-    from triage.grounds import Grounds
-    from triage.steps import Constraint
+from .advice import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of, index_of
+from .base import Classifier, as_diagnosis, classifier_name
+from .grounding import Grounds, ungrounded
+from .matching import Judge, Verdict
+from .overrides import Override, Overrides, members
 
 RULES: tuple[Rule, ...] = (
     *CODE_RULES,
@@ -38,9 +46,18 @@ RULES: tuple[Rule, ...] = (
     *AGENT_NAMES,
     *BUILT_IN_RULES,
     *ANSWER_RULES,
-    *TEXT_RULES,
+    *MESSAGE_RULES,
+    *LOOSE_RULES,
 )
 """All built-in rules. Within each kind an earlier rule wins."""
+
+_FEW = 16
+"""Steps that may be looked at in the event loop."""
+_LONG = 2_000
+"""Characters of a message, from which on an error is not remembered."""
+_MAX_KNOWN = 256
+_MAX_EVIDENCE = 5
+_NO_STEPS = Trajectory()
 
 
 @cache
@@ -48,23 +65,10 @@ def _default_judge() -> Judge:
     return Judge(RULES)
 
 
-class _Judged(NamedTuple):
-    """What the rules say of an error. fault: its diagnosis, where nothing else has a say in it."""
-
-    verdict: Verdict | None
-    fault: Diagnosis | None
-
-
-_NOTHING = _Judged(None, None)
-_NO_STEPS = Trajectory()
-# The class of a tuple costs a call where it is called.
-_new = tuple.__new__
-
-
 class RulesClassifier:
     """Says why an attempt failed, from its error and its steps, by rules; no network, no model.
 
-    In this order: what the exception says of itself (`triage.faults`, `triage.hint`); what the steps
+    In this order: what the exception says of itself (`triage.core.faults`, `triage.hint`); what the steps
     show beyond doubt (an exact loop at their end, a tool that does not exist, a forbidden string in an
     output); code, class and status of the error and of what it was raised from; its words, last. An
     earlier error from which the agent recovered never decides. What no rule knows is UNKNOWN, with
@@ -94,15 +98,15 @@ class RulesClassifier:
         overrides: Iterable[Override] = (),
         grounding: bool | Grounds = False,
     ) -> None:
-        self._judge = _default_judge() if rules is None else Judge(checked(rules, RULES))
-        self._overrides = Overrides(overrides) or None
+        self._judge = _default_judge() if rules is None else Judge(_checked_rules(rules))
+        self._overrides = Overrides(overrides)
         self._constraints = _limits("RulesClassifier.constraints", constraints)
         self._tools = _manifest(tools)
         self._subgoals = _strings("RulesClassifier.subgoals", subgoals)
         self._exempt = frozenset(_strings("RulesClassifier.exempt", exempt))
         self._grounds = _grounds(grounding)
-        # A thousand agents on one sick service fail with equal errors: each is judged once.
-        self._known: dict[Hashable, _Judged] = {}
+        # A thousand agents on one sick service fail with equal errors: what `remembered` tells.
+        self._known: dict[str, Diagnosis] = {}
 
     def watch(
         self,
@@ -125,24 +129,41 @@ class RulesClassifier:
 
     def explain(self, found: Finding, trajectory: Trajectory) -> Diagnosis:
         """What its `watch` has found in an attempt that goes on, as the diagnosis it would be."""
-        outcome = _outcomes.from_finding(found, (found,), None, trajectory.steps)
+        outcome = _from_finding(found, (found,), None, trajectory.steps)
         tools = trajectory.tools or self._tools
         return diagnosis_of(outcome, trajectory, None, tools, self._overrides)
 
     def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """The diagnosis of an attempt. Pure: the same attempt always gets the same one."""
+        known = self.remembered(trajectory)
+        if known is not None:
+            return known
         steps = trajectory.steps
-        error = trajectory.error or _outcomes.last_error(steps)
+        error = trajectory.error or _last_error(steps)
         tools = trajectory.tools or self._tools
         seen = look(steps, tools, (*trajectory.constraints, *self._constraints), self._exempt)
-        judged = _NOTHING if error is None else self._judged(error)
-        if judged.fault is not None and not seen.firm:
-            return judged.fault
+        verdict = None if error is None else self._judge.judge(error)
+        if (
+            error is not None
+            and verdict is not None
+            and _certain(verdict)
+            and not self._overrides.by_run
+            and error.decisive is None
+        ):
+            # A fault of the other side, which only firm findings outrank.
+            outcome = self._from_verdict(verdict, _NO_STEPS, ())
+            fault = diagnosis_of(outcome, _NO_STEPS, error, {}, self._overrides)
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            if len(error.message) <= _LONG:
+                self._known[repr(error)] = fault
+            if not seen.firm:
+                return fault
         task = trajectory.task if task is None else task
-        outcome = self._decide(trajectory, error, seen, judged.verdict, task)
+        outcome = self._decide(trajectory, error, seen, verdict, task)
         return diagnosis_of(outcome, trajectory, error, tools, self._overrides)
 
-    def remembered(self, trajectory: Trajectory, task: Any = None) -> Diagnosis | None:  # noqa: ARG002 - as `classify`
+    def remembered(self, trajectory: Trajectory, task: Any = None) -> Diagnosis | None:
         """What `classify` says of it, where that is known without running anything of the user's.
 
         Known is a fault of the other side that equals one judged before, with at most 16 steps and
@@ -150,40 +171,16 @@ class RulesClassifier:
         and wherever a constraint or an override of a run or a tool has a say.
         """
         error, steps = trajectory.error, trajectory.steps
-        if error is None or len(steps) > _FEW:
+        if error is None or len(error.message) > _LONG or len(steps) > _FEW:
             return None
         if trajectory.constraints or self._constraints:
             return None
-        judged = self._known.get(_key(error))
-        if judged is None or judged.fault is None:
+        fault = self._known.get(repr(error))
+        if fault is None:
             return None
         # Whether arguments fit a schema decides nothing beside such a fault: the names are enough.
         names = dict.fromkeys(trajectory.tools or self._tools)
-        return None if look(steps, names, (), self._exempt).firm else judged.fault
-
-    def _judged(self, error: ErrorInfo) -> _Judged:
-        """What the rules say of an error, the same for equal ones. Several threads may come here."""
-        known, key = self._known, _key(error)
-        judged = known.get(key)
-        if judged is None:
-            verdict = self._judge.judge(error)
-            judged = _new(_Judged, (verdict, self._fault(error, verdict)))
-            if len(known) >= _MAX_KNOWN:
-                known.clear()
-            known[key] = judged
-        return judged
-
-    def _fault(self, error: ErrorInfo, verdict: Verdict | None) -> Diagnosis | None:
-        """The diagnosis of a certain fault of the other side, which no step can change."""
-        # Nothing unknown is certain.
-        if verdict is None or not _outcomes.certain(verdict):
-            return None
-        if self._overrides is not None and self._overrides.by_run:
-            return None
-        if (error.hint or error.related) and error.decisive is not None:
-            return None
-        outcome = _outcomes.from_verdict(self._judge, verdict, _NO_STEPS, ())
-        return diagnosis_of(outcome, _NO_STEPS, error, {}, self._overrides)
+        return None if look(steps, names, (), self._exempt).firm else fault
 
     def _decide(
         self,
@@ -194,62 +191,167 @@ class RulesClassifier:
         task: Any,
     ) -> Outcome:
         steps = trajectory.steps
-        certain = verdict is not None and verdict.known and _outcomes.certain(verdict)
-        for found in seen.firm:
-            if certain and not _outcomes.outranks(found, steps):
-                continue
-            return _outcomes.from_finding(found, seen.firm, verdict, steps)
+        certain = verdict is not None and _certain(verdict)
+        for firm in seen.firm:
+            if not certain or _outranks(firm, steps):
+                return _from_finding(firm, seen.firm, verdict, steps)
         if error is not None and not certain:
-            call = _outcomes.of_last_call(trajectory, error)
+            call = _of_last_call(steps, error)
             if call is None and verdict is not None:
                 call = bad_answer(steps, verdict.rule, verdict.path)
             if call is not None:
-                return _outcomes.from_finding(call, seen.firm, verdict, steps)
+                return _from_finding(call, seen.firm, verdict, steps)
         if verdict is not None and (verdict.known or verdict.rule.cause is not None):
-            kinds = _outcomes.kinds(seen.firm, verdict, verdict.rule.failure_type)
-            return _outcomes.from_verdict(self._judge, verdict, trajectory, kinds)
-        return self._reviewed(trajectory, error, seen, verdict, task)
-
-    def _reviewed(
-        self,
-        trajectory: Trajectory,
-        error: ErrorInfo | None,
-        seen: Seen,
-        verdict: Verdict | None,
-        task: Any,
-    ) -> Outcome:
-        """What the steps show where no exception says enough; at worst UNKNOWN, with a suspect."""
-        steps = trajectory.steps
+            others = _kinds(seen.firm, verdict, verdict.rule.failure_type)
+            return self._from_verdict(verdict, trajectory, others)
+        # No exception says enough: what do the steps show? At worst UNKNOWN, with a suspect.
         tools = trajectory.tools or self._tools
-        judge = self._judge.judge
-        found = review(steps, seen, judge, self._subgoals, task, tools) if steps else []
+        found = review(steps, seen, self._judge.judge, self._subgoals) if steps else []
         if self._grounds is not None:
-            from ._ungrounded import ungrounded
-
             found += ungrounded(steps, task, tools, self._grounds)
         if found:
-            return _outcomes.from_finding(found[0], found, verdict, steps)
-        guesses = _outcomes.guesses(trajectory, verdict.info if verdict is not None else error)
+            return _from_finding(found[0], found, verdict, steps)
+        guesses = _guesses(steps, verdict.info if verdict is not None else error)
         if verdict is not None:
-            kinds = _outcomes.kinds((), verdict, verdict.rule.failure_type)
-            kinds = tuple(dict.fromkeys((*kinds, *guesses)))
-            return _outcomes.from_verdict(self._judge, verdict, trajectory, kinds)
-        return _outcomes.unsure(trajectory, error, guesses, task)
+            kinds = _kinds((), verdict, verdict.rule.failure_type)
+            others = tuple(dict.fromkeys((*kinds, *guesses)))
+            return self._from_verdict(verdict, trajectory, others)
+        return _unsure(steps, error, guesses, task)
+
+    def _from_verdict(
+        self, verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
+    ) -> Outcome:
+        rule, steps = verdict.rule, trajectory.steps
+        step = tool = None
+        # No step is the cause of a fault of the other side's, nor of what is not known.
+        if steps and rule.failure_type not in (FailureType.EXTERNAL_FAULT, FailureType.UNKNOWN):
+            last = steps[-1]
+            # A step that has a result has succeeded: the error came after it.
+            if last.error is not None or (
+                last.tool_called is not None and last.tool_output is None
+            ):
+                step, tool = len(steps) - 1, last.tool_called
+        text, confidence = self._judge.weigh(verdict)
+        return Outcome(
+            rule=rule._replace(confidence=confidence),
+            evidence=(Evidence(rule.name, text, step),),
+            step=step,
+            tool=tool,
+            path=verdict.path,
+            candidates=others,
+        )
 
 
-_FEW = 16
-"""Steps that may be looked at in the event loop."""
-_MAX_KNOWN = 256
+# --- what decides ----------------------------------------------------------------------------
 
 
-def _key(error: ErrorInfo) -> Hashable:
-    """What no error has that differs from this one. Bodies in another order count as different."""
-    try:
-        hash(error)
-    except TypeError:  # an answer's body and a hint are plain data that has no hash
-        *said, body, hint, notes, relation, related = error
-        return *said, notes, relation, repr((body, hint, related))
-    return error
+def _certain(verdict: Verdict) -> bool:
+    """True for what the other side answered or the network said: words alone are not that."""
+    rule = verdict.rule
+    return rule.failure_type is FailureType.EXTERNAL_FAULT and rule.looks_at != "text"
+
+
+def _outranks(found: Finding, steps: tuple[Step, ...]) -> bool:
+    """Whether a finding stands against an error of the other side's.
+
+    Three calls that failed alike are a retry against a fault, not a loop of the agent's.
+    """
+    if found.rule.failure_type is FailureType.CONSTRAINT_IGNORED or found.step is None:
+        return False
+    return steps[found.step].error is None
+
+
+def _of_last_call(steps: tuple[Step, ...], error: ErrorInfo) -> Finding | None:
+    """What the error, or what it was raised from, says of the last step's tool."""
+    for info in error.walk():
+        if info.relation == "context":
+            continue
+        found = last_call(steps, info)
+        if found is not None:
+            return found
+    return None
+
+
+def _last_error(steps: tuple[Step, ...]) -> ErrorInfo | None:
+    """The error of the last step, for trajectories that carry none of their own."""
+    if not steps or not steps[-1].error:
+        return None
+    kind = steps[-1].exception_type or "Exception"
+    return ErrorInfo(
+        kind, mro=(f"builtins.{kind}" if kind in _BUILT_IN else kind,), message=steps[-1].error
+    )
+
+
+_BUILT_IN = frozenset(
+    key.removeprefix("builtins.")
+    for rule in BUILT_IN_RULES
+    for key in rule.keys
+    if key.startswith("builtins.")
+)
+
+
+def _from_finding(
+    found: Finding, others: Iterable[Finding], verdict: Verdict | None, steps: tuple[Step, ...]
+) -> Outcome:
+    """A finding that decides. others: what was found beside it, which stays as evidence."""
+    beside = [other for other in others if other is not found]
+    evidence = tuple(
+        Evidence(one.rule.name, one.text, index_of(steps, one.step))
+        for one in (found, *beside[:_MAX_EVIDENCE])
+    )
+    return Outcome(
+        rule=found.rule,
+        evidence=evidence,
+        step=found.step,
+        tool=found.tool,
+        repeats=found.repeats,
+        length=found.length,
+        text=found.text,
+        candidates=_kinds(beside, verdict, found.rule.failure_type),
+    )
+
+
+def _kinds(
+    findings: Iterable[Finding], verdict: Verdict | None, chosen: FailureType
+) -> tuple[FailureType, ...]:
+    """The other types that were considered, strongest first."""
+    found = [one.rule.failure_type for one in findings]
+    if verdict is not None:
+        found.append(verdict.rule.failure_type)
+    return tuple(
+        kind
+        for kind in dict.fromkeys(found)
+        if kind is not chosen and kind is not FailureType.UNKNOWN
+    )
+
+
+def _guesses(steps: tuple[Step, ...], error: ErrorInfo | None) -> tuple[FailureType, ...]:
+    """What an unknown failure may be, likeliest first: a direction for a costlier classifier."""
+    if error is None:
+        return (FailureType.PLAN_INCOMPLETE, FailureType.GOAL_DRIFT) if steps else ()
+    if error.is_a("ValueError", "TypeError"):
+        return (FailureType.SCHEMA_MISMATCH, FailureType.HALLUCINATED_STATE)
+    if error.is_a("LookupError"):
+        return (FailureType.HALLUCINATED_STATE, FailureType.SCHEMA_MISMATCH)
+    if error.is_a("OSError"):
+        return (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE)
+    return (FailureType.EXTERNAL_FAULT, FailureType.SCHEMA_MISMATCH)
+
+
+def _unsure(
+    steps: tuple[Step, ...], error: ErrorInfo | None, guesses: tuple[FailureType, ...], task: Any
+) -> Outcome:
+    """UNKNOWN, with what may be, and with the step to look at where none failed by itself."""
+    nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
+    unknown = Outcome(rule=UNKNOWN, evidence=(Evidence("none", nothing),), candidates=guesses)
+    if not steps or len(steps) > WHOLE or steps[-1].error is not None:
+        return unknown
+    suspected = suspect(steps, task)
+    if suspected is None:
+        return unknown
+    index = index_of(steps, suspected.step)
+    weighs = Evidence("steps.suspect", f"weighs most: {suspected.text}", index)
+    return unknown._replace(evidence=(*unknown.evidence, weighs), step=suspected.step)
 
 
 # --- arguments -----------------------------------------------------------------------------
@@ -280,13 +382,50 @@ def _grounds(grounding: object) -> Grounds | None:
     """`grounding` as a `Grounds`, None for False."""
     if grounding is False:
         return None
-    from triage.grounds import Grounds
-
     if grounding is True:
         return Grounds()
     if not isinstance(grounding, Grounds):
         raise refuse("RulesClassifier.grounding", grounding, "True, False or a Grounds")
     return grounding
+
+
+def diagnose(
+    error: BaseException | ErrorInfo | None,
+    steps: Iterable[Step] = (),
+    *,
+    task: Any = "",
+    tools: Mapping[str, Any] | Iterable[str] | None = None,
+    classifier: Classifier | None = None,
+) -> Diagnosis:
+    """Why `error` was raised, or, without one, what is wrong with `steps`.
+
+    error: any exception, or what `capture` made of one. steps: what was done before it, oldest
+    first. task: as it would be given to a run. tools: those that exist, name to JSON Schema or
+    None, or only the names. classifier: a synchronous one, `RulesClassifier()` by default; what it
+    raises is not caught.
+
+    Raises TypeError for an argument of the wrong type, and for a classifier that is asynchronous or
+    answers with anything but a `Diagnosis` or `FailureType`.
+    """
+    if isinstance(error, BaseException):
+        error = capture(error)
+    elif error is not None and not isinstance(error, ErrorInfo):
+        raise refuse("diagnose() error", error, "an exception, an ErrorInfo or None")
+    taken = tuple(steps)
+    for step in taken:
+        if not isinstance(step, Step):
+            raise refuse("diagnose() steps item", step, "a Step")
+    chosen = RulesClassifier() if classifier is None else classifier
+    trajectory = Trajectory(taken, error=error, task=task, tools=_manifest(tools))
+    answer = chosen.classify(trajectory, task)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(
+            f"diagnose() was given the asynchronous classifier {type(chosen).__name__}; "
+            "pass a synchronous one, or give this one to an Agent"
+        )
+    return as_diagnosis(answer, classifier_name(chosen))
 
 
 def _manifest(tools: object) -> dict[str, Any]:
@@ -295,3 +434,92 @@ def _manifest(tools: object) -> dict[str, Any]:
     if isinstance(tools, Mapping):
         return {str(name): schema for name, schema in tools.items()}
     return dict.fromkeys(_strings("tools", tools))
+
+
+# --- rules of somebody else's ----------------------------------------------------------------
+
+_KINDS: tuple[str, ...] = get_args(LooksAt)
+
+
+def _checked_rules(rules: object) -> tuple[Rule, ...]:
+    """The rules, with values as members; the built-in ones among them are not looked at again.
+
+    Raises TypeError or ValueError naming the rule, its field and what would be right.
+    """
+    if isinstance(rules, Rule) or not isinstance(rules, Iterable):
+        raise refuse("RulesClassifier.rules", rules, "an iterable of Rule")
+    known = {id(rule) for rule in RULES}
+    return tuple(rule if id(rule) in known else _checked(rule) for rule in rules)
+
+
+def _checked(rule: object) -> Rule:
+    if not isinstance(rule, Rule):
+        raise refuse("RulesClassifier.rules item", rule, "a Rule")
+    name: object = rule.name
+    if not isinstance(name, str) or not name:
+        raise refuse("Rule.name", name, "text that is not empty")
+    field = f"Rule {rule.name!r}"
+    if rule.looks_at not in _KINDS:
+        close = get_close_matches(str(rule.looks_at), _KINDS, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"{field} looks_at must be one of {', '.join(_KINDS)}, not {rule.looks_at!r}{meant}"
+        )
+    for key in _keys(rule, field):
+        if rule.looks_at in _CHECKS:
+            _CHECKS[rule.looks_at](field, key)
+    confidence: Any = rule.confidence
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float):
+        raise refuse(f"{field} confidence", confidence, "a number from 0 to 1")
+    if not 0 <= confidence <= 1:
+        raise ValueError(f"{field} confidence must be from 0 to 1, not {confidence}")
+    if rule.cause is not None and not isinstance(rule.cause, str):
+        raise refuse(f"{field} cause", rule.cause, "text or None")
+    return rule._replace(**members(rule, f"{field} "), keys=tuple(rule.keys))
+
+
+def _keys(rule: Rule, field: str) -> tuple[str, ...]:
+    keys: object = rule.keys
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise refuse(f"{field} keys", keys, "a tuple of texts, such as ('sold out',)")
+    found = tuple(keys)
+    if not found:
+        raise ValueError(f"{field} keys must not be empty: without one it can never fire")
+    for key in found:
+        if not isinstance(key, str) or not key:
+            raise refuse(f"{field} keys item", key, "text that is not empty")
+    return found
+
+
+def _expression(field: str, key: str) -> None:
+    try:
+        re.compile(key)
+    except re.error as error:
+        raise ValueError(f"{field} keys: {key!r} is not a regular expression: {error}") from None
+    # What is escaped, in a class or the name of a group is no text that has to be met.
+    plain = re.sub(r"\\.|\[[^\]]*\]|\(\?P[<=]\w*[>)]", "", key)
+    wrong = next((char for char in plain if char.isupper() or char in "_-"), None)
+    if wrong is not None:
+        better = "a lower-case letter" if wrong.isupper() else "a space"
+        raise ValueError(
+            f"{field} keys: {key!r} can never fit, since texts are read in lower case with _ and - "
+            f"as spaces; write {better} in place of {wrong!r}"
+        )
+
+
+def _status(field: str, key: str) -> None:
+    if re.fullmatch(r"[1-5](?:\d\d|xx)", key) is None:
+        raise ValueError(
+            f"{field} keys: {key!r} is no HTTP status; write three digits ('429') or a class ('5xx')"
+        )
+
+
+def _words(field: str, key: str) -> None:
+    if "." not in key and key != key.lower():
+        raise ValueError(
+            f"{field} keys: {key!r} can never fit, since names are read as words in lower case; write "
+            "'rate limit' for RateLimitError, or a full class name with its module"
+        )
+
+
+_CHECKS = {"text": _expression, "answer": _expression, "status": _status, "name": _words}

@@ -11,22 +11,16 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
-from triage._options import check_number, misuse
-from triage.errors import UsageError
+from triage.core import UsageError, check_number, misuse
 
-from ._db import Db
-from ._model import Sighting
-from ._playbook import said
-from ._sources import OVERLAP_S
-from ._texts import MILLIS, iso, seconds_of
+from .database import Db
+from .detection import OVERLAP_S
+from .model import MILLIS, Sighting, iso, seconds_of
+from .playbook import failure_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _COLUMNS = ("agent_id", "agent_type", "task_id", "status", "error_message", "completed_at")
 _NEEDED = frozenset({"agent_id", "status", "completed_at"})
-
-
-def _same() -> dict[str, str]:
-    return {name: name for name in _COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,9 @@ class Lifecycle:
     """
 
     table: str = "agent_lifecycle"
-    columns: Mapping[str, str | None] = field(default_factory=_same)
+    columns: Mapping[str, str | None] = field(
+        default_factory=lambda: {name: name for name in _COLUMNS}
+    )
     failed: tuple[str, ...] = ("failed", "killed", "timeout")
     task_table: str | None = "orchestrator_task"
     heartbeat: str | None = None
@@ -135,7 +131,7 @@ class Lifecycle:
         )
         chosen = ", ".join((*map(self._column, _COLUMNS), *extra, key))
         return (
-            f"SELECT {chosen} FROM {_quoted('', self.table, self._place)} al WHERE {where} AND NOT "  # noqa: S608
+            f"SELECT {chosen} FROM {_quoted('', self.table, self._place)} al WHERE {where} AND NOT "
             "EXISTS (SELECT 1 FROM sightings s WHERE s.source = :source AND s.key = "
             f"{key}) ORDER BY {by} LIMIT :most"
         )
@@ -154,7 +150,7 @@ class Lifecycle:
     def _sample(self, db: Db, column: str, word: str) -> Any:
         """One of a column's values, to learn its form; None without any."""
         statement = (
-            f"SELECT {column} FROM {_quoted('', self.table, self._place)} al "  # noqa: S608
+            f"SELECT {column} FROM {_quoted('', self.table, self._place)} al "
             f"WHERE {self._column('status')} = :word AND {column} IS NOT NULL ORDER BY {column} LIMIT 1"
         )
         row = db.one(statement, {"word": word})
@@ -217,7 +213,7 @@ class Lifecycle:
 
     def _failure(self, row: tuple[Any, ...]) -> Sighting:
         status = str(row[3])
-        found = self._sighting(row, said(status, _text(row[4])), status, seconds_of(row[5]))
+        found = self._sighting(row, failure_text(status, _text(row[4])), status, seconds_of(row[5]))
         priority = row[6] if isinstance(row[6], int) else None
         hours = float(row[7]) if isinstance(row[7], int | float) and row[7] >= 0 else None
         return found._replace(priority=priority, estimated_hours=hours)
@@ -225,9 +221,16 @@ class Lifecycle:
     def _sighting(self, row: tuple[Any, ...], text: str, status: str, at: float | None) -> Sighting:
         agent_id = str(row[0])
         return Sighting(
-            self.name, str(row[-1]), text, agent_id, _text(row[1]) or "", _text(row[2]),
-            status=status, at=at, scope=agent_id,
-        )  # fmt: skip
+            source=self.name,
+            key=str(row[-1]),
+            message=text,
+            agent_id=agent_id,
+            agent_type=_text(row[1]) or "",
+            task_id=_text(row[2]),
+            status=status,
+            at=at,
+            scope=agent_id,
+        )
 
 
 def _quoted(field: str, name: object, place: str = "", *, parts: int = 2) -> str:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import anyio
+from anyio.abc import TaskGroup
 
-from triage._env import SYSTEM, Environment
-from triage._options import check_count, check_number, misuse
-from triage.errors import TriageError, UsageError
-from triage.observers import logger
-from triage.strategies.backoff import Backoff
+from triage.core import (
+    SYSTEM,
+    Environment,
+    TriageError,
+    UsageError,
+    check_count,
+    check_number,
+    logger,
+    misuse,
+)
+from triage.strategies import Backoff
 
-from ._errors import IncidentBusy, IncidentClosed
-from ._hooks import said
 from .desk import IncidentDesk
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
+from .handling import error_line
+from .model import IncidentBusy, IncidentClosed
 
 State = Literal["new", "running", "failing", "stopping", "stopped"]
 BACKOFF = Backoff(1.0, 2.0, 60.0)
@@ -37,7 +41,7 @@ _LOOK, _RECOVER, _TELL = "look", "recover", "tell"
 
 
 class Health(NamedTuple):
-    """How a supervisor does.
+    """The health of a supervisor.
 
     state: `new`, `running`, `failing` (something it does over and over fails, most likely for its store),
     `stopping` or `stopped`. healthy: running, and has looked not long ago. started, looked: seconds since
@@ -109,7 +113,7 @@ class Supervisor:
     def __repr__(self) -> str:
         return f"<Supervisor {self._state} of {self._desk.owner}>"
 
-    # Told from outside ----------------------------------------------------------------------------
+    # Control ----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Work until `stop` is called, once in its life.
@@ -154,7 +158,7 @@ class Supervisor:
                 self._quiet.set()
 
     def health(self) -> Health:
-        """How it does."""
+        """Its health now."""
         state = self._state
         return Health(
             owner=self._desk.owner,
@@ -177,7 +181,7 @@ class Supervisor:
             return "new"
         return "failing" if self._errors else "running"
 
-    # What it does over and over -------------------------------------------------------------------
+    # Rounds -------------------------------------------------------------------
 
     async def _look(self) -> int:
         """Find failures; how many were new."""
@@ -211,11 +215,11 @@ class Supervisor:
             answer = await self._desk.handle(error_id)
         except (IncidentBusy, IncidentClosed):
             self._aside.add(error_id)  # another desk was faster
-        except Exception as error:  # noqa: BLE001 - one incident must not end the others'
+        except Exception as error:  # one incident must not end the others'
             # Not again before the next look: what cannot be handled would be tried without end.
             self._aside.add(error_id)
             self._count(failed=1)
-            logger.warning("incidents: %s could not be handled: %s", error_id, said(error))
+            logger.warning("incidents: %s could not be handled: %s", error_id, error_line(error))
         else:
             self._count(**{"handled" if answer["success"] else "failed": 1})
             ended = answer.get("error", "done")
@@ -231,19 +235,24 @@ class Supervisor:
         self._count(delivered=count)
         return count
 
-    # How it does so -------------------------------------------------------------------------------
+    # Scheduling -------------------------------------------------------------------------------
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[int]]) -> None:
-        """Do it again at once while there is more to do, else when the bell rings or time has passed."""
+        """Repeat at once while there is more to do, else when the bell rings or the interval is over."""
         failures = 0
         while not self._stopping:
             bell = self._bells[name] = anyio.Event()
             wait = self._interval * (0.75 + 0.5 * self._env.random())
             try:
                 done = await work()
-            except Exception as error:  # noqa: BLE001 - it is told, and tried again
+            except Exception as error:  # logged, and tried again
                 failures += 1
-                self._fails(name, error)
+                text = error_line(error)
+                # Once for each thing that is wrong, not for each time it is tried.
+                if self._errors.get(name) != text:
+                    unexpected = not isinstance(error, TriageError)
+                    logger.warning("supervisor: to %s fails: %s", name, text, exc_info=unexpected)
+                self._errors[name] = text
                 done = 0
                 wait = BACKOFF.delay(failures, 0.5 + 0.5 * self._env.random())
             else:
@@ -254,14 +263,6 @@ class Supervisor:
             if not done and not self._stopping:
                 with anyio.move_on_after(wait):
                     await bell.wait()
-
-    def _fails(self, name: str, error: Exception) -> None:
-        text = said(error)
-        # Once for each thing that is wrong, not for each time it is tried.
-        if self._errors.get(name) != text:
-            unexpected = not isinstance(error, TriageError)
-            logger.warning("supervisor: to %s fails: %s", name, text, exc_info=unexpected)
-        self._errors[name] = text
 
     async def _counted(self, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks += 1

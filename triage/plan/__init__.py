@@ -11,65 +11,34 @@ engine of `Agent`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triage._lazy import lazily as _lazily
-
-if TYPE_CHECKING:
-    from ._approval import (
-        ApprovalAnswer,
-        ApprovalMode,
-        ApprovalRequest,
-        Evaluator,
-        Need,
-        ask,
-        matches,
-        mismatch,
-        needs_approval,
-        subject_of,
-        unsafe_effects,
-    )
-    from ._approving import Approval, answer_in, asked_in
-    from ._capability import Capability, ClassifyError, capability
-    from ._criteria import StepJudge, StepOutcome
-    from ._feedback import feedback
-    from ._issues import Fix, Issue, IssueCode, Validation
-    from ._judging import JudgeEach, Judgement
-    from ._limits import PlanLimits
-    from ._llm import LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
-    from ._orchestrator import Orchestrator
-    from ._plan import ExecutionPlan, Input, PlannedStep
-    from ._progress import Progress
-    from ._read import plan_schema
-    from ._registry import Registry
-    from ._requests import Planner, PlanRequest, SelectionRequest, Selector
-    from ._route import Decision, route
-    from ._state import DoneStep, PlanState, Target, fold_plan
-    from ._validate import validate
-
-_HOMES = {
-    "_approval": (
-        "ApprovalAnswer", "ApprovalMode", "ApprovalRequest", "Evaluator", "Need", "ask", "matches",
-        "mismatch", "needs_approval", "subject_of", "unsafe_effects",
-    ),
-    "_approving": ("Approval", "answer_in", "asked_in"),
-    "_capability": ("Capability", "ClassifyError", "capability"),
-    "_criteria": ("StepJudge", "StepOutcome"),
-    "_feedback": ("feedback",),
-    "_issues": ("Fix", "Issue", "IssueCode", "Validation"),
-    "_limits": ("PlanLimits",),
-    "_judging": ("JudgeEach", "Judgement"),
-    "_llm": ("LLMJudge", "LLMPlanner", "LLMResponder", "LLMStepJudge"),
-    "_orchestrator": ("Orchestrator",),
-    "_plan": ("ExecutionPlan", "Input", "PlannedStep"),
-    "_progress": ("Progress",),
-    "_read": ("plan_schema",),
-    "_registry": ("Registry",),
-    "_requests": ("PlanRequest", "Planner", "SelectionRequest", "Selector"),
-    "_route": ("Decision", "route"),
-    "_state": ("DoneStep", "PlanState", "Target", "fold_plan"),
-    "_validate": ("validate",),
-}  # fmt: skip
+from .approval import (
+    ApprovalAnswer,
+    ApprovalMode,
+    ApprovalRequest,
+    Evaluator,
+    Need,
+    ask,
+    matches,
+    mismatch,
+    needs_approval,
+    subject_of,
+)
+from .capabilities import (
+    Capability,
+    ClassifyError,
+    Planner,
+    PlanRequest,
+    Registry,
+    SelectionRequest,
+    Selector,
+    capability,
+)
+from .execution import Approval, StepJudge, StepOutcome, answer_in, asked_in, unsafe_effects
+from .llm import JudgeEach, Judgement, LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
+from .orchestrator import Orchestrator, Progress
+from .plans import ExecutionPlan, Input, PlannedStep, plan_schema
+from .routing import Decision, DoneStep, PlanLimits, PlanState, Target, fold_plan, route
+from .validation import Fix, Issue, IssueCode, Validation, feedback, validate
 
 __all__ = [
     "Approval",
@@ -122,5 +91,3 @@ __all__ = [
     "unsafe_effects",
     "validate",
 ]
-
-__getattr__, __dir__ = _lazily(__name__, _HOMES)

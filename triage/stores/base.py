@@ -1,11 +1,24 @@
-"""What a store is."""
+"""What a store is, and who may write into a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from triage.events import Event
+from triage.core import (
+    DeadLetter,
+    Event,
+    RunBusy,
+    RunFinished,
+    RunOver,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StaleWriter,
+    UnknownRun,
+    check_count,
+    check_number,
+)
 
 
 class RunInfo(NamedTuple):
@@ -163,3 +176,130 @@ class Store(Protocol):
         A store that is used again opens again.
         """
         ...
+
+
+# Who may write into a run -------------------------------------------------------------------------
+
+OPEN = ("running", "suspended", "dead_letter")
+"""Every other status is the end of a run."""
+
+
+class Owned(NamedTuple):
+    """What decides about ownership.
+
+    events: the journal's length. claimant: names the call that took the run over last, so that a claim
+    repeated after its reply was lost is recognised.
+    """
+
+    status: str
+    events: int
+    epoch: int
+    claims: int
+    lease_until: float | None
+    claimant: str = ""
+
+
+def told_by(event: Event) -> tuple[str, str | None] | None:
+    """The status an event gives its run, with the digest of the token it waits with; None for no change."""
+    if isinstance(event, RunStarted | RunResumed):
+        return "running", None
+    if isinstance(event, RunSuspended):
+        return "suspended", event.token_digest
+    return (event.status, None) if isinstance(event, RunFinished) else None
+
+
+def claimed(
+    run_id: str,
+    row: Owned | None,
+    now: float,
+    lease_s: float,
+    *,
+    force: bool,
+    revive: bool,
+    claimant: str = "",
+) -> Owned:
+    """The row once the run has been taken over, or put aside as a dead letter: see `claim_of`."""
+    if row is None:
+        raise UnknownRun(f"the store knows no run {run_id}")
+    if claimant and row.claimant == claimant:
+        return row
+    if row.status not in OPEN:
+        raise RunOver(f"run {run_id} has ended as {row.status}: read its journal")
+    if row.lease_until is not None and row.lease_until > now and not force:
+        left = row.lease_until - now
+        raise RunBusy(f"run {run_id} has an owner whose lease lasts {left:.1f} s more", wait_s=left)
+    spent = row.status == "dead_letter" or (row.status == "running" and row.claims >= MAX_CLAIMS)
+    if spent and not revive:
+        if row.status == "dead_letter":
+            raise _dead_letter(run_id)
+        return row._replace(
+            status="dead_letter", epoch=row.epoch + 1, lease_until=None, claimant=claimant
+        )
+    return Owned(
+        status="running" if spent else row.status,
+        events=row.events,
+        epoch=row.epoch + 1,
+        claims=1 if spent else row.claims + 1,
+        lease_until=now + lease_s,
+        claimant=claimant,
+    )
+
+
+def _dead_letter(run_id: str) -> DeadLetter:
+    return DeadLetter(
+        f"run {run_id} was taken over {MAX_CLAIMS} times and came to no end; find out why, then "
+        "take it over all the same: recover(run_id, force=True)"
+    )
+
+
+def claim_of(run_id: str, row: Owned) -> Claim:
+    """The claim of a row from `claimed`, once it is durable. Raises DeadLetter for one put aside."""
+    if row.status == "dead_letter":
+        raise _dead_letter(run_id)
+    return Claim(epoch=row.epoch, events=row.events, claims=row.claims)
+
+
+def renewed(run_id: str, row: Owned | None, epoch: int, now: float, lease_s: float) -> Owned:
+    """The row with a lease from now; unchanged for a run that is suspended or finished."""
+    row = _of_epoch(run_id, row, epoch)
+    if row.status != "running" and row.lease_until is None:
+        return row
+    return row._replace(lease_until=now + lease_s)
+
+
+def released(run_id: str, row: Owned | None, epoch: int) -> Owned:
+    """The row without a lease, and without the claim, which did not kill its owner."""
+    row = _of_epoch(run_id, row, epoch)
+    if row.lease_until is None:
+        return row
+    return row._replace(claims=max(0, row.claims - 1), lease_until=None)
+
+
+def _of_epoch(run_id: str, row: Owned | None, epoch: int) -> Owned:
+    if row is None:
+        raise UnknownRun(f"the store knows no run {run_id}")
+    if row.epoch != epoch:
+        raise StaleWriter(f"run {run_id} belongs to epoch {row.epoch} now, not to {epoch}")
+    return row
+
+
+def stale(run_id: str, at: int, epoch: int, row: Owned | None) -> StaleWriter:
+    """Why an append at this position of this epoch is refused."""
+    events, newest = (0, 0) if row is None else (row.events, row.epoch)
+    return StaleWriter(
+        f"run {run_id}: position {at} of epoch {epoch} is stale, the journal has "
+        f"{events} events of epoch {newest}"
+    )
+
+
+def check_lease(method: str, lease_s: object) -> None:
+    """Raise UsageError for what is no length of a lease."""
+    check_number(f"{method}.lease_s", lease_s, "seconds", above=True)
+
+
+def check_prune(older_than: object, keep: object) -> None:
+    """Raise UsageError for arguments that `prune` cannot use."""
+    if older_than is not None:
+        check_number("prune.older_than", older_than, "seconds")
+    if keep is not None:
+        check_count("prune.keep", keep, 0)

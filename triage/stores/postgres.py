@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
-from triage._options import misuse
-from triage.errors import UsageError
+from triage.core import (
+    Event,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooNew,
+    StoreUnavailable,
+    UsageError,
+    misuse,
+    redact,
+)
 
-from ._threaded import ThreadedStore
+from .base import Owned, RunInfo
+from .rows import Append, Row, events_of, info_of, packed, refused
+from .writer import Change, Lost, ThreadedStore, own_each
+
+_missing: ImportError | None = None
+try:
+    import psycopg
+    from psycopg import sql
+    from psycopg.conninfo import conninfo_to_dict
+except ImportError as error:  # the store says so where one is made
+    if TYPE_CHECKING:
+        raise
+    else:
+        _missing = error
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -31,25 +58,445 @@ class PostgresStore(ThreadedStore):
         if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema):
             wanted = "1 to 63 of the characters a-z 0-9 _, no digit first"
             raise misuse("PostgresStore.schema", schema, wanted)
-        try:
-            import psycopg
-        except ImportError as error:
+        if _missing is not None:
             raise UsageError(
-                f"a store in Postgres needs psycopg ({error}): pip install triage-recovery[postgres]"
-            ) from error
-        from psycopg.conninfo import conninfo_to_dict
-
-        from ._postgres import PostgresDriver
-
+                f"a store in Postgres needs psycopg ({_missing}): pip install triage-recovery[postgres]"
+            ) from _missing
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error as error:
             raise UsageError(f"PostgresStore.url is none: {str(error).partition(':')[0]}") from None
         self._shown = f"{given.get('host', '')}/{given.get('dbname', '')}, schema={schema!r}"
         connect = partial(PostgresDriver, url, schema, timeout)
-        super().__init__(
-            partial(connect, writes=True), partial(connect, writes=False), timeout=timeout
-        )
+        super().__init__(connect, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._shown})"
+
+
+# The tables, and what is asked of them ------------------------------------------------------------
+
+_MIGRATIONS: tuple[LiteralString, ...] = (
+    """
+    CREATE TABLE runs (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        run_id text NOT NULL COLLATE "C" UNIQUE,
+        agent text NOT NULL COLLATE "C",
+        parent text COLLATE "C",
+        status text NOT NULL COLLATE "C",
+        token text COLLATE "C",
+        started float8 NOT NULL,
+        updated float8 NOT NULL,
+        finished float8,
+        events int NOT NULL,
+        epoch int NOT NULL DEFAULT 0,
+        claims int NOT NULL DEFAULT 0,
+        lease_until float8,
+        claimant text NOT NULL DEFAULT '' COLLATE "C"
+    ) WITH (fillfactor = 70);
+    CREATE INDEX runs_by_status ON runs (status, id);
+    CREATE INDEX runs_by_token ON runs (token) WHERE token IS NOT NULL;
+    CREATE INDEX runs_by_end ON runs (finished) WHERE finished IS NOT NULL;
+    CREATE TABLE events (
+        run bigint NOT NULL,
+        seq int NOT NULL,
+        count int NOT NULL,
+        crc bigint NOT NULL,
+        body text NOT NULL,
+        refs text,
+        PRIMARY KEY (run, seq)
+    );
+    CREATE TABLE blobs (digest text COLLATE "C" PRIMARY KEY, body bytea NOT NULL);
+    ALTER TABLE blobs ALTER COLUMN body SET STORAGE EXTERNAL;
+    CREATE TABLE uses (run bigint NOT NULL, digest text NOT NULL COLLATE "C", PRIMARY KEY (run, digest));
+    CREATE INDEX uses_by_digest ON uses (digest);
+    """,
+)
+"""What brings the tables from each version to the next."""
+_VERSION = len(_MIGRATIONS)
+
+_LOCK = 0x747269616765
+"""Advisory lock: held while tables are changed; shared by who writes large values, alone by `prune`."""
+
+_APPEND = """
+WITH stamp AS MATERIALIZED (
+    SELECT extract(epoch FROM clock_timestamp())::float8 AS now
+), given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(run_id)s::text[], %(at)s::int[], %(epoch)s::int[], %(count)s::int[], %(updated)s::float8[],
+        %(lease_s)s::float8[], %(status)s::text[], %(token)s::text[], %(agent)s::text[],
+        %(parent)s::text[], %(started)s::float8[], %(crc)s::bigint[], %(body)s::text[],
+        %(refs)s::text[]
+    ) AS g (
+        run_id, at, epoch, added, updated, lease_s, status, token, agent, parent, started, crc,
+        body, refs)
+), created AS (
+    INSERT INTO runs (
+        run_id, agent, parent, started, updated, events, status, token, lease_until, finished)
+    SELECT g.run_id, g.agent, g.parent, g.started, g.updated, g.added, g.status, g.token,
+        CASE WHEN g.status = 'running' THEN stamp.now + g.lease_s END,
+        CASE WHEN g.status NOT IN ('running', 'suspended') THEN stamp.now END
+    FROM given g, stamp
+    WHERE g.at = 0 AND g.epoch = 0 AND g.started IS NOT NULL
+    ON CONFLICT (run_id) DO NOTHING
+    RETURNING id, run_id
+), added AS (
+    UPDATE runs r SET
+        events = r.events + g.added,
+        updated = g.updated,
+        status = coalesce(g.status, r.status),
+        token = CASE WHEN g.status IS NULL THEN r.token ELSE g.token END,
+        claims = CASE WHEN coalesce(g.status, 'running') = 'running' THEN r.claims ELSE 0 END,
+        lease_until = CASE coalesce(g.status, r.status)
+            WHEN 'running' THEN coalesce(stamp.now + g.lease_s, r.lease_until)
+            ELSE CASE WHEN g.status IS NULL THEN r.lease_until END END,
+        finished = CASE
+            WHEN coalesce(g.status, 'running') NOT IN ('running', 'suspended') THEN stamp.now
+            ELSE r.finished END
+    FROM given g, stamp
+    WHERE g.at > 0 AND r.run_id = g.run_id AND r.epoch = g.epoch AND r.events = g.at
+    RETURNING r.id, r.run_id
+), written AS (
+    SELECT id, run_id FROM created UNION ALL SELECT id, run_id FROM added
+), kept AS (
+    INSERT INTO events (run, seq, count, crc, body, refs)
+    SELECT w.id, g.at, g.added, g.crc, g.body, g.refs FROM written w JOIN given g USING (run_id)
+)
+SELECT run_id, id FROM written"""
+
+_KEEP = """
+INSERT INTO blobs (digest, body) SELECT * FROM unnest(%s::text[], %s::bytea[])
+ON CONFLICT DO NOTHING"""
+_USE = """
+INSERT INTO uses (run, digest) SELECT * FROM unnest(%s::bigint[], %s::text[])
+ON CONFLICT DO NOTHING"""
+
+_OWNED = """
+SELECT status, events, epoch, claims, lease_until, claimant,
+    extract(epoch FROM clock_timestamp())::float8
+FROM runs WHERE run_id = %s FOR UPDATE"""
+_OWN = """
+UPDATE runs SET status = %s, epoch = %s, claims = %s, lease_until = %s, claimant = %s
+WHERE run_id = %s"""
+
+_READ = """
+SELECT e.seq, e.count, e.crc, e.body, e.refs FROM events e
+WHERE e.run = %(run)s AND e.seq >= coalesce(
+    (SELECT max(seq) FROM events WHERE run = %(run)s AND seq <= %(from)s), 0)
+ORDER BY e.seq"""
+
+_RUNS = """
+SELECT run_id, agent, status, started, updated, events, epoch, claims, lease_until, parent
+FROM runs
+WHERE (%(run_id)s::text IS NULL OR run_id = %(run_id)s)
+    AND (%(status)s::text IS NULL OR status = %(status)s)
+    AND (%(agent)s::text IS NULL OR agent = %(agent)s)
+    AND (%(parent)s::text IS NULL OR parent = %(parent)s)
+ORDER BY id DESC LIMIT %(limit)s"""
+
+_ENDED = """
+SELECT id FROM runs
+WHERE finished < extract(epoch FROM clock_timestamp())::float8 - %s AND id NOT IN (
+    SELECT id FROM runs WHERE finished IS NOT NULL ORDER BY finished DESC, id DESC LIMIT %s)
+LIMIT %s FOR UPDATE SKIP LOCKED"""
+_REMOVE = (
+    "DELETE FROM events WHERE run = ANY(%(gone)s)",
+    """DELETE FROM blobs WHERE digest IN (SELECT digest FROM uses WHERE run = ANY(%(gone)s))
+    AND NOT EXISTS (
+        SELECT 1 FROM uses WHERE uses.digest = blobs.digest AND run <> ALL(%(gone)s))""",
+    "DELETE FROM uses WHERE run = ANY(%(gone)s)",
+    "DELETE FROM runs WHERE id = ANY(%(gone)s)",
+)
+
+
+# A connection -------------------------------------------------------------------------------------
+
+PRUNED = 200
+"""Runs removed in one commit."""
+WEAK = ("off", "local")
+"""What `synchronous_commit` must not be: a commit could be lost after it was told."""
+
+_BY_CODE: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("53100", StoreFull, "has no room left; free some and go on"),
+    ("42501", StoreReadOnly, "may not be written by this user"),
+    ("XX001", StoreCorrupt, "is damaged"),
+    ("XX002", StoreCorrupt, "is damaged"),
+)
+
+
+_REFUSED = re.compile(
+    r'FATAL: +(?:database ".{1,80}?" does not exist'
+    r'|role ".{1,80}?" (?:does not exist|is not permitted to log in)'
+    r'|\S{1,20} authentication failed for user ".{1,80}?"'
+    r"|no pg_hba\.conf entry [^\n]{1,300})"
+    r"|fe_sendauth: no password supplied"
+)
+"""How a server says that it lets us in at no later time either. libpq keeps the SQLSTATE of a failed
+connection (3D000, 28000, 28P01) to itself, and gives the words alone."""
+
+
+def _refused_for_good(error: psycopg.Error) -> str | None:
+    """Why to connect again is of no use; None where it may help, with one of several hosts too."""
+    text = str(error)
+    reasons = [found.group() for found in _REFUSED.finditer(text)]
+    if error.sqlstate is not None or len(reasons) < max(1, text.count("connection to server")):
+        return None
+    return redact(reasons[0].removeprefix("FATAL:").strip())
+
+
+def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) -> Exception:
+    """What is raised for an error of the driver; `Lost` where another try may help."""
+    code = error.sqlstate or ""
+    text = redact(str(error).strip().partition("\n")[0])
+    for prefix, kind, meaning in _BY_CODE:
+        if code.startswith(prefix):
+            return kind(f"the database {meaning} ({text})")
+    for_good = _refused_for_good(error) if connection is None else None
+    if for_good is not None:
+        return StoreUnavailable(
+            f"the database refuses us ({for_good}); correct its url, or create it"
+        )
+    if code == "25006" or "read-only" in text:  # a failover has left us with the old one
+        return Lost(StoreReadOnly(f"the database may not be written ({text})"))
+    gone = connection is not None and connection.closed
+    again = gone or not code or code in ("40001", "40P01") or code[:2] in ("08", "57")
+    if again and code != "57014":  # the statement took too long
+        return Lost(StoreUnavailable(f"the database does not answer ({text})"))
+    if isinstance(error, psycopg.OperationalError):
+        return StoreUnavailable(f"the database refuses us ({text})")
+    return StoreError(f"the database cannot do it ({code} {text})")
+
+
+class PostgresDriver:
+    """A connection, used by one thread at a time. writes: it is not for reading alone."""
+
+    close_at_fork: ClassVar[bool] = False
+
+    def __init__(self, url: str, schema: str, timeout: float, *, writes: bool) -> None:
+        self._db: psycopg.Connection[Any] | None = None
+        given = conninfo_to_dict(url)
+        defaults: dict[str, Any] = {
+            "connect_timeout": max(2, int(timeout)),
+            "tcp_user_timeout": int(timeout * 1000),
+            # Of several hosts, the one that may be written: after a failover it is another one.
+            "target_session_attrs": "read-write",
+            "application_name": "triage",
+        }
+        options = {name: value for name, value in defaults.items() if name not in given}
+        try:
+            self._db = db = psycopg.connect(url, autocommit=True, **options)
+            (weak,) = db.execute("SELECT current_setting('synchronous_commit')").fetchone() or ("",)
+            db.execute(
+                "SELECT set_config('search_path', %s, false), "
+                "set_config('statement_timeout', %s, false), "
+                "set_config('synchronous_commit', %s, false)",
+                (schema, str(int(timeout * 1000)), "on" if weak in WEAK else weak),
+            )
+            _migrate(db, schema)
+            # Not before: who waits for another's migration must see what it has made.
+            if not writes:
+                db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        except psycopg.Error as error:
+            failure = _error_of(error, self._db)
+            self.close()
+            raise failure from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """As in `Driver`."""
+        if self._db is not None:
+            self._db.close()
+
+    @property
+    def raw(self) -> psycopg.Connection[Any]:
+        """The connection itself."""
+        assert self._db is not None
+        return self._db
+
+    @contextmanager
+    def translated(self) -> Generator[psycopg.Connection[Any]]:
+        """The connection; what it raises is raised as a StoreError, or as `Lost`."""
+        assert self._db is not None
+        try:
+            yield self._db
+        except psycopg.Error as error:
+            raise _error_of(error, self._db) from error
+
+    # Appends --------------------------------------------------------------------------------------
+
+    def commit(self, batch: list[Append]) -> None:
+        """As in `Driver`."""
+        # A statement changes each run once.
+        rounds: list[dict[str, Append]] = []
+        for append in batch:
+            for some in rounds:
+                if append.run_id not in some:
+                    some[append.run_id] = append
+                    break
+            else:
+                rounds.append({append.run_id: append})
+        with self.translated() as db:
+            for some in rounds:
+                self._commit(db, list(some.values()))
+
+    def _commit(self, db: psycopg.Connection[Any], batch: list[Append]) -> None:
+        """Write appends of different runs."""
+        left = [append for append in batch if append.lines]
+        # Once, nearly always. What could not be written is looked into and, if it can be now, tried
+        # again; somebody else may be faster again and again, yet each time the journal gets longer.
+        while left:
+            try:
+                written = _append(db, left)
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
+                if len(left) > 1:
+                    for append in left:
+                        self._commit(db, [append])
+                    return
+                left[0].error = StoreError(f"the database cannot keep the events ({error})")
+                left[0].error.__cause__ = error
+                return
+            stale = [append for append in left if append.run_id not in written]
+            for append in stale:
+                append.error = self._refused(db, append)
+            left = [append for append in stale if append.error is None and append.lines]
+
+    def _refused(self, db: psycopg.Connection[Any], append: Append) -> StoreError | None:
+        with db.transaction():
+            found = db.execute(_OWNED, (append.run_id,)).fetchone()
+            owned = None if found is None else Owned(*found[:6])
+            return refused(append, owned, lambda: _rows(db, append.run_id, append.at)[1])
+
+    # Owners ---------------------------------------------------------------------------------------
+
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
+        """As in `Driver`."""
+        with self.translated() as db, db.transaction():
+            return own_each(batch, partial(_own, db))
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def read(self, run_id: str, after: int) -> list[Event]:
+        """As in `Driver`."""
+        with self.translated() as db, db.transaction():
+            length, rows = _rows(db, run_id, after + 1)
+            if length != (rows[-1].end if rows else 0):
+                raise StoreCorrupt(f"run {run_id} lacks events before position {length}")
+
+            def fetch(digest: str) -> bytes | None:
+                found = db.execute("SELECT body FROM blobs WHERE digest = %s", (digest,)).fetchone()
+                return None if found is None else bytes(found[0])
+
+            return events_of(run_id, rows, after, fetch)
+
+    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
+        """As in `Driver`."""
+        values = dict.fromkeys(("run_id", "status", "agent", "parent")) | where
+        with self.translated() as db:
+            rows = db.execute(_RUNS, {**values, "limit": limit}, prepare=False).fetchall()
+        return [info_of(dict(zip(RunInfo._fields, row, strict=True))) for row in rows]
+
+    def find(self, token: str) -> str | None:
+        """As in `Driver`."""
+        statement = "SELECT run_id FROM runs WHERE token = %s AND status = 'suspended'"
+        with self.translated() as db:
+            found = db.execute(statement, (token,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def now(self) -> float:
+        """As in `Driver`."""
+        with self.translated() as db:
+            found = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+            (now,) = found.fetchone() or (0.0,)
+        return float(now)
+
+    def prune(self, older_than: float | None, keep: int | None) -> int:
+        """As in `Driver`."""
+        age = float("-inf") if older_than is None else older_than
+        count = 0
+        while True:
+            with self.translated() as db, db.transaction():
+                db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+                found = db.execute(_ENDED, (age, keep or 0, PRUNED)).fetchall()
+                for statement in _REMOVE:
+                    db.execute(statement, {"gone": [row[0] for row in found]})
+            count += len(found)
+            if len(found) < PRUNED:
+                return count
+
+
+def _own(db: psycopg.Connection[Any], run_id: str, change: Change) -> Owned:
+    found = db.execute(_OWNED, (run_id,)).fetchone()
+    owned, now = (None, 0.0) if found is None else (Owned(*found[:6]), found[6])
+    row = change(owned, now)
+    values = (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id)
+    db.execute(_OWN, values)
+    return row
+
+
+def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
+    """Write what is not stale, in one commit: the ids of the runs that were written, by run."""
+    given = [append.columns() for append in batch]
+    columns = {name: [each[name] for each in given] for name in given[0]}
+    pieces = {piece.digest: piece.body for append in batch for piece in append.pieces}
+    if not pieces:
+        return dict(db.execute(_APPEND, columns).fetchall())
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
+        digests = sorted(pieces)  # in one order, so that two writers cannot wait for each other
+        db.execute(_KEEP, (digests, [packed(pieces[digest]) for digest in digests]))
+        written: dict[str, int] = dict(db.execute(_APPEND, columns).fetchall())
+        uses = [
+            (written[append.run_id], piece.digest)
+            for append in batch
+            if append.run_id in written
+            for piece in append.pieces
+        ]
+        db.execute(_USE, ([run for run, _ in uses], [digest for _, digest in uses]))
+    return written
+
+
+def _rows(db: psycopg.Connection[Any], run_id: str, start: int) -> tuple[int, list[Row]]:
+    """The journal's length and its rows from a position on; 0 and none for an unknown run."""
+    found = db.execute("SELECT id, events FROM runs WHERE run_id = %s", (run_id,)).fetchone()
+    if found is None:
+        return 0, []
+    rows = db.execute(_READ, {"run": found[0], "from": start}).fetchall()
+    return found[1], list(starmap(Row, rows))
+
+
+def _migrate(db: psycopg.Connection[Any], schema: str) -> None:
+    """Bring the tables to this release's version. Raises StoreTooNew for newer ones."""
+    version = _version(db, schema)
+    if version == _VERSION:
+        return
+    if version < _VERSION:
+        with db.transaction():
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            name = sql.Identifier(schema)
+            version = _version(db, schema)
+            if not version:
+                (there,) = db.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() or (None,)
+                if there is None:
+                    db.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+                db.execute("CREATE TABLE IF NOT EXISTS meta (version int NOT NULL)")
+                db.execute("INSERT INTO meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM meta)")
+                # A name that was looked up before the lock may be remembered as of nothing.
+                version = _version(db, schema)
+            for statements in _MIGRATIONS[version:]:
+                db.execute(statements)
+            db.execute("UPDATE meta SET version = greatest(version, %s)", (_VERSION,))
+    if version > _VERSION:
+        raise StoreTooNew(
+            f"schema {schema} has tables of version {version}, this release knows {_VERSION}; use "
+            "the release that wrote it or a newer one"
+        )
+
+
+def _version(db: psycopg.Connection[Any], schema: str) -> int:
+    (there,) = db.execute("SELECT to_regclass(%s)", (f"{schema}.meta",)).fetchone() or (None,)
+    if there is None:
+        return 0
+    (version,) = db.execute("SELECT max(version) FROM meta").fetchone() or (0,)
+    return int(version or 0)

@@ -6,54 +6,82 @@ values: frozen, comparable, and printed as they are written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triage._lazy import lazily as _lazily
-
-from ._base import Strategy, always
-
-if TYPE_CHECKING:
-    from .backoff import Backoff, Preset
-    from .breaker import CircuitBreaker, circuit_breaker
-    from .combining import by_severity, chain, sequence
-    from .gated import behind_gate, within_budget
-    from .replanning import (
-        compensating_rollback,
-        replan,
-        resume_from_subgoal,
-        rollback_to_checkpoint,
-    )
-    from .retrying import backoff_and_retry, retry_with_tool_manifest
-
-_HOMES = {
-    "backoff": ("Backoff", "Preset"),
-    "breaker": ("CircuitBreaker", "circuit_breaker"),
-    "combining": ("by_severity", "chain", "sequence"),
-    "gated": ("behind_gate", "within_budget"),
-    "replanning": (
-        "compensating_rollback", "replan", "resume_from_subgoal", "rollback_to_checkpoint",
-    ),
-    "retrying": ("backoff_and_retry", "retry_with_tool_manifest"),
-}  # fmt: skip
+from .asking import ask_again, break_loop, repair_arguments, shrink_context
+from .base import Strategy, always
+from .gates import (
+    Breaker,
+    Budget,
+    CircuitBreaker,
+    Gate,
+    RateGate,
+    RetryBudget,
+    behind_gate,
+    circuit_breaker,
+    within_budget,
+)
+from .limits import Limits, delay_of, limit_of
+from .passage import Passage
+from .policy import FailurePolicy, Policy, as_policy
+from .prices import Price, Prices
+from .ready_made import (
+    Backoff,
+    Preset,
+    backoff_and_retry,
+    by_severity,
+    chain,
+    compensating_rollback,
+    replan,
+    resume_from_subgoal,
+    retry_expired_credential,
+    retry_with_tool_manifest,
+    rollback_to_checkpoint,
+    sequence,
+)
+from .retry_layers import RetryLayer, retry_layers, say, say_used_by, single_retry_layer
+from .switching import substitute, switch_model
 
 __all__ = [
     "Backoff",
+    "Breaker",
+    "Budget",
     "CircuitBreaker",
+    "FailurePolicy",
+    "Gate",
+    "Limits",
+    "Passage",
+    "Policy",
     "Preset",
+    "Price",
+    "Prices",
+    "RateGate",
+    "RetryBudget",
+    "RetryLayer",
     "Strategy",
     "always",
+    "as_policy",
+    "ask_again",
     "backoff_and_retry",
     "behind_gate",
+    "break_loop",
     "by_severity",
     "chain",
     "circuit_breaker",
     "compensating_rollback",
+    "delay_of",
+    "limit_of",
+    "repair_arguments",
     "replan",
     "resume_from_subgoal",
+    "retry_expired_credential",
+    "retry_layers",
     "retry_with_tool_manifest",
     "rollback_to_checkpoint",
+    "say",
+    "say_used_by",
     "sequence",
+    "shrink_context",
+    "single_retry_layer",
+    "substitute",
+    "switch_model",
     "within_budget",
 ]
-
-__getattr__, __dir__ = _lazily(__name__, _HOMES)

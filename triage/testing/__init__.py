@@ -9,52 +9,31 @@ Names are imported when they are first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triage._lazy import lazily as _lazily
-
-if TYPE_CHECKING:
-    from . import faults
-    from ._account import Account
-    from ._asserts import (
-        ANYTHING,
-        assert_escalates,
-        assert_escalates_sync,
-        assert_recovers,
-        assert_recovers_sync,
-    )
-    from ._crash import Crash
-    from ._plan import FaultPlan, Injected, at
-    from ._scripted import (
-        LAST,
-        ScriptedAgent,
-        calls,
-        completes,
-        fails,
-        gives,
-        sets,
-        subgoals,
-        waits,
-        when_told,
-    )
-    from ._store_contract import store_checks, store_contract
-    from ._time import VirtualTime
-
-_HOMES = {
-    "_account": ("Account",),
-    "_asserts": (
-        "ANYTHING", "assert_escalates", "assert_escalates_sync", "assert_recovers",
-        "assert_recovers_sync",
-    ),
-    "_crash": ("Crash",),
-    "_plan": ("FaultPlan", "Injected", "at"),
-    "_scripted": (
-        "LAST", "ScriptedAgent", "calls", "completes", "fails", "gives", "sets", "subgoals", "waits",
-        "when_told",
-    ),
-    "_time": ("VirtualTime",),
-    "_store_contract": ("store_checks", "store_contract"),
-}  # fmt: skip
+from . import faults
+from .agents import (
+    LAST,
+    ScriptedAgent,
+    calls,
+    completes,
+    fails,
+    gives,
+    sets,
+    subgoals,
+    waits,
+    when_told,
+)
+from .asserts import (
+    ANYTHING,
+    Account,
+    assert_escalates,
+    assert_escalates_sync,
+    assert_recovers,
+    assert_recovers_sync,
+)
+from .faults import Crash
+from .plans import FaultPlan, Injected, at
+from .store_contract import store_checks, store_contract
+from .time import VirtualTime
 
 __all__ = [
     "ANYTHING",
@@ -82,5 +61,3 @@ __all__ = [
     "waits",
     "when_told",
 ]
-
-__getattr__, __dir__ = _lazily(__name__, _HOMES, modules=("faults",))

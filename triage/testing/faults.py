@@ -1,25 +1,32 @@
 """What can go wrong with a call, as values: `faults.rate_limit(retry_after=2)`, `faults.hang()`, …
 
-A fault says what happens to one call of a tool, of a client or of a whole agent; a `FaultPlan` says to
-which. Where `after=True` is taken, the call happens and its answer is lost: what nobody can tell from a
-call that never happened.
+A fault says what happens to one call of a tool, of a client or of a whole agent; a `FaultPlan` says which
+call. With `after=True` the call happens and its answer is lost, which its caller cannot tell from a call
+that never happened.
 """
-
-# ruff: noqa: ARG002, D102 - what each method is for, and given, is said by `Fault`
 
 from __future__ import annotations
 
+import copy
+import errno
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple, NoReturn, cast
 
-from triage._options import check_count, check_number, misuse
-
-from ._errors import Answer, check_client
-
-if TYPE_CHECKING:
-    from ._site import Site
+from triage.core import (
+    Step,
+    UsageError,
+    check_count,
+    check_number,
+    check_word,
+    misuse,
+    not_attempted,
+)
+from triage.engine import Recorder
 
 __all__ = [
     "Fault",
@@ -38,7 +45,159 @@ __all__ = [
     "wrong_tool",
 ]
 
+
+CLIENTS = ("openai", "anthropic")
+"""Clients whose own classes of errors are made where they are installed; else classes of the same shape."""
+
+
+class APIError(Exception):
+    """A client's own error; the base of the others here."""
+
+
+class APIStatusError(APIError):
+    """The service answered with an error. status_code, headers, body: of its answer."""
+
+    def __init__(
+        self, message: str, status_code: int, headers: Mapping[str, str], body: Any
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status_code = status_code
+        self.headers = dict(headers)
+        self.body = body
+        self.request_id = "req_test"
+        self.response = SimpleNamespace(status_code=status_code, headers=self.headers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.status_code, self.headers, self.body)
+
+
+class BadRequestError(APIStatusError):
+    """400."""
+
+
+class AuthenticationError(APIStatusError):
+    """401."""
+
+
+class RateLimitError(APIStatusError):
+    """429."""
+
+
+class InternalServerError(APIStatusError):
+    """500 and above."""
+
+
+class APITimeoutError(APIError, TimeoutError):
+    """No answer came in time."""
+
+
+class UnknownToolError(LookupError):
+    """A tool was called that does not exist."""
+
+
+class Answer(NamedTuple):
+    """An answer that is an error. code, kind: the service's own words for it; empty: none."""
+
+    status: int
+    message: str
+    code: str = ""
+    kind: str = ""
+    headers: Mapping[str, str] = {}
+
+
+def status_error(answer: Answer, client: str | None) -> Exception:
+    """The error a client raises for this answer. client: None for one of no client in particular."""
+    text = f"Error code: {answer.status} - {answer.message}"
+    detail = {"message": answer.message, "type": answer.kind, "code": answer.code or None}
+    by_status = {400: "BadRequestError", 401: "AuthenticationError", 429: "RateLimitError"}
+    named = by_status.get(answer.status, "APIStatusError")
+    if answer.status >= 500:
+        named = "InternalServerError"
+    if client is None:
+        kinds = {kind.__name__: kind for kind in APIStatusError.__subclasses__()}
+        kind = kinds.get(named, APIStatusError)
+        return kind(text, answer.status, answer.headers, {"error": detail})
+    module = _real(client)
+    http = _http(client)
+    request = http.Request("POST", f"https://{client}.invalid/v1")
+    response = http.Response(answer.status, headers=dict(answer.headers), request=request)
+    # One client takes the error out of its envelope, the other hands over the whole.
+    body = detail if client == "openai" else {"type": "error", "error": detail}
+    real: Exception = getattr(module, named)(text, response=response, body=body)
+    return real
+
+
+def timeout_error(client: str | None) -> Exception:
+    """What a client raises when no answer came in time."""
+    if client is None:
+        return APITimeoutError("Request timed out.")
+    request = _http(client).Request("POST", f"https://{client}.invalid/v1")
+    real: Exception = _real(client).APITimeoutError(request=request)
+    real.__cause__ = _http(client).ReadTimeout("The read operation timed out", request=request)
+    return real
+
+
+def refused_error(client: str | None) -> Exception:
+    """What a client raises when nobody listens at the other side."""
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    if client is None:
+        return refused
+    http = _http(client)
+    request = http.Request("POST", f"https://{client}.invalid/v1")
+    real: Exception = _real(client).APIConnectionError(request=request)
+    between = http.ConnectError("[Errno 111] Connection refused", request=request)
+    between.__cause__ = refused
+    real.__cause__ = between
+    return real
+
+
+def check_client(field: str, client: object) -> None:
+    """UsageError for a client whose errors cannot be made: an unknown one, or one not installed."""
+    if client is None:
+        return
+    check_word(field, client, CLIENTS)
+    _real(str(client))
+
+
+def _real(client: str) -> Any:
+    try:
+        return import_module(client)
+    except ImportError:
+        raise UsageError(
+            f"client={client!r} makes the errors of the package {client}, which is not installed; "
+            f"install it (pip install {client}), or leave client away"
+        ) from None
+
+
+def _http(client: str) -> Any:
+    """The HTTP library that this release of the client is built on."""
+    home = import_module(f"{client}._exceptions")
+    return getattr(home, "httpx2", None) or import_module("httpx")
+
+
 MALFORMED = '{"result": [{"id": 1, "name": "fir'
+
+
+class Site(NamedTuple):
+    """Where a fault happens.
+
+    run: the attempt it is in, None outside of one. client: the package whose errors are raised, None
+    for none in particular. timeout: the tool's own, in seconds; None without one. repeat: has the next
+    calls, as many as are said, given this answer.
+    """
+
+    name: str
+    kind: Literal["tool", "client", "agent"]
+    run: Recorder | None
+    client: str | None
+    timeout: float | None
+    repeat: Callable[[Any, int], None]
+
+    def record(self, tool: str, **fields: Any) -> None:
+        """Record a step that an agent would have recorded."""
+        if self.run is not None:
+            self.run.record_step(Step(action="call", tool_called=tool, **fields))
 
 
 class Fault:
@@ -52,11 +211,11 @@ class Fault:
         return 0.0
 
     def lets_run(self, site: Site) -> bool:
-        """Whether the call itself is made."""
+        """Whether the call itself runs."""
         return False
 
     def end(self, site: Site, answer: Any) -> Any:
-        """What the caller gets; raises what the caller is to see. answer: None if no call was made."""
+        """Return or raise what the caller gets. answer: of the call, None if it did not run."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -91,14 +250,8 @@ class _Raising(Fault):
         raise NotImplementedError
 
 
-def _answered(answer: Answer, client: str | None) -> BaseException:
-    from ._errors import status_error
-
-    return status_error(answer, client)
-
-
 @dataclass(frozen=True, repr=False)
-class rate_limit(_Raising):  # noqa: N801 - faults are written like functions
+class rate_limit(_Raising):
     """429. retry_after: seconds, as the answer's `Retry-After` says; None: it says nothing.
 
     client: whose class of error it is; None: that of the wrapped client, or one of the same shape.
@@ -119,21 +272,19 @@ class rate_limit(_Raising):  # noqa: N801 - faults are written like functions
         headers = {} if self.retry_after is None else {"retry-after": f"{self.retry_after:g}"}
         text = f"Rate limit reached for requests.{said}"
         answer = Answer(429, text, "rate_limit_exceeded", "rate_limit_error", headers)
-        return _answered(answer, client)
+        return status_error(answer, client)
 
 
 @dataclass(frozen=True, repr=False)
-class timeout(_Raising):  # noqa: N801 - faults are written like functions
+class timeout(_Raising):
     """No answer in time. after=True: the call took effect all the same."""
 
     def error(self, client: str | None) -> BaseException:
-        from ._errors import timeout_error
-
         return timeout_error(client)
 
 
 @dataclass(frozen=True, repr=False)
-class server_error(_Raising):  # noqa: N801 - faults are written like functions
+class server_error(_Raising):
     """An error of the service. status: 500 to 599, 500 by default."""
 
     status: int = 500
@@ -148,30 +299,28 @@ class server_error(_Raising):  # noqa: N801 - faults are written like functions
 
     def error(self, client: str | None) -> BaseException:
         text = {503: "Service unavailable.", 529: "Overloaded."}.get(self.status, "Internal error.")
-        return _answered(Answer(self.status, text, "", "server_error"), client)
+        return status_error(Answer(self.status, text, "", "server_error"), client)
 
 
 @dataclass(frozen=True, repr=False)
-class connection_refused(_Raising):  # noqa: N801 - faults are written like functions
+class connection_refused(_Raising):
     """Nobody listens at the other side: the call was never sent."""
 
     def error(self, client: str | None) -> BaseException:
-        from ._errors import refused_error
-
         return refused_error(client)
 
 
 @dataclass(frozen=True, repr=False)
-class auth(_Raising):  # noqa: N801 - faults are written like functions
+class auth(_Raising):
     """401: the key is wrong."""
 
     def error(self, client: str | None) -> BaseException:
         text = "Incorrect API key provided."
-        return _answered(Answer(401, text, "invalid_api_key", "authentication_error"), client)
+        return status_error(Answer(401, text, "invalid_api_key", "authentication_error"), client)
 
 
 @dataclass(frozen=True, repr=False)
-class context_length(_Raising):  # noqa: N801 - faults are written like functions
+class context_length(_Raising):
     """400: the prompt is longer than the model takes."""
 
     def error(self, client: str | None) -> BaseException:
@@ -180,11 +329,11 @@ class context_length(_Raising):  # noqa: N801 - faults are written like function
             "9001 tokens. Please reduce the length of the messages."
         )
         kind = "invalid_request_error"
-        return _answered(Answer(400, text, "context_length_exceeded", kind), client)
+        return status_error(Answer(400, text, "context_length_exceeded", kind), client)
 
 
 @dataclass(frozen=True, repr=False)
-class raises(Fault):  # noqa: N801 - faults are written like functions
+class raises(Fault):
     """An error of your own: an exception, or a function that makes one each time.
 
     after=True: the call happens first. An exception given to a plan as it is means this.
@@ -212,7 +361,7 @@ class raises(Fault):  # noqa: N801 - faults are written like functions
 
 
 @dataclass(frozen=True, repr=False)
-class hang(Fault):  # noqa: N801 - faults are written like functions
+class hang(Fault):
     """The call never comes back. What ends it: the tool's `timeout`, or `Limits(attempt_seconds=…)`."""
 
     def wait(self) -> float:
@@ -223,7 +372,7 @@ class hang(Fault):  # noqa: N801 - faults are written like functions
 
 
 @dataclass(frozen=True, repr=False)
-class slow(Fault):  # noqa: N801 - faults are written like functions
+class slow(Fault):
     """The call takes this many seconds, and then happens as ever. seconds: above 0."""
 
     seconds: float
@@ -245,7 +394,7 @@ class slow(Fault):  # noqa: N801 - faults are written like functions
 
 
 @dataclass(frozen=True, repr=False)
-class malformed_json(Fault):  # noqa: N801 - faults are written like functions
+class malformed_json(Fault):
     """The call happens, and its answer is no JSON.
 
     A text, list or mapping becomes `text`. In an object of a client, the fields that hold what a
@@ -262,13 +411,11 @@ class malformed_json(Fault):  # noqa: N801 - faults are written like functions
         return True
 
     def end(self, site: Site, answer: Any) -> Any:
-        from ._answers import with_text
-
         return with_text(answer, self.text) if site.kind == "client" else self.text
 
 
 @dataclass(frozen=True, repr=False)
-class wrong_tool(Fault):  # noqa: N801 - faults are written like functions
+class wrong_tool(Fault):
     """A tool that does not exist is called.
 
     In the answer of a client, the calls it asks for get this name; where it asks for none, and for
@@ -287,11 +434,6 @@ class wrong_tool(Fault):  # noqa: N801 - faults are written like functions
         return site.kind == "client"
 
     def end(self, site: Site, answer: Any) -> Any:
-        from triage import not_attempted
-
-        from ._answers import with_tool
-        from ._errors import UnknownToolError
-
         if site.kind == "client":
             changed = with_tool(answer, self.name)
             if changed is not None:
@@ -306,7 +448,7 @@ class wrong_tool(Fault):  # noqa: N801 - faults are written like functions
 
 
 @dataclass(frozen=True, repr=False)
-class loop(Fault):  # noqa: N801 - faults are written like functions
+class loop(Fault):
     """Nothing moves. times: from 2, 4 by default.
 
     A tool or client gives the answer of this call to the next ones as well, `times` in all, and they do
@@ -334,7 +476,7 @@ class loop(Fault):  # noqa: N801 - faults are written like functions
 
 
 @dataclass(frozen=True, repr=False)
-class crash(Fault):  # noqa: N801 - faults are written like functions
+class crash(Fault):
     """The process dies here; a durable store is left as it is at this moment.
 
     Raises `Crash`, which no `except Exception` catches, and keeps what the run records from here on
@@ -357,8 +499,6 @@ class crash(Fault):  # noqa: N801 - faults are written like functions
         return self.after
 
     def end(self, site: Site, answer: Any) -> Any:
-        from ._crash import die
-
         die(site.run, site.name, self.exit_code)
 
 
@@ -374,3 +514,105 @@ def as_fault(field: str, value: object) -> Fault:
     elif isinstance(value, type) and issubclass(value, BaseException):
         remedy = f"write {value.__name__}('…')"
     raise misuse(field, value, "a fault of triage.testing.faults, or an exception", remedy)
+
+
+_SAID = ("content", "text", "arguments", "output_text")
+"""Fields that hold what a model said."""
+_MOST = 2_000
+"""The most parts of an answer that are looked at."""
+
+
+def with_text(answer: Any, text: str) -> Any:
+    """A copy in which all that a model said is this text; the text alone where nothing is found."""
+    changed = _changed(answer, lambda part: _put(part, _SAID, text))
+    return text if changed is None else changed
+
+
+def with_tool(answer: Any, name: str) -> Any:
+    """A copy in which every call that is asked for has this tool's name; None where none is."""
+    return _changed(answer, lambda part: _asks(part) and _put(part, ("name",), name))
+
+
+def _changed(answer: Any, change: Callable[[Any], bool]) -> Any:
+    if isinstance(answer, str | bytes) or answer is None:
+        return None
+    try:
+        copied = copy.deepcopy(answer)
+    except Exception:
+        return None
+    # A list, so that all parts are changed and not just the first.
+    found = [change(part) for part in _walk(copied)]
+    return copied if any(found) else None
+
+
+def _walk(answer: Any) -> Iterator[Any]:
+    """The answer and everything in it, each part once."""
+    waiting, seen = [answer], set[int]()
+    while waiting and len(seen) < _MOST:
+        part = waiting.pop()
+        if id(part) in seen or part is None or isinstance(part, str | bytes | int | float | type):
+            continue
+        seen.add(id(part))
+        yield part
+        waiting += _fields_of(part).values()
+
+
+def _fields_of(part: Any) -> dict[Any, Any]:
+    if isinstance(part, dict):
+        return part
+    if isinstance(part, list | tuple):
+        return dict(enumerate(cast("list[Any]", part)))
+    return cast("dict[Any, Any]", getattr(part, "__dict__", {}))
+
+
+def _put(part: Any, names: tuple[str, ...], value: str) -> bool:
+    """Put the value where one of the names holds a text; whether any does."""
+    held = _fields_of(part)
+    found = [name for name in names if isinstance(held.get(name), str)]
+    for name in found:
+        held[name] = value
+    return bool(found)
+
+
+def _asks(part: Any) -> bool:
+    """Whether this part of an answer is a tool call: a name with arguments, or with an input."""
+    held = _fields_of(part)
+    return "name" in held and ("arguments" in held or "input" in held)
+
+
+class Crash(BaseException):
+    """The process died here, because of a fault. It is a BaseException, so that no agent catches it."""
+
+
+class _Unreachable:
+    """The store of a dead process: nothing reaches it, and nothing waits for it."""
+
+    def submit(
+        self,
+        run_id: str,
+        events: Sequence[Any],
+        *,
+        done: Callable[[BaseException | None], None],
+        **position: Any,
+    ) -> None:
+        """Tell the dead process's writer that all is well."""
+        done(None)
+
+    async def renew(self, run_id: str, **lease: Any) -> None:
+        """The lease ends by itself."""
+
+    async def release(self, run_id: str, **lease: Any) -> None:
+        """A dead process releases nothing."""
+
+
+def die(run: Recorder | None, name: str, exit_code: int | None) -> NoReturn:
+    """End the process with this code; None: detach the run and its parents from their stores, and raise."""
+    if exit_code is not None:
+        os._exit(exit_code)
+    while run is not None:
+        keeper = run.session.keeper
+        if keeper is not None:
+            keeper.store = _Unreachable()  # type: ignore[assignment] # of a store, what a writer calls
+            keeper.over = True
+        run = run.session.parent
+    raise Crash(f"the process died in {name}")

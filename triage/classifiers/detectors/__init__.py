@@ -1,6 +1,11 @@
 """What the steps of an attempt show: loops, unknown tools, failed results and more."""
 
-from ._finding import Finding
-from ._watch import Watch
+from __future__ import annotations
 
-__all__ = ["Finding", "Watch"]
+from .finding import Finding
+from .watch import Watch
+
+__all__ = [
+    "Finding",
+    "Watch",
+]

@@ -5,22 +5,18 @@
         await check_adapter(MyBench(), scenario)
 
 A bench builds the framework's agent around a scripted model and two tools; a scenario plays one way in
-which agents fail, and looks at the journal, the requests and the outcome. `python -m
-triage.testing.adapter_contract <package of benches>` runs them all and prints who can do what.
+which agents fail, and looks at the journal, the requests and the outcome. Every adapter owes the
+`owed_scenarios`; each of the others needs something of the framework that not all have, and is played
+where the bench offers it. `python -m triage.testing.adapter_contract <package of benches>` runs them all
+and prints who can do what.
 """
 
-from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
-
-from ._bench import Bench
-from ._loopback import loopback, provider
-from ._rows import SCENARIOS
-from ._script import (
+from .bench import (
     CRASHES,
     HANGS,
     After,
     Asks,
+    Bench,
     Call,
     Cut,
     Fails,
@@ -35,14 +31,14 @@ from ._script import (
     call,
     says,
 )
-from ._wire import check_wire
-
-Scenario = Callable[[Bench], Awaitable[None]]
-
-adapter_scenarios: tuple[Scenario, ...] = SCENARIOS
-"""All scenarios, each named for what happens in it."""
+from .matrix import benches_in, matrix, taken_from
+from .play import CAPABILITIES, Played, Scenario, check_adapter, needs_of, not_offered, play
+from .provider import check_wire, loopback, provider, results_in
+from .scenarios import SCENARIOS
+from .wrong_once import WRONG_ONCE
 
 __all__ = [
+    "CAPABILITIES",
     "CRASHES",
     "HANGS",
     "After",
@@ -53,6 +49,7 @@ __all__ = [
     "Fails",
     "Hangs",
     "Helper",
+    "Played",
     "Request",
     "Rule",
     "Says",
@@ -61,40 +58,23 @@ __all__ = [
     "World",
     "adapter_scenarios",
     "asks",
+    "benches_in",
     "call",
     "check_adapter",
     "check_wire",
     "loopback",
+    "matrix",
+    "needs_of",
+    "not_offered",
+    "owed_scenarios",
+    "play",
     "provider",
-    "reason_against",
+    "results_in",
     "says",
+    "taken_from",
 ]
 
-
-def reason_against(bench: Bench, scenario: Scenario) -> str | None:
-    """Why an adapter cannot do a scenario, as its bench declares it; None where it can."""
-    return bench.cannot.get(name_of(scenario))
-
-
-def name_of(scenario: Scenario) -> str:
-    """A scenario's name."""
-    return getattr(scenario, "__name__", "")
-
-
-async def check_adapter(bench: Bench, scenario: Scenario) -> str | None:
-    """Play a scenario on a bench. The declared reason where the adapter cannot do it, else None.
-
-    Raises AssertionError, with the scenario's name, for what the adapter gets wrong, and for a
-    declaration that names no scenario.
-    """
-    unknown = set(bench.cannot) - {name_of(one) for one in adapter_scenarios}
-    if unknown:
-        raise AssertionError(f"{bench.name}.cannot names no scenario: {', '.join(sorted(unknown))}")
-    reason = reason_against(bench, scenario)
-    if reason is not None:
-        return reason
-    try:
-        await scenario(bench)
-    except AssertionError as error:
-        raise AssertionError(f"{bench.name}, {name_of(scenario)}: {error}") from error
-    return None
+adapter_scenarios: tuple[Scenario, ...] = (*SCENARIOS, *WRONG_ONCE)
+"""All scenarios, each named for what happens in it."""
+owed_scenarios: tuple[Scenario, ...] = tuple(one for one in adapter_scenarios if not needs_of(one))
+"""Those that every adapter owes, whatever its framework offers."""

@@ -1,0 +1,59 @@
+"""Plays tasks for some contestants in this interpreter, and prints a line of JSON for each play.
+
+    python bench/recovery/play.py '{"contestants": ["bare"], "seed": 1, "kinds": [], "tasks": 0}'
+
+With `"part": [0, 2]` only every second task.
+
+The checkout is put at the end of the search path: a package that is installed in the interpreter's
+environment under the same name as ours comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def homes() -> dict[str, str]:
+    """The module of each contestant, in the order of the table."""
+    return {
+        "bare": "plain",
+        "tenacity": "plain",
+        "langchain": "plain",
+        "triage-agent": "peer",
+        "ours: steps": "ours",
+        "ours: run.model": "ours",
+        "ours: record": "ours",
+        "ours: langgraph": "ours",
+        "ours: pydantic-ai": "ours",
+    }
+
+
+async def main(wanted: dict[str, Any]) -> None:
+    """Play what is wanted; each contestant plays every task, one after the other."""
+    desk: Any = import_module("bench.recovery.desk")
+    kinds: Any = import_module("bench.recovery.kinds")
+    chosen = kinds.chosen(wanted["seed"], tuple(wanted["kinds"]), wanted["tasks"])
+    part, parts = wanted.get("part", (0, 1))
+    chosen = chosen[part::parts]
+    lab = desk.Lab()
+    for contestant in wanted["contestants"]:
+        module: Any = import_module(f"bench.recovery.{homes()[contestant]}")
+        for task in chosen:
+            line = await lab.play(contestant, module.CONTESTANTS[contestant], task)
+            print(json.dumps(line), flush=True)
+    await lab.close()
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    asyncio.run(main(json.loads(sys.argv[1])))

@@ -1,0 +1,356 @@
+"""Graphs of LangGraph: where an attempt begins, what is done again, what is not, and what is told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import ToolRetryMiddleware
+from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
+from support import always
+
+import triage
+from triage import Agent, Escalate, Limits, Replan, Retry, Rollback, TriageEscalationError
+from triage.core import Event
+from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+
+SEARCH, CHARGE = asks(call("search", query="x")), asks(call("charge", cents=300))
+BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Course:
+    """A graph of two nodes. first: what the first does; work: a recorded tool; fail: raises so often."""
+
+    def __init__(self, failures: int = 1) -> None:
+        self.did: list[str] = []
+        self.events: list[Event] = []
+        self.failures = failures
+
+        @tool
+        async def pay(cents: int) -> str:
+            """Pay."""
+            self.did.append(f"pay {cents}")
+            return f"paid {cents}"
+
+        @tool
+        async def look(what: str) -> str:
+            """Look."""
+            self.did.append(f"look {what}")
+            return f"saw {what}"
+
+        self.pay, self.look = pay, look
+
+    def fail(self) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ConnectionError("reset")
+
+    def graph(self, *nodes: Any, saver: Any = None) -> Any:
+        built: Any = StateGraph(Log)
+        names = [node.__name__ for node in nodes]
+        for node in nodes:
+            built.add_node(node.__name__, node)
+        for before, after in zip([START, *names], names, strict=False):
+            built.add_edge(before, after)
+        return built.compile(checkpointer=saver)
+
+    def agent(self, graph: Any, action: Any = None, **options: Any) -> Agent[Any]:
+        effects = {"pay": "once", "look": "read"}
+        policy = always(Retry() if action is None else action)
+        return triage.wrap(
+            graph, policy, effects=effects, observers=[self.events.append], **options
+        )
+
+
+# Retry ----------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_runs_only_the_failed_node_again_and_pays_once_in_it() -> None:
+    course = Course()
+
+    async def first(state: Log) -> Log:
+        course.did.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: Log) -> Log:
+        course.did.append("second")
+        receipt = await course.pay.ainvoke({"cents": 300})
+        course.fail()
+        return {"log": [receipt]}
+
+    agent = course.agent(course.graph(first, second, saver=InMemorySaver()))
+    result = await agent.run({"log": []})
+    assert result == {"log": ["first", "paid 300"]}
+    assert course.did == ["first", "second", "pay 300", "second"]
+
+
+async def test_the_same_call_behind_a_checkpoint_is_another_call() -> None:
+    course = Course()
+
+    async def first(state: Log) -> Log:
+        return {"log": [await course.pay.ainvoke({"cents": 300})]}
+
+    async def second(state: Log) -> Log:
+        course.fail()
+        return {"log": ["second"]}
+
+    async def third(state: Log) -> Log:
+        return {"log": [await course.pay.ainvoke({"cents": 300})]}
+
+    agent = course.agent(course.graph(first, second, third, saver=InMemorySaver()))
+    result = await agent.run({"log": []})
+    assert result == {"log": ["paid 300", "second", "paid 300"]}
+    assert course.did == ["pay 300", "pay 300"]
+
+
+async def test_what_ran_beside_the_failed_node_does_not_run_again() -> None:
+    course = Course()
+
+    async def left(state: Log) -> Log:
+        course.did.append("left")
+        return {"log": ["left"]}
+
+    async def right(state: Log) -> Log:
+        course.did.append("right")
+        course.fail()
+        return {"log": ["right"]}
+
+    built: Any = StateGraph(Log).add_node("left", left).add_node("right", right)
+    graph = built.add_edge(START, "left").add_edge(START, "right").compile(InMemorySaver())
+    result = await course.agent(graph).run({"log": []})
+    assert sorted(result["log"]) == ["left", "right"]
+    assert sorted(course.did) == ["left", "right", "right"]
+
+
+async def test_a_call_beside_the_failed_one_is_not_taken_for_a_later_one() -> None:
+    both = asks(call("charge", cents=300), call("search", query="x"))
+    rules = (Rule(says("done"), "receipt 6"), Rule(CHARGE, "found 17"), Rule(both))
+    tools = {"charge": ("receipt 5", "receipt 6"), "search": (ConnectionError("reset"), "found 17")}
+    world = World(Script(rules, tools=tools))
+    graph = create_agent(Scripted(world=world), tools_of(world), checkpointer=InMemorySaver())
+    result = await triage.wrap(graph, always(Retry()), effects=world.effects).run("go")
+    assert result["messages"][-1].text == "done"
+    assert sorted(world.deeds) == ["charge(300)", "charge(300)", "search(x)", "search(x)"]
+    check_wire(world.requests)
+
+
+async def test_a_run_from_an_older_checkpoint_goes_on_from_its_own() -> None:
+    course = Course(failures=0)
+
+    async def first(state: Log) -> Log:
+        course.did.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: Log) -> Log:
+        course.did.append("second")
+        course.fail()
+        return {"log": ["second"]}
+
+    graph = course.graph(first, second, saver=InMemorySaver())
+    config = {"configurable": {"thread_id": "7"}}
+    agent = course.agent(graph)
+    await agent.run({"log": []}, config=config)
+    history = [snapshot async for snapshot in graph.aget_state_history(config)]
+    before_second = next(one.config for one in history if one.next == ("second",))
+    course.did.clear()
+    course.failures = 1
+    assert await agent.run(None, config=before_second) == {"log": ["first", "second"]}
+    assert course.did == ["second", "second"]
+
+
+async def test_a_thread_keeps_what_it_had_before_the_run() -> None:
+    world = World(Script((Rule(says("done"), "second question"), Rule(says("first answer")))))
+    graph = create_agent(Scripted(world=world), checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "7"}}
+    refused: list[int] = []
+
+    def once(result: Any) -> None:
+        refused.append(1)
+        if len(refused) == 2:
+            raise ValueError("not this one")
+
+    agent = triage.wrap(graph, always(Replan("Once more.")), verify=once)
+    await agent.run("first question", config=config)
+    result = await agent.run("second question", config=config)
+    said = [message.text for message in result["messages"]]
+    assert said[:2] == ["first question", "first answer"]
+    assert said.count("second question") == 1
+    assert said[-1] == "done"
+    assert not any("Once more." in text for text in said), "a hint stays in the thread"
+
+
+# Other actions --------------------------------------------------------------------------------------
+
+
+async def test_a_rollback_takes_up_the_checkpoint_before_what_it_drops() -> None:
+    course = Course()
+
+    async def first(state: Log) -> Log:
+        course.did.append("first")
+        return {"log": [await course.look.ainvoke({"what": "a"})]}
+
+    async def second(state: Log) -> Log:
+        course.did.append("second")
+        return {"log": [await course.look.ainvoke({"what": "b"})]}
+
+    async def third(state: Log) -> Log:
+        course.fail()
+        return {"log": ["third"]}
+
+    graph = course.graph(first, second, third, saver=InMemorySaver())
+
+    def back(context: triage.FailureContext) -> Rollback:
+        """To the checkpoint that the first look made."""
+        position = next(
+            event.seq for event in course.events if type(event).__name__ == "StepRecorded"
+        )
+        return Rollback(position)
+
+    agent = course.agent(graph, back)
+    result = await agent.run({"log": []})
+    assert result == {"log": ["saw a", "saw b", "third"]}
+    assert course.did == ["first", "look a", "second", "look b", "second", "look b"]
+
+
+async def test_a_new_plan_goes_on_from_what_the_old_one_found() -> None:
+    rules = (Rule(says("done"), "Use it."), Rule(says("{"), "found 17"), Rule(SEARCH))
+    world = World(Script(rules))
+    graph = create_agent(Scripted(world=world), tools_of(world), checkpointer=InMemorySaver())
+    refused: list[str] = []
+
+    def whole(result: Any) -> None:
+        text = result["messages"][-1].text
+        if text == "{":
+            refused.append(text)
+            raise ValueError("it is cut off")
+
+    agent = triage.wrap(graph, always(Replan("Use it.")), effects=world.effects, verify=whole)
+    result = await agent.run("go")
+    assert [message.type for message in result["messages"]][:3] == ["human", "ai", "tool"]
+    assert result["messages"][-1].text == "done"
+    assert world.deeds == ["search(x)"], "what was found is searched for again"
+    check_wire(world.requests)
+
+
+async def test_a_retry_after_an_answer_that_is_none_asks_the_model_again() -> None:
+    script = Script((Rule(says("done")),), faults={1: says("half of i", ended="length")})
+    world = World(script)
+    graph = create_agent(Scripted(world=world), checkpointer=InMemorySaver())
+    result = await triage.wrap(graph, always(Retry())).run("go")
+    assert [message.text for message in result["messages"]] == ["go", "done"]
+    assert len(world.requests) == 2
+
+
+# Stopping -------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_is_not_swallowed_by_middleware_that_retries() -> None:
+    world = World(Script((Rule(SEARCH),)))
+    graph = create_agent(
+        Scripted(world=world),
+        tools_of(world),
+        middleware=[ToolRetryMiddleware(max_retries=5, initial_delay=0.0)],
+    )
+    agent = triage.wrap(
+        graph, always(Escalate()), effects=world.effects, limits=Limits(tool_calls=2)
+    )
+    with pytest.raises(TriageEscalationError, match="limit reached"):
+        await agent.run("go")
+    assert len(world.deeds) == 2
+
+
+# Side by side ---------------------------------------------------------------------------------------
+
+
+async def test_branches_that_ask_the_same_are_kept_apart() -> None:
+    world = World(Script((Rule(says("done")),), faults={3: Fails(503, "overloaded")}))
+    model = Scripted(world=world)
+    events: list[Event] = []
+
+    async def branch(state: Log) -> Log:
+        answer = await model.ainvoke("the same question")
+        return {"log": [answer.text]}
+
+    def spread(state: Log) -> list[Send]:
+        return [Send("branch", {"log": []}) for _ in range(3)]
+
+    built: Any = StateGraph(Log).add_node("branch", branch)
+    graph = built.add_conditional_edges(START, spread, ["branch"]).compile()
+    agent = triage.wrap(graph, always(Retry()), observers=[events.append])
+    assert await agent.run({"log": []}) == {"log": ["done"] * 3}
+    assert len(world.requests) == 4, "an answer that was there is asked for again"
+    places = {step.metadata["call"].rsplit(":", 2)[0] for step in steps_of(events) if step.metadata}
+    assert places == {f"langgraph branch#1.{at}" for at in range(3)}
+
+
+async def test_a_sub_agent_in_a_tool_has_its_name_and_its_work_is_not_done_again() -> None:
+    inner = World(Script((Rule(says("17 bees"), "receipt 5"), Rule(CHARGE))))
+    outer = World(
+        Script(
+            (Rule(says("done"), "17 bees"), Rule(asks(call("research", topic="bees")))),
+            faults={2: Fails(503, "overloaded")},
+        )
+    )
+    helper = create_agent(Scripted(world=inner), tools_of(inner), name="helper")
+
+    @tool
+    async def research(topic: str) -> str:
+        """Find out."""
+        found = await helper.ainvoke({"messages": [HumanMessage(topic)]})
+        return str(found["messages"][-1].text)
+
+    events: list[Event] = []
+    graph = create_agent(Scripted(world=outer), [research])
+    agent = triage.wrap(
+        graph,
+        always(Retry()),
+        effects={"charge": "once", "research": "read"},
+        observers=[events.append],
+    )
+    result = await agent.run("go")
+    assert result["messages"][-1].text == "done"
+    assert inner.deeds == ["charge(300)"]
+    assert len(inner.requests) == 2
+    asked = [
+        step.metadata["call"]
+        for step in steps_of(events)
+        if step.action == "model" and step.metadata
+    ]
+    assert sum(place.startswith("langgraph tools/") for place in asked) == 2
+    assert ("charge", {"cents": 300}, "receipt 5") in calls_of(events)
+
+
+# Streaming ------------------------------------------------------------------------------------------
+
+
+async def test_pieces_are_told_while_the_graph_runs() -> None:
+    world = World(Script(BOTH))
+    graph = create_agent(Scripted(world=world), tools_of(world))
+    told: list[tuple[str, Any]] = []
+
+    async def on_chunk(mode: str, piece: Any) -> None:
+        told.append((mode, sorted(piece)))
+
+    agent = triage.wrap(graph, effects=world.effects)
+    result = await agent.run("go", on_chunk=on_chunk)
+    assert result["messages"][-1].text == "done"
+    nodes = ["model", "tools", "model", "tools", "model"]
+    assert told == [("updates", [node]) for node in nodes]
+    told.clear()
+    await agent.run(
+        "go", on_chunk=lambda mode, piece: told.append((mode, None)), stream_mode="messages"
+    )
+    assert {mode for mode, _ in told} == {"messages"}

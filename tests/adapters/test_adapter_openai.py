@@ -1,0 +1,384 @@
+"""OpenAI's own clients, recorded: every way to ask, against a provider on this machine."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import openai
+import pydantic
+import pytest
+from recorded_clients import ANSWERS, USER, Twice, openai_line
+from support import always
+
+import triage
+from triage import Agent, Replan, Retry, Run, TriageEscalationError, UsageError
+from triage.adapters.openai import record, run_tools
+from triage.core.messages.base import LOST
+from triage.testing.adapter_contract import (
+    Call,
+    Fails,
+    Rule,
+    Script,
+    World,
+    asks,
+    call,
+    check_wire,
+    provider,
+    says,
+)
+
+pytestmark = pytest.mark.anyio
+
+# The client itself leaves its generators behind at the end of a stream, which trio says.
+LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Greeting(pydantic.BaseModel):
+    text: str
+
+
+# The client itself ----------------------------------------------------------------------------------
+
+
+async def test_outside_of_a_run_the_client_does_what_it_did() -> None:
+    async with openai_line() as line:
+        made = await line.client.chat.completions.create(model="m", messages=USER)
+        same = await line.plain.chat.completions.create(model="m", messages=USER)
+        assert made.choices[0].message == same.choices[0].message
+        assert line.world.requests[0].body == line.world.requests[1].body
+
+
+async def test_it_stays_a_client_of_its_class_and_so_do_its_copies() -> None:
+    async with openai_line() as line:
+        assert isinstance(line.client, openai.AsyncOpenAI)
+        assert type(line.plain) is openai.AsyncOpenAI
+        assert record(line.client) is line.client
+        copied = line.client.with_options(timeout=5)
+        twice = Twice(lambda: copied.chat.completions.create(model="m", messages=USER))
+        await twice.run()
+        assert len(line.world.requests) == 1
+        assert copied.timeout == 5
+
+
+@pytest.mark.parametrize("client", [None, "sk-…", object(), openai.OpenAI])
+def test_what_is_no_client_is_refused(client: Any) -> None:
+    with pytest.raises(UsageError, match=r"openai.record\(client\).*AsyncOpenAI or OpenAI"):
+        record(client)
+
+
+def test_retries_of_the_client_itself_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(openai.AsyncOpenAI):
+        """A class of its own, as each class is said once in a process."""
+
+    with caplog.at_level(logging.WARNING, "triage.retries"):
+        record(Odd(api_key="x"))
+    assert "retries up to 2 times by itself" in caplog.text
+
+
+# Every way to ask -----------------------------------------------------------------------------------
+
+
+async def whole(client: Any) -> Any:
+    made = await client.chat.completions.create(model="m", messages=USER)
+    return made.choices[0].message.content
+
+
+async def streamed(client: Any) -> Any:
+    options = {"stream_options": {"include_usage": True}}
+    stream = await client.chat.completions.create(model="m", messages=USER, stream=True, **options)
+    async with stream:
+        return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
+
+
+async def helped(client: Any) -> Any:
+    async with client.chat.completions.stream(model="m", messages=USER) as stream:
+        async for _ in stream:
+            pass
+        return (await stream.get_final_completion()).choices[0].message.content
+
+
+async def parsed(client: Any) -> Any:
+    made = await client.chat.completions.parse(model="m", messages=USER, response_format=Greeting)
+    return made.choices[0].message.parsed
+
+
+async def response(client: Any) -> Any:
+    return (await client.responses.create(model="m", input="hello")).output_text
+
+
+async def response_streamed(client: Any) -> Any:
+    stream = await client.responses.create(model="m", input="hello", stream=True)
+    async for event in stream:
+        last = event
+    return last.response.output_text
+
+
+async def response_parsed(client: Any) -> Any:
+    made = await client.responses.parse(model="m", input="hello", text_format=Greeting)
+    return made.output_parsed
+
+
+@LEFT_BEHIND
+@pytest.mark.parametrize(
+    ("ask", "result"),
+    [
+        (whole, "hello there"),
+        (streamed, "hello there"),
+        (helped, "hello there"),
+        (parsed, Greeting(text="hi")),
+        (response, "hello there"),
+        (response_streamed, "hello there"),
+        (response_parsed, Greeting(text="hi")),
+    ],
+)
+async def test_a_call_is_recorded_with_its_words_and_tokens_and_a_retry_does_not_pay_again(
+    ask: Any, result: Any
+) -> None:
+    typed = isinstance(result, Greeting)
+    script = Script((Rule(says('{"text": "hi"}')),)) if typed else ANSWERS
+    async with openai_line(script) as line:
+        twice = Twice(lambda: ask(line.client))
+        await twice.run()
+    assert twice.results == [result, result]
+    assert len(line.world.requests) == 1
+    first, again = twice.steps
+    assert first.llm_output == ('{"text": "hi"}' if typed else "hello there")
+    assert first.tool_input == USER
+    assert again.metadata is not None
+    assert again.metadata["replayed"]
+    if ask is not helped:  # whose request asks for no tokens
+        assert first.usage is not None
+        assert (first.usage.input_tokens, first.usage.output_tokens) == (10, 5)
+
+
+@LEFT_BEHIND
+async def test_tool_calls_of_a_stream_are_put_together() -> None:
+    both = asks(call("look", query="a b c"), Call("pay", '{"cents": 300}'))
+    async with openai_line(Script((Rule(both),))) as line:
+        twice = Twice(lambda: streamed(line.client))
+        await twice.run()
+    assert twice.steps[0].tool_output == [
+        {"tool": "look", "arguments": {"query": "a b c"}},
+        {"tool": "pay", "arguments": {"cents": 300}},
+    ]
+
+
+async def test_a_raw_response_is_noted_and_passed_through() -> None:
+    async with openai_line() as line:
+        raw = line.client.chat.completions.with_raw_response
+
+        async def ask() -> Any:
+            response = await raw.create(model="m", messages=USER)
+            return response.http_response.status_code, response.parse().choices[0].message.content
+
+        twice = Twice(ask)
+        await twice.run()
+    assert twice.results == [(200, "hello there")] * 2
+    assert len(line.world.requests) == 2
+    assert [step.action for step in twice.steps] == ["model", "model"]
+
+
+@LEFT_BEHIND
+async def test_a_stream_that_is_left_is_asked_again() -> None:
+    async with openai_line() as line:
+
+        async def ask() -> Any:
+            stream = await line.client.chat.completions.create(
+                model="m", messages=USER, stream=True
+            )
+            async with stream:
+                async for _ in stream:
+                    break
+
+        twice = Twice(ask)
+        await twice.run()
+    assert len(line.world.requests) == 2
+    assert [step.exception_type for step in twice.steps] == ["StreamLeft", "StreamLeft"]
+
+
+async def test_an_error_is_a_step_and_is_raised_as_the_client_raises_it() -> None:
+    script = Script((Rule(says("x")),), faults={1: Fails(429, "slow down", 3.0)})
+    seen: list[Any] = []
+
+    def strategy(context: Any) -> Any:
+        seen.append((context.exception, context.diagnosis.cause, context.diagnosis.retry_after_s))
+        return Retry()
+
+    async with openai_line(script) as line:
+
+        async def agent(task: str) -> Any:
+            return await whole(line.client)
+
+        assert await Agent(agent, triage.FailurePolicy(default=strategy)).run("t") == "x"
+    ((error, cause, wait),) = seen
+    assert isinstance(error, openai.RateLimitError)
+    assert (cause, wait) == ("rate_limited", 3.0)
+
+
+async def test_a_sync_client_in_a_sync_agent_is_recorded_the_same() -> None:
+    world = World(ANSWERS)
+    attempts: list[int] = []
+
+    def agent(task: str, *, run: Run) -> Any:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as plain:
+            client: Any = record(plain)
+            attempts.append(run.attempt)
+            made = client.chat.completions.create(model="m", messages=USER)
+            stream = client.chat.completions.create(model="m", messages=USER, stream=True)
+            words = "".join(
+                piece.choices[0].delta.content or "" for piece in stream if piece.choices
+            )
+            if run.attempt == 1:
+                raise ConnectionError("reset")
+            return made.choices[0].message.content, words
+
+    async with provider(world) as url:
+        found = await Agent(agent, always(Retry())).run("t")
+    assert found == ("hello there", "hello there")
+    assert (attempts, len(world.requests)) == ([1, 2], 2)
+
+
+# Hints and histories --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "hint", "times"), [(False, True, 1), (True, True, 1), (False, False, 0)]
+)
+async def test_a_hint_stands_once_in_the_request_and_never_in_the_agents_messages(
+    own: bool,  # noqa: FBT001 - a case
+    hint: bool,  # noqa: FBT001 - a case
+    times: int,
+) -> None:
+    messages: list[Any] = []
+
+    async with openai_line(hint=hint) as line:
+
+        async def agent(task: str, *, run: Run, _triage_hint: str | None = None) -> str:
+            messages[:] = [*USER]
+            if own and _triage_hint:
+                messages.append({"role": "system", "content": f"Note: {_triage_hint}"})
+            for n in range(2):
+                await line.client.chat.completions.create(model=f"m{n}", messages=messages)
+            if run.attempt == 1:
+                raise ConnectionError("reset")
+            return "end"
+
+        await Agent(agent, always(Replan("be brief"))).run("t")
+    assert [request.text.count("be brief") for request in line.world.requests] == [
+        0,
+        0,
+        times,
+        times,
+    ]
+    assert len(messages) == (2 if own else 1)
+
+
+async def test_a_call_without_a_result_is_closed_before_the_request_is_sent() -> None:
+    cut = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+        ],
+    }
+    async with openai_line() as line:
+
+        async def agent(task: str) -> str:
+            messages = [*USER, cut, {"role": "user", "content": "go on"}]
+            await line.client.chat.completions.create(model="m", messages=messages)
+            return "end"
+
+        await Agent(agent).run("t")
+    check_wire(line.world.requests)
+    assert line.world.requests[0].body["messages"][2]["content"] == LOST
+
+
+# The loop -------------------------------------------------------------------------------------------
+
+
+@triage.tool(effect="read")
+async def search(query: str) -> dict[str, Any]:
+    """Look something up."""
+    return {"found": query}
+
+
+async def test_the_loop_works_outside_of_a_run_and_with_sync_tools() -> None:
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    script = Script((Rule(says("3"), "\n3"), Rule(asks(call("add", one=1, two=2)))))
+    async with openai_line(script) as line:
+        done = await run_tools(line.plain, USER, model="m", tools=[add, search])
+    assert done.text == "3"
+    assert [message["role"] for message in done.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    defined = line.world.requests[0].body["tools"][1]["function"]
+    assert (defined["name"], defined["description"]) == ("search", "Look something up.")
+    assert defined["parameters"]["required"] == ["query"]
+
+
+async def test_a_model_that_never_comes_to_an_end_is_stopped_after_its_turns() -> None:
+    script = Script((Rule(asks(call("search", query="x"))),))
+    async with openai_line(script) as line:
+        with pytest.raises(RuntimeError, match="no answer after 3 turns"):
+            await run_tools(line.client, "hello", model="m", tools=[search], turns=3)
+
+
+async def test_after_a_new_plan_the_loop_goes_on_where_it_was() -> None:
+    @triage.tool(effect="once")
+    async def pay(cents: int) -> str:
+        paid.append(cents)
+        return "receipt 5"
+
+    paid: list[int] = []
+    script = Script(
+        (
+            Rule(says("done"), "be brief"),
+            Rule(asks(call("search", query="x")), "receipt 5"),
+            Rule(asks(call("pay", cents=300))),
+        ),
+        faults={3: Fails(500, "broken")},
+    )
+    async with openai_line(script) as line:
+
+        async def agent(task: str) -> str:
+            return (await run_tools(line.client, task, model="m", tools=[pay, search])).text
+
+        assert await Agent(agent, always(Replan("be brief"))).run("t") == "done"
+    assert paid == [300]
+    check_wire(line.world.requests)
+    roles = [message["role"] for message in line.world.requests[-1].body["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "user"]
+
+
+async def test_arguments_that_are_no_json_are_told_to_the_model() -> None:
+    script = Script(
+        (
+            Rule(says("done"), '{"found": "x"}'),
+            Rule(asks(call("search", query="x")), "no JSON object"),
+            Rule(asks(Call("search", '{"query": '))),
+        )
+    )
+    async with openai_line(script) as line:
+        done = await run_tools(line.client, "hello", model="m", tools=[search])
+    assert done.text == "done"
+
+
+async def test_a_stop_ends_the_loop_and_leaves_no_request_behind() -> None:
+    script = Script((Rule(asks(call("search", query="x"))),))
+    async with openai_line(script) as line:
+
+        async def agent(task: str) -> str:
+            return (await run_tools(line.client, task, model="m", tools=[search])).text
+
+        with pytest.raises(TriageEscalationError):
+            await Agent(agent, limits=triage.Limits(tokens=20)).run("t")
+        await anyio.lowlevel.checkpoint()
+        assert len(line.world.requests) == 2

@@ -1,0 +1,395 @@
+"""Agents of the OpenAI Agents SDK: what is recorded, done once, told, kept apart, and left as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import fields
+from typing import Any
+
+import agents
+import anyio
+import pytest
+from agents.testing import assistant_message
+from sdk_agents import Desk, Refused, calls, model, says, steps_of, told
+
+import triage
+from triage import Replan, Retry, TriageEscalationError, UsageError
+from triage.core import WatchNoticed
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# What is recorded -----------------------------------------------------------------------------------
+
+
+async def test_the_agent_and_its_tools_stay_as_they_are() -> None:
+    desk = Desk(calls("charge 1", cents=300), says("done"))
+    before = {one.name: getattr(desk.clerk, one.name) for one in fields(desk.clerk)}
+    tools = [dict(vars(tool)) for tool in desk.clerk.tools]
+    result = await desk.agent().run("Pay.")
+    assert {one.name: getattr(desk.clerk, one.name) for one in fields(desk.clerk)} == before
+    assert [vars(tool) for tool in desk.clerk.tools] == tools
+    assert result.last_agent is desk.clerk
+    assert {id(item.agent) for item in result.new_items} == {id(desk.clerk)}
+
+
+async def test_hooks_and_models_see_the_tools_of_the_user() -> None:
+    seen: list[Any] = []
+
+    class Hooks(agents.RunHooks[Any]):
+        async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+            seen.append(tool)
+
+    desk = Desk(calls("charge 1", cents=300), says("done"))
+    await desk.agent().run("Pay.", hooks=Hooks())
+    assert seen == [desk.clerk.tools[0]]
+    assert desk.model.calls[0].tools == desk.clerk.tools
+
+
+async def test_outside_of_a_run_everything_is_as_ever() -> None:
+    desk = Desk(says("first"), calls("look 1", what="bill"), says("second"))
+    result = await desk.agent().run("One.")
+    later = await agents.Runner.run(result.last_agent, [*result.to_input_list(), *ask("Two.")])
+    assert later.final_output == "second"
+    assert desk.did == ["look bill"]
+    assert len(desk.steps) == 1
+
+
+def ask(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+async def test_hooks_see_the_agents_and_tools_by_their_names() -> None:
+    seen: list[Any] = []
+
+    class Hooks(agents.RunHooks[Any]):
+        async def on_agent_start(self, context: Any, agent: Any) -> None:
+            seen.append(agent)
+
+        async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
+            seen.append((agent, tool.name, result))
+
+    desk = Desk(calls("look 1", what="bill"), says("done"))
+    await desk.agent().run("Look.", hooks=Hooks())
+    assert seen[0] is desk.clerk
+    assert seen[1] == (desk.clerk, "look", "saw bill")
+
+
+async def test_a_recorded_tool_is_recorded_once() -> None:
+    did: list[int] = []
+
+    @triage.tool(effect="once")
+    async def refund(cents: int) -> str:
+        """Refund."""
+        did.append(cents)
+        return "refunded"
+
+    tool = agents.function_tool(refund)
+    desk = Desk(calls("refund 1", cents=5), Refused(), says("done"), tools=[tool])
+    await desk.agent().run("Refund.")
+    assert did == [5]
+    assert [step.tool_called for step in desk.steps if step.tool_called] == ["refund"]
+
+
+async def test_two_runs_at_once_do_not_mix() -> None:
+    import anyio
+
+    slow = anyio.Event()
+
+    async def wait(what: str) -> str:
+        """Wait."""
+        if what == "first":
+            await slow.wait()
+        return what
+
+    tool = agents.function_tool(wait)
+    one = Desk(calls("wait 1", what="first"), says("one"), tools=[tool])
+    other = Desk(calls("wait 1", what="second"), says("other"), tools=[tool])
+    results: list[str] = []
+
+    async def run(desk: Desk) -> None:
+        results.append((await desk.agent().run("Wait.")).final_output)
+        slow.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run, one)
+        group.start_soon(run, other)
+    assert results == ["other", "one"]
+    assert [s.tool_output for s in one.steps if s.tool_called] == ["first"]
+    assert [s.tool_output for s in other.steps if s.tool_called] == ["second"]
+
+
+async def test_a_tool_in_a_thread_is_recorded() -> None:
+    @agents.function_tool
+    def count(what: str) -> dict[str, int]:
+        """Count."""
+        return {what: 3}
+
+    desk = Desk(calls("count 1", what="bees"), Refused(), says("done"), tools=[count])
+    await desk.agent(effects={"count": "read"}).run("Count.")
+    assert [s.tool_output for s in desk.steps if s.tool_called] == [{"bees": 3}]
+    assert told(desk.asked()) == ["Count.", "count", "{'bees': 3}"]
+
+
+async def test_a_group_that_failed_in_a_handler_of_events_gives_no_running_call_up() -> None:
+    begun, failed = threading.Event(), threading.Event()
+
+    async def fails() -> None:
+        raise ValueError("a child")
+
+    async def handles(event: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            with pytest.raises(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fails())
+
+    @agents.function_tool
+    def count(what: str) -> int:
+        """Count them."""
+        desk.did.append("count")
+        begun.set()
+        assert given_up.wait(10)
+        return 3
+
+    given_up = threading.Event()
+
+    def give_up(turns: int) -> None:
+        """Some turns of the event loop from now, when the call beside has been cancelled."""
+        if turns:
+            asyncio.get_running_loop().call_soon(give_up, turns - 1)
+        else:
+            given_up.set()
+
+    async def look(what: str) -> str:
+        """Look it up."""
+        await anyio.to_thread.run_sync(begun.wait, 10)
+        desk.did.append("find")
+        if not given_up.is_set():
+            give_up(100)
+            raise Refused
+        return "saw it"
+
+    beside = agents.function_tool(look, name_override="find", failure_error_function=None)
+    desk = Desk(calls("count 1", "find 2", what="bees"), says("done"), tools=[count, beside])
+    agent = desk.agent(effects={"count": "read", "find": "read"})
+    result = await agent.run("Count.", on_event=handles)
+    assert result.final_output == "done"
+    assert desk.did == ["count", "find", "find"]
+    assert failed.is_set()
+
+
+# Agents that work together --------------------------------------------------------------------------
+
+
+async def test_a_handoff_is_a_step_and_both_agents_are_kept_apart() -> None:
+    desk = Desk(calls("look 1", what="who"), calls("transfer_to_cashier 2"))
+    cashier = agents.Agent(
+        name="cashier",
+        model=(till := model(calls("charge 3", cents=300), Refused(), says("paid"))),
+        tools=[agents.function_tool(desk.charge)],
+    )
+    desk.clerk.handoffs = [cashier]
+    result = await desk.agent().run("Pay.")
+    assert result.final_output == "paid"
+    assert result.last_agent is cashier
+    assert desk.did == ["look who", "charge 300"]
+    assert (len(desk.model.calls), len(till.calls)) == (2, 3)
+    handed = [step.tool_input for step in desk.steps if step.action == "handoff"]
+    assert handed[0] == {"from": "clerk", "to": "cashier"}
+
+
+async def test_a_new_plan_knows_what_was_said_before_and_behind_a_handoff() -> None:
+    desk = Desk(calls("transfer_to_cashier 1"), says("done"))
+    cashier = agents.Agent(
+        name="cashier",
+        model=model(calls("charge 2", cents=300), Refused(400, "bad request")),
+        tools=[agents.function_tool(desk.charge)],
+    )
+    desk.clerk.handoffs = [agents.handoff(cashier)]
+    result = await desk.agent(Replan("Answer now.")).run("Pay.")
+    assert result.final_output == "done"
+    assert desk.did == ["charge 300"]
+    assert told(desk.asked()) == [
+        "Pay.", "transfer_to_cashier", '{"assistant": "cashier"}', "charge", "receipt 300", "Answer now.",
+    ]  # fmt: skip
+
+
+def assistants(desk: Desk, *scripts: Any) -> list[Any]:
+    return [
+        agents.Agent(
+            name=f"helper {at}", model=script, tools=[agents.function_tool(desk.charge)]
+        ).as_tool(f"help{at}", "Help.")
+        for at, script in enumerate(scripts)
+    ]
+
+
+async def test_agents_as_tools_are_recorded_within_and_go_on_where_they_were() -> None:
+    one = model(calls("charge 1", cents=1), Refused(), says("one"))
+    other = model(calls("charge 1", cents=2), says("two"))
+    both = [*calls("help0 8", input="a"), *calls("help1 9", input="b")]
+    desk = Desk(both, says("sorry"), says("both"))
+    desk.clerk.tools += assistants(desk, one, other)
+    result = await desk.agent(effects={"help1": "idempotent"}).run("Help.")
+    # What the first helper failed with was only told to the clerk, who went on to answer with the other.
+    assert result.final_output == "sorry"
+    assert sorted(desk.did) == ["charge 1", "charge 2"]
+    inner = [s for s in desk.steps if s.tool_called == "charge"]
+    assert sorted(str(s.tool_input) for s in inner) == ["{'cents': 1}", "{'cents': 2}"]
+
+
+async def test_the_same_helper_twice_in_one_turn_is_two() -> None:
+    asked: list[str] = []
+
+    class Echo(agents.Model):
+        """Says what it was asked; fails once, at the second."""
+
+        async def get_response(self, *args: Any, **more: Any) -> Any:
+            said = more["input"][0]["content"]
+            asked.append(said)
+            if asked == ["a", "b"]:
+                raise Refused
+            return agents.ModelResponse([assistant_message(said)], agents.Usage(), None)
+
+        def stream_response(self, *args: Any, **more: Any) -> Any:
+            raise NotImplementedError
+
+    both = [*calls("help0 8", input="a"), *calls("help0 9", input="b")]
+    desk = Desk(both, says("done"))
+    desk.clerk.tools += [
+        agents.Agent(name="helper", model=Echo()).as_tool(
+            "help0", "Help.", failure_error_function=None
+        )
+    ]
+    await desk.agent().run("Help.")
+    assert asked == ["a", "b", "b"]
+    assert told(desk.asked()) == ["Help.", "help0", "help0", "a", "b"]
+
+
+async def test_a_tool_may_run_an_agent_by_itself() -> None:
+    async def delegate(what: str) -> str:
+        """Delegate."""
+        found = await agents.Runner.run(helper, what)
+        return str(found.final_output)
+
+    tool = agents.function_tool(delegate)
+    desk = Desk(calls("delegate 9", what="a"), tools=[tool], tool_use_behavior="stop_on_first_tool")
+    helper: agents.Agent[Any] = agents.Agent(
+        name="helper",
+        model=model(calls("charge 1", cents=1), Refused(), says("helped")),
+        tools=[agents.function_tool(desk.charge)],
+    )
+    desk.clerk.tools = desk.clerk.tools[1:]
+    result = await desk.agent(effects={"delegate": "read"}).run("Do.")
+    assert result.final_output == "helped"
+    assert desk.did == ["charge 1"]
+    noticed = [event for event in desk.events if isinstance(event, WatchNoticed)]
+    assert not [event for event in noticed if event.rule == "steps.unknown_tool"]
+
+
+async def test_an_agent_that_a_guardrail_runs_is_recorded_beside() -> None:
+    judge: agents.Agent[Any] = agents.Agent(name="judge")
+
+    @agents.input_guardrail
+    async def judged(context: Any, agent: Any, given: Any) -> agents.GuardrailFunctionOutput:
+        found = await agents.Runner.run(judge, given)
+        return agents.GuardrailFunctionOutput(found.final_output, tripwire_triggered=False)
+
+    steps = [calls("look 1", what="x"), Refused(400, "bad request"), says("done")]
+    desk = Desk(*steps, input_guardrails=[judged])
+    judge.model = model(says("fine"), says("fine"))
+    await desk.agent(Replan("Be brief.")).run("Look.")
+    assert sorted(step.llm_output for step in desk.steps if step.llm_output) == [
+        "done",
+        "fine",
+        "fine",
+    ]
+    assert told(desk.asked()) == ["Look.", "look", "saw x", "Be brief."]
+
+
+# What is found to have failed -----------------------------------------------------------------------
+
+
+async def test_the_text_of_a_failed_tool_is_no_result() -> None:
+    desk = Desk(calls("look 1", what="bill"), says("done"), tool_use_behavior="stop_on_first_tool")
+    desk.raises = [ConnectionResetError("reset")]
+    result = await desk.agent().run("Look.")
+    assert result.final_output == "saw bill"
+    assert desk.did == ["look bill", "look bill"]
+
+
+async def test_what_the_model_makes_of_a_failed_tool_is_an_answer() -> None:
+    desk = Desk(calls("look 1", what="bill"), says("There is no such bill."))
+    desk.raises = [LookupError("no bill")]
+    result = await desk.agent().run("Look.")
+    assert result.final_output == "There is no such bill."
+    assert steps_of(desk.events)[1].error == "no bill"
+
+
+async def test_a_tool_that_failed_and_then_succeeded_is_no_failure() -> None:
+    desk = Desk(calls("look 1", what="a"), calls("look 2", what="b"), says("done"))
+    desk.raises = [Refused(503, "Overloaded")]
+    result = await desk.agent().run("Look.")
+    assert result.final_output == "done"
+    assert len(desk.model.calls) == 3
+
+
+async def test_a_tool_that_says_itself_what_it_makes_of_errors_is_believed() -> None:
+    def explain(context: Any, error: Exception) -> str:
+        return f"nothing there: {error}"
+
+    async def find(what: str) -> str:
+        """Find."""
+        raise KeyError(what)
+
+    tool = agents.function_tool(find, failure_error_function=explain)
+    desk = Desk(calls("find 1", what="x"), says("There is none."), tools=[tool])
+    result = await desk.agent(effects={"find": "read"}).run("Find.")
+    assert result.final_output == "There is none."
+    (step,) = [step for step in desk.steps if step.tool_called]
+    assert (step.error, step.exception_type) == ("'x'", "KeyError")
+
+
+async def test_arguments_that_do_not_fit_are_told_to_the_model() -> None:
+    desk = Desk(calls("charge 1", cents="many"), calls("charge 2", cents=300), says("done"))
+    result = await desk.agent().run("Pay.")
+    assert result.final_output == "done"
+    assert desk.did == ["charge 300"]
+    told_model = told(desk.asked(1))[2]
+    assert told_model.startswith("The tool was not called: its arguments do not fit.")
+    assert "cents" in told_model
+
+
+async def test_a_formatter_of_the_users_own_has_the_word() -> None:
+    config = agents.RunConfig(tool_error_formatter=lambda given: f"own words: {given.kind}")
+    desk = Desk(calls("charge 1", cents="many"), calls("charge 2", cents=300), says("done"))
+    await desk.agent().run("Pay.", run_config=config)
+    assert told(desk.asked(1))[2] == "own words: tool_exception"
+
+
+async def test_an_option_that_the_runner_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Runner\.run takes no turns"):
+        await Desk(says("done")).agent().run("Look.", turns=3)
+
+
+async def test_what_escalates_names_the_error_behind_it() -> None:
+    desk = Desk(calls("look 1", what="bill"), tool_use_behavior="stop_on_first_tool")
+    desk.raises = [Refused(503, "Overloaded")]
+    with pytest.raises(TriageEscalationError) as raised:
+        await desk.agent(triage.Escalate()).run("Look.")
+    assert raised.value.context is not None
+    assert raised.value.context.failure_type is triage.FailureType.EXTERNAL_FAULT
+    assert steps_of(desk.events)[1].error == "Overloaded"
+
+
+async def test_a_retry_may_have_a_hint_that_is_told_once_and_not_kept() -> None:
+    desk = Desk(calls("look 1", what="bill"), Refused(), says("done"))
+    result = await desk.agent(Retry("Be brief.")).run("Look.")
+    assert told(desk.asked()) == ["Look.", "look", "saw bill", "Be brief."]
+    assert "Be brief." not in str(result.to_input_list())

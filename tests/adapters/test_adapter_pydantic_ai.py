@@ -1,0 +1,308 @@
+"""Agents of Pydantic AI: what is recorded, what is done again and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_agents import Scripted, call, kinds_of, models_of, staged, tools_of
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import BinaryContent, ModelRetry, ToolFailed, ToolReturn
+from pydantic_ai.exceptions import (
+    ModelHTTPError,
+)
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+)
+from pydantic_ai.models.function import FunctionModel
+from support import always
+
+import triage
+from triage import Escalate, Limits, Replan, Retry, TriageEscalationError
+from triage.core import Event
+from triage.testing.adapter_contract import Fails, Rule, Script, asks, check_wire, says
+from triage.testing.adapter_contract import call as wanted
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+
+SEARCH, CHARGE = asks(wanted("search", query="x")), asks(wanted("charge", cents=300))
+BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
+OVERLOADED = ModelHTTPError(503, "m")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# Recording ------------------------------------------------------------------------------------------
+
+
+async def test_nothing_of_the_users_agent_changes_and_outside_of_a_run_nothing_is_recorded() -> (
+    None
+):
+    async with staged(Script(BOTH)) as stage:
+        before = dict(vars(stage.agent))
+        await triage.wrap(stage.agent, effects=stage.world.effects).run("go")
+        assert {name: value for name, value in vars(stage.agent).items() if name != "_name"} == {
+            name: value for name, value in before.items() if name != "_name"
+        }
+        result = await stage.agent.run("go")
+    assert result.output == "done"
+    assert stage.world.deeds == ["search(x)", "charge(300)"] * 2
+
+
+async def test_a_failed_run_keeps_all_that_was_said_and_used() -> None:
+    fault = {3: Fails(400, "no such model")}
+    async with staged(Script(BOTH, faults=fault)) as stage:
+        agent = triage.wrap(stage.agent, always(Escalate()), effects=stage.world.effects)
+        with pytest.raises(TriageEscalationError) as caught:
+            await agent.run("go")
+    context = caught.value.context
+    assert context is not None
+    shown = [(s.tool_called or s.action, s.tool_output) for s in context.trajectory]
+    assert shown == [
+        ("model", [{"tool": "search", "arguments": {"query": "x"}}]),
+        ("search", "found 17"),
+        ("model", [{"tool": "charge", "arguments": {"cents": 300}}]),
+        ("charge", "receipt 5"),
+        ("model", None),
+    ]
+    assert context.usage.total_tokens == 30
+    assert "no such model" in str(context.trajectory[-1].error)
+
+
+async def test_a_stream_is_recorded_and_given_again_to_who_listens() -> None:
+    heard: list[str] = []
+    events: list[Event] = []
+
+    async def listen(ctx: Any, pieces: Any) -> None:
+        heard.extend([piece.event_kind async for piece in pieces])
+
+    async with staged(Script(BOTH, faults={3: Fails(503, "Overloaded")})) as stage:
+        wrapped = triage.wrap(
+            stage.agent, always(Retry()), effects=stage.world.effects, observers=[events.append]
+        )
+        result = await wrapped.run("go", event_stream_handler=listen)
+    assert result.output == "done"
+    assert len(stage.world.requests) == 4
+    assert all(request.body["stream"] for request in stage.world.requests)
+    assert stage.world.deeds == ["search(x)", "charge(300)"]
+    assert heard.count("function_tool_call") == 4, "the attempts were not heard alike"
+    assert [step.error is None for step in models_of(events)] == [True, True, False, True]
+    assert models_of(events)[-1].llm_output == "done"
+    assert models_of(events)[0].usage == triage.Usage(10, 5, calls=1, model="scripted")
+
+
+# Tools ----------------------------------------------------------------------------------------------
+
+
+class Bee(BaseModel):
+    legs: int
+
+
+async def test_whatever_a_tool_gave_is_given_to_the_model_again_as_it_was() -> None:
+    ran: list[str] = []
+    picture = BinaryContent(b"abc", media_type="image/png")
+
+    def plain() -> Bee:
+        ran.append("plain")
+        return Bee(legs=6)
+
+    def rich() -> Any:
+        ran.append("rich")
+        return ToolReturn({"x": 1}, content=["see", picture], metadata={"k": 1})
+
+    def files() -> Any:
+        ran.append("files")
+        return ["a", picture]
+
+    def again() -> str:
+        ran.append("again")
+        raise ModelRetry("not so")
+
+    def never() -> str:
+        ran.append("never")
+        raise ToolFailed("gone")
+
+    tools = [plain, rich, files, again, never]
+    model = Scripted([call(tool.__name__) for tool in tools], OVERLOADED, "done")
+    agent = PydanticAgent(model.model, tools=tools)
+    assert (await triage.wrap(agent, always(Retry())).run("go")).output == "done"
+    assert sorted(ran) == sorted(tool.__name__ for tool in tools), "a tool ran twice"
+    first, second = ([_timeless(part) for part in seen[-1].parts] for seen in model.seen[1:])
+    assert first == second
+
+
+def _timeless(part: Any) -> dict[str, Any]:
+    """A part as the framework itself keeps it."""
+    (kept,) = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
+    return {**kept["parts"][0], "timestamp": None}
+
+
+async def test_what_a_tool_refuses_is_a_step_with_its_error_and_no_doubt() -> None:
+    events: list[Event] = []
+
+    def book(seats: int) -> str:
+        if seats > 4:
+            raise ModelRetry("four seats at most")
+        return f"booked {seats}"
+
+    model = Scripted(call("book", seats=5), call("book", seats=2), OVERLOADED, "done")
+    agent = PydanticAgent(model.model, tools=[book])
+    wrapped = triage.wrap(agent, always(Retry()), observers=[events.append])
+    assert (await wrapped.run("go")).output == "done"
+    found = [(step.tool_input, step.tool_output, step.error) for step in tools_of(events)]
+    assert found == [
+        ({"seats": 5}, None, "four seats at most"),
+        ({"seats": 2}, "booked 2", None),
+    ]
+    assert tools_of(events)[0].exception_type == "ModelRetry"
+
+
+async def test_a_charge_that_was_lost_is_asked_about_even_if_the_tool_asks_for_a_retry() -> None:
+    did: list[int] = []
+
+    async def charge(cents: int) -> str:
+        did.append(cents)
+        try:
+            await asyncio.wait_for(asyncio.sleep(60), 0)
+        except TimeoutError as error:
+            raise ModelRetry("try again") from error
+        return "receipt"
+
+    agent = PydanticAgent(Scripted(call("charge", cents=3)).model, tools=[charge])
+    wrapped = triage.wrap(agent, always(Retry()), effects={"charge": "once"})
+    with pytest.raises(triage.TriageSuspendedError, match="did charge with"):
+        await wrapped.run("go")
+    assert did == [3]
+
+
+async def test_an_effect_before_a_failure_is_not_repeated_and_a_triage_tool_is_one_step() -> None:
+    events: list[Event] = []
+    did: list[int] = []
+
+    @triage.tool(effect="once")
+    async def charge(cents: int) -> str:
+        """Charge."""
+        did.append(cents)
+        return "receipt"
+
+    model = Scripted(call("charge", cents=3), OVERLOADED, "done")
+    agent = PydanticAgent(model.model, tools=[charge])
+    await triage.wrap(agent, always(Retry()), observers=[events.append]).run("go")
+    assert did == [3]
+    assert [(step.tool_called, step.effect) for step in tools_of(events)] == [("charge", "once")]
+
+
+async def test_calls_that_never_ran_are_steps_even_the_one_that_ends_the_run() -> None:
+    events: list[Event] = []
+
+    def look(what: int) -> str:
+        return "saw"
+
+    both = [call("nope", a=1), call("look", what="x")]
+    model = Scripted(both, call("nope", a=2))
+    agent = PydanticAgent(model.model, tools=[look])
+    wrapped = triage.wrap(agent, always(Escalate()), observers=[events.append])
+    with pytest.raises(TriageEscalationError):
+        await wrapped.run("go")
+    found = [(step.tool_called, step.tool_input, step.exception_type) for step in tools_of(events)]
+    assert found == [
+        ("nope", {"a": 1}, "UnknownTool"),
+        ("look", {"what": "x"}, "InvalidArguments"),
+        ("nope", {"a": 2}, "UnknownTool"),
+    ]
+    assert "Available tools: 'look'" in str(tools_of(events)[0].error)
+
+
+# Stopping and going on ------------------------------------------------------------------------------
+
+
+async def test_a_new_plan_goes_on_with_what_was_found_and_tells_the_hint_once() -> None:
+    async with staged(
+        Script(
+            (
+                Rule(says("done"), "Look less."),
+                Rule(says("half", ended="length"), "found 17"),
+                Rule(SEARCH),
+            )
+        ),
+        system_prompt="Be kind.",
+    ) as stage:
+        wrapped = triage.wrap(
+            stage.agent, always(Replan("Look less.")), effects=stage.world.effects
+        )
+        result = await wrapped.run("go")
+    assert result.output == "done"
+    assert stage.world.deeds == ["search(x)"], "the new plan forgot what was found"
+    last = stage.world.requests[-1].body["messages"]
+    assert [message["role"] for message in last] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert last[0]["content"] == "Be kind."
+    assert "Look less." not in str(result.all_messages()), "a hint stays in the conversation"
+    check_wire(stage.world.requests)
+
+
+async def test_a_prompt_that_is_made_anew_each_time_does_not_make_another_request() -> None:
+    times = iter(range(100))
+    model = Scripted(call("look", at=1), call("look", at=2), OVERLOADED, "done")
+
+    def look(at: int) -> str:
+        return f"saw {at}"
+
+    agent = PydanticAgent(model.model, tools=[look], instructions=lambda: f"It is {next(times)}.")
+    agent.system_prompt(lambda: f"Call {next(times)}.")
+    assert (await triage.wrap(agent, always(Retry())).run("go")).output == "done"
+    assert len(model.seen) == 4
+
+
+async def test_sub_agents_side_by_side_are_kept_apart_and_only_what_failed_is_asked_again() -> None:
+    events: list[Event] = []
+    asked: list[str] = []
+    lost = [ConnectionError("reset")]
+
+    def about(messages: list[ModelMessage], info: Any) -> ModelResponse:
+        topic = str(messages[0].parts[0].content)  # type: ignore[union-attr] # it is a prompt
+        asked.append(f"{topic} {len(messages)}")
+        turn = call("look", what=topic) if len(messages) == 1 else TextPart(f"about {topic}")
+        return ModelResponse([turn])
+
+    async def look(what: str) -> str:
+        return f"saw {what}"
+
+    researcher = PydanticAgent(FunctionModel(about), tools=[look], name="researcher")
+
+    async def delegate(topic: str) -> str:
+        found = await researcher.run(topic)
+        if topic == "wasps" and lost:
+            raise lost.pop()
+        return found.output
+
+    model = Scripted([call("delegate", topic="bees"), call("delegate", topic="wasps")], "done")
+    wrapped = triage.wrap(
+        PydanticAgent(model.model, tools=[delegate]),
+        always(Retry()),
+        effects={"delegate": "idempotent", "look": "read"},
+        observers=[events.append],
+        limits=Limits(attempts=2),
+    )
+    assert (await wrapped.run("go")).output == "done"
+    assert sorted(asked) == ["bees 1", "bees 3", "wasps 1", "wasps 3"], (
+        "a sub-agent was asked again"
+    )
+    owners = {str((step.metadata or {})["call"]).split(":")[0] for step in models_of(events)}
+    assert owners == {"pydantic-ai", "pydantic-ai researcher"}
+    assert kinds_of(model.seen[-1])[-1] == ["tool-return", "tool-return"]

@@ -1,0 +1,183 @@
+"""Histories a provider accepts, hints that stand there once, and answers put together from pieces."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from histories import CHAT, ITEMS, MESSAGES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triage.adapters import (
+    hinted_anthropic,
+    hinted_chat,
+    hinted_responses,
+    read_anthropic,
+    read_chat,
+    read_responses,
+    repair_anthropic,
+    repair_chat,
+    repair_responses,
+)
+from triage.core.messages.base import LOST, Repaired, says
+from triage.testing.adapter_contract import Request, check_wire
+
+Repair = Callable[[list[Any]], Repaired]
+FORMS: list[tuple[str, Repair, st.SearchStrategy[list[Any]]]] = [
+    ("chat", repair_chat, CHAT),
+    ("responses", repair_responses, ITEMS),
+    ("anthropic", repair_anthropic, MESSAGES),
+]
+HINTS: list[tuple[Callable[[list[Any], str | None], Any], st.SearchStrategy[list[Any]]]] = [
+    (hinted_chat, CHAT),
+    (hinted_responses, ITEMS),
+    (hinted_anthropic, MESSAGES),
+]
+
+
+def request(form: str, history: list[Any]) -> Request:
+    return Request(form, {"input" if form == "responses" else "messages": history}, "")
+
+
+def is_valid(form: str, history: list[Any]) -> bool:
+    try:
+        check_wire([request(form, history)])
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("form", "repair", "histories"), FORMS, ids=[form[0] for form in FORMS])
+@given(data=st.data())
+def test_whatever_it_is_given_a_provider_takes_it_afterwards(
+    form: str, repair: Repair, histories: st.SearchStrategy[list[Any]], data: Any
+) -> None:
+    history = data.draw(histories)
+    before = copy.deepcopy(history)
+    repaired = repair(history)
+    check_wire([request(form, repaired.messages)])
+    assert history == before
+    again = repair(repaired.messages)
+    assert again == Repaired(repaired.messages, 0, 0)
+
+
+@pytest.mark.parametrize(("form", "repair", "histories"), FORMS, ids=[form[0] for form in FORMS])
+@given(data=st.data())
+def test_a_valid_history_comes_back_equal(
+    form: str, repair: Repair, histories: st.SearchStrategy[list[Any]], data: Any
+) -> None:
+    history = repair(data.draw(histories)).messages
+    assert is_valid(form, history)
+    assert repair(history).messages == history
+
+
+def chat_call(call: str) -> dict[str, Any]:
+    return {"id": call, "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+
+
+def test_a_call_that_was_cut_off_is_closed_before_the_next_words() -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [chat_call("a"), chat_call("b")]}
+    result = {"role": "tool", "tool_call_id": "b", "content": "paid"}
+    words = {"role": "user", "content": "go on"}
+    repaired = repair_chat([asked, words, result])
+    lost = {"role": "tool", "tool_call_id": "a", "content": LOST}
+    assert repaired == Repaired([asked, result, lost, words], closed=1, dropped=0)
+
+
+def test_a_result_without_a_call_is_left_out() -> None:
+    words = {"role": "user", "content": "hello"}
+    orphan = {"role": "tool", "tool_call_id": "x", "content": "paid"}
+    assert repair_chat([words, orphan]) == Repaired([words], closed=0, dropped=1)
+
+
+def test_a_result_is_put_into_the_words_of_the_user_that_follow() -> None:
+    asked = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "a", "name": "pay", "input": {}}],
+    }
+    repaired = repair_anthropic([asked, {"role": "user", "content": "go on"}])
+    (block, words) = repaired.messages[1]["content"]
+    assert (block["tool_use_id"], block["is_error"], words["text"]) == ("a", True, "go on")
+
+
+class Message:
+    """As clients give one."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def model_dump(self, *, exclude_unset: bool) -> dict[str, Any]:
+        return self.fields
+
+
+def test_objects_of_a_client_are_read_and_given_on_as_they_are() -> None:
+    asked = Message(role="assistant", content=None, tool_calls=[chat_call("a")])
+    repaired = repair_chat([asked])
+    assert repaired.messages[0] is asked
+    assert repaired.messages[1]["tool_call_id"] == "a"
+
+
+@pytest.mark.parametrize(("hinted", "histories"), HINTS)
+@given(data=st.data())
+def test_a_hint_is_said_once_and_the_history_stays_as_it_was(
+    hinted: Any, histories: st.SearchStrategy[list[Any]], data: Any
+) -> None:
+    history = data.draw(histories)
+    before = copy.deepcopy(history)
+    told = hinted(history, "be brief")
+    assert history == before
+    assert str(told).count("be brief") == 1
+    assert says(told[-1], "be brief")
+    assert hinted(told, "be brief") == told
+    assert hinted(history, None) == history
+
+
+@pytest.mark.parametrize(("form", "repair", "histories"), FORMS, ids=[form[0] for form in FORMS])
+@given(data=st.data())
+def test_a_repaired_history_with_a_hint_is_valid(
+    form: str, repair: Repair, histories: st.SearchStrategy[list[Any]], data: Any
+) -> None:
+    hinted = {"chat": hinted_chat, "responses": hinted_responses, "anthropic": hinted_anthropic}
+    history = repair(data.draw(histories)).messages
+    check_wire([request(form, hinted[form](history, "be brief"))])
+
+
+def test_input_that_is_one_text_gets_its_hint_as_a_message_of_its_own() -> None:
+    told = hinted_responses("hello", "be brief")
+    assert [message["content"] for message in told] == ["hello", "be brief"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "message",
+                    "content",
+                    "tool_calls",
+                    "function",
+                    "output",
+                    "usage",
+                    "type",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("read", [read_chat, read_responses, read_anthropic])
+@given(data=JSON)
+def test_an_answer_of_any_shape_is_read_without_an_error(read: Any, data: Any) -> None:
+    answer = read(data)
+    assert isinstance(answer.text, str)
+    assert all(isinstance(asked.name, str) for asked in answer.calls)

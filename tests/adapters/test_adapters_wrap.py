@@ -1,0 +1,112 @@
+"""`triage.wrap`: finding the adapter of an object, and what it makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import openai
+import pytest
+from support import always
+
+import triage
+from triage import Agent, Limits, Retry, UsageError
+from triage.adapters import Adapter, Seam
+
+pytestmark = pytest.mark.anyio
+
+
+class Framework:
+    """A framework whose agent answers with what it is given."""
+
+
+class Theirs(Adapter):
+    name = "theirs"
+
+    async def attempt(self, seam: Seam, task: Any, **kwargs: Any) -> Any:
+        return task, kwargs
+
+
+def test_an_object_that_no_adapter_knows_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UsageError, match=r"knows no builtins.object.*adapter of your own"):
+        triage.wrap(object())
+
+
+def test_a_function_and_a_client_are_shown_their_own_way() -> None:
+    with pytest.raises(UsageError, match=r"wrapped by triage.Agent"):
+        triage.wrap(lambda task: task)
+    with pytest.raises(UsageError, match=r"triage.adapters.openai.record\(client\)"):
+        triage.wrap(openai.OpenAI(api_key="x"))
+
+
+@pytest.mark.parametrize("adapter", [object, Theirs(None), "theirs"])
+def test_what_is_no_adapter_is_refused(adapter: Any) -> None:
+    with pytest.raises(UsageError, match=r"wrap\(adapter=…\)"):
+        triage.wrap(object(), adapter=adapter)
+
+
+def test_a_class_that_lacks_what_is_no_ability_is_refused() -> None:
+    class Odd(Theirs):
+        cannot: ClassVar[Mapping[str, str]] = {"fly": "it has no wings"}
+
+    with pytest.raises(UsageError, match=r"Odd.cannot names fly; abilities are: record"):
+        triage.wrap(Framework(), adapter=Odd)
+
+
+def test_an_effect_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'charge'.*read, idempotent, once, unknown"):
+        triage.wrap(object(), adapter=Theirs, effects={"charge": "twice"})
+
+
+def test_wrap_takes_the_options_of_an_agent_and_names_it_for_its_target() -> None:
+    class Named(Framework):
+        name = "travel desk"
+
+    agent = triage.wrap(Named(), always(Retry()), adapter=Theirs, limits=Limits(attempts=2))
+    assert isinstance(agent, Agent)
+    assert agent.name == "travel desk"
+    assert triage.wrap(Framework(), adapter=Theirs).name == "theirs"
+
+
+async def test_what_run_is_given_besides_the_task_goes_to_the_framework() -> None:
+    agent = triage.wrap(Framework(), adapter=Theirs)
+    assert await agent.run("t", thread="t1") == ("t", {"thread": "t1"})
+
+
+async def test_the_tools_that_the_target_has_are_checked() -> None:
+    class Knows(Theirs):
+        def tools(self) -> list[str]:
+            return ["look"]
+
+        async def attempt(self, seam: Seam, task: Any, **kwargs: Any) -> Any:
+            return list(seam.run.trajectory.tools)
+
+    assert await triage.wrap(Framework(), adapter=Knows).run("t") == ["look"]
+    own = triage.Checks(tools=["find"])
+    assert await triage.wrap(Framework(), adapter=Knows, checks=own).run("t") == ["find"]
+
+
+PROGRAM = """
+import sys, triage
+try:
+    triage.wrap(object())
+except triage.UsageError:
+    pass
+names = ("openai", "anthropic", "langgraph", "pydantic_ai", "agents", "mcp")
+print(*[name for name in names if name in sys.modules])
+"""
+
+
+def test_finding_an_adapter_imports_no_framework() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=Path(triage.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

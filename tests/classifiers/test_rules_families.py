@@ -1,0 +1,155 @@
+"""Families of failures that clients, services and systems tell of in many ways; and what only sounds so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from diagnoses import classify, said
+from msgspec.structs import replace
+
+from triage.classifiers import diagnose
+from triage.core import Cause, ErrorInfo, FailureType, Severity
+
+EXTERNAL = FailureType.EXTERNAL_FAULT
+SCHEMA = FailureType.SCHEMA_MISMATCH
+MISSING = FailureType.HALLUCINATED_STATE
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "cause"),
+    [
+        # the system's own number says it in every language
+        ("[Errno 2] Tiedostoa ei ole: 'lista.csv'", MISSING, Cause.MISSING_RESOURCE),
+        ("[Errno 104] Yhteys katkesi", EXTERNAL, Cause.CONNECTION),
+        ("[Errno 13] Nu ai voie: '/srv/x'", EXTERNAL, Cause.PERMISSION),
+        ("[Errno 28] Levy on t\u00e4ynn\u00e4", EXTERNAL, Cause.RESOURCE_EXHAUSTED),
+        ("[WinError 10060] Aikakatkaisu", EXTERNAL, Cause.TIMEOUT),
+        ("[WinError 32] Tiedosto on varattu", EXTERNAL, Cause.CONFLICT),
+        # an answer written into a message as JSON
+        ('{"errors": [{"extensions": {"code": "THROTTLED"}}]}', EXTERNAL, Cause.RATE_LIMITED),
+        ("{'error': {'type': 'permission_denied'}}", EXTERNAL, Cause.PERMISSION),
+        ('{"error": {"code": "UNAUTHENTICATED"}}', EXTERNAL, Cause.AUTH),
+        ('{"errorCode": "BAD_USER_INPUT"}', SCHEMA, Cause.BAD_REQUEST),
+        ('Cannot query field "titel" on type "Book".', SCHEMA, Cause.BAD_REQUEST),
+        # tools, steps, money and plans
+        ("Tool book_last_seat not found in agent Box Office", FailureType.WRONG_TOOL_CALLED, None),
+        ("Function print_map not found.", FailureType.WRONG_TOOL_CALLED, None),
+        (
+            "Tool 'seats' was called 6 times with the same arguments",
+            FailureType.LOOP_DETECTED,
+            None,
+        ),
+        ("The agent hit its turn limit", FailureType.PLAN_INCOMPLETE, Cause.STEP_BUDGET),
+        ("Cost limit of $2.50 was reached", FailureType.PLAN_INCOMPLETE, Cause.STEP_BUDGET),
+        ("Two subtasks were never started", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE),
+        ("Writing is not permitted by the sandbox", FailureType.CONSTRAINT_IGNORED, None),
+        ("Only read queries are permitted", FailureType.CONSTRAINT_IGNORED, None),
+        ("finish_reason: SAFETY", FailureType.CONSTRAINT_IGNORED, Cause.CONTENT_FILTER),
+        (
+            "The answer was cut off by the token limit",
+            FailureType.CONTEXT_OVERFLOW,
+            Cause.OUTPUT_CUT,
+        ),
+        ("The model answered in prose instead of a tool call", SCHEMA, Cause.MALFORMED_OUTPUT),
+        ("No tool registered under the name 'row_seats'", FailureType.WRONG_TOOL_CALLED, None),
+        ("The agent keeps going in circles", FailureType.LOOP_DETECTED, None),
+        ("Max cost of 3 EUR reached", FailureType.PLAN_INCOMPLETE, Cause.STEP_BUDGET),
+        ("Prompt exceeds max sequence length", FailureType.CONTEXT_OVERFLOW, Cause.CONTEXT_LENGTH),
+        # the other side
+        ("No answer from the timetable service within 9 seconds", EXTERNAL, Cause.TIMEOUT),
+        ("The provider is having problems", EXTERNAL, Cause.UNAVAILABLE),
+        ("websocket closed before the first message", EXTERNAL, Cause.CONNECTION),
+        ("CircuitBreaker 'post' OPEN until 18:30", EXTERNAL, Cause.CIRCUIT_OPEN),
+        ("could not lease a connection: pool exhausted", EXTERNAL, Cause.UNAVAILABLE),
+        ('FATAL:  role "tourist" does not exist', EXTERNAL, Cause.AUTH),
+        ("locator.fill: Timeout 900ms exceeded.", EXTERNAL, Cause.TIMEOUT),
+        ("Ticket TCK_77b does not exist", MISSING, Cause.MISSING_RESOURCE),
+        ("Invalid object name 'dbo.Boats'.", MISSING, Cause.MISSING_RESOURCE),
+    ],
+)
+def test_a_message_is_understood(message: str, kind: FailureType, cause: Cause | None) -> None:
+    found = classify(said(message))
+    assert found.failure_type is kind
+    assert cause is None or found.cause == cause
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "no timeout occurred, but two guests are missing",
+        "the connection was not reset, the ferry is late all the same",
+        "the reader did not exceed its context window",
+        "there was no deadlock detected by the locksmith",
+        "no permission denied stamps among the forms",
+        "model 7 of the boat was retired",
+        "the switchboard has an open breaker cabinet",
+        "the tool in the second drawer was not found",
+        "12 finish lines, reason: safety of the runners",
+    ],
+)
+def test_what_is_denied_or_only_sounds_like_a_fault_is_none(message: str) -> None:
+    assert classify(said(message)).failure_type is FailureType.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "cause"),
+    [
+        ("SpendLimitReachedError", EXTERNAL, Cause.QUOTA_EXHAUSTED),
+        ("ConcurrencyLimitExceeded", EXTERNAL, Cause.RATE_LIMITED),
+        ("NotLeaderForPartitionError", EXTERNAL, Cause.UNAVAILABLE),
+        ("ServerFingerprintMismatch", EXTERNAL, Cause.TLS),
+        ("SSOTokenLoadError", EXTERNAL, Cause.AUTH),
+        ("MissingAPIKeyError", EXTERNAL, Cause.MISSING_CONFIG),
+        ("BrokenWorkerProcess", EXTERNAL, Cause.PROCESS_DIED),
+        ("NoSpaceLeftError", EXTERNAL, Cause.RESOURCE_EXHAUSTED),
+        ("ResponseStreamingError", EXTERNAL, Cause.CONNECTION),
+        ("LimitOverrunError", SCHEMA, Cause.BAD_RESPONSE),
+        ("PayloadTooBig", SCHEMA, Cause.PAYLOAD_TOO_LARGE),
+        ("PathEscapeError", FailureType.CONSTRAINT_IGNORED, Cause.GUARDRAIL),
+        ("OutputTokenLimitExceeded", FailureType.CONTEXT_OVERFLOW, Cause.OUTPUT_CUT),
+        ("RoundsExceededError", FailureType.PLAN_INCOMPLETE, Cause.STEP_BUDGET),
+    ],
+)
+def test_a_name_is_understood(name: str, kind: FailureType, cause: Cause) -> None:
+    found = classify(ErrorInfo(name, mro=(f"lib.{name}", "builtins.Exception")))
+    assert (found.failure_type, found.cause) == (kind, cause)
+
+
+def test_a_spent_budget_is_not_tried_again() -> None:
+    found = classify(ErrorInfo("APIError", mro=("lib.APIError",), code="budget_exceeded"))
+    assert (found.failure_type, found.severity) == (FailureType.PLAN_INCOMPLETE, Severity.CRITICAL)
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ([{"message": "somebody else has it", "errorCode": "UNABLE_TO_LOCK_ROW"}], Cause.CONFLICT),
+        ([{"error": {"message": "API key not valid. Look again."}}], Cause.AUTH),
+        ({"error": {"message": "No.", "details": [{"reason": "API_KEY_INVALID"}]}}, Cause.AUTH),
+        ({"error": {"errors": [{"reason": "userRateLimitExceeded"}]}}, Cause.RATE_LIMITED),
+        ({"code": "capacity_exceeded", "message": "Come back."}, Cause.OVERLOADED),
+        ({"error": {"details": ["no object", {"reason": 7}]}}, Cause.BAD_REQUEST),
+        ([], Cause.BAD_REQUEST),
+    ],
+)
+def test_the_answer_says_what_a_general_status_does_not(body: Any, cause: Cause) -> None:
+    error = ErrorInfo("APIError", mro=("lib.APIError",), status_code=400, body=body)
+    assert classify(error).cause == cause
+
+
+def test_a_failed_precondition_is_told_from_what_the_other_side_says_of_it() -> None:
+    plain = ErrorInfo("RpcError", mro=("lib.RpcError",), code="FAILED_PRECONDITION")
+    spent = replace(plain, message="prepaid credits are used up")
+    assert classify(plain).cause == Cause.CONFLICT
+    assert classify(spent).cause == Cause.QUOTA_EXHAUSTED
+
+
+def test_an_unknown_tool_behind_used_up_retries_decides() -> None:
+    class UnexpectedModelBehavior(Exception):
+        pass
+
+    error = UnexpectedModelBehavior("Tool exceeded its retries")
+    error.__cause__ = ValueError("Unknown tool name: 'serch'. Available tools: 'search'")
+    found = diagnose(error)
+    assert found.failure_type is FailureType.WRONG_TOOL_CALLED

@@ -1,0 +1,189 @@
+"""`triage runs resolve` and `cancel`: what an operator does at the store alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import anyio
+import pytest
+from cli_runs import Office, runs_of_stores
+from msgspec.structs import astuple
+from runs_agents import ask, asking, look, pay
+
+from triage import Agent, TriageSuspendedError, happened, rerun
+from triage.core import Event, RunFinished, StaleWriter
+from triage.stores import open_store
+
+KEY = "sk-" + "a1" * 20
+
+
+__all__ = ["runs_of_stores"]
+
+
+def told_by(events: list[Event], *, after: int) -> list[tuple[str, Any]]:
+    """The events behind a position, without what differs from run to run."""
+    return [
+        (type(event).__name__, re.sub(r"charge:\w+:1", "call", repr(astuple(event)[3:])))
+        for event in events[after:]
+    ]
+
+
+class TestResolve:
+    @pytest.mark.parametrize(
+        ("answer", "arguments"),
+        [(happened("r-1"), ("happened", "--result", '"r-1"')), (rerun(), ("rerun",))],
+    )
+    def test_it_journals_what_resume_journals(
+        self,
+        answer: Any,
+        arguments: tuple[str, ...],
+        runs: Office,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        runs.run(pay, "17", "by-operator")
+        token = runs.run(pay, "17", "by-token")
+        before = len(runs.read("by-operator"))
+        assert runs("resolve", "by-operator", *arguments) == 0
+        assert "it goes on once it is recovered" in capsys.readouterr().out
+        by_operator = told_by(runs.read("by-operator"), after=before)
+        assert len(by_operator) == 2
+        agent = Agent(pay, store=open_store(runs.text))
+
+        async def resume() -> None:
+            try:
+                await agent.resume(token, answer)
+            except TriageSuspendedError:  # rerun: it times out again
+                pass
+            finally:
+                await agent.store.close()
+
+        anyio.run(resume)
+        assert told_by(runs.read("by-token"), after=before)[:2] == by_operator
+
+    def test_any_worker_goes_on_with_a_resolved_run_and_nothing_happens_twice(
+        self, runs: Office
+    ) -> None:
+        runs.run(pay, "17", "r1")
+        assert runs("resolve", "r1", "happened", "--result", '"r-1"') == 0
+        info = runs.info("r1")
+        assert (info.status, info.claims, info.lease_until) == ("running", 0, None)
+        agent = Agent(pay, store=open_store(runs.text))
+
+        async def worker() -> Any:
+            try:
+                return await agent.recover_all()
+            finally:
+                await agent.store.close()
+
+        (recovered,) = anyio.run(worker)
+        assert recovered == ("r1", "paid, receipt r-1", None)
+        assert (runs.folder / "charged.txt").read_text(encoding="utf-8") == "17\n"
+
+    def test_a_call_that_may_run_again_runs_once(self, runs: Office) -> None:
+        runs.run(pay, "17", "r1")
+        assert runs("resolve", "r1", "rerun") == 0
+        assert runs("recover", "r1", "agents:pay", "--quiet") == 3
+        assert (runs.folder / "charged.txt").read_text(encoding="utf-8") == "17\n17\n"
+
+    def test_an_abort_is_carried_out_by_who_recovers(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.run(ask, "fly", "r1", policy=asking)
+        assert runs("resolve", "r1", "abort") == 0
+        assert "it ends as aborted once it is recovered" in capsys.readouterr().out
+        assert runs("recover", "r1", "agents:desk", "--quiet") == 1
+        assert "an operator ended it" in capsys.readouterr().err
+        assert runs.info("r1").status == "aborted"
+
+    def test_the_token_is_used_up(self, runs: Office, capsys: pytest.CaptureFixture[str]) -> None:
+        token = runs.run(pay, "17", "r1")
+        assert runs("resolve", "r1", "happened") == 0
+        assert runs("resume", token, "agents:pay", "rerun") == 1
+        assert "this token was used before" in capsys.readouterr().err
+        assert runs("resolve", "r1", "rerun") == 2
+        assert "run r1 does not wait for an answer" in capsys.readouterr().err
+
+    def test_while_somebody_else_answers_it_is_busy(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.run(pay, "17", "r1")
+        before = runs.read("r1")
+        runs.do(lambda store: store.claim("r1", lease_s=600.0))
+        assert runs("resolve", "r1", "rerun") == 1
+        assert "whose lease lasts" in capsys.readouterr().err
+        assert runs.read("r1") == before
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (("happened", "--result", "r-1"), "--result must be JSON"),
+            (("happened", "--result", "NaN"), "--result must be JSON"),
+            (("rerun", "--result", "1"), "leave it out with rerun"),
+            (("happened", "--result", json.dumps({"key": KEY})), "result['key'] holds what looks"),
+            (("maybe",), 'Invalid value "maybe" for ANSWER'),
+        ],
+    )
+    def test_what_does_not_fit_changes_nothing(
+        self,
+        arguments: tuple[str, ...],
+        told: str,
+        runs: Office,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        runs.run(pay, "17", "r1")
+        before = runs.read("r1"), runs.info("r1")
+        assert runs("resolve", "r1", *arguments) == 2
+        err = capsys.readouterr().err
+        assert told in err
+        assert KEY not in err
+        assert (runs.read("r1"), runs.info("r1")) == before
+
+    def test_a_question_about_no_call_takes_an_action(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.run(ask, "fly", "r1", policy=asking)
+        assert runs("resolve", "r1", "rerun") == 2
+        assert "no call of it is in doubt" in capsys.readouterr().err
+
+    def test_a_run_that_has_ended_or_is_unknown_is_said(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.run(look, "fly", "r1")
+        assert runs("resolve", "r1", "abort") == 1
+        assert "RunOver: run r1 has ended: done" in capsys.readouterr().err
+        assert runs("resolve", "r2", "abort") == 2
+
+
+class TestCancel:
+    def test_an_owner_that_lives_can_write_no_more(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.leave("r1", "look", lease_s=600.0)
+        assert runs("cancel", "r1") == 0
+        told = "run r1 is cancelled; its process, if it lives, stops with its next event\n"
+        assert capsys.readouterr().out == told
+        events = runs.read("r1")
+        assert isinstance(events[-1], RunFinished)
+        assert (len(events), events[-1].status) == (3, "cancelled")
+        assert runs.info("r1").lease_until is None
+        late = RunFinished("r1", 2, 0.0, "done")
+        with pytest.raises(StaleWriter):
+            runs.do(lambda store: store.append("r1", [late], at=2, epoch=0))
+
+    def test_a_run_that_waits_is_cancelled_and_its_token_with_it(self, runs: Office) -> None:
+        token = runs.run(ask, "fly", "r1", policy=asking)
+        assert runs("cancel", "r1") == 0
+        assert runs.info("r1").status == "cancelled"
+        assert runs("resume", token, "agents:desk", "approve") == 1
+
+    def test_a_run_that_has_ended_stays_as_it_is(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        runs.run(look, "fly", "r1")
+        before = runs.read("r1")
+        assert runs("cancel", "r1") == 1
+        assert "RunOver: run r1 has ended as done" in capsys.readouterr().err
+        assert runs.read("r1") == before
+        assert runs("cancel", "r2") == 2

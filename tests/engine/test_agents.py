@@ -1,0 +1,346 @@
+"""Wrapping a function and calling it: what it is given, what comes back, and what streams out of it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+from support import RETRY, FakeEnvironment, Says
+
+import triage
+from triage import Agent, Limits, Retry, Run, Step, TriageEscalationError, Usage, UsageError
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_function_is_given_only_what_it_names() -> None:
+    seen: dict[str, Any] = {}
+
+    async def names_some(task: str, *, record_usage: Any, _triage_hint: Any, **rest: Any) -> None:
+        seen.update(rest, hint=_triage_hint)
+        record_usage(Usage(input_tokens=3))
+
+    await Agent(names_some).run("t", city="Rome")
+    assert seen == {"city": "Rome", "hint": None}
+
+
+async def test_everything_that_can_be_injected_is() -> None:
+    given: list[Any] = []
+
+    async def names_all(
+        task: str,
+        *,
+        record_step: Any,
+        update_state: Any,
+        record_usage: Any,
+        run: Run,
+        _triage_hint: Any,
+        _triage_subgoal: Any,
+        _triage_state: Any,
+        _triage_context: Any,
+    ) -> str:
+        record_step(Step(action="look", tool_called="look"))
+        update_state({"seen": [1]})
+        record_usage(Usage(input_tokens=2, output_tokens=3, cost_usd=0.5))
+        given.append((_triage_hint, _triage_subgoal, _triage_state, _triage_context))
+        assert run.trajectory[0].index == 0
+        assert run.state == {"seen": [1]}
+        assert run.usage.total_tokens == 5
+        assert run.attempt == 1
+        assert run.history == ()
+        assert triage.current_run() is run
+        return run.run_id
+
+    agent = Agent(names_all)
+    run_id = await agent.run("t")
+    assert given == [(None, None, None, None)]
+    assert [info.run_id for info in await agent.store.runs()] == [run_id]
+
+
+async def test_a_task_may_be_any_value() -> None:
+    marker = object()
+
+    async def same(task: object) -> object:
+        return task
+
+    assert await Agent(same).run(marker) is marker
+
+
+async def test_a_sync_function_runs_in_a_thread() -> None:
+    async def where() -> int:
+        return threading.get_ident()
+
+    def sync_agent(task: str, *, record_step: Any) -> tuple[int, str]:
+        record_step(Step(action="in a thread"))
+        return threading.get_ident(), triage.current_run().run_id
+
+    thread, run_id = await Agent(sync_agent).run("t", run_id="chosen")
+    assert thread != await where()
+    assert run_id == "chosen"
+
+
+def test_run_sync_runs_without_an_event_loop() -> None:
+    async def double(task: int) -> int:
+        return task * 2
+
+    assert Agent(double).run_sync(4) == 8
+
+
+def test_run_sync_adds_nothing_to_an_agents_error() -> None:
+    async def fails(task: int) -> int:
+        raise LookupError("its own")
+
+    policy = triage.FailurePolicy(default=triage.Escalate())
+    with pytest.raises(TriageEscalationError) as raised:
+        Agent(fails, policy, classifier=Says()).run_sync(4)
+    error = raised.value.__cause__
+    assert isinstance(error, LookupError)
+    assert error.__context__ is None
+
+
+@pytest.mark.parametrize("double", [AsyncMock, MagicMock])
+def test_a_callable_with_any_attribute_is_read_to_its_end(double: Any) -> None:
+    assert Agent(double(return_value=3)).run_sync("t") == 3
+
+
+async def test_a_callable_object_and_a_partial_are_agents() -> None:
+    class Greeter:
+        async def __call__(self, task: str, *, greeting: str) -> str:
+            return f"{greeting} {task}"
+
+    async def joined(task: str, tail: str) -> str:
+        return task + tail
+
+    assert await Agent(Greeter()).run("Ann", greeting="Hi") == "Hi Ann"
+    assert await Agent(functools.partial(joined, tail="!")).run("a") == "a!"
+
+
+async def test_the_decorator_works_with_and_without_options() -> None:
+    @triage.agent
+    async def plain(task: str) -> str:
+        return task
+
+    @triage.agent(limits=Limits(attempts=1), name="other")
+    async def configured(task: str) -> str:
+        raise ValueError(task)
+
+    assert await plain.run("x") == "x"
+    assert plain.name.endswith("plain")
+    assert configured.name == "other"
+    with pytest.raises(TriageEscalationError):
+        await configured("x")
+
+
+class Service:
+    prefix = "class"
+
+    def __init__(self, prefix: str) -> None:
+        self.own = prefix
+
+    @triage.agent
+    async def method(self, task: str, *, record_step: Any) -> str:
+        record_step(Step(action=self.own))
+        return f"{self.own} {task}"
+
+    @triage.agent
+    @classmethod
+    async def of_class(cls, task: str) -> str:
+        return f"{cls.prefix} {task}"
+
+    @triage.agent
+    @staticmethod
+    async def of_none(task: str) -> str:
+        return task
+
+
+async def test_methods_classmethods_and_staticmethods_are_agents() -> None:
+    one, two = Service("one"), Service("two")
+    assert await one.method.run("a") == "one a"
+    assert await two.method("b") == "two b"
+    assert await Service.of_class.run("c") == "class c"
+    assert await one.of_class.run("c") == "class c"
+    assert await Service.of_none.run("d") == "d"
+
+
+async def test_a_handle_used_after_its_attempt_reaches_nothing() -> None:
+    kept: list[Run] = []
+
+    async def leaks(task: str, *, run: Run) -> str:
+        kept.append(run)
+        return run.run_id
+
+    agent = Agent(leaks)
+    run_id = await agent.run("t")
+    before = await agent.store.read(run_id)
+    with pytest.raises(triage.core.AttemptOver, match="attempt 1"):
+        kept[0].record_step(Step(action="late"))
+    with pytest.raises(triage.core.AttemptOver):
+        kept[0].update_state({"late": 1})
+    with pytest.raises(triage.core.AttemptOver):
+        kept[0].record_usage(Usage(input_tokens=1))
+    with pytest.raises(triage.core.AttemptOver):
+        await kept[0].call(len, "x")
+    assert await agent.store.read(run_id) == before
+
+
+async def test_the_handle_of_an_earlier_attempt_is_over_in_the_next() -> None:
+    handles: list[Run] = []
+
+    async def twice(task: str, *, run: Run) -> str:
+        handles.append(run)
+        if len(handles) == 1:
+            raise ConnectionError("once")
+        with pytest.raises(triage.core.AttemptOver):
+            handles[0].record_step(Step(action="late"))
+        return "done"
+
+    assert await Agent(twice, RETRY, classifier=Says()).run("t") == "done"
+
+
+async def test_ids_and_times_come_from_the_environment() -> None:
+    async def fails_once(task: str, *, run: Run) -> str:
+        if run.attempt == 1:
+            raise ConnectionError("no")
+        return run.run_id
+
+    env = FakeEnvironment()
+    agent = Agent(
+        fails_once,
+        triage.FailurePolicy(default=Retry(delay=7.5)),
+        classifier=Says(),
+        environment=env,
+    )
+    assert await agent.run("t") == "run-1"
+    assert env.slept == [7.5]
+    events = await agent.store.read("run-1")
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert events[0].time == 1000.0
+    assert events[-1].time == 1007.5
+
+
+async def test_the_copies_and_bound_forms_of_an_agent_keep_their_runs_in_one_store() -> None:
+    class Bot:
+        @Agent
+        async def answer(self, task: str) -> str:
+            return task
+
+    unused: Any = Bot.answer
+    agents: list[Agent[str]] = [Bot().answer, Bot().answer, copy.copy(unused), unused]
+    for agent in agents[:3]:
+        assert agent.store is unused.store
+    assert await Bot().answer.run("a") == "a"
+    assert [info.status for info in await unused.store.runs()] == ["done"]
+
+
+async def test_observers_are_taken_when_the_agent_is_made() -> None:
+    seen: list[str] = []
+    observers = [lambda event: seen.append(type(event).__name__)]
+
+    async def works(task: str) -> str:
+        return task
+
+    agent = Agent(works, observers=iter(observers))
+    observers.clear()
+    await agent.run("t")
+    await agent.run("t")
+    assert seen == ["RunStarted", "AttemptStarted", "RunFinished"] * 2
+
+
+# Streams and events -------------------------------------------------------------------------------
+async def test_stream_yields_the_items_of_the_function() -> None:
+    async def counts(task: int) -> AsyncIterator[int]:
+        for number in range(task):
+            yield number
+
+    assert [item async for item in Agent(counts).stream(3)] == [0, 1, 2]
+    whole: list[int] = await Agent(counts).run(3)
+    assert whole == [0, 1, 2]
+
+
+async def test_stream_says_where_a_new_attempt_begins() -> None:
+    attempts: list[int] = []
+
+    async def fails_late(task: str, *, run: Run) -> AsyncIterator[str]:
+        attempts.append(run.attempt)
+        yield f"{run.attempt}a"
+        if run.attempt == 1:
+            raise ConnectionError("cut")
+        yield f"{run.attempt}b"
+
+    items = [item async for item in Agent(fails_late, RETRY, classifier=Says()).stream("t")]
+    assert items[0] == "1a"
+    assert isinstance(items[1], triage.Restarted)
+    assert items[1].attempt == 2
+    assert items[1].action == Retry()
+    assert items[2:] == ["2a", "2b"]
+
+
+async def test_the_consumer_of_a_stream_is_never_inside_the_attempt() -> None:
+    async def yields(task: str, *, run: Run) -> AsyncIterator[str]:
+        assert triage.current_run() is run
+        yield "a"
+        assert triage.current_run() is run
+        yield "b"
+
+    async for _ in Agent(yields).stream("t"):
+        with pytest.raises(UsageError, match="outside"):
+            triage.current_run()
+
+
+async def test_closing_a_stream_early_is_a_cancellation() -> None:
+    closed: list[bool] = []
+
+    async def endless(task: str) -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.append(True)
+
+    agent = Agent(endless)
+    stream = agent.stream("t")
+    assert await anext(stream) == 1
+    await stream.aclose()  # type: ignore[attr-defined] # it is an async generator
+    assert closed == [True]
+    assert [info.status for info in await agent.store.runs()] == ["cancelled"]
+
+
+async def test_stream_of_a_plain_function_is_its_result() -> None:
+    async def answers(task: str) -> str:
+        return task
+
+    assert [item async for item in Agent(answers).stream("x")] == ["x"]
+
+
+async def test_events_follow_the_run_and_its_error_comes_last() -> None:
+    async def fails(task: str, *, record_step: Any) -> None:
+        record_step(Step(action="try"))
+        raise ConnectionError("down")
+
+    agent = Agent(fails, triage.FailurePolicy(default=triage.Escalate("no way")))
+    names: list[str] = []
+
+    async def follow() -> None:
+        async for event in agent.events("t"):
+            names.append(type(event).__name__)  # noqa: PERF401 - kept although the last step raises
+
+    with pytest.raises(TriageEscalationError, match="no way"):
+        await follow()
+    assert names == [
+        "RunStarted", "AttemptStarted", "StepRecorded", "AttemptFailed", "ActionChosen", "RunFinished",
+    ]  # fmt: skip
+
+
+async def test_events_of_a_sync_agent_are_followed_from_its_thread() -> None:
+    def works(task: str, *, record_step: Any) -> str:
+        record_step(Step(action="one"))
+        record_step(Step(action="two"))
+        return "done"
+
+    names = [type(event).__name__ async for event in Agent(works).events("t")]
+    assert names == ["RunStarted", "AttemptStarted", "StepRecorded", "StepRecorded", "RunFinished"]

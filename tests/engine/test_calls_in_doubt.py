@@ -1,0 +1,368 @@
+"""Calls that raised or were cut off, and calls that would be made twice in other words."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from calls import LOST, World, escalation_of, question_of, recovers
+from support import always
+
+import triage
+from triage import (
+    Abort,
+    Agent,
+    Durability,
+    Escalate,
+    Replan,
+    Retry,
+    Rollback,
+    Run,
+    Step,
+    TriageEscalationError,
+    TriageSuspendedError,
+    UsageError,
+    happened,
+    rerun,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+class Refused(Exception):
+    status_code = 429
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused("slow down"),
+        ConnectionRefusedError("refused"),
+        triage.not_attempted(ValueError("checked before sending")),
+    ],
+)
+async def test_a_call_that_was_not_attempted_may_run_again(error: Exception) -> None:
+    world = World()
+    world.raises = [error]
+    once = world.tool("once")
+
+    async def works(task: str) -> str:
+        result: str = await once("x")
+        return result
+
+    assert await Agent(works, **recovers(Retry())).run("t") == "result of x"
+    assert world.did == ["once(x)", "once(x)"]
+
+
+async def doubtful(**options: Any) -> tuple[World, Agent[str], list[str]]:
+    world = World()
+    world.raises = [LOST]
+    once = world.tool("once")
+    log: list[str] = []
+
+    async def works(task: str, *, run: Run) -> str:
+        try:
+            result: str = await once("x")
+        except ConnectionResetError:
+            log.append("swallowed")
+            result = "guessed"
+        try:
+            run.record_step(Step(action="next"))
+            await once("y")
+        except Exception:
+            log.append("went on")
+        return result
+
+    return world, Agent(works, **recovers(Retry(), **options)), log
+
+
+async def test_a_call_in_doubt_stops_the_run_whatever_the_agent_does() -> None:
+    world, agent, log = await doubtful()
+    caught = await question_of(agent.run("t"), match="did once with")
+    assert world.did == ["once(x)"]
+    assert log == ["swallowed"]
+    assert caught.context is not None
+    assert caught.context.diagnosis.cause is triage.core.Cause.IN_DOUBT
+
+
+async def test_in_doubt_answered_happened_gives_the_result_and_runs_nothing_again() -> None:
+    world, agent, _ = await doubtful()
+    caught = await question_of(agent.run("t"))
+    assert await agent.resume(caught.token, triage.happened("it did")) == "it did"
+    assert world.did == ["once(x)", "once(y)"]
+
+
+async def test_in_doubt_answered_rerun_runs_it_once_more() -> None:
+    world, agent, _ = await doubtful()
+    caught = await question_of(agent.run("t"))
+    with pytest.raises(UsageError, match="happened"):
+        await agent.resume(caught.token, Retry())
+    assert await agent.resume(caught.token, triage.rerun()) == "result of x"
+    assert world.did == ["once(x)", "once(x)", "once(y)"]
+
+
+async def test_in_doubt_answered_rerun_is_asked_again_when_it_fails_again() -> None:
+    world, agent, _ = await doubtful()
+    world.raises = [LOST, LOST]
+    first = await question_of(agent.run("t"))
+    second = await question_of(agent.resume(first.token, triage.rerun()))
+    assert second.token != first.token
+    with pytest.raises(triage.TriageAbortError):
+        await agent.resume(second.token, Abort())
+    assert world.did == ["once(x)", "once(x)"]
+
+
+@pytest.mark.parametrize(("choice", "kind"), [("fail", TriageEscalationError), ("rerun", None)])
+async def test_in_doubt_follows_the_choice_made(choice: Any, kind: Any) -> None:
+    world, agent, log = await doubtful(durability=Durability(on_in_doubt=choice))
+    if kind is None:
+        assert await agent.run("t") == "guessed"
+        assert world.did == ["once(x)", "once(y)"]
+        assert log == ["swallowed"]
+    else:
+        with pytest.raises(kind):
+            await agent.run("t")
+        assert world.did == ["once(x)"]
+
+
+async def test_a_tool_that_took_its_idempotency_key_may_run_again() -> None:
+    keys: list[str] = []
+
+    @triage.tool(effect="once")
+    async def act(what: str) -> str:
+        keys.append(triage.current_call().idempotency_key)
+        if len(keys) == 1:
+            raise LOST
+        return what
+
+    async def works(task: str) -> str:
+        return await act("x")
+
+    assert await Agent(works, **recovers(Retry())).run("t") == "x"
+    assert keys[0] == keys[1]
+
+
+async def test_a_timeout_of_an_unsafe_call_leaves_it_in_doubt() -> None:
+    @triage.tool(effect="once", timeout=0.02)
+    async def act() -> None:
+        await anyio.sleep_forever()
+
+    async def works(task: str) -> None:
+        await act()
+
+    caught = await question_of(Agent(works, **recovers(Retry())).run("t"))
+    assert isinstance(caught.__cause__, TimeoutError)
+
+
+async def test_a_sync_tool_times_out_too() -> None:
+    release = threading.Event()
+
+    @triage.tool(effect="read", timeout=0.02)
+    def act() -> None:
+        release.wait(30)
+
+    def works(task: str) -> None:
+        act()
+
+    try:
+        caught = await escalation_of(Agent(works, **recovers(Escalate())).run("t"))
+    finally:
+        release.set()
+    assert isinstance(caught.__cause__, TimeoutError)
+
+
+async def test_a_timeout_that_the_tool_raised_itself_is_its_own() -> None:
+    @triage.tool(effect="read", timeout=30)
+    def act() -> None:
+        raise TimeoutError("the bank did not answer")
+
+    def works(task: str) -> None:
+        act()
+
+    caught = await escalation_of(Agent(works, **recovers(Escalate())).run("t"))
+    assert str(caught.__cause__) == "the bank did not answer"
+
+
+# The same tool with other arguments ---------------------------------------------------------------
+async def changes_its_mind(tool: Any, run: Run) -> str:
+    result: str = await tool(f"amount {run.attempt}")
+    if run.attempt == 1:
+        raise ConnectionError("late")
+    return result
+
+
+@pytest.mark.parametrize("action", [Retry(), Replan(), Rollback()])
+async def test_an_unsafe_tool_with_other_arguments_is_asked_about(action: Any) -> None:
+    world = World()
+    once = world.tool("once")
+
+    async def works(task: str, *, run: Run) -> str:
+        return await changes_its_mind(once, run)
+
+    agent = Agent(works, **recovers(action))
+    caught = await question_of(agent.run("t"), match="has completed in this run")
+    assert world.did == ["once(amount 1)"]
+    # Its answer allows exactly that call: in the next attempt the arguments are others again.
+    with pytest.raises(TriageSuspendedError):
+        await agent.resume(caught.token, triage.rerun())
+
+
+async def test_parallel_calls_of_a_new_plan_undo_what_they_replace_once() -> None:
+    log: list[str] = []
+
+    async def refund(result: str) -> None:
+        log.append(f"refund {result}")
+        await anyio.lowlevel.checkpoint()
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(what: str) -> str:
+        log.append(f"charge {what}")
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        if run.attempt == 1:
+            await charge("first")
+            raise ConnectionError("late")
+        async with anyio.create_task_group() as group:
+            group.start_soon(charge, "second")
+            group.start_soon(charge, "third")
+
+    with pytest.raises(TriageSuspendedError):
+        await Agent(works, **recovers(Replan())).run("t")
+    assert log.count("refund first") == 1
+
+
+async def test_a_compensator_that_failed_may_be_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+
+    def refund(result: str) -> None:
+        log.append("refund")
+        if len(log) == 1:
+            raise LookupError("bank is closed")
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(what: str) -> str:
+        return what
+
+    async def works(task: str, *, run: Run) -> str:
+        result: str = await charge("first" if run.attempt == 1 else "second")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return result
+
+    assert await Agent(works, **recovers(Replan())).run("t") == "second"
+    assert log == ["refund", "refund"]
+
+
+async def test_a_sync_tool_is_asked_about_where_it_cannot_be_undone() -> None:
+    log: list[str] = []
+
+    @triage.tool(effect="once", compensate=log.append)
+    def charge(what: str) -> str:
+        log.append(what)
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        charge("first" if run.attempt == 1 else "second")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+
+    with pytest.raises(TriageSuspendedError):
+        await Agent(works, **recovers(Replan())).run("t")
+    assert log == ["first"]
+
+
+# Equal calls in doubt -----------------------------------------------------------------------------
+class Till:
+    """An agent that makes three equal charges at once; those that are named fail at first."""
+
+    def __init__(self, failing: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.charged = 0
+
+        @triage.tool(effect="once")
+        async def charge(cents: int) -> str:
+            self.charged += 1
+            number = self.charged
+            await anyio.lowlevel.checkpoint()
+            if number in failing:
+                raise ConnectionResetError("reset")
+            return f"receipt {number}"
+
+        async def work(task: str) -> list[str]:
+            receipts: list[str] = [""] * 3
+            errors: list[ConnectionError] = []
+
+            async def one(at: int) -> None:
+                try:
+                    receipts[at] = await charge(300)
+                except ConnectionError as error:
+                    errors.append(error)
+
+            async with anyio.create_task_group() as group:
+                for at in range(3):
+                    group.start_soon(one, at)
+            for error in errors:
+                raise error
+            return sorted(receipts)
+
+        self.agent = Agent(work, always(Retry()))
+
+
+async def test_equal_calls_in_doubt_are_told_apart_by_order_and_time() -> None:
+    till = Till()
+    asked = await question_of(till.agent.run("go"))
+    questions = [asked.question]
+    for _ in range(2):
+        asked = await question_of(
+            till.agent.resume(asked.token, happened(f"seen {len(questions)}"))
+        )
+        questions.append(asked.question)
+    assert till.charged == 3
+    assert len(set(questions)) == 3
+    for question in questions:
+        assert "of 3" in question
+        assert "UTC" in question or "Z" in question
+    assert sorted(at for at in "123" for q in questions if f"call {at} of 3" in q) == [
+        "1",
+        "2",
+        "3",
+    ]
+    result = await till.agent.resume(asked.token, happened("seen 3"))
+    assert result == ["seen 1", "seen 2", "seen 3"]
+    assert till.charged == 3
+
+
+async def test_each_answer_about_equal_calls_counts_for_exactly_one() -> None:
+    till = Till()
+    asked = await question_of(till.agent.run("go"))
+    asked = await question_of(till.agent.resume(asked.token, happened("seen 1")))
+    asked = await question_of(till.agent.resume(asked.token, rerun()))
+    assert till.charged == 3, "one ran before all of them were settled"
+    result = await till.agent.resume(asked.token, happened("seen 3"))
+    assert result == ["receipt 4", "seen 1", "seen 3"]
+    assert till.charged == 4
+
+
+async def test_only_the_equal_calls_in_doubt_are_asked_about() -> None:
+    till = Till(failing=(2,))
+    asked = await question_of(till.agent.run("go"))
+    assert "call 2 of 3" in asked.question
+    assert len(await till.agent.resume(asked.token, happened("seen"))) == 3
+    assert till.charged == 3
+
+
+async def test_a_single_call_in_doubt_is_not_numbered() -> None:
+    @triage.tool(effect="once")
+    async def charge(cents: int) -> None:
+        raise ConnectionResetError("reset")
+
+    async def work(task: str) -> None:
+        await charge(300)
+
+    asked = await question_of(Agent(work, always(Retry())).run("go"))
+    assert asked.question.startswith('did charge with {"cents": 300} happen?')
+    assert " of 1" not in asked.question

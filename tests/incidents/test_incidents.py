@@ -1,0 +1,309 @@
+"""The four operations answer key for key as their document has them, on every kind of store."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from incident_desks import OWNER, Inbox, Restarts, World
+from store_kinds import Opened
+
+import triage.incidents
+from triage import UsageError
+from triage.incidents import IncidentDesk, Lifecycle, Status
+
+pytestmark = pytest.mark.anyio
+SEED = Path(__file__).parents[3] / "shared" / "seeds"
+SEEDS = sorted(SEED.glob("004_*")) if SEED.is_dir() else []
+
+EXAMPLES = (
+    (
+        "code-developer-20251026-001", "code_developer", "TASK-31-1", "failed",
+        "Process died unexpectedly", "2025-10-26T10:30:00Z",
+    ),
+    (
+        "code-developer-20251026-002", "code_developer", "TASK-31-2", "failed",
+        "Merge conflict in coffee_maker/models/database.py", "2025-10-26T10:32:00Z",
+    ),
+    (
+        "architect-20251026-001", "architect", "TASK-32-1", "failed",
+        "Task timeout after 3600 seconds", "2025-10-26T10:34:00Z",
+    ),
+)  # fmt: skip
+DETECTED = {
+    "success": True,
+    "action": "detect",
+    "errors_found": 3,
+    "errors": [
+        {
+            "error_id": f"err-00{number}",
+            "agent_id": agent,
+            "task_id": task,
+            "error_message": message,
+            "severity": severity,
+            "retryable": retryable,
+            "timestamp": when,
+        }
+        for number, (agent, _, task, _, message, when), severity, retryable in zip(
+            (1, 2, 3), EXAMPLES, ("medium", "high", "medium"), (True, False, True), strict=True
+        )
+    ],
+}
+
+
+async def reported(world: World, **options: Any) -> IncidentDesk:
+    """A desk that was told of the three examples."""
+    desk = world.desk(**options)
+    for agent, kind, task, _, message, _ in EXAMPLES:
+        await desk.report(message, agent_id=agent, agent_type=kind, task_id=task)
+    return desk
+
+
+def timeless(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer with its times as one word: the clock of Postgres is its own."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "a time", json.dumps(answer))
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+async def test_detect_answers_as_its_document(world: World) -> None:
+    desk = await reported(world)
+    assert timeless(await desk.detect()) == timeless(DETECTED)
+    await world.close()
+
+
+async def test_detect_reads_the_documents_own_tables_with_their_times(tmp_path: Path) -> None:
+    other = tmp_path / "coffee.db"
+    lifecycle(other)
+    with World("sqlite", tmp_path) as world:
+        desk = world.desk(sources=[Lifecycle(database=str(other))])
+        assert await desk.detect() == DETECTED
+        assert await desk.detect() == DETECTED  # the same errors, not the same errors again
+        assert {one.occurrences for one in await desk.incidents()} == {1}
+        task = await desk.task("TASK-31-1")
+        assert task is not None
+        assert (task.priority, task.estimated_hours) == (1, 2.5)
+        await world.close()
+
+
+def lifecycle(path: Path) -> None:
+    """The tables of the document, with its three errors, and one task named twice."""
+    db = sqlite3.connect(path)
+    db.execute(
+        "CREATE TABLE agent_lifecycle (agent_id TEXT, agent_type TEXT, task_id TEXT, status TEXT, "
+        "error_message TEXT, completed_at TIMESTAMP)"
+    )
+    db.execute(
+        "CREATE TABLE orchestrator_task (task_id TEXT, priority INTEGER, estimated_hours REAL)"
+    )
+    db.executemany("INSERT INTO agent_lifecycle VALUES (?, ?, ?, ?, ?, ?)", EXAMPLES)
+    db.execute("INSERT INTO orchestrator_task VALUES ('TASK-31-1', 1, 2.5), ('TASK-31-1', 1, 2.5)")
+    db.commit()
+    db.close()
+
+
+async def test_handle_answers_as_its_document(world: World) -> None:
+    restarts = Restarts()
+    desk = await reported(world, hooks=restarts.hooks)
+    assert timeless(await desk.handle("err-001")) == {
+        "success": True,
+        "action": "handle",
+        "error_id": "err-001",
+        "error_message": "Process died unexpectedly",
+        "severity": "medium",
+        "recovery_action": "auto_restart",
+        "details": {
+            "agent_id": "code-developer-20251026-001",
+            "task_id": "TASK-31-1",
+            "retry_attempt": 1,
+            "max_retries": 3,
+            "message_sent": True,
+            "timestamp": "a time",
+        },
+    }
+    log = [entry.text for entry in await desk.log("err-001")]
+    assert log[-1] == "Task resumed (retry 1 of 3)"
+    assert len(restarts.seen) == 1
+    await world.close()
+
+
+async def test_recover_answers_as_its_document(world: World) -> None:
+    restarts = Restarts(lambda _recovery: "code-developer-20251026-003")
+    desk = await reported(world, hooks=restarts.hooks)
+    assert timeless(await desk.recover("TASK-31-1", "restart")) == {
+        "success": True,
+        "action": "recover",
+        "task_id": "TASK-31-1",
+        "recovery_strategy": "restart",
+        "new_agent_id": "code-developer-20251026-003",
+        "recovery_timestamp": "a time",
+        "message": "Agent restarted to recover from error",
+    }
+    await world.close()
+
+
+async def test_escalate_answers_as_its_document(world: World) -> None:
+    desk = await reported(world)
+    assert timeless(await desk.escalate("err-002", "architect")) == {
+        "success": True,
+        "action": "escalate",
+        "error_id": "err-002",
+        "escalation_level": "architect",
+        "escalation_message": "Merge conflict in TASK-31-2 requires manual resolution",
+        "details": {
+            "agent_id": "code-developer-20251026-002",
+            "task_id": "TASK-31-2",
+            "severity": "high",
+            "files_affected": ["coffee_maker/models/database.py"],
+            "message_sent": True,
+            "timestamp": "a time",
+        },
+    }
+    await world.close()
+
+
+async def test_the_operations_are_reached_by_their_parameters_too(tmp_path: Path) -> None:
+    with World("sqlite", tmp_path) as world:
+        desk = await reported(world, hooks=Restarts().hooks)
+        mine = {"ORCHESTRATOR_INSTANCE_ID": OWNER}
+        found = await desk.invoke({"ACTION": "detect", **mine})
+        assert found["errors_found"] == 3
+        done = await desk.invoke({"ACTION": "handle", "ERROR_ID": "err-001", **mine})
+        assert done["details"]["timestamp"] == "2025-10-26T10:35:00Z"
+        told = {"ACTION": "escalate", "ERROR_ID": "err-002", "ESCALATION_LEVEL": "architect"}
+        assert (await desk.invoke(told))["escalation_level"] == "architect"
+        again = {"ACTION": "recover", "TASK_ID": "TASK-32-1", "RECOVERY_STRATEGY": "restart"}
+        assert (await desk.invoke(again))["success"]
+        for wrong, why in (
+            ({"ACTION": "detekt"}, "did you mean 'detect'"),
+            ({}, "ACTION must be one of"),
+            ({"ACTION": "handle"}, "needs the parameter ERROR_ID"),
+            ({"ACTION": "detect", "ERROR_IDS": "x"}, "knows no parameter 'ERROR_IDS'"),
+            ({"ACTION": "detect", "ORCHESTRATOR_INSTANCE_ID": "orch-2"}, "the desk's owner"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                await desk.invoke(wrong)
+        await world.close()
+
+
+async def test_the_threshold_and_the_retries_of_the_document_hold_for_one_operation(
+    tmp_path: Path,
+) -> None:
+    with World("sqlite", tmp_path) as world:
+        restarts = Restarts()
+        desk = await reported(world, hooks=restarts.hooks)
+        handle = {"ACTION": "handle", "ERROR_ID": "err-001"}
+        found = await desk.invoke({"ACTION": "detect", "ERROR_THRESHOLD": 3, "RETRY_MAX": 3})
+        assert found["errors_found"] == 3
+        for name, wrong in (("ERROR_THRESHOLD", 0), ("RETRY_MAX", -1), ("RETRY_MAX", "3")):
+            with pytest.raises(UsageError, match=name):
+                await desk.invoke({**handle, name: wrong})
+        done = await desk.invoke({**handle, "RETRY_MAX": 5})
+        assert (done["details"]["retry_attempt"], done["details"]["max_retries"]) == (1, 5)
+        assert (await desk.incident("err-001")).max_retries == 5
+        never = await desk.invoke({"ACTION": "handle", "ERROR_ID": "err-003", "RETRY_MAX": 0})
+        assert never["recovery_action"] == "manual_intervention"
+        assert (await desk.incident("err-003")).status is Status.ESCALATED
+        await world.close()
+
+
+async def test_one_error_more_than_the_given_threshold_is_escalated(tmp_path: Path) -> None:
+    with World("sqlite", tmp_path) as world:
+        desk = world.desk(hooks=Restarts().hooks)
+        for number in (1, 2):
+            await desk.report("Process died unexpectedly", task_id="TASK-1", key=f"k{number}")
+        await desk.invoke({"ACTION": "handle", "ERROR_ID": "err-001", "ERROR_THRESHOLD": 1})
+        assert (await desk.incident("err-001")).status is Status.ESCALATED
+        await world.close()
+
+
+@pytest.mark.skipif(not SEEDS, reason="the document is not at hand")
+async def test_the_keys_are_those_in_the_document_itself(tmp_path: Path) -> None:
+    text = SEEDS[0].read_text(encoding="utf-8")
+    shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
+    theirs = {answer["action"]: answer for answer in shown}
+    with World("memory", tmp_path) as world:
+        desk = await reported(world, hooks=Restarts().hooks)
+        ours = {
+            "detect": await desk.detect(),
+            "handle": await desk.handle("err-001"),
+            "recover": await desk.recover("TASK-32-1", "restart"),
+            "escalate": await desk.escalate("err-002", "architect"),
+        }
+        await world.close()
+    assert {name: shape(answer) for name, answer in ours.items()} == {
+        name: shape(answer) for name, answer in theirs.items()
+    }
+
+
+def shape(value: Any) -> Any:
+    """The keys of a JSON value in their order, and the kinds of its leaves."""
+    if isinstance(value, dict):
+        return [(key, shape(item)) for key, item in value.items()]
+    if isinstance(value, list):
+        return [shape(item) for item in value]
+    return type(value).__name__
+
+
+async def test_every_success_criterion_holds_for_the_three_examples(world: World) -> None:
+    """All detected, severity right, action apt, escalated rightly, the right ones told, history kept."""
+    inbox = Inbox()
+    desk = await reported(world, hooks=Restarts().hooks, sinks={"*": inbox})
+    found = await desk.detect()
+    assert [error["severity"] for error in found["errors"]] == ["medium", "high", "medium"]
+    actions = [(await desk.handle(f"err-00{n}"))["recovery_action"] for n in (1, 2, 3)]
+    assert actions == ["auto_restart", "manual_intervention", "increase_timeout"]
+    statuses = [(await desk.incident(f"err-00{n}")).status for n in (1, 2, 3)]
+    assert statuses == [Status.RECOVERED, Status.ESCALATED, Status.RECOVERED]
+    await desk.deliver()
+    assert sorted(inbox.told) == [
+        ("architect", "detected"),
+        ("architect", "escalated"),
+        ("code_developer", "detected"),
+        ("code_developer", "handling"),
+        ("code_developer", "handling"),
+        ("code_developer", "recovered"),
+        ("code_developer", "recovered"),
+    ]
+    for number in (1, 2, 3):
+        verbs = [entry.verb for entry in await desk.log(f"err-00{number}")]
+        assert verbs[0] == "detected"
+        assert len(verbs) > 2
+    await world.close()
+
+
+async def test_a_new_desk_reads_what_another_has_left(tmp_path: Path) -> None:
+    for kind in ("sqlite", "postgres"):
+        with World(kind, tmp_path / kind if kind == "postgres" else tmp_path) as world:
+            await reported(world)
+            await world.close()
+            again = IncidentDesk(world.opened.another(), environment=world.env)
+            assert len(await again.incidents()) == 3
+            assert (await again.stats())["open"] == 3
+            await again.close()
+
+
+async def test_where_there_is_no_desk_nothing_is_in_the_runs_tables(tmp_path: Path) -> None:
+    with Opened("sqlite", tmp_path) as opened:
+        store = opened.new()
+        await store.open()
+        await store.close()
+        db = sqlite3.connect(opened.name)
+        tables = {
+            row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        db.close()
+    assert "incidents" not in tables
+
+
+def test_every_public_name_is_there_and_described() -> None:
+    page = Path(__file__).parents[2] / "docs" / "incidents.md"
+    words = set(re.findall(r"\w+", page.read_text(encoding="utf-8")))
+    assert triage.incidents.__all__ == sorted(set(triage.incidents.__all__))
+    for name in triage.incidents.__all__:
+        assert getattr(triage.incidents, name) is not None
+        assert name in words, name

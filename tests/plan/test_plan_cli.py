@@ -1,0 +1,131 @@
+"""`triage approve`: what a person does at the store alone, while no process of the run lives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from plan_runs import ANSWER, FIND, GOOD, READ, RESULT, Approval, Kept, Script, orchestrator, plan
+
+from triage import TriageSuspendedError
+from triage.cli import main
+from triage.plan import ExecutionPlan
+
+
+class Place:
+    """A store with one run that waits for approval."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.text = f"sqlite:///{folder / 'runs.db'}"
+        self.world = Kept()
+        self.options = {"approval": Approval(), **options}
+        self.planner = Script(GOOD, plan(FIND, READ, ANSWER))
+        assert isinstance(self.go("run", "task", run_id="run-1"), TriageSuspendedError)
+
+    def go(self, verb: str, *args: Any, **options: Any) -> Any:
+        """Have a fresh orchestrator do something: its result, or its question."""
+
+        made = orchestrator(self.planner, self.world, store=self.text, **self.options)
+
+        async def work() -> Any:
+            try:
+                return await getattr(made, verb)(*args, **options)
+            except TriageSuspendedError as asked:
+                return asked
+            finally:
+                await made.store.close()
+
+        return anyio.run(work)
+
+    def __call__(self, *arguments: str) -> int:
+        return main(["approve", "run-1", "--store", self.text, *arguments])
+
+
+def test_it_shows_what_is_asked_and_answers_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(tmp_path)
+    assert place() == 0
+    shown = capsys.readouterr().out
+    assert "May this plan be run" in shown
+    assert "3. pay do bill" in shown
+    assert '{"cents": 5}' in shown
+    assert place("--json") == 0
+    request = json.loads(capsys.readouterr().out)
+    assert (request["run_id"], request["kind"]) == ("run-1", "plan")
+    assert place.world.effects == []
+
+
+def test_what_is_approved_goes_on_when_it_is_recovered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(tmp_path)
+    assert place("--yes", "--by", "ann") == 0
+    assert "goes on once it is recovered" in capsys.readouterr().out
+    assert place("--yes") == 2
+    assert "does not wait" in capsys.readouterr().err
+    assert place.go("recover", "run-1") == RESULT
+    assert place.world.done()["pay 5"] == 1
+
+
+def test_what_is_rejected_is_planned_anew(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert place("--reject", "do not pay") == 0
+    asked = place.go("recover", "run-1")
+    assert isinstance(asked, TriageSuspendedError)
+    assert "do not pay" in place.planner.requests[1].feedback
+    assert place("--yes") == 0
+    assert place.go("recover", "run-1") == RESULT
+    assert place.world.done()["pay 5"] == 0
+
+
+def test_a_plan_is_saved_edited_and_run_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, file = Place(tmp_path), tmp_path / "plan.json"
+    assert place("--save", str(file)) == 0
+    saved = json.loads(file.read_text())
+    saved["steps"][2]["parameters"]["cents"] = 1
+    file.write_text(json.dumps(saved))
+    assert place("--plan", str(file)) == 0
+    assert place.go("recover", "run-1") == RESULT
+    assert place.world.done()["pay 1"] == 1
+    assert place.planner.count == 1
+    assert ExecutionPlan.load(file).steps[2].parameters["cents"] == 1
+
+
+def test_names_that_the_run_does_not_know_are_refused_before_anything_is_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, file = Place(tmp_path), tmp_path / "plan.json"
+    assert place("--save", str(file)) == 0
+    text = file.read_text()
+    file.write_text(text.replace('"pay"', '"pya"'))
+    assert place("--plan", str(file)) == 2
+    said = capsys.readouterr().err
+    assert 'no capability "pya"' in said
+    assert 'did you mean "pay"' in said
+    file.write_text(text)
+    assert place("--plan", str(file)) == 0
+    assert place.go("recover", "run-1") == RESULT
+    assert place.planner.count == 1
+
+
+def test_what_cannot_be_answered_so_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(tmp_path, approval=Approval(of="step"))
+    file = tmp_path / "plan.json"
+    assert place("--plan", str(file)) == 2
+    file.write_text("{}")
+    assert place("--plan", str(file)) == 2
+    assert "steps: is missing" in capsys.readouterr().err
+    GOOD.save(file)
+    assert place("--plan", str(file)) == 2
+    assert "a step cannot be edited" in capsys.readouterr().err
+    assert place("--save", str(file)) == 2
+    assert main(["approve", "nobody", "--store", place.text]) == 2
+    assert place("--yes", "--reject", "no") == 2

@@ -1,0 +1,100 @@
+"""`pytest --quick`: the tests that take under 50 ms an item, as measured.
+
+`slow_tests.txt` lists the test functions that take longer, so that a fresh clone knows them. Beyond that,
+each run of the tests remembers in `.pytest_cache` how long they took on this machine, and that counts more
+than the list: a new test that is slow is run by `--quick` once. `--list-slow-tests` writes the list anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+QUICK_S = 0.05
+"""Seconds an item of a quick test takes, on average over its parameters."""
+SLOW_S = 2 * QUICK_S
+"""Seconds from which a test that is not listed counts as slow: a busy machine makes some of them slow."""
+CACHE = "triage/seconds"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("quick tests")
+    group.addoption("--quick", action="store_true", help="run tests that take under 50 ms an item")
+    group.addoption(
+        "--list-slow-tests",
+        action="store_true",
+        help="write the list of those that --quick leaves out",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Under xdist the reports of all workers come together in the process that started them.
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch(config))
+
+
+def list_of(config: pytest.Config) -> Path:
+    """The file that lists slow tests."""
+    return config.rootpath / "tests" / "slow_tests.txt"
+
+
+def listed(config: pytest.Config) -> set[str]:
+    """The test functions that are listed as slow."""
+    file = list_of(config)
+    return set(file.read_text(encoding="utf-8").split()) if file.exists() else set()
+
+
+def measured(config: pytest.Config) -> dict[str, float]:
+    """Seconds an item took here, by test function."""
+    cache = getattr(config, "cache", None)
+    return {} if cache is None else dict(cache.get(CACHE, {}))
+
+
+def function_of(nodeid: str) -> str:
+    """The id of a test without its parameters."""
+    return nodeid.partition("[")[0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("quick"):
+        return
+    slow, seconds = listed(config), measured(config)
+
+    def is_quick(item: pytest.Item) -> bool:
+        name = function_of(item.nodeid)
+        limit = QUICK_S if name in slow else SLOW_S
+        return seconds.get(name, limit if name in slow else 0.0) < limit
+
+    left_out = [item for item in items if not is_quick(item)]
+    items[:] = [item for item in items if is_quick(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+class Stopwatch:
+    """Measures tests, and remembers how long they took."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._passed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        items: defaultdict[str, list[float]] = defaultdict(list)
+        for nodeid in self._passed:
+            items[function_of(nodeid)].append(self._seconds[nodeid])
+        new = {name: sum(some) / len(some) for name, some in items.items()}
+        cache = getattr(self._config, "cache", None)
+        if cache is not None:
+            cache.set(CACHE, {**measured(self._config), **new})
+        if self._config.getoption("list_slow_tests"):
+            kept = listed(self._config) - new.keys()
+            slow = kept | {name for name, seconds in new.items() if seconds >= QUICK_S}
+            text = "".join(f"{name}\n" for name in sorted(slow))
+            list_of(self._config).write_text(text, encoding="utf-8")

@@ -1,0 +1,193 @@
+"""Processes that stand still while they own a run, and connections that are cut under one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from durable_runs import check_journal
+from store_kinds import POSTGRES, Opened, opening
+from store_worker import RUN, SHAPES, worker
+from support import RETRY
+
+import triage
+from triage import Agent, Step, TriageSuspendedError
+from triage.core import CallFinished, Event, StepRecorded
+from triage.stores import PostgresStore, Store
+
+HERE = Path(__file__).parents[1]
+PATH = os.pathsep.join((str(Path(triage.__file__).parents[1]), str(HERE)))
+
+
+opened = opening("sqlite", "postgres")
+
+
+class Stopped:
+    """A worker of another process that stands still at a place of its run."""
+
+    def __init__(self, opened: Opened, where: str, effects: Path, backend: str, shape: str) -> None:
+        words = (opened.kind, opened.name, where, str(effects), backend, shape)
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "store_worker.py"), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": PATH},
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "here\n"
+        self._stop()
+        # A file that is locked by a process that stands still is locked for all.
+        while opened.kind == "sqlite" and not writable(opened.name):
+            self._process.send_signal(signal.SIGCONT)
+            self._stop()
+
+    def _stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+
+    def goes_on(self) -> str:
+        """Let it go on to its end; what it says then."""
+        self._process.send_signal(signal.SIGCONT)
+        said, _ = self._process.communicate("\n", timeout=60)
+        assert self._process.returncode == 0
+        return said
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def writable(file: str) -> bool:
+    """Whether nobody is writing into a file of SQLite."""
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as db:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
+async def nowhere(_place: str) -> None:
+    """The one that takes over waits nowhere."""
+
+
+async def taken_over(store: Store, effects: Path, shape: str) -> tuple[list[str], int]:
+    """What another process' worker comes to once the lease has ended, and how many calls were in doubt."""
+    agent = worker(store, effects, nowhere, shape)
+    with anyio.fail_after(30):
+        while not (ended := await agent.recover_all()):
+            await anyio.sleep(0.02)
+    doubts, asked = 0, ended[0].error
+    if asked is None:
+        return ended[0].result, doubts
+    while True:
+        assert isinstance(asked, TriageSuspendedError), asked
+        doubts += 1
+        number = next(each for each in (3, 7) if f'"number": {each}' in asked.question)
+        try:
+            answer = triage.happened(f"paid {number}")
+            return await agent.resume(asked.token, answer), doubts
+        except TriageSuspendedError as more:
+            asked = more
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system stops no process")
+@pytest.mark.parametrize(("where", "backend"), [("before", "asyncio"), ("inside", "trio")])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_worker_that_stood_still_writes_nothing_and_repeats_nothing(
+    opened: Opened, tmp_path: Path, where: str, backend: Any, shape: str
+) -> None:
+    store = opened.new()
+    effects = tmp_path / "effects"
+    zombie = Stopped(opened, where, effects, backend, shape)
+    numbers = range(1, 1 + 4 * SHAPES[shape])
+
+    async def journals() -> dict[str, list[Event]]:
+        return {info.run_id: await store.read(info.run_id) for info in await store.runs()}
+
+    async def meanwhile() -> dict[str, list[Event]]:
+        result, doubts = await taken_over(store, effects, shape)
+        assert result == [f"paid {number}" for number in numbers]
+        assert doubts == (SHAPES[shape] if where == "inside" else 0)
+        return await journals()
+
+    try:
+        before = anyio.run(meanwhile, backend=backend)
+        assert zombie.goes_on() == "StaleWriter\n"
+    finally:
+        zombie.kill()
+    # What its body had begun comes to its end, once; no other effect is its own.
+    assert sorted(effects.read_text().split()) == [str(number) for number in numbers]
+
+    async def check() -> None:
+        after = await journals()
+        assert after == before
+        assert RUN in after
+        assert len(after) == (1 if shape == "alone" else 1 + SHAPES[shape])
+        for events in after.values():
+            check_journal(events)
+        await store.close()
+
+    anyio.run(check)
+
+
+# Connections --------------------------------------------------------------------------------------
+
+
+def cut(name: str) -> int:
+    """Cut every connection that goes by this name, as a restart of the server does."""
+    with psycopg.connect(POSTGRES, autocommit=True) as db:
+        found = db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
+            (name,),
+        )
+        return len(found.fetchall())
+
+
+@pytest.mark.anyio
+async def test_a_run_goes_on_over_connections_that_are_cut(tmp_path: Path) -> None:
+    with Opened("postgres", tmp_path) as opened:
+        opened.new()
+        url = f"{POSTGRES}?application_name={opened.name}"
+        store = PostgresStore(url, schema=opened.name)
+        paid: list[int] = []
+        cuts = 0
+
+        @triage.tool(effect="once")
+        async def pay(number: int) -> int:
+            paid.append(number)
+            return number
+
+        async def works(task: str, *, run: triage.Run) -> str:
+            nonlocal cuts
+            for number in range(60):
+                run.record_step(Step(action="think", tool_output=number))
+                if number % 6 == 0:
+                    # One time before the append, one time while it may be on its way.
+                    cuts += await anyio.to_thread.run_sync(cut, opened.name)
+                await pay(number)
+            return task
+
+        assert await Agent(works, RETRY, store=store).run("task", run_id=RUN) == "task"
+        assert cuts > 5
+        assert paid == list(range(60))
+        events = await store.read(RUN)
+        check_journal(events)
+        steps = [event.step for event in events if isinstance(event, StepRecorded)]
+        thoughts = [step.tool_output for step in steps if step.action == "think"]
+        assert thoughts == list(range(60))
+        assert sum(isinstance(event, CallFinished) for event in events) == 60
+        await store.close()

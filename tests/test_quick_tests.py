@@ -1,0 +1,62 @@
+"""`make quick` leaves out what takes long, by the list and by what was measured since."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import time, pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_quick(number):
+    pass
+
+def test_slow():
+    time.sleep(0.11)
+
+def test_mended():
+    pass
+"""
+LISTED = "tests/test_some.py::test_mended\ntests/test_some.py::test_of_another_file\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Tests, of which one was slow when the list was written, and one has become slow since."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="ascii")
+    (tmp_path / "tests" / "test_some.py").write_text(TESTS, encoding="ascii")
+    (tmp_path / "tests" / "slow_tests.txt").write_text(LISTED, encoding="ascii")
+    return tmp_path
+
+
+def run(folder: Path, *options: str) -> str:
+    """The last line that pytest prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "quick_tests", *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTHONWARNINGS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.stdout.splitlines()[-1]
+
+
+def test_what_is_listed_is_left_out_and_what_is_new_is_measured_once(folder: Path) -> None:
+    assert "4 passed, 1 deselected" in run(folder, "--quick")
+    assert "3 passed, 2 deselected" in run(folder, "--quick")
+    assert "5 passed" in run(folder)
+    assert "4 passed, 1 deselected" in run(folder, "--quick"), "the mended one is known again"
+
+
+def test_the_list_is_written_anew_and_keeps_what_was_not_run(folder: Path) -> None:
+    run(folder, "--list-slow-tests", "-n", "2")
+    written = (folder / "tests" / "slow_tests.txt").read_text(encoding="ascii")
+    assert written == "tests/test_some.py::test_of_another_file\ntests/test_some.py::test_slow\n"

@@ -1,0 +1,412 @@
+"""Model and tool calls of a framework as recorded calls, as each of them looks in the journal.
+
+A call of a framework is a `Tool` of its own, made for that one call: how it is known, how its result is
+kept and how its step reads come with it. A model call is matched by its place, and its step names no
+tool: what the model said, which calls it asked for, what it used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, NamedTuple, cast
+
+from msgspec.structs import replace
+from pydantic import BaseModel
+
+from triage.core import UNSAFE, Effect, Step, Usage, digest, infer_effect, is_reused, plain
+from triage.core.messages.base import Answer, ending_of, mapping
+from triage.engine import (
+    BRIEF,
+    CUT,
+    IDS,
+    MODEL,
+    Begun,
+    Returns,
+    Reused,
+    Run,
+    Tool,
+    begin,
+    call_sync,
+    current,
+    fail,
+    finish,
+    record_call,
+    within_call,
+)
+
+from .conversations import CONVERSATION
+
+conversation: ContextVar[str] = ContextVar("triage_conversation", default="")
+"""The conversation that the calling code holds; empty where there is only one."""
+_DIGITS = 32
+"""Of the digest of a request."""
+
+
+class Failed(NamedTuple):
+    """A tool that answered with an error. kind: its class, or whatever it is called."""
+
+    text: str
+    kind: str | None = None
+
+
+class Form(NamedTuple):
+    """How a framework's answer or result is stored: `dump` gives JSON, and `load` reads it back.
+
+    read: what a model's answer says, for model calls only. failed: the error that a tool's result stands
+    for, None for a good one. The framework must be able to use `load(dump(x))` in place of `x`.
+    """
+
+    dump: Callable[[Any], Any] = lambda answer: answer
+    load: Callable[[Any], Any] = lambda data: data
+    read: Callable[[Any], Answer] = lambda data: Answer()
+    failed: Callable[[Any], Failed | None] = lambda data: None
+
+    @classmethod
+    def of(cls, model: type[BaseModel], read: Callable[[Any], Answer] | None = None) -> Form:
+        """The form of answers or results that are pydantic models: the fields that were set, as JSON."""
+
+        def dump(answer: BaseModel) -> Any:
+            return answer.model_dump(mode="json", warnings=False, exclude_unset=True)
+
+        form = cls(dump, lambda data: model.model_validate_json(json.dumps(data)))
+        return form if read is None else form._replace(read=read)
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """A model call that is to be made.
+
+    name: the client or framework (`openai`), with the sub-agent's name where there is one; calls are
+    counted by it. model: the model's name. said: what is new in the request, for the step. key: digest of
+    the whole request, without the hint. form: how the answer is stored. is_brief: the token limit is so
+    low that an answer cut off by its length is intended.
+    """
+
+    name: str
+    model: str
+    said: Any
+    key: str
+    form: Form
+    is_brief: bool = False
+
+
+def canonical(value: Any) -> str:
+    """JSON of any value, the same text for equal values."""
+    try:
+        return _CANONICAL.encode(value)
+    except (TypeError, ValueError, RecursionError):  # keys of many kinds, a value inside itself
+        return _CANONICAL.encode(plain(value))
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=plain)
+
+
+def key_of(request: Any) -> str:
+    """The digest of a request, the same for equal requests."""
+    return sha256(canonical(request).encode()).hexdigest()[:_DIGITS]
+
+
+def within() -> str:
+    """The recorded call that this code is part of, as steps name it; empty outside a recorded call."""
+    run = current.get()
+    return "" if run is None else within_call(run.run_id) or ""
+
+
+def is_brief(max_tokens: object) -> bool:
+    """Whether the token limit is so low that an answer cut off by its length is intended."""
+    return isinstance(max_tokens, int) and max_tokens <= BRIEF
+
+
+class _FrameworkCall(Tool):
+    """One call of a framework's. function: makes it, and takes no arguments."""
+
+    editable = False  # it is given no arguments when it runs
+    # What a declared function could say has no meaning here.
+    by_position = False
+    compensate = None
+    ignore = frozenset[str]()
+    is_async = True
+    key = None
+    kind = "tool"
+    returns = Returns(print, Any)
+    signature = inspect.Signature()
+    timeout = None
+    tries = None
+
+    _bound: dict[str, Any]
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Its arguments, which are JSON already."""
+        return self._bound
+
+    def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """All of them."""
+        return cast("dict[str, Any]", bound)
+
+
+class RecordedModelCall(_FrameworkCall):
+    """A model call. answer: what was answered, None until that is known."""
+
+    counted = False
+    declared = True
+    inferred = False
+    by_position = True
+    effect = Effect.READ
+    kind = "model"
+
+    def __init__(self, call: ModelCall, ask: Callable[[], Any]) -> None:
+        self.name = call.name
+        self.function = ask
+        self.answer: Answer | None = None
+        self._call = call
+        self._bound = {"model": call.model, "said": plain(call.said)}
+
+    def asks(self, other: str | None) -> None:
+        """Note that another model is asked instead; None: the same one."""
+        if other is not None:
+            self._bound = {**self._bound, MODEL: other}
+
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:
+        """The digest of its request."""
+        return digest(salt, f'"{self._call.key}"')
+
+    def dumped(self, result: Any) -> tuple[Any, bool]:
+        """The answer, as its form has it."""
+        data = plain(self._call.form.dump(result))
+        self.answer = self._call.form.read(data)
+        return data, True
+
+    def loaded(self, data: Any) -> Any:
+        """The answer for the framework."""
+        self.answer = self._call.form.read(data)
+        return self._call.form.load(data)
+
+    def step(self, step: Step) -> Step:
+        """What the model was told, said and asked for."""
+        error, kind = step.error, step.exception_type
+        metadata = dict(step.metadata or {})
+        bound = self._bound
+        # A reused answer names the model that gave it.
+        about = mapping(step.tool_input) if is_reused(metadata) else bound
+        metadata[MODEL] = about.get(MODEL, bound[MODEL])
+        if conversation.get():
+            metadata[CONVERSATION] = conversation.get()
+        asked: list[Any] | None = None
+        words: str | None = None
+        usage: Usage | None = None
+        if error is None and self.answer is not None:
+            answer = self.answer
+            usage = answer.usage
+            ending = ending_of(answer.ended)
+            if ending is not None and not (self._call.is_brief and ending.type_name == CUT):
+                error, kind = ending.message, ending.type_name
+            if answer.calls:
+                asked = [{"tool": call.name, "arguments": call.arguments} for call in answer.calls]
+                metadata[IDS] = [call.id for call in answer.calls]
+                if answer.text:
+                    metadata["said"] = answer.text  # words beside a call are no turn of words
+            else:
+                words = answer.text
+        return Step(
+            action=MODEL,
+            tool_input=bound["said"],
+            tool_output=asked,
+            llm_output=words,
+            error=error,
+            exception_type=kind,
+            usage=usage,
+            metadata=metadata,
+            duration_s=step.duration_s,
+        )
+
+
+class RecordedToolCall(_FrameworkCall):
+    """A tool call of a framework's.
+
+    effect: None where nobody declared it. id: the model's own id of the call, None without one. form: of a
+    result that is no JSON.
+    """
+
+    def __init__(
+        self,
+        do: Callable[[], Any],
+        name: str,
+        arguments: Any,
+        *,
+        effect: Effect | str | None = None,
+        id: str | None = None,
+        form: Form | None = None,
+    ) -> None:
+        self.name = name
+        self.declared = effect is not None
+        self.inferred = False
+        self.effect = Effect.UNKNOWN if effect is None else Effect(effect)
+        self.function = do
+        self._id = id
+        self._form = form
+        self._failed: Failed | None = None
+        named = plain(arguments)
+        if not isinstance(named, dict) or not all(map(str.isidentifier, named)):
+            named = {} if named is None else {"arguments": named}
+        self._bound = named
+
+    def by_name(self) -> RecordedToolCall:
+        """Itself, with the effect inferred from its name; the object belongs to this one call."""
+        self.effect = infer_effect(self.name)
+        self.inferred = self.effect is not Effect.UNKNOWN
+        return self
+
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:
+        """The digest of its arguments."""
+        return digest(salt, canonical(bound)[1:-1])
+
+    def dumped(self, result: Any) -> tuple[Any, bool]:
+        """The result, as its form has it."""
+        if self._form is None:
+            return super().dumped(result)
+        data = plain(self._form.dump(result))
+        self._failed = self._form.failed(data)
+        return data, True
+
+    def loaded(self, data: Any) -> Any:
+        """The result for the framework."""
+        if self._form is None:
+            return data
+        self._failed = self._form.failed(data)
+        return self._form.load(data)
+
+    def fails(self, data: Any) -> bool:
+        """Whether to call again: an error does not count as an answer where the tool may be repeated."""
+        return self._failed is not None and self.effect not in UNSAFE
+
+    def step(self, step: Step) -> Step:
+        """Add the model's id of the call, and the error that the result stands for."""
+        if self._id is not None:
+            step = replace(step, metadata={**(step.metadata or {}), "id": self._id})
+        if self._failed is None or step.error:
+            return step
+        error, kind = self._failed
+        return replace(step, tool_output=None, error=error, exception_type=kind)
+
+
+Ended = Callable[[Answer | None, Exception | None], object]
+"""Called with the answer, or with the error."""
+
+
+def ignore_end(answer: Answer | None, error: Exception | None) -> None:
+    """An `Ended` that does nothing."""
+
+
+def make(run: Run, call: RecordedModelCall | RecordedToolCall) -> Awaitable[Any]:
+    """Make and record a call, or take its result from the journal where it must not be made again."""
+    return record_call(run, call, (), {})
+
+
+async def ask_model(run: Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
+    """Ask a model and record the call, or take its answer from the journal."""
+    try:
+        answer = await make(run, call)
+    except Exception as error:
+        ended(None, error)
+        raise
+    ended(call.answer, None)
+    return answer
+
+
+def make_sync(run: Run, call: RecordedModelCall | RecordedToolCall) -> Any:
+    """`make` for sync code."""
+    token = current.set(run)
+    try:
+        return call_sync(call, (), {})
+    finally:
+        current.reset(token)
+
+
+def ask_model_sync(run: Run, call: RecordedModelCall, ended: Ended = ignore_end) -> Any:
+    """`ask_model` for sync code."""
+    try:
+        answer = make_sync(run, call)
+    except Exception as error:
+        ended(None, error)
+        raise
+    ended(call.answer, None)
+    return answer
+
+
+class StreamLeft(Exception):
+    """A stream was abandoned before its end, so its answer is not known."""
+
+    def __init__(self, text: str = "the stream was left before its end") -> None:
+        super().__init__(text)
+
+
+class UnfinishedStream(ConnectionError):
+    """A stream ended in the middle of its answer, although the connection closed normally."""
+
+    def __init__(self) -> None:
+        super().__init__("the stream ended before the answer did")
+
+
+class Stream:
+    """A model call whose answer is streamed: see `Seam.stream`.
+
+    known: the recorded answer, for the framework. None: it must be asked for.
+    """
+
+    def __init__(self, run: Run, call: ModelCall, ended: Ended = ignore_end) -> None:
+        self._run = run
+        self._asking = RecordedModelCall(call, lambda: None)  # begun and ended by hand
+        self._ended = ended
+        begun = begin(run, self._asking, (), {})
+        self._begun = begun if isinstance(begun, Begun) else None
+        self.known: Any = None
+        if self._begun is not None:
+            self._begun.idle = False
+        else:
+            assert isinstance(begun, Reused)
+            self.known = begun.result
+            ended(self._asking.answer, None)
+
+    def asks(self, other: str | None) -> None:
+        """Note that another model is asked instead; None: the same one."""
+        self._asking.asks(other)
+
+    def done(self, answer: Any) -> None:
+        """Record the complete answer, as the framework has it."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            finish(self._run, begun, answer)
+            self._ended(self._asking.answer, None)
+
+    def failed(self, error: BaseException) -> None:
+        """Record that the stream broke off with this error. Does nothing after `done`."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        if isinstance(error, Exception) and not isinstance(error, StreamLeft):
+            self._ended(None, error)
+        fail(self._run, begun, error)
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """Use around the pieces as they come: an error, or leaving early, ends the call."""
+        try:
+            yield
+        except GeneratorExit:
+            self.failed(StreamLeft())
+            raise
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+    async def durable(self) -> None:
+        """Wait until the store has what was recorded, for a durable run."""
+        session = self._run.session
+        if session.durable and not self._run.over:
+            await session.barrier()

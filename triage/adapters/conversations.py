@@ -1,0 +1,348 @@
+"""Conversations as the journal shows them: the outcome of each call, and the turns of earlier attempts.
+
+A conversation that broke off holds calls without results. Some of them completed, and only the message
+with their result is missing; the journal decides what the model is told about each. After a Replan a
+conversation may continue with the turns of earlier attempts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from triage.core import (
+    WITHIN,
+    Attempt,
+    CallFinished,
+    CallStarted,
+    Cause,
+    CompensatorRan,
+    FailureType,
+    Replan,
+    Rollback,
+    Step,
+    StepRecorded,
+    is_reused,
+)
+from triage.core.messages.base import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
+from triage.engine import CANCELLATIONS, IDS, MODEL, Guidance, Recorder, current, tally
+
+CONVERSATION = "conversation"
+"""Key in the metadata of a model's step: its conversation, where an attempt can have several."""
+
+
+_SEAM = "seam"
+"""Key in what an attempt remembers: the name of the adapter whose tools all pass through a seam."""
+
+
+def guidance_text(guidance: Guidance) -> str | None:
+    """The hint and subgoal of an attempt's guidance as one text; None without either."""
+    parts = [guidance.hint] if guidance.hint else []
+    if guidance.subgoal:
+        parts.append(f"Go on with this part of the work: {guidance.subgoal}")
+    return "\n".join(parts) or None
+
+
+def repaired(wire: Wire, messages: Iterable[Any], text: str = LOST) -> Repaired:
+    """Call `Wire.repair`; inside a run, close each completed call with its recorded result."""
+    run = current.get()
+    reading: list[_Reading] = []
+
+    def outcome_of(asked: Asked) -> Outcome:
+        if run is None:
+            return outcome_unknown(asked)
+        if not reading:  # most conversations are whole, and the journal need not be read
+            reading.append(_Reading(run))
+        return reading[0].of(asked)
+
+    return wire.repair(messages, text, outcome_of)
+
+
+def is_cut_off(step: Step) -> bool:
+    """Whether a call was stopped while it ran, so that its error does not tell what it did."""
+    return step.exception_type in CANCELLATIONS
+
+
+def answers(step_id: str | None, step_name: str | None, step_input: Any, asked: Asked) -> bool:
+    """Whether a recorded call is the one that a model asked for; compared by id where that is known."""
+    if step_id is not None:
+        return step_id == asked.id
+    given = asked.arguments if isinstance(asked.arguments, Mapping) else {}
+    taken = step_input if isinstance(step_input, Mapping) else {}
+    return step_name == asked.name and all(taken.get(key) == given[key] for key in given)
+
+
+def answered_by(step: Step, asked: Asked) -> bool:
+    """Whether this step is the result of a call that a model asked for."""
+    if step.tool_called is None:
+        return False
+    id_ = (step.metadata or {}).get("id")
+    return answers(id_, step.tool_called, step.tool_input, asked)
+
+
+def passes_all(run: Recorder, adapter: str) -> None:
+    """Note that this attempt records every tool call that this adapter's model asks for."""
+    tally(run).beside[_SEAM] = adapter
+
+
+class _Call:
+    """A call that a model asked for. model: key of the model's own recorded call.
+
+    waits: its result has not come yet in the attempt being read. key: of its own recorded call.
+    """
+
+    def __init__(self, asked: Asked, model: str) -> None:
+        self.asked = asked
+        self.model = model
+        self.waits = True
+        self.key: str | None = None
+        self.outcome: Outcome | None = None
+
+
+class _Reading:
+    """The outcomes of all calls in a run's journal."""
+
+    def __init__(self, run: Recorder) -> None:
+        self._calls: list[_Call] = []
+        self._running: dict[str, tuple[str, Any]] = {}
+        self._recorded: set[str] = set()
+        self._seam: str | None = tally(run).beside.get(_SEAM)
+        for event in run.session.events:
+            match event:
+                case StepRecorded(step=step):
+                    self._take(step)
+                case CallStarted(key=key, tool=tool, kind="tool" | "run" | ""):
+                    self._recorded.add(tool)
+                    self._running[key] = (tool, event.arguments)
+                case CallFinished(key=key, step=None, replayed=False, outcome="done"):
+                    self._set(key, Outcome("done", event.result))  # a person said so
+                case CompensatorRan(key=key, error=None, begins=False):
+                    self._set(key, Outcome("undone"))
+                case _:
+                    pass
+        for tool, arguments in self._running.values():
+            call = self._waiting(partial(answers, None, tool, arguments))
+            if call is not None:
+                call.waits, call.outcome = False, Outcome("cut_off")
+
+    def of(self, asked: Asked) -> Outcome:
+        """The outcome of a call."""
+        call = next((one for one in reversed(self._calls) if _is_same(one.asked, asked)), None)
+        if call is None:
+            return outcome_unknown(asked)
+        if call.outcome is not None:
+            return call.outcome
+        of_seam = self._seam is not None and re.match(rf"{re.escape(self._seam)}[ :]", call.model)
+        return (
+            Outcome("not_made")
+            if of_seam or asked.name in self._recorded
+            else outcome_unknown(asked)
+        )
+
+    def _take(self, step: Step) -> None:
+        metadata = step.metadata or {}
+        key = metadata.get("call")
+        if step.action == MODEL:
+            for asked in asked_in(step):
+                self._ask(asked, str(key), again=is_reused(metadata))
+            return
+        if step.tool_called is None:
+            return
+        if key is not None:
+            self._running.pop(key, None)
+            self._recorded.add(step.tool_called)
+        call = self._waiting(lambda asked: answered_by(step, asked))
+        if call is None:
+            return
+        call.waits, call.key = False, key
+        if step.error is None:
+            call.outcome = Outcome("done", step.tool_output)
+        elif is_cut_off(step):
+            call.outcome = Outcome("cut_off")
+        else:
+            call.outcome = Outcome("failed", error=step.error)
+
+    def _ask(self, asked: Asked, model: str, *, again: bool) -> None:
+        """Note that a model asks for a call. again: its answer was reused, so the call is the same one."""
+        if again:
+            for call in reversed(self._calls):
+                if call.model == model and call.asked == asked:
+                    call.waits = True
+                    return
+        self._calls.append(_Call(asked, model))
+
+    def _waiting(self, fits: Callable[[Asked], bool]) -> _Call | None:
+        """The latest call that waits for a result; the first of several equal ones in a turn."""
+        found: _Call | None = None
+        for call in reversed(self._calls):
+            if found is not None and call.model != found.model:
+                break
+            if call.waits and fits(call.asked):
+                found = call
+        return found
+
+    def _set(self, key: str, outcome: Outcome) -> None:
+        for call in reversed(self._calls):
+            if call.key == key:
+                call.outcome = outcome
+                return
+
+
+def asked_in(step: Step) -> Iterator[Asked]:
+    """The calls that a model asked for, with their ids where those are known."""
+    found = step.tool_output if isinstance(step.tool_output, list) else []
+    ids = (step.metadata or {}).get(IDS) or ()
+    for at, call in enumerate(found):
+        if isinstance(call, Mapping) and isinstance(call.get("tool"), str):
+            id_ = ids[at] if at < len(ids) else ""
+            yield Asked(id_, call["tool"], call.get("arguments"))
+
+
+def _is_same(known: Asked, asked: Asked) -> bool:
+    """Whether a conversation's call is this one. Journals of older versions have no ids."""
+    if known.id:
+        return known.id == asked.id and known.name == asked.name
+    return known.name == asked.name and known.arguments == asked.arguments
+
+
+class Turn(NamedTuple):
+    """One turn of a conversation.
+
+    kind: `model`, with the answer as `form.dump` gave it for `value`, or `tool`, with its result. name: the
+    tool, or the owner of the model. id: the model's id of a tool call, or None. error: what the tool failed
+    with, or None. arguments: the tool's. key: of the recorded call; None for one that never ran.
+    conversation: which one it belongs to, where an attempt has several.
+    """
+
+    kind: Literal["model", "tool"]
+    name: str
+    value: Any
+    id: str | None = None
+    error: str | None = None
+    arguments: Any = None
+    key: str | None = None
+    conversation: str = ""
+
+    def answers(self, id_: str, name: str, arguments: Any) -> bool:
+        """Whether this turn of a tool is the result of a call that a model asked for."""
+        return answers(self.id, self.name, self.arguments, Asked(id_, name, arguments))
+
+
+def carried(run: Recorder) -> tuple[Turn, ...]:
+    """The turns of earlier attempts that a conversation of this one may begin with, after a Replan.
+
+    Report each turn that it does begin with by `use`.
+    """
+    steps: list[tuple[int, Step]] = []
+    seen: set[FailureType] = set()
+    for past in run.session.state.history:
+        action = past.action
+        if isinstance(action, Replan):
+            steps = [] if _starts_fresh(past, seen) else steps + list(_steps_kept(past))
+        elif isinstance(action, Rollback):
+            steps = []  # its calls are given again one by one
+        seen.add(past.failure_type)
+    return tuple(_turns(run, steps)) if steps else ()
+
+
+def continued(
+    turns: Iterable[Turn],
+    *,
+    answer: Callable[[Turn], tuple[list[Any], Iterable[Asked]] | None],
+    result: Callable[[Asked, Turn], Any],
+    use: Callable[[Turn], object],
+) -> list[Any]:
+    """Turns of earlier attempts as a framework's messages, each result behind its call.
+
+    answer: gives a model's turn as messages, and its calls that wait for a result; None for a turn of
+    another conversation. result: gives a tool's turn as a message. use: called with each result used.
+    """
+    messages: list[Any] = []
+    waiting: list[Asked] = []
+    for turn in turns:
+        if turn.kind == "model":
+            found = answer(turn)
+            if found is not None:
+                messages += found[0]
+                waiting = list(found[1])
+            continue
+        asked = next((one for one in waiting if turn.answers(*one)), None)
+        if asked is not None:
+            waiting.remove(asked)
+            use(turn)
+            messages.append(result(asked, turn))
+    return messages
+
+
+def use(run: Recorder, turn: Turn) -> None:
+    """Note that a conversation begins with this turn: an equal call is another one."""
+    if turn.kind == "tool" and turn.key is not None:
+        tally(run).carry(run, turn.name, turn.key)
+
+
+def _starts_fresh(past: Attempt, seen: Collection[FailureType]) -> bool:
+    """Whether a fresh conversation is better. seen: the failure types of the attempts before."""
+    diagnosis = past.diagnosis
+    if diagnosis.cause == Cause.OUTPUT_CUT:
+        return False  # the answer was too long, not what it answers
+    if diagnosis.failure_type is not FailureType.EXTERNAL_FAULT and diagnosis.failure_type in seen:
+        return True  # the conversation itself may be what leads there each time
+    return diagnosis.failure_type is FailureType.CONTEXT_OVERFLOW
+
+
+def _steps_kept(past: Attempt) -> Iterator[tuple[int, Step]]:
+    """An attempt's steps; with a loop, those before it and the results of the turn it began with."""
+    diagnosis = past.diagnosis
+    is_loop = diagnosis.failure_type is FailureType.LOOP_DETECTED
+    first = diagnosis.critical_step if is_loop else None
+    waiting: list[Asked] = []
+    for at, step in enumerate(past.trajectory.steps):
+        is_before = first is None or at < first
+        if step.action == MODEL and is_before:
+            waiting = list(asked_in(step))
+        asked = next((one for one in waiting if answered_by(step, one)), None)
+        if asked is not None:
+            waiting.remove(asked)
+        if is_before or asked is not None:
+            yield past.number, step
+
+
+def _turns(run: Recorder, steps: list[tuple[int, Step]]) -> Iterator[Turn]:
+    results = _results(run)
+    for number, step in steps:
+        metadata = step.metadata or {}
+        key = metadata.get("call")
+        if metadata.get(WITHIN) is not None:
+            continue  # it is repeated only if the call that it is part of runs
+        if is_cut_off(step):
+            continue  # it has no result, and an equal call counts as the same one
+        if step.action == MODEL and key is not None:
+            value = results.get((number, key))
+            if value is not None:
+                conversation = metadata.get(CONVERSATION, "")
+                name = key.rsplit(":", 2)[0]
+                yield Turn("model", name, value, key=key, conversation=conversation)
+        elif step.tool_called is not None:
+            yield Turn(
+                "tool",
+                step.tool_called,
+                step.tool_output,
+                metadata.get("id"),
+                step.error,
+                step.tool_input,
+                key,
+            )
+
+
+def _results(run: Recorder) -> dict[tuple[int, str], Any]:
+    """The result of each call, by attempt and key; a reused call has its recorded result."""
+    latest: dict[str, Any] = {}
+    found: dict[tuple[int, str], Any] = {}
+    for event in run.session.events:
+        if isinstance(event, CallFinished) and event.outcome == "done":
+            if not event.replayed:
+                latest[event.key] = event.result
+            found[event.attempt, event.key] = latest.get(event.key)
+    return found

@@ -1,0 +1,21 @@
+"""The OpenAI Agents SDK: any agent, with its handoffs, its agents as tools, its approvals and sessions.
+
+    agent = triage.wrap(agents.Agent(name="clerk", tools=[charge]), effects={"charge": "once"})
+    result = await agent.run("Pay the bill.", session=session)
+    print(result.final_output)
+
+Each attempt runs the agent once from its input; earlier calls are answered from the journal.
+
+Each run of an agent gets a configuration whose model asks the agent's own model through the seam. Tools
+have no such hook, and a tool may run another agent. Therefore three public methods, `Runner.run`,
+`Runner.run_streamed` and `get_all_tools` of an agent, are replaced once per process, and so is what a tool
+does when it is called, the first time that a wrapped agent has it; hooks and models still see the user's
+own tools. Outside a wrapped agent the replacements call the originals.
+"""
+
+from .adapter import OpenAIAgentsAdapter, agents_of
+
+__all__ = [
+    "OpenAIAgentsAdapter",
+    "agents_of",
+]

@@ -1,0 +1,31 @@
+"""Recorded conversations: from a file that something else has written to a `Trajectory`.
+
+    from triage.adapters.recordings import read
+
+    for trace in read("conversation.json").traces:
+        print(trace.trajectory)
+
+Known are OpenAI chat messages and Responses items, Anthropic messages, OpenTelemetry GenAI spans,
+journals of triage and plain steps. What cannot be read is a `Problem` with its line; the rest is read.
+"""
+
+from __future__ import annotations
+
+from triage.core.messages.base import tools_of
+
+from .reading import FORMATS, Detection, Reading, Recording, detect, read, stream
+from .trajectories import Problem, Trace, error_of
+
+__all__ = [
+    "FORMATS",
+    "Detection",
+    "Problem",
+    "Reading",
+    "Recording",
+    "Trace",
+    "detect",
+    "error_of",
+    "read",
+    "stream",
+    "tools_of",
+]

@@ -1,0 +1,572 @@
+"""Reading a recording: its form, and the attempts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+from triage.core import (
+    EVENTS,
+    AttemptStarted,
+    Effect,
+    RunState,
+    Step,
+    StoreError,
+    Trajectory,
+    UsageError,
+    load,
+)
+from triage.core.messages.anthropic import ANTHROPIC as ANTHROPIC_WIRE
+from triage.core.messages.base import (
+    Message,
+    Tell,
+    Wire,
+    as_text,
+    ending_of,
+    listed,
+    mapping,
+    number,
+    text_or_none,
+    tools_of,
+    usage_of,
+)
+from triage.core.messages.chat import CHAT
+from triage.core.messages.responses import RESPONSES as RESPONSES_WIRE
+
+from .otlp import FORMAT as OTLP
+from .otlp import OtlpReader
+from .sources import Source, Value, values
+from .trajectories import Conversation, Problem, Problems, Trace, error_of, trajectory_of
+
+OPENAI, RESPONSES, ANTHROPIC = "openai", "responses", "anthropic"
+JOURNAL, PLAIN = "journal", "steps"
+FORMATS: dict[str, str] = {
+    OPENAI: "OpenAI chat messages",
+    RESPONSES: "items of the OpenAI Responses API",
+    ANTHROPIC: "Anthropic messages",
+    OTLP: "OpenTelemetry GenAI spans, as OTLP JSON",
+    JOURNAL: "journals of triage",
+    PLAIN: "plain steps",
+}
+"""The forms that are read: the name of each, as `format=` takes it, and what it is."""
+
+MAX_PROBLEMS = 100
+"""Problems of one recording that are listed; the rest are counted."""
+SAMPLE = 20
+"""Values of a recording that are looked at to find out its form."""
+STEP_FIELDS = frozenset(
+    {"action", "tool_called", "tool_input", "tool_output", "llm_output", "exception_type"}
+)
+"""Fields by which an object is known to be a step."""
+_HEAVY = ("steps", "messages", "tools", "tool_schemas", "functions", "input", "output", "choices")
+_DEEP = "it is nested too deeply to be read"
+
+
+class Reading(NamedTuple):
+    """A whole recording. format: None where it was not recognised. reason: why it was taken for that."""
+
+    format: str | None
+    reason: str
+    traces: list[Trace]
+    problems: list[Problem]
+
+
+class Reader(Protocol):
+    """Takes the records of a file in turn, and gives what it has made of them."""
+
+    def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
+        """Take a record in."""
+        ...
+
+    def close(self) -> Iterator[Trace | Problem]:
+        """What is left when all records are in."""
+        ...
+
+
+class Recording(Iterator[Trace | Problem]):
+    """A recording that is being read: gives its traces, and its problems between them.
+
+    format: its form, None where it was not recognised. reason: why it was taken for that.
+    """
+
+    def __init__(self, format: str | None, reason: str, found: Iterator[Trace | Problem]) -> None:
+        self.format = format
+        self.reason = reason
+        self._found = found
+
+    def __next__(self) -> Trace | Problem:
+        return next(self._found)
+
+
+def stream(source: Source, format: str | None = None) -> Recording:
+    """A recording, read as it is iterated over.
+
+    source: a path, or the content: bytes, an open binary file, or a text that begins with a bracket.
+    Gzip is unpacked. format: one of `FORMATS`; None finds out from the first values. Lines are read
+    one by one where each holds a record; journals and OpenTelemetry traces, which may be spread over
+    a file, come at its end. No content raises. Raises UsageError for a path that cannot be read, and
+    for a format that is not known.
+    """
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"format {format!r} is not known; the formats are {', '.join(FORMATS)}")
+    found = values(source)
+    if format is not None:
+        return Recording(format, "it was asked for", _capped(_traces(found, format)))
+    sample: list[Value | Problem] = []
+    taken = 0
+    for entry in found:
+        sample.append(entry)
+        taken += isinstance(entry, Value)
+        if taken == SAMPLE or len(sample) > MAX_PROBLEMS:
+            break
+    detection = detect(entry.value for entry in sample if isinstance(entry, Value))
+    if detection.format is not None:
+        traces = _traces(chain(sample, found), detection.format)
+        return Recording(detection.format, detection.reason, _capped(traces))
+    problems = [entry for entry in sample if isinstance(entry, Problem)]
+    if taken:
+        problems.append(Problem(0, detection.reason, "name the one that is meant (--format)"))
+    elif not problems:
+        problems.append(Problem(0, "the file holds nothing", "give a file with a recording in it"))
+    return Recording(None, detection.reason, _capped(iter(problems)))
+
+
+def read(source: Source, format: str | None = None) -> Reading:
+    """All of a recording at once: its traces, its problems, its form and why it was taken for that.
+
+    Arguments and errors are those of `stream`. At most 100 problems are listed; a last one counts
+    the rest.
+    """
+    recording = stream(source, format)
+    traces: list[Trace] = []
+    problems: list[Problem] = []
+    for found in recording:
+        if isinstance(found, Trace):
+            traces.append(found)
+        else:
+            problems.append(found)
+    return Reading(recording.format, recording.reason, traces, problems)
+
+
+def _capped(found: Iterable[Trace | Problem]) -> Iterator[Trace | Problem]:
+    """Not a page of complaints for each line of a file that is something else."""
+    problems = 0
+    for entry in found:
+        if isinstance(entry, Problem):
+            problems += 1
+            if problems > MAX_PROBLEMS:
+                continue
+        yield entry
+    if problems > MAX_PROBLEMS:
+        yield Problem(0, f"{problems - MAX_PROBLEMS} more problems are not listed")
+
+
+def _traces(found: Iterable[Value | Problem], name: str) -> Iterator[Trace | Problem]:
+    reader = _READERS[name]()
+    for entry in found:
+        if isinstance(entry, Problem):
+            yield entry
+            continue
+        for record in records(entry.value):
+            try:
+                yield from reader.feed(entry.line, record)
+            except RecursionError:
+                yield Problem(entry.line, _DEEP)
+    try:
+        yield from reader.close()
+    except RecursionError:
+        yield Problem(0, _DEEP)
+
+
+# Conversations --------------------------------------------------------------------------------------
+
+
+class _Conversations:
+    """Conversations: a record is a whole one, or a message of the one that the file is."""
+
+    def __init__(self, name: str, wire: Wire) -> None:
+        self._name, self._wire = name, wire
+        self._loose: Conversation | None = None
+        self._line = 0
+
+    def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
+        problems = Problems(line)
+        if not isinstance(value, dict | list):
+            yield Problem(line, f"a record must be an object or a list, not {type(value).__name__}")
+            return
+        if isinstance(value, dict) and self._is_message(value):
+            if self._loose is None:
+                self._loose, self._line = Conversation(), line
+            self._take(value, self._loose, problems.tell)
+            yield from problems
+            return
+        record = mapping(value)
+        conversation = Conversation(record.get("task"))
+        self._take(value, conversation, problems.tell)
+        conversation.error = conversation.error or error_of(record.get("error") or None)
+        yield from problems
+        yield from self._finished(conversation, line, record)
+
+    def close(self) -> Iterator[Trace | Problem]:
+        if self._loose is not None:
+            yield from self._finished(self._loose, self._line, {})
+
+    def _finished(
+        self, conversation: Conversation, line: int, record: Mapping[str, Any]
+    ) -> Iterator[Trace | Problem]:
+        if conversation.steps or conversation.error is not None:
+            yield _trace(conversation.trajectory(), self._name, line, record)
+        else:
+            yield Problem(line, "there is nothing in it that an agent did")
+
+    def _is_message(self, value: dict[str, Any]) -> bool:
+        if "messages" in value or "choices" in value:
+            return False
+        if self._name != RESPONSES:
+            return "role" in value
+        is_call = as_text(value.get("type")).endswith(("_call", "_output"))
+        is_response = value.get("object") == "response" or ("output" in value and not is_call)
+        return ("type" in value or "role" in value) and not is_response
+
+    def _take(self, value: Any, into: Conversation, tell: Tell) -> None:
+        """Put a message, a list of them, a request or a response into a conversation."""
+        if isinstance(value, list):
+            for entry in value:
+                self._take(entry, into, tell)
+        elif not isinstance(value, dict):
+            tell(f"a message must be an object, not {type(value).__name__}", "")
+        elif self._is_message(value):
+            into.take(self._wire.read(value, tell), tell)
+        else:
+            into.tools.update(tools_of(value.get("tools") or value.get("functions")))
+            given = value.get("input" if self._name == RESPONSES else "messages")
+            if isinstance(given, str):
+                into.take(Message("user", given), tell)
+            elif isinstance(given, list):
+                self._take(given, into, tell)
+            elif given is not None:
+                tell(f"messages must be a list, not {type(given).__name__}", "")
+            if not self._take_answer(value, into, tell) and given is None:
+                tell("there are neither messages nor an answer", "")
+
+    def _take_answer(self, record: dict[str, Any], into: Conversation, tell: Tell) -> bool:
+        """Put the answer in a record into a conversation; False if there is none."""
+        choices, output, answer = map(record.get, ("choices", "output", "response"))
+        if self._name == OPENAI and isinstance(choices, list) and choices:
+            if isinstance(mapping(choices[0]).get("message"), dict):
+                into.take(CHAT.choice(record), tell)
+            else:
+                tell("a choice has no message", "a streamed answer must be put together first")
+        elif self._name == RESPONSES and isinstance(output, list):
+            before = len(into.steps)
+            self._take(output, into, tell)
+            usage = usage_of(record.get("usage"), record.get("model"))
+            if usage is not None:
+                grown = len(into.steps) > before
+                (into.steps[-1] if grown else into.add(action="model"))["usage"] = usage
+            reason = mapping(record.get("incomplete_details")).get("reason")
+            into.error = error_of(record.get("error") or None) or ending_of(reason)
+        elif self._name == ANTHROPIC and isinstance(answer, dict):
+            self._take(answer, into, tell)
+        elif self._name == ANTHROPIC and "stop_reason" in record and "content" in record:
+            into.take(self._wire.read({**record, "role": "assistant"}), tell)
+        else:
+            return False
+        return True
+
+
+def _trace(trajectory: Trajectory, name: str, line: int, record: Mapping[str, Any]) -> Trace:
+    fields = {key: value for key, value in record.items() if key not in _HEAVY}
+    names = ("id", "trace_id", "conversation_id", "custom_id")
+    known = next((as_text(fields[key]) for key in names if fields.get(key)), "")
+    return Trace(trajectory, name, line, known, text_or_none(fields.get("outcome")), fields)
+
+
+# Plain steps ----------------------------------------------------------------------------------------
+
+
+class _Plain:
+    """Plain steps: a record with its steps, or a step of the one attempt that the file is."""
+
+    def __init__(self) -> None:
+        self._loose: list[Step] = []
+        self._line = 0
+
+    def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
+        problems = Problems(line)
+        if isinstance(value, dict) and "steps" in value:
+            yield _trace(_read_record(value, problems.tell), PLAIN, line, value)
+        elif isinstance(value, list):
+            yield _trace(_read_record({"steps": value}, problems.tell), PLAIN, line, {})
+        elif not STEP_FIELDS.isdisjoint(mapping(value)):
+            self._line = self._line or line
+            self._loose.append(_read_step(value, len(self._loose), problems.tell))
+        else:
+            kinds = ", ".join(sorted(STEP_FIELDS))
+            told = "is neither a record with steps nor a step"
+            problems.tell(told, f"a step has one of {kinds}")
+        yield from problems
+
+    def close(self) -> Iterator[Trace | Problem]:
+        if self._loose:
+            trajectory = trajectory_of(self._loose, None, task=None, tools={})
+            yield _trace(trajectory, PLAIN, self._line, {})
+
+
+def _read_record(value: dict[str, Any], tell: Tell) -> Trajectory:
+    """The trajectory of a record: `steps`, and where it has them `task`, `tools` and `error`."""
+    entries = value.get("steps")
+    if not isinstance(entries, list):
+        tell(f"steps must be a list, not {type(entries).__name__}", "")
+    steps = [_read_step(entry, at, tell) for at, entry in enumerate(listed(entries))]
+    tools = tools_of(value.get("tools") or value.get("tool_schemas"))
+    error = error_of(value.get("error") or None, value.get("exception_type"))
+    return trajectory_of(steps, error, task=value.get("task"), tools=tools)
+
+
+def _read_step(value: object, index: int, tell: Tell) -> Step:
+    """A step with what can be used of its fields; one that is no object keeps its place, empty."""
+    if not isinstance(value, dict):
+        tell(f"step {index} must be an object, not {type(value).__name__}", "it is left empty")
+        return Step(index=index, action="unreadable")
+
+    def refuse(name: str, wanted: str) -> None:
+        told = f"step {index}: {name} must be {wanted}, not {type(value[name]).__name__}"
+        tell(told, "the rest of the step is read")
+
+    def text(name: str) -> str | None:
+        found = value.get(name)
+        if found is not None and not isinstance(found, str):
+            refuse(name, "text")
+            return as_text(found)
+        return found
+
+    effect: Effect | None = None
+    if value.get("effect") is not None:
+        try:
+            effect = Effect(value["effect"])
+        except ValueError:
+            refuse("effect", f"one of {', '.join(Effect)}")
+    metadata = value.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        refuse("metadata", "an object")
+        metadata = None
+    said = text_or_none(value.get("user_input"))
+    if said is not None:  # it is neither the model's nor a tool's
+        metadata = {**(metadata or {}), "user_input": said}
+    error, kind = value.get("error") or None, text("exception_type")
+    if isinstance(error, dict):
+        known = error_of(error, kind)
+        error = None if known is None else known.message
+        kind = kind or (None if known is None else known.type_name)
+    return Step(
+        index=index,
+        action=text("action") or "",
+        tool_called=text("tool_called") or None,
+        tool_input=value.get("tool_input"),
+        tool_output=value.get("tool_output"),
+        llm_output=text("llm_output"),
+        error=as_text(error) or None,
+        exception_type=kind,
+        effect=effect,
+        usage=usage_of(value.get("usage")),
+        metadata=metadata,
+        timestamp=number(value.get("timestamp")),
+        duration_s=number(value.get("duration_s")),
+    )
+
+
+# Journals -------------------------------------------------------------------------------------------
+
+
+class _Journals:
+    """Events of one run or of many: the attempts of all, also of one of which nothing says how it ended."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, RunState] = {}
+        self._lines: dict[tuple[str, int], int] = {}
+
+    def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
+        try:
+            event = load(value)
+        except StoreError as error:
+            yield Problem(line, str(error)[:500], "the other events are read")
+            return
+        state = self._runs.setdefault(event.run_id, RunState())
+        if event.seq != state.last_seq + 1:
+            told = f"event {event.seq} comes after event {state.last_seq} of its run"
+            yield Problem(line, told, "what is missing between them is not known")
+        if isinstance(event, AttemptStarted):
+            self._lines[event.run_id, event.attempt] = line
+        self._lines.setdefault((event.run_id, 0), line)
+        try:
+            state.apply(event)
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            told = f"{type(event).__name__} does not fit the events before it"
+            yield Problem(line, f"{told} ({type(error).__name__})", "it is left out")
+
+    def close(self) -> Iterator[Trace | Problem]:
+        for run_id, state in self._runs.items():
+            for at, attempt in enumerate(state.history):
+                yield Trace(
+                    attempt.trajectory,
+                    JOURNAL,
+                    self._line(run_id, attempt.number),
+                    f"{run_id}, attempt {attempt.number}",
+                    "failure",
+                    attempt=attempt,
+                    earlier=tuple(state.history[:at]),
+                )
+            ended = {attempt.number for attempt in state.history}
+            if state.attempt and state.attempt not in ended:
+                yield Trace(
+                    Trajectory(state.steps, attempt=state.attempt, task=state.task),
+                    JOURNAL,
+                    self._line(run_id, state.attempt),
+                    f"{run_id}, attempt {state.attempt}",
+                    "success" if state.status == "done" else None,
+                    earlier=tuple(state.history),
+                )
+
+    def _line(self, run_id: str, attempt: int) -> int:
+        return self._lines.get((run_id, attempt), self._lines[run_id, 0])
+
+
+_READERS: Mapping[str, Callable[[], Reader]] = {
+    OPENAI: lambda: _Conversations(OPENAI, CHAT),
+    RESPONSES: lambda: _Conversations(RESPONSES, RESPONSES_WIRE),
+    ANTHROPIC: lambda: _Conversations(ANTHROPIC, ANTHROPIC_WIRE),
+    OTLP: OtlpReader,
+    JOURNAL: _Journals,
+    PLAIN: _Plain,
+}
+
+
+# Which form -----------------------------------------------------------------------------------------
+
+_MOST_MESSAGES = 50
+_ITEMS = ("function_call", "function_call_output", "reasoning", "custom_tool_call", "mcp_call")
+_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
+_WHOLE = ("steps", "messages", "resourceSpans", "resource_spans", "event", "choices", "output")
+
+
+class Detection(NamedTuple):
+    """format: None where it is not known. reason: why. candidates: all that speak for themselves."""
+
+    format: str | None
+    reason: str
+    candidates: tuple[str, ...] = ()
+
+
+def records(value: Any) -> list[Any]:
+    """The records of a value: the entries of a list that holds whole records, else the value."""
+    if isinstance(value, list) and value:
+        first = next((entry for entry in value if isinstance(entry, dict | list)), None)
+        if isinstance(first, list) or _is_whole(mapping(first)):
+            return value if not _one_talk(value) else [value]
+    return [value]
+
+
+def _is_whole(entry: Any) -> bool:
+    request = isinstance(entry.get("input"), list) and "type" not in entry
+    return request or any(key in entry for key in _WHOLE)
+
+
+def _one_talk(entries: list[Any]) -> bool:
+    """True for responses in a row and for items: a conversation, not a list of records."""
+    found = [mapping(entry) for entry in entries[:_MOST_MESSAGES]]
+    return any("choices" in entry and "messages" not in entry for entry in found) or any(
+        entry.get("type") in _ITEMS for entry in found
+    )
+
+
+def detect(values: Iterable[Any]) -> Detection:
+    """The form of a recording, from its first values."""
+    found: dict[str, str] = {}
+    weak: dict[str, str] = {}
+    for value in values:
+        for record in records(value)[:SAMPLE]:
+            for name, reason in _signs(record):
+                found.setdefault(name, reason)
+            for name, reason in _weak_signs(record):
+                weak.setdefault(name, reason)
+    chosen = found or weak
+    if len(chosen) == 1:
+        ((name, reason),) = chosen.items()
+        return Detection(name, reason, (name,))
+    if not chosen:
+        known = ", ".join(f"{name} ({what})" for name, what in FORMATS.items())
+        return Detection(None, f"the form is none that is known: {known}")
+    told = "; ".join(f"{name} ({reason})" for name, reason in sorted(chosen.items()))
+    return Detection(None, f"the form may be any of {told}", tuple(sorted(chosen)))
+
+
+def _signs(record: Any) -> Iterator[tuple[str, str]]:
+    """What only one form has."""
+    found = mapping(record)
+    if "resourceSpans" in found or "resource_spans" in found:
+        yield OTLP, "resourceSpans"
+    event = found.get("event")
+    if isinstance(event, str) and event in EVENTS and "run_id" in found:
+        yield JOURNAL, f"the event {event}"
+        return  # its other fields, such as an action, are its own
+    if isinstance(found.get("steps"), list):
+        yield PLAIN, "a list of steps"
+    else:
+        for step in _messages(record, found) if isinstance(record, list) else [found]:
+            fields = STEP_FIELDS & step.keys()
+            if fields and "role" not in step and "messages" not in step:
+                yield PLAIN, f"the step's field {min(fields)}"
+    yield from _talk_signs(record, found)
+
+
+def _talk_signs(record: Any, found: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(found.get("choices"), list) or found.get("object") == "chat.completion":
+        yield OPENAI, "a response with choices"
+    if found.get("object") == "response" or found.get("type") in _ITEMS:
+        yield RESPONSES, f"the {found.get('object') or found['type']} item"
+    if "stop_reason" in found or ("messages" in found and "system" in found):
+        yield ANTHROPIC, "stop_reason" if "stop_reason" in found else "a system prompt of its own"
+    for message in _messages(record, found):
+        role, content = message.get("role"), message.get("content")
+        if isinstance(message.get("choices"), list):
+            yield OPENAI, "responses with choices"
+        elif "tool_calls" in message or "function_call" in message:
+            yield OPENAI, "an assistant's tool_calls"
+        elif role in ("tool", "function", "developer", "system"):
+            yield OPENAI, f"a message with the role {role}"
+        if message.get("type") in _ITEMS:
+            yield RESPONSES, f"the item {message['type']}"
+        for part in listed(content):
+            kind = mapping(part).get("type")
+            if kind in _BLOCKS:
+                yield ANTHROPIC, f"the block {kind}"
+            elif kind in ("input_text", "output_text"):
+                yield RESPONSES, f"the part {kind}"
+
+
+def _weak_signs(record: Any) -> Iterator[tuple[str, str]]:
+    """What several forms have, and is read alike in each."""
+    found = mapping(record)
+    if isinstance(found.get("output"), list) or isinstance(found.get("input"), list):
+        yield RESPONSES, "a list of output or input"
+    elif any("role" in message for message in _messages(record, found)):
+        yield OPENAI, "messages with roles, which other forms have alike"
+
+
+def _messages(record: Any, found: Any) -> list[Any]:
+    if isinstance(record, list):
+        entries = record
+    elif "role" in found:
+        entries = [found]
+    else:
+        entries = next(
+            (
+                found[key]
+                for key in ("messages", "output", "input")
+                if isinstance(found.get(key), list)
+            ),
+            [],
+        )
+    return [mapping(entry) for entry in entries[:_MOST_MESSAGES]]

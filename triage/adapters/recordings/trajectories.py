@@ -1,0 +1,269 @@
+"""What recordings are read into: traces with their trajectories, the errors in them, and problems."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from triage.core import Attempt, ErrorInfo, Step, StoreError, Trajectory, from_json
+from triage.core.messages.base import (
+    Message,
+    Result,
+    Tell,
+    as_text,
+    ending_of,
+    mapping,
+    number,
+    text_or_none,
+)
+
+LONGEST_USER = 200
+"""Characters of what a user said that stand in a step's action."""
+
+
+class Problem(NamedTuple):
+    """Something of a recording that could not be read, or not in full.
+
+    line: from 1, 0 where the recording as a whole is meant. text: what is wrong. remedy: what to do
+    about it, empty where nothing is known. column: from 1, None where it is not known.
+    """
+
+    line: int
+    text: str
+    remedy: str = ""
+    column: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.column is None else f", column {self.column}"
+        tail = f"; {self.remedy}" if self.remedy else ""
+        return f"line {self.line}{where}: {self.text}{tail}" if self.line else f"{self.text}{tail}"
+
+
+class Trace(NamedTuple):
+    """One attempt, as it was recorded.
+
+    trajectory: its steps, task, tools and the error that ended it. format: the name of the form it
+    was recorded in. line: where it begins, from 1. id: of the record, conversation, trace or run; empty
+    where it has none. outcome: `"success"`, `"failure"`, or what the record says; None where it says
+    nothing. fields: what else the record holds beside its steps, such as labels. attempt: of a
+    journal, the attempt as it was diagnosed then; None otherwise. earlier: those before it.
+    """
+
+    trajectory: Trajectory
+    format: str
+    line: int
+    id: str = ""
+    outcome: str | None = None
+    fields: Mapping[str, Any] = {}
+    attempt: Attempt | None = None
+    earlier: tuple[Attempt, ...] = ()
+
+
+class Problems(list[Problem]):
+    """The problems of one line."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self._line = line
+
+    def tell(self, text: str, remedy: str) -> None:
+        """Note one: what is wrong, and what to do about it."""
+        self.append(Problem(self._line, text, remedy))
+
+
+# Conversations --------------------------------------------------------------------------------------
+
+
+class Conversation:
+    """A conversation on its way to steps. task: the first words of the user, unless it is known."""
+
+    def __init__(self, task: Any = None) -> None:
+        self.task = task
+        self.tools: dict[str, Any] = {}
+        self.error: ErrorInfo | None = None
+        self.steps: list[dict[str, Any]] = []
+        self._waiting: dict[str, dict[str, Any]] = {}
+
+    def awaits(self, call: str) -> bool:
+        """True for the id of a call that has no result yet."""
+        return call in self._waiting
+
+    def add(self, **fields: Any) -> dict[str, Any]:
+        """A step with these fields, which may still be changed."""
+        self.steps.append(fields)
+        return fields
+
+    def take(self, message: Message, tell: Tell) -> None:
+        """The next message."""
+        for result in message.results:
+            self.result(result, tell)
+        if message.role == "model":
+            self._turn(message, tell)
+        elif message.role == "user" or (message.role == "tool" and message.text):
+            self._user(message.text)
+        for result in message.server_results:
+            self.result(result, tell)
+
+    def _user(self, text: str) -> None:
+        """Words of the user: the task when they are the first, a step of their own after that."""
+        if self.task is None and not self.steps:
+            self.task = text or None
+        elif text:
+            said = " ".join(text[: 4 * LONGEST_USER].split())[:LONGEST_USER]
+            self.add(action=f"user: {said}")
+
+    def _turn(self, message: Message, tell: Tell) -> None:
+        said: str | None = message.text or None
+        ending = ending_of(message.ended)
+        first = len(self.steps)
+        calls = (*message.server_calls, *message.calls)
+        for call in calls:
+            if not call.name:
+                tell("a tool call has no name", "it is left out")
+                continue
+            step = self.add(
+                action="call", tool_called=call.name, tool_input=call.arguments, llm_output=said
+            )
+            said = None
+            if call.id:
+                self._waiting[call.id] = step
+        if said is not None or (ending is not None and not calls):
+            self.add(action="model", llm_output=said)
+        if len(self.steps) > first:
+            self.steps[first]["usage"] = message.usage
+            if ending is not None:
+                self.steps[-1] |= {"error": ending.message, "exception_type": ending.type_name}
+
+    def result(self, result: Result, tell: Tell) -> None:
+        """What a tool answered, put to its call; a step of its own where there is no such call."""
+        step = self._waiting.pop(result.call, None)
+        if step is None:
+            tell(
+                f"a result is for the call {result.call[:60]!r}, which is not there",
+                "it is kept as a step",
+            )
+            step = self.add(action="call", tool_called=result.name or None)
+        if result.failed:
+            words = as_text(result.output)
+            kind, _ = named_in(words.strip())
+            step["error"] = words or "the tool failed"
+            step["exception_type"] = None if kind is None else kind.rpartition(".")[2]
+        else:
+            step["tool_output"] = result.output
+
+    def trajectory(self) -> Trajectory:
+        """What came of it."""
+        steps = [Step(index=at, **fields) for at, fields in enumerate(self.steps)]
+        return trajectory_of(steps, self.error, task=self.task, tools=self.tools)
+
+
+def trajectory_of(
+    steps: list[Step], error: ErrorInfo | None, *, task: Any, tools: Mapping[str, Any]
+) -> Trajectory:
+    """A trajectory; where no error is known, one the last step ended with is the attempt's."""
+    if error is None and steps and steps[-1].error:
+        error = error_of(steps[-1].error, steps[-1].exception_type)
+    return Trajectory(steps, error=error, task=task, tools=tools)
+
+
+# Errors ---------------------------------------------------------------------------------------------
+
+_LONGEST = 16_000
+_SMALL = 2_000
+"""Characters of an error whose object is kept beside its words."""
+_NAMED = re.compile(
+    r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,100}?"
+    r"(?:Error|Exception|Timeout|Exit|Interrupt|Warning|Failure|Refused|Denied|NotFound|Expired))"
+    r"(?:: (?P<message>.*)|\s*)\Z",
+    re.DOTALL,
+)
+_STATUS_KEYS = ("status_code", "status", "http_status")
+
+
+def error_of(value: object, kind: object = None) -> ErrorInfo | None:
+    """The error a recording tells of, None where it tells of none.
+
+    value: its text, or an object with its type, message, code and status. kind: its class, where the
+    recording has it apart. A class is read from a text only where it begins with one
+    (`ValueError: …`) or is a traceback.
+    """
+    if isinstance(value, dict):
+        return _from_object(value, kind) if value else None
+    text = as_text(value)[:_LONGEST].strip()
+    name = text_or_none(kind)
+    if not text and name is None:
+        return None
+    if name is None:
+        name, text = named_in(text)
+    return error_named(name or "Exception", text or name or "")
+
+
+def error_named(name: str, message: str, **more: Any) -> ErrorInfo:
+    """An error of this class (with or without its module), as `capture` would have taken it."""
+    module, _, plain = name.strip()[:300].rpartition(".")
+    plain = plain or "Exception"
+    if module in ("", "builtins") and plain in _built_in():
+        module, mro = "builtins", _built_in()[plain]
+    else:
+        whole = f"{module}.{plain}" if module else plain
+        mro = (whole, "builtins.Exception", "builtins.BaseException")
+    text = message[:_LONGEST] or plain
+    return ErrorInfo(type_name=plain, module=module, mro=mro, message=text, **more)
+
+
+def named_in(text: str) -> tuple[str | None, str]:
+    """The class a text begins with, None without one, and the words after it."""
+    told = text[:_LONGEST]
+    if text.startswith("Traceback (most recent call last)"):
+        told = text.rstrip().rpartition("\n")[2].strip()
+    found = _NAMED.match(told)
+    return (None, text) if found is None else (found["name"], (found["message"] or "").strip())
+
+
+def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
+    if "type_name" in value:
+        try:
+            found = from_json(ErrorInfo, value, "error")
+        except (StoreError, RecursionError):
+            pass
+        else:
+            assert isinstance(found, ErrorInfo)
+            return found
+    inner = value.get("error")
+    if isinstance(inner, dict) and inner and "message" not in value:
+        return _from_object({**value, **inner, "error": None}, kind)
+    words = next((value[key] for key in ("message", "text", "detail") if value.get(key)), None)
+    message = as_text(value if words is None else words)[:_LONGEST]
+    name = text_or_none(kind)
+    for key in ("type_name", "exception_type", "type", "class", "name"):
+        name = name or text_or_none(value.get(key))
+    statuses = (number(value.get(key)) for key in _STATUS_KEYS)
+    status = next((found for found in statuses if found is not None), None)
+    code = value.get("code")
+    if type(code) is int and status is None and code in range(400, 600):
+        status, code = float(code), None
+    # A provider's own word for the error (`invalid_request_error`) is a code and no class.
+    is_class = name is not None and _NAMED.match(name) is not None
+    if name is not None and not is_class and text_or_none(code) is None:
+        code = name
+    return error_named(
+        name if name is not None and is_class else "Exception",
+        message,
+        status_code=None if status is None else int(status),
+        code=text_or_none(code),
+        retry_after_s=number(value.get("retry_after_s", value.get("retry_after"))),
+        body={"error": dict(mapping(value))} if len(message) < _SMALL and code else None,
+    )
+
+
+@cache
+def _built_in() -> dict[str, tuple[str, ...]]:
+    """The names of the built-in exceptions, each with its bases."""
+    return {
+        name: tuple(f"builtins.{base.__name__}" for base in kind.__mro__[:-1])
+        for name, kind in vars(builtins).items()
+        if isinstance(kind, type) and issubclass(kind, BaseException)
+    }

@@ -1,0 +1,117 @@
+"""`triage.wrap`: an `Agent` around an object of a framework, which is not imported to find it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, NamedTuple, Unpack
+
+from triage.core import Effect, UsageError, misuse
+from triage.engine import Agent, Checks, Options, Run
+from triage.strategies import Policy, say
+
+from .base import Adapter
+from .tools import checked_trust
+
+__all__ = ["wrap"]
+
+DOCS = "docs/adapters.md"
+_log = logging.getLogger("triage.retries")
+
+
+class Known(NamedTuple):
+    """An adapter of this package. types: whose objects it runs, each with its module."""
+
+    module: str
+    adapter: str
+    types: tuple[str, ...]
+
+
+KNOWN: tuple[Known, ...] = (
+    Known(".langgraph", "LangGraphAdapter", ("langgraph.pregel.main.Pregel",)),
+    Known(".langchain", "LangChainAdapter", ("langchain_core.runnables.base.Runnable",)),
+    Known(".pydantic_ai", "PydanticAIAdapter", ("pydantic_ai.agent.abstract.AbstractAgent",)),
+    Known(".openai_agents", "OpenAIAgentsAdapter", ("agents.agent.Agent",)),
+)
+"""The adapters there are; each module is imported when one of its objects is wrapped."""
+
+_CLIENTS = {
+    "openai": "triage.adapters.openai.record",
+    "anthropic": "triage.adapters.anthropic.record",
+    "mcp": "triage.adapters.mcp.record",
+}
+
+
+def adapter_of(target: object) -> type[Adapter]:
+    """The adapter for an object, by the names of its classes. UsageError where there is none."""
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(target).__mro__]
+    for name in names:
+        for known in KNOWN:
+            if name in known.types:
+                module = import_module(known.module, __package__)
+                found: type[Adapter] = getattr(module, known.adapter)
+                return found
+    package = names[0].partition(".")[0]
+    if package in _CLIENTS:
+        raise UsageError(
+            f"wrap() runs agents, and {names[0]} is a client; have its calls recorded with "
+            f"{_CLIENTS[package]}(client), and give the function that uses it to Agent"
+        )
+    if callable(target) and not isinstance(target, type):
+        raise UsageError(
+            f"wrap() knows no {names[0]}; a function is wrapped by triage.Agent(function)"
+        )
+    supported = ", ".join(known.types[0] for known in KNOWN) or "none yet"
+    raise UsageError(
+        f"wrap() knows no {names[0]}; supported are: {supported}. For another framework give an "
+        f"adapter of your own, wrap(…, adapter=MyAdapter), in some 40 lines: see {DOCS}"
+    )
+
+
+def wrap(
+    target: Any,
+    policy: Policy | None = None,
+    *,
+    adapter: type[Adapter] | None = None,
+    effects: Mapping[str, Effect | str] | None = None,
+    trust_hints: bool | Iterable[str] = False,
+    result_type: Any = None,
+    **options: Unpack[Options],
+) -> Agent[Any]:
+    """Wrap an agent of a framework in an `Agent` that records each model and tool call.
+
+    target: the framework's own object; it is not changed. policy, result_type, options: as for `Agent`.
+    adapter: runs the target; None finds the one for its class. effects: what each tool does to the world,
+    by name (`{"charge": "once"}`). The effect of any other tool that is not a `@triage.tool` is inferred
+    from its name (`infer_effects=False` turns that off); failing that it is `unknown`, as unsafe to repeat
+    as `once`. trust_hints: whether annotations of MCP servers count (`readOnlyHint`); True for all, or
+    names of tools, with `*` and `?`, where only some servers are trusted. The target's own tools are used
+    as `Checks.tools`, unless `checks` names some.
+
+    `run(task, **kwargs)` gives the task to the framework as its input, and kwargs as its own options.
+    Raises UsageError for an object that no adapter knows, and as `Agent` does.
+    """
+    if adapter is None:
+        adapter = adapter_of(target)
+    elif not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
+        raise misuse("wrap(adapter=…)", adapter, "a class made of triage.adapters.base.Adapter")
+    trusted = checked_trust(trust_hints)
+    adapted = adapter(target, effects=effects)
+    adapted.trust_hints = trusted
+    say(*adapted.clients())
+    for layer in adapted.layers():
+        _log.warning("%s. Each retry of triage's is multiplied by these.", layer)
+
+    async def attempt(task: Any, *, run: Run, **kwargs: Any) -> Any:
+        return await adapted.run(task, run, kwargs)
+
+    name = getattr(target, "name", None)
+    attempt.__name__ = attempt.__qualname__ = (
+        name if isinstance(name, str) and name else adapted.name
+    )
+    checks, tools = options.get("checks") or Checks(), adapted.tools()
+    if tools and not checks.tools:
+        options["checks"] = replace(checks, tools=tools)
+    return Agent(attempt, policy, result_type=result_type, **options)

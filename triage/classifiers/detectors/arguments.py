@@ -1,0 +1,331 @@
+"""Do the arguments of a call fit the JSON Schema of its tool?
+
+`jsonschema` judges, by draft 2020-12. What it cannot read is accepted: a broken schema, a reference that
+leads nowhere, a pattern that might take long, arguments of great size. So a problem that is found is one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from typing import Any
+
+import msgspec
+
+from triage.core import MARK, redact
+
+MAX_TEXT = 1_000_000
+"""Arguments that are JSON text are read up to this many characters; longer ones are accepted."""
+_MAX_NODES = 5_000
+_MAX_DEPTH = 32
+_MAX_REFERENCES = 5_000
+_MAX_NAME = 60
+_MAX_LISTED = 4
+_MAX_PATTERN = 200
+_MAX_SEARCHED = 128
+_MAX_OPEN = 3
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One argument that does not fit.
+
+    kind: `missing`, `unexpected`, `type` or `value`. path: where it is, `items[0].price`; empty for
+    the arguments as a whole. wanted, found: in a few words. text: all of it in one line, quoted, cut
+    and without what looks like a credential, for evidence or a hint.
+    """
+
+    kind: str
+    path: str
+    wanted: str
+    found: str
+    text: str
+
+
+def check(tool: str, arguments: Any, schema: Mapping[str, Any] | None) -> Problem | None:
+    """The first problem of a call's arguments; None if they fit, or if that cannot be said.
+
+    arguments: an object, or JSON text of one. Anything else is how somebody wrote a step down, not
+    what a model gave, and is accepted; so is a schema of None. Never raises.
+    """
+    if not isinstance(schema, Mapping):
+        return None
+    if isinstance(arguments, str):
+        if len(arguments) > MAX_TEXT or arguments.lstrip()[:1] != "{":
+            return None
+        try:
+            arguments = json.loads(arguments)
+        except RecursionError:
+            return None
+        except ValueError:
+            found = "text that is no valid JSON"
+            return Problem(
+                kind="type",
+                path="",
+                wanted="a JSON object",
+                found=found,
+                text=f"the arguments of {_quoted(tool)} are {found}",
+            )
+    if not isinstance(arguments, Mapping) or _is_large(arguments):
+        return None
+    _references.set(iter(range(_MAX_REFERENCES)))
+    try:
+        validator = _validator(msgspec.json.encode(schema, enc_hook=dict))
+        errors = () if validator is None else validator.iter_errors(arguments)
+        error = next((error for error in errors if not _is_excused(error)), None)
+        return None if error is None else _problem(error)
+    except Exception:  # a schema may hold anything; what it says then is not known
+        return None
+
+
+def _is_large(arguments: Any) -> bool:
+    """Whether judging these arguments might take long."""
+    level, nodes = [arguments], 0
+    for _ in range(_MAX_DEPTH):
+        nodes += len(level)
+        if not level or nodes > _MAX_NODES:
+            break
+        level = [
+            inner
+            for value in level
+            if isinstance(value, Mapping | list | tuple)
+            for inner in (value.values() if isinstance(value, Mapping) else value)
+        ]
+    return bool(level)
+
+
+# --- the validator -------------------------------------------------------------------------
+
+_references: ContextVar[Iterator[int]] = ContextVar("triage_schema_references")
+"""How many references the check in hand may still follow."""
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> Any:
+    """The validator of a schema, None for a schema that is broken."""
+    from referencing import Registry
+
+    try:
+        validator = _dialect()(msgspec.json.decode(schema), registry=Registry())
+        validator.check_schema(validator.schema)
+    except Exception:  # whatever is wrong with it, it cannot be read
+        return None
+    return validator
+
+
+@cache
+def _dialect() -> Any:
+    """Draft 2020-12 where it takes bounded time and asks for nothing that tools do not ask for."""
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
+    from jsonschema.validators import extend  # type: ignore[import-untyped]
+    from referencing.exceptions import Unresolvable
+
+    standard: Mapping[str, Any] = Draft202012Validator.VALIDATORS
+
+    def reference(validator: Any, to: Any, value: Any, schema: Any) -> Iterator[Any]:
+        next(_references.get())  # beyond the last RuntimeError: too large to be judged
+        try:
+            yield from standard["$ref"](validator, to, value, schema)
+        except Unresolvable:
+            return
+
+    def pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, str) and len(value) <= _MAX_SEARCHED and _is_quick(wanted):
+            yield from standard["pattern"](validator, wanted, value, schema)
+
+    def additional(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if "patternProperties" not in schema:
+            yield from standard["additionalProperties"](validator, wanted, value, schema)
+
+    def ignored(*_: Any) -> Iterable[Any]:
+        return ()
+
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            "array": lambda _, value: isinstance(value, list | tuple),
+            "object": lambda _, value: isinstance(value, Mapping),
+        }
+    )
+    return extend(
+        Draft202012Validator,
+        {
+            "$ref": reference,
+            "pattern": pattern,
+            "additionalProperties": additional,
+            # A tool takes what fits two alternatives.
+            "oneOf": standard["anyOf"],
+            "$dynamicRef": ignored,
+            "patternProperties": ignored,
+            "unevaluatedItems": ignored,
+            "unevaluatedProperties": ignored,
+            "uniqueItems": ignored,
+        },
+        type_checker=types,
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_quick(pattern: str) -> bool:
+    """Whether a pattern takes short time on every text: no repeated group, few open repetitions."""
+    bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern[: _MAX_PATTERN + 1])
+    open_ended = len(re.findall(r"[*+]|\{\d*,\d*\}", bare))
+    if len(pattern) > _MAX_PATTERN or open_ended > _MAX_OPEN or re.search(r"\)[*+{]", bare):
+        return False
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _is_excused(error: Any) -> bool:
+    """True for a value that is lost, and for a null where OpenAPI's `nullable` or the default allow it."""
+    value, schema = error.instance, error.schema
+    if isinstance(value, Mapping) and MARK in value:
+        return True
+    if value is None and (schema.get("nullable") is True or schema.get("default", ...) is None):
+        return True
+    return any(all(map(_is_excused, branch)) for branch in _branches(error))
+
+
+def _branches(error: Any) -> list[list[Any]]:
+    """The errors of each alternative of `anyOf`."""
+    branches: dict[Any, list[Any]] = {}
+    for inner in error.context or ():
+        branches.setdefault(inner.relative_schema_path[0], []).append(inner)
+    return list(branches.values())
+
+
+# --- errors in our words -------------------------------------------------------------------
+
+_LIMITS = {
+    "minLength": "have at least {} characters",
+    "maxLength": "have at most {} characters",
+    "minItems": "have at least {} items",
+    "maxItems": "have at most {} items",
+    "minimum": "be from {}",
+    "maximum": "be up to {}",
+    "exclusiveMinimum": "be above {}",
+    "exclusiveMaximum": "be below {}",
+    "const": "be {}",
+    "multipleOf": "be a multiple of {}",
+    "pattern": "be text like {}",
+}
+
+
+def _problem(error: Any) -> Problem:
+    path, value = _path(error.absolute_path), error.instance
+    keyword, wanted = str(error.validator), error.validator_value
+    schema: Mapping[str, Any] = error.schema if isinstance(error.schema, Mapping) else {}
+    properties = schema.get("properties") or {}
+    if keyword in ("anyOf", "oneOf"):
+        problems = [
+            _problem(next(inner for inner in branch if not _is_excused(inner)))
+            for branch in _branches(error)
+        ]
+        mistyped = [one for one in problems if one.kind == "type" and one.path == path]
+        if len(mistyped) < len(problems):
+            # An alternative of the right type says best what is wrong with the value.
+            return next(one for one in problems if one not in mistyped)
+        return _mistyped(path, [one.wanted for one in mistyped], value)
+    if keyword == "type":
+        return _mistyped(path, [wanted] if isinstance(wanted, str) else wanted, value)
+    if keyword == "required":
+        name = next(name for name in wanted if name not in value)
+        place = _path([*error.absolute_path, name])
+        kinds = properties.get(name, {}).get("type", ())
+        return Problem(
+            kind="missing",
+            path=place,
+            wanted=" or ".join([kinds] if isinstance(kinds, str) else kinds),
+            found="nothing",
+            text=f"argument {_quoted(place)} is missing",
+        )
+    if keyword == "additionalProperties" and wanted is False:
+        place = _path(
+            [*error.absolute_path, next(name for name in value if name not in properties)]
+        )
+        known = [_quoted(name) for name in properties]
+        listed = ", ".join(known[:_MAX_LISTED] + ["…"] * (len(known) > _MAX_LISTED))
+        return Problem(
+            kind="unexpected",
+            path=place,
+            wanted=listed or "no arguments",
+            found=_quoted(place),
+            text=f"there is no argument {_quoted(place)}; there is {listed or 'no arguments'}",
+        )
+    if keyword == "enum":
+        choices = [_shown(item) for item in wanted[:_MAX_LISTED]]
+        must = f"be one of {', '.join(choices)}" + ", …" * (len(wanted) > _MAX_LISTED)
+    else:
+        must = _LIMITS.get(keyword, f"fit the schema's {keyword!r}").format(_shown(wanted))
+    found = _shown(value)
+    if keyword.endswith(("Length", "Items")):
+        found = f"{len(value)} {'items' if keyword.endswith('Items') else 'characters'}"
+    return Problem(
+        kind="value",
+        path=path,
+        wanted=must.removeprefix("be "),
+        found=found,
+        text=f"{_argument(path)} must {must}, not {found}",
+    )
+
+
+def _mistyped(path: str, types: Iterable[str], value: Any) -> Problem:
+    wanted, found = " or ".join(dict.fromkeys(types)), _type(value)
+    return Problem(
+        kind="type",
+        path=path,
+        wanted=wanted,
+        found=found,
+        text=f"{_argument(path)} must be {wanted}, not {found}",
+    )
+
+
+_TYPES: tuple[tuple[str, Any], ...] = (
+    ("string", str),
+    ("boolean", bool),
+    ("null", type(None)),
+    ("object", Mapping),
+    ("array", (list, tuple)),
+    ("integer", int),
+    ("number", float),
+)
+
+
+def _type(value: Any) -> str:
+    """The JSON Schema name of a value's type."""
+    if isinstance(value, float) and value.is_integer():
+        return "integer"
+    return next((name for name, kind in _TYPES if isinstance(value, kind)), type(value).__name__)
+
+
+def _path(parts: Iterable[str | int]) -> str:
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part[:_MAX_NAME]}" if path else part[:_MAX_NAME]
+    return path
+
+
+def _argument(path: str) -> str:
+    return f"argument {_quoted(path)}" if path else "the arguments as a whole"
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(redact(text[: 4 * _MAX_NAME]).split()).replace("'", '"')
+    return f"'{line}'" if len(line) <= _MAX_NAME else f"'{line[: _MAX_NAME - 1]}…'"
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON on one line, cut and without credentials."""
+    if isinstance(value, Mapping | list | tuple):
+        return _type(value)
+    if isinstance(value, str):
+        value = value[: 4 * _MAX_NAME]
+    line = " ".join(redact(json.dumps(value, ensure_ascii=False)).split())
+    return line if len(line) <= _MAX_NAME else f"{line[: _MAX_NAME - 1]}…" + '"' * (line[0] == '"')

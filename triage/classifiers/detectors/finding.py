@@ -1,0 +1,97 @@
+"""What detectors say: a `Finding`, and the rules they speak for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triage.classifiers.tables.rule import Rule
+from triage.core import Cause, FailureType, Severity
+
+REDIRECTED = "redirected"
+"""Cause: a tool's result gave the agent orders of its own."""
+ASKED_AGAIN = "asked_again"
+"""Cause: a tool's result asked for exactly the same call once more."""
+
+
+class Finding(NamedTuple):
+    """What a detector saw.
+
+    step: position of the earliest decisive step, None if no step decided. tool: the tool's name.
+    repeats, length: of a loop, how often and how many steps in one round.
+    """
+
+    rule: Rule
+    text: str
+    step: int | None
+    tool: str | None = None
+    repeats: int = 0
+    length: int = 0
+
+
+def _rule(
+    name: str,
+    kind: FailureType,
+    cause: Cause | str | None,
+    confidence: float,
+    source: str,
+    severity: Severity | None = None,
+) -> Rule:
+    return Rule(
+        f"steps.{name}", kind, cause, "text", (), severity, confidence=confidence, source=source
+    )
+
+
+_LOOP = FailureType.LOOP_DETECTED
+_SCHEMA = FailureType.SCHEMA_MISMATCH
+_MISSING = FailureType.HALLUCINATED_STATE
+_WRONG_TOOL = FailureType.WRONG_TOOL_CALLED
+_CONSTRAINT = FailureType.CONSTRAINT_IGNORED
+_OVERFLOW = FailureType.CONTEXT_OVERFLOW
+_EXTERNAL = FailureType.EXTERNAL_FAULT
+
+# fmt: off
+LOOP = _rule("loop", _LOOP, Cause.REPETITION, 0.97,
+    "three identical steps at the end: tool, arguments and result")
+CYCLE = _rule("cycle", _LOOP, Cause.CYCLE, 0.97,
+    "three times the same cycle of two to six steps at the end")
+NEAR_LOOP = _rule("near_loop", _LOOP, Cause.REPETITION, 0.9,
+    "as a loop, with calls that differ in wording alone and get the same result")
+SAME_ERROR = _rule("same_error", _LOOP, Cause.REPETITION, 0.8,
+    "the same error from the same tool three times, whatever the arguments")
+MONOLOGUE = _rule("monologue", _LOOP, Cause.REPETITION, 0.6,
+    "ten turns of words in a row by one that has tools and called none")
+ASKED = _rule("asked_again", _LOOP, ASKED_AGAIN, 0.85,
+    "a result that asks for exactly the same call again, and nothing better came after it")
+REWRITTEN = _rule("rewritten", _LOOP, Cause.REPETITION, 0.6,
+    "a long text written again almost word for word, with nothing learnt in between")
+UNKNOWN_TOOL = _rule("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, 0.97,
+    "the tool of the last call is not in the manifest")
+MISSING_NAME = _rule("missing_name", _WRONG_TOOL, Cause.UNKNOWN_TOOL, 0.85,
+    "the name that is missing is the tool of the last call")
+ARGUMENTS = _rule("arguments", _SCHEMA, Cause.INVALID_ARGUMENTS, 0.9,
+    "the arguments of a call do not fit its tool")
+GENERATED = _rule("generated_code", _SCHEMA, Cause.MALFORMED_OUTPUT, 0.9,
+    "code that came from text does not parse")
+BROKEN_ARGUMENT = _rule("broken_argument", _SCHEMA, Cause.INVALID_ARGUMENTS, 0.9,
+    "an argument of the last step's tool is JSON that does not parse")
+BROKEN_RESULT = _rule("broken_result", _SCHEMA, Cause.BAD_RESPONSE, 0.85,
+    "a tool's result begins as JSON and does not parse, and no better one came after it")
+FORBIDDEN = _rule("forbidden_output", _CONSTRAINT, Cause.FORBIDDEN_OUTPUT, 0.95,
+    "an output breaks a constraint")
+FAILED_RESULT = _rule("failed_result", _EXTERNAL, None, 0.8,
+    "the last call was answered with an error of the other side's, or two tools were and never recovered, "
+    "or the run ended with an answered error; type, cause and severity are those of the error")
+BAD_ANSWER = _rule("bad_answer", _EXTERNAL, Cause.BAD_RESPONSE, 0.85,
+    "the last step's tool raised that what it was answered does not parse", Severity.RETRIABLE)
+REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, 0.85,
+    "a tool's result speaks to the agent and gives it another goal")
+OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, 0.8,
+    "a subgoal that no step without an error has named")
+INVENTED = _rule("made_up", _MISSING, Cause.UNGROUNDED, 0.6,
+    "a step says that it works with data it has made up, and it is no test")
+UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, 0.8,
+    "a fact of the last answer stands neither in the task nor in a result; looked for on request")
+CUT_OFF = _rule("cut_off", _OVERFLOW, Cause.OUTPUT_CUT, 0.8,
+    "the metadata of the last step says that the model's answer ended at the limit of its length")
+FILTERED = _rule("filtered", _CONSTRAINT, Cause.CONTENT_FILTER, 0.8,
+    "the metadata of the last step says that a filter ended the model's answer")

@@ -1,0 +1,290 @@
+"""Loops, found as steps come: the same call with the same result, alone or in a cycle.
+
+A loop is judged by tool, arguments and result together. Polling, where the same call gets another
+result, is none; nor is working through a list, where another call gets the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from triage.core import Step
+
+REPEATS = 3
+"""How often a step or a cycle must stand there."""
+SAID_REPEATS = 5
+"""How often words without a call must, where calls came before them."""
+MAX_CYCLE = 6
+"""The longest cycle looked for, in steps."""
+TALK = 10
+"""Turns of words in a row that are a monologue."""
+_KEPT = REPEATS * MAX_CYCLE
+_LENGTHS = range(1, MAX_CYCLE + 1)
+_EQUAL, _REWORDED = "equal", "reworded"
+
+
+class Loop(NamedTuple):
+    """start: position of its first step. length: steps in one cycle. repeats: whole cycles seen.
+
+    kind: `same`, `near` (other words, same result), `error` (the same error from the same tool) or
+    `talk` (words without a call).
+    """
+
+    start: int
+    length: int
+    repeats: int
+    kind: str = "same"
+
+
+class Loops:
+    """Is told each step once, and knows whether the last ones are a loop.
+
+    Work and memory for a step are bounded: it is compared with the six before it. exempt: tools that
+    may repeat themselves; a step of theirs ends a loop. tools: True if the agent is known to have
+    tools, without which words alone are no monologue.
+    """
+
+    def __init__(self, exempt: frozenset[str] = frozenset(), *, tools: bool = False) -> None:
+        self._exempt = exempt
+        self._tools = tools
+        self._called = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._recent: list[Step] = []
+        self._fresh: list[bool] = []
+        self._places: list[int] = []
+        # By the length of a cycle: how many steps in a row were like the one so many before.
+        self._same = dict.fromkeys(_LENGTHS, 0)
+        self._near = dict.fromkeys(_LENGTHS, 0)
+        # How many in a row, and the position of the first.
+        self._failed = (0, -1)
+        self._talk = (0, -1)
+
+    def add(self, step: Step, at: int, *, fresh: bool = True) -> Loop | None:
+        """The next step of the attempt, which stands at this position; the loop it stands in, if any.
+
+        fresh: False for one that was reused: it stands between others, and repeats nothing by itself.
+        """
+        if not _says_something(step) or step.tool_called in self._exempt:
+            # Of a step that records nothing but its name nothing can be said.
+            self._clear()
+            return None
+        for length in _LENGTHS[: len(self._recent)]:
+            alike = _alike(step, self._recent[-length])
+            self._near[length] = self._near[length] + 1 if alike else 0
+            self._same[length] = self._same[length] + 1 if alike == _EQUAL else 0
+        # A model that asks for calls says nothing itself: what its calls come to counts.
+        asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
+        if fresh and not asks:
+            self._count_errors(step, at)
+            self._count_talk(step, at)
+        if step.tool_called is not None:
+            self._tools = self._called = True
+            self._talk = (0, -1)
+        self._recent.append(step)
+        self._fresh.append(fresh)
+        self._places.append(at)
+        if len(self._recent) > 2 * _KEPT:
+            del self._recent[:_KEPT], self._fresh[:_KEPT], self._places[:_KEPT]
+        return self.standing
+
+    def _count_errors(self, step: Step, at: int) -> None:
+        if step.tool_called is None or step.error is None:
+            self._failed = (0, -1)
+            return
+        before = self._recent[: -MAX_CYCLE - 1 : -1]
+        last = next((other for other in before if other.tool_called is not None), None)
+        count, first = self._failed
+        if (
+            count
+            and last is not None
+            and last.error is not None
+            and last.tool_called == step.tool_called
+            and _shape(last.error) == _shape(step.error)
+        ):
+            self._failed = (count + 1, first)
+        else:
+            self._failed = (1, at)
+
+    def _count_talk(self, step: Step, at: int) -> None:
+        last = self._recent[-1] if self._recent else None
+        same = last is not None and last.tool_called is None and last.action == step.action
+        count, first = self._talk
+        if not step.llm_output:
+            self._talk = (0, -1)
+        elif same and count:
+            self._talk = (count + 1, first)
+        else:
+            self._talk = (1, at)
+
+    @property
+    def standing(self) -> Loop | None:
+        """The loop the steps are in now, None if they are in none; the surest kind first."""
+        for counts, kind in ((self._same, "same"), (self._near, "near")):
+            for length, count in counts.items():
+                if count < length * (REPEATS - 1):
+                    continue
+                needed = self._needed(length)
+                if count < length * (needed - 1):
+                    continue
+                size = count + length
+                rounds = self._fresh_rounds(length, size // length)
+                if sum(rounds) >= needed:
+                    stale = len(rounds) - sum(rounds)
+                    return Loop(self._place(size), length, size // length - stale, kind)
+        if self._failed[0] >= REPEATS:
+            return Loop(self._failed[1], 1, self._failed[0], "error")
+        if self._tools and self._talk[0] >= TALK:
+            return Loop(self._talk[1], 1, self._talk[0], "talk")
+        return None
+
+    def _fresh_rounds(self, length: int, rounds: int) -> list[bool]:
+        """For each of the last rounds of a cycle that are kept, whether a step of it was not reused."""
+        fresh = self._fresh[::-1][: rounds * length]
+        return [any(fresh[at : at + length]) for at in range(0, len(fresh), length)]
+
+    def _needed(self, length: int) -> int:
+        """How many rounds make a loop: an answer said again after the work is done does no harm."""
+        if self._called and all(step.tool_called is None for step in self._recent[-length:]):
+            return SAID_REPEATS
+        return REPEATS
+
+    def one_round(self, loop: Loop) -> list[Step]:
+        """The steps of one round of the standing loop, from where it began."""
+        last = self._recent[-loop.length :]
+        turned = (self._same if loop.kind == "same" else self._near).get(loop.length, 0)
+        cut = -turned % loop.length
+        return last[cut:] + last[:cut]
+
+    def _place(self, back: int) -> int:
+        if back <= len(self._places):
+            return self._places[-back]
+        return self._places[0] - (back - len(self._places))  # older places: as if without gaps
+
+
+def same_step(one: Step, other: Step) -> bool:
+    """True for the same tool (or, without one, the same words), arguments, result and error."""
+    return _says_something(one) and _alike(one, other) == _EQUAL
+
+
+def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
+    """The same loop from its true beginning, where it began before the steps that were looked at."""
+    start, length = loop.start, loop.length
+    while start > 0 and same_step(steps[start - 1], steps[start - 1 + length]):
+        start -= 1
+    return loop._replace(start=start, repeats=loop.repeats + (loop.start - start) // length)
+
+
+def _says_something(step: Step) -> bool:
+    """A step that records nothing but its name gives nothing to compare."""
+    return (
+        step.tool_called is not None or step.llm_output is not None or step.tool_output is not None
+    )
+
+
+def _alike(one: Step, other: Step) -> str:
+    """How alike two steps are: equal, other in wording, or not (empty)."""
+    if (
+        one.tool_called != other.tool_called
+        or one.tool_output != other.tool_output
+        or one.error != other.error
+        or one.action != other.action
+    ):
+        return ""
+    if one.tool_called is None and one.llm_output != other.llm_output:
+        return _REWORDED if _said_alike(one, other) else ""
+    left, right = _parsed(one.tool_input), _parsed(other.tool_input)
+    if left == right:
+        return _EQUAL
+    return _REWORDED if near(left, right) else ""
+
+
+_MAX_SAID = 600
+_AROUND = 0.8
+
+
+def _said_alike(one: Step, other: Step) -> bool:
+    left, right = one.llm_output, other.llm_output
+    if not left or not right or one.tool_input != other.tool_input or len(left) > _MAX_SAID:
+        return False
+    return _AROUND <= len(left) / len(right) <= 1 / _AROUND and near_text(left, right)
+
+
+def _parsed(given: Any) -> Any:
+    """What arguments say that came as JSON text, whose spaces and key order mean nothing."""
+    if not isinstance(given, str) or given[:1] != "{":
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError):
+        return given
+
+
+def _shape(error: str) -> str:
+    """An error without what changes from call to call."""
+    return re.sub(r"\d+|0x[0-9a-f]+|'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"", "#", error[:300].lower())
+
+
+# --- other words for the same ----------------------------------------------------------------
+
+_LONGEST = 2_000
+_ARTICLES = frozenset({"a", "an", "the", "please", "of", "for", "in", "on"})
+_STEM = 3
+
+
+def near(one: Any, other: Any) -> bool:
+    """Whether two JSON values say the same but for their wording: case, marks, articles, plurals.
+
+    A word put in place of another, a number or a name is another question: that is how lists are worked
+    through. Texts over 2,000 characters must be equal.
+    """
+    if isinstance(one, str) and isinstance(other, str):
+        return near_text(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(
+            near(value, other[key]) for key, value in one.items()
+        )
+    return bool(one == other)
+
+
+def near_text(one: str, other: str) -> bool:
+    """Whether one text has the words of the other in their order, with few put in."""
+    if one == other:
+        return True
+    if max(len(one), len(other)) > _LONGEST or re.findall(r"\d+", one) != re.findall(r"\d+", other):
+        return False
+    short, long = words(one), words(other)
+    if len(short) > len(long):
+        short, long, other = long, short, one
+    added = len(long) - len(short)
+    if not short or 2 * added > len(short):
+        return False
+    return short == long if added == 0 else _is_within(short, long, other)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text in small letters, without articles and the s of a plural."""
+    return tuple(
+        word[:-1] if word[-1] == "s" and len(word) > _STEM else word
+        for word in re.findall(r"[^\W_]+", text.lower())
+        if word not in _ARTICLES
+    )
+
+
+def _is_within(short: Sequence[str], long: Sequence[str], text: str) -> bool:
+    """Whether the longer one only puts plain words in; names and numbers are no wording."""
+    at = 0
+    added: list[str] = []
+    for word in long:
+        if at < len(short) and word == short[at]:
+            at += 1
+        else:
+            added.append(word)
+    names = {word.lower() for word in re.findall(r"(?<=\s)[A-Z]\w*", text)}
+    return at == len(short) and not any(
+        word in names or any(letter.isdigit() for letter in word) for word in added
+    )

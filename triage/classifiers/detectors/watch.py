@@ -1,0 +1,227 @@
+"""The watch over one attempt: it is told each step once, and knows at any time what is wrong.
+
+The same code looks at a run while it goes on and at a finished one. What a step costs does not
+depend on how many came before it, nor does what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from triage.core import Constraint, ErrorInfo, Step, is_reused
+
+from .arguments import check
+from .endings import ended, invented, rewritten
+from .finding import (
+    ARGUMENTS,
+    CYCLE,
+    FORBIDDEN,
+    LOOP,
+    MONOLOGUE,
+    NEAR_LOOP,
+    OPEN_SUBGOALS,
+    SAME_ERROR,
+    UNKNOWN_TOOL,
+    Finding,
+)
+from .loops import Loop, Loops, reach_back
+from .results import Results
+from .tool_calls import check_output
+
+WHOLE = 400
+"""A trajectory of up to so many steps is looked at whole."""
+TAIL = 30
+"""Of a longer one the last steps: what went wrong before them and was got over decides nothing. Then
+calls and results alone are looked at, not what was said."""
+_RULES = {"same": LOOP, "near": NEAR_LOOP, "error": SAME_ERROR, "talk": MONOLOGUE}
+_MAX_MISFITS = 256
+
+
+class Watch:
+    """Looks at the steps of one attempt as they come.
+
+    tools: the manifest, name to JSON Schema of the arguments or None; empty: not known. constraints:
+    what no output may be. exempt: names of tools that may repeat themselves. start: position of the
+    first step it will be told of. Not safe for use from several threads at once.
+
+    loop: the one that the last steps are in, None if they are in none. unknown_tool: the first of the
+    last calls that were of a tool that does not exist. forbidden: the first output that breaks a
+    constraint.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Mapping[str, Any] | None = None,
+        constraints: Iterable[Constraint] = (),
+        exempt: Collection[str] = (),
+        start: int = 0,
+    ) -> None:
+        self._tools = tools or {}
+        self._constraints = tuple(constraints)
+        self._loops = Loops(frozenset(exempt), tools=bool(tools))
+        self._at = start
+        self._misfits: dict[str, Finding] = {}
+        self.loop: Loop | None = None
+        self.unknown_tool: Finding | None = None
+        self.forbidden: Finding | None = None
+
+    def add(self, step: Step) -> Finding | None:
+        """What this step has newly made wrong, None if nothing.
+
+        A loop is told when it has gone round three times, and once. Steps that were reused from an
+        earlier attempt stand between others; nothing is wrong with them.
+        """
+        at = self._at
+        self._at += 1
+        fresh = not (step.metadata and is_reused(step.metadata))
+        new: Finding | None = None
+        if fresh and self._tools and step.tool_called is not None:
+            new = self._call(step, step.tool_called, at)
+        if fresh and self._constraints and self.forbidden is None:
+            self.forbidden = _forbidden(step, at, self._constraints)
+            new = self.forbidden or new
+        was = self.loop
+        loop = self.loop = self._loops.add(step, at, fresh=fresh)
+        if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):
+            return new or self.found(loop)
+        return new
+
+    def _call(self, step: Step, tool: str, at: int) -> Finding | None:
+        if tool not in self._tools:
+            if self.unknown_tool is not None:
+                return None
+            text = f"{tool!r} is not among the {len(self._tools)} tools"
+            self.unknown_tool = Finding(UNKNOWN_TOOL, text, at, tool)
+            return self.unknown_tool
+        self.unknown_tool = None
+        problem = check(tool, step.tool_input, self._tools[tool])
+        if problem is None:
+            self._misfits.pop(tool, None)
+            return None
+        if tool in self._misfits or len(self._misfits) >= _MAX_MISFITS:
+            return None
+        # A tool that gave a result all the same has taken what it was given.
+        taken = not step.error and step.tool_output is not None
+        rule = ARGUMENTS._replace(confidence=0.6) if taken else ARGUMENTS
+        found = self._misfits[tool] = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
+        return found
+
+    def found(self, loop: Loop) -> Finding:
+        """The standing loop as a finding."""
+        steps = self._loops.one_round(loop)
+        called = [step for step in steps if step.tool_called is not None]
+        names = [step.tool_called or step.action or "the same step" for step in called or steps]
+        name = names[0]
+        if loop.kind == "error":
+            text = f"{name!r} failed {loop.repeats} times with the same error"
+        elif loop.kind == "talk":
+            text = f"{loop.repeats} turns of words in a row, and no tool was called"
+        elif len(names) > 1:
+            text = f"the cycle {' → '.join(names)} {loop.repeats} times"
+        elif loop.kind == "near":
+            text = f"{name!r} {loop.repeats} times in other words with the same result"
+        else:
+            text = f"{name!r} {loop.repeats} times with the same arguments and result"
+        rule = CYCLE if loop.kind == "same" and loop.length > 1 else _RULES[loop.kind]
+        return Finding(rule, text, loop.start, steps[0].tool_called, loop.repeats, loop.length)
+
+    @property
+    def misfit(self) -> Finding | None:
+        """The earliest call whose arguments do not fit, and whose tool was not called better since."""
+        return min(self._misfits.values(), key=lambda found: found.step or 0, default=None)
+
+
+def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Finding | None:
+    """The first constraint an output of this step breaks."""
+    for output in (step.llm_output, step.tool_output):
+        broken = None if output is None else check_output(constraints, output).broken
+        if broken is not None:
+            return Finding(FORBIDDEN, f"output {broken.text}", at, step.tool_called)
+    return None
+
+
+# --- a finished attempt ----------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """What the watch saw. firm: beyond doubt. loose: less sure. start: where it began."""
+
+    firm: tuple[Finding, ...] = ()
+    loose: tuple[Finding, ...] = ()
+    start: int = 0
+
+
+def look(
+    steps: Sequence[Step],
+    tools: Mapping[str, Any],
+    constraints: Sequence[Constraint],
+    exempt: Collection[str],
+) -> Seen:
+    """Replay steps through a watch. Constraints are asked about every step, however many there are."""
+    start = 0 if len(steps) <= WHOLE else len(steps) - TAIL
+    early = None
+    if constraints:
+        before = (_forbidden(steps[at], at, constraints) for at in range(start))
+        early = next((found for found in before if found is not None), None)
+    watch = Watch(
+        tools=tools,
+        constraints=() if early is not None else constraints,
+        exempt=exempt,
+        start=start,
+    )
+    for step in steps[start:]:
+        watch.add(step)
+    firm = [watch.unknown_tool, early or watch.forbidden]
+    loose = [watch.misfit]
+    loop = watch.loop
+    if loop is not None and loop.kind == "same":
+        firm.insert(0, watch.found(reach_back(steps, loop) if start else loop))
+    elif loop is not None:
+        loose.append(watch.found(loop))
+    return Seen(
+        tuple(found for found in firm if found is not None),
+        tuple(found for found in loose if found is not None),
+        start,
+    )
+
+
+def review(
+    steps: Sequence[Step],
+    seen: Seen,
+    judge: Callable[[ErrorInfo], Any],
+    subgoals: Iterable[str],
+) -> list[Finding]:
+    """What only the whole shows, most decisive first. seen: what the watch saw of the same steps."""
+    results = Results()
+    for at, step in enumerate(steps[seen.start :], seen.start):
+        results.add(step, at)
+    whole = seen.start == 0
+    found = [
+        *results.standing(judge),
+        *seen.loose,
+        rewritten(steps) if whole else None,
+        _open_subgoals(steps, subgoals),
+        ended(steps[-1], len(steps) - 1),
+        invented(steps) if whole else None,
+    ]
+    return [one for one in found if one is not None]
+
+
+def _open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> Finding | None:
+    """The first subgoal that no step without an error names: in its action, its tool or its metadata."""
+    wanted = tuple(subgoals)
+    if not wanted:
+        return None
+    done: set[str] = set()
+    for step in steps:
+        if step.error is None:
+            done.update((step.action, step.tool_called or ""))
+            if step.metadata:
+                done.add(str(step.metadata.get("subgoal", "")))
+    left = [name for name in wanted if name not in done]
+    if not left:
+        return None
+    text = f"{len(left)} of {len(wanted)} subgoals were not completed, first {left[0][:80]!r}"
+    return Finding(OPEN_SUBGOALS, text, None)

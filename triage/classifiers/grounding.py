@@ -1,0 +1,694 @@
+"""How strictly an answer must rest on what the agent was given or found: `Grounds`."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+from triage.classifiers.detectors.finding import UNGROUNDED, Finding
+from triage.core import Step, check_count, check_word, misuse, redact
+
+from .facts import (
+    CURRENCY,
+    DATES,
+    TIMES,
+    Day,
+    Fact,
+    Found,
+    add_up,
+    day_of_epoch,
+    days_of,
+    facts_in,
+    is_compared,
+    minutes_of,
+    moved,
+    numbers_in,
+    prose,
+    texts_of,
+)
+from .patterns import Pattern
+
+FACT_KINDS = ("number", "id", "url", "path", "quote", "email", "date", "sum", "claim")
+"""The kinds of facts an answer may be judged by."""
+_BY_DEFAULT = tuple(kind for kind in FACT_KINDS if kind != "sum")
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """How strictly an answer must rest on what the agent was given or found.
+
+    kinds: the facts that are looked at, any of `number`, `id`, `url`, `path`, `quote`, `email`,
+    `date` (times too), `sum` (one that is written out and wrong) and `claim` (of an action no step
+    shows); all but `sum` by default, as wrong arithmetic is no invention. at_least: how many facts
+    without a source fail a result, 1 by default. sources: what the agent knows besides its task and
+    steps, such as its system prompt: any JSON value, or None.
+
+    Raises UsageError, which names the field, for a value of another kind.
+    """
+
+    kinds: tuple[str, ...] = _BY_DEFAULT
+    at_least: int = 1
+    sources: Any = None
+
+    def __post_init__(self) -> None:
+        kinds: Any = self.kinds
+        if isinstance(kinds, str) or not isinstance(kinds, Iterable):
+            raise misuse("Grounds.kinds", kinds, "a tuple of kinds", "write kinds=(kind,)")
+        object.__setattr__(self, "kinds", tuple(kinds))
+        if not self.kinds:
+            raise misuse("Grounds.kinds", kinds, "a tuple of kinds", "write grounding=False")
+        for kind in self.kinds:
+            check_word("Grounds.kinds item", kind, FACT_KINDS)
+        check_count("Grounds.at_least", self.at_least, 1, "1 fails a result for any fact")
+
+
+# Does something the agent was given or looked up hold the facts of its answer?
+#
+# `Grounding` is fed with sources as they come and asked about answers. It finds no lies: it finds
+# hard facts that stand nowhere, by comparing values. Where it is in doubt, a fact has a source.
+# Claims of an action ("I have sent the email") are held against the tools that were called.
+
+
+MAX_READ = 1_000_000
+"""Numbers, dates and times are read from the first so many characters of all sources; the whole is
+searched for the fact as it is written."""
+_MAX_FACT = 200
+_PIECE = 65_536
+_OPERANDS = 40
+_MOST_OPERANDS = 120
+_LONG = 5
+_MAX_OWN = 48
+_MAX_SHIFTS = 64
+_NEXT_DAY = Pattern(
+    r"(?<![a-z])(?:next|following|previous|day after|day before|tomorrow|yesterday|overnight|nights?|"
+    r"arriv[a-z]{1,5}|check-?out)(?![a-z])"
+)
+_OPERANDS_OF_A_SUM = 3
+_NO_SOURCES = ("call", "said", "id", "conversation")
+"""Of a step's metadata: names of calls and conversations, and the model's own words."""
+
+_FACTORS = (
+    60.0, 3600.0, 86400.0, 24.0, 7.0, 12.0, 30.0, 52.0, 365.0, 100.0, 1000.0, 1e6, 1e9,
+    1024.0, 1024.0**2, 1024.0**3, 1.609344, 0.45359237, 0.3048, 2.54,
+)  # fmt: skip
+_CENTS = ((100.0, 0.0),)
+_CONVERSIONS = (
+    *((factor, 0.0) for factor in _FACTORS),
+    *((1 / factor, 0.0) for factor in _FACTORS),
+    (1.8, 32.0),
+    (1 / 1.8, -32 / 1.8),
+)
+_UNIT = Pattern(
+    r"\s?-?(?:[kmgt]?i?b|[kmgt]?bytes?|ms|s|sec\w{0,4}|min\w{0,4}|h|hrs?|hours?|days?|weeks?|months?|"
+    r"years?|[kcm]?m|miles?|feet|ft|inch\w{0,2}|[km]?g|lbs?|pounds?|kilo\w{0,8}|met\w{2,3}|cents?|"
+    r"dollars?|euros?|usd|eur|°[cf]?|degrees?)(?![a-z])"
+)
+
+
+class Grounding:
+    """What the sources say, and which facts of an answer they do not.
+
+    kinds: which facts are looked at. Feeding costs what the text costs to keep; it is read when the
+    first answer is asked about. Not safe for use from several threads at once.
+    """
+
+    def __init__(self, kinds: Iterable[str] = FACT_KINDS) -> None:
+        self.kinds = frozenset(kinds)
+        self.deeds = Deeds()
+        self._texts: list[str] = []
+        self._lists: list[list[float]] = []
+        self._index: _Index | None = None
+
+    def source(self, value: Any) -> None:
+        """Add what the agent was given or found: any JSON value."""
+        stack: list[Any] = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                self._texts.append(item)
+            elif isinstance(item, Mapping):
+                stack += item.values()
+                self._texts += map(str, item)
+            elif isinstance(item, list | tuple):
+                self._texts.append(str(len(item)))
+                self._keep(item)
+                stack += item
+            elif item is not None and not isinstance(item, bool):
+                self._texts.append(str(item))
+        self._index = None
+
+    def did(self, tool: str | None, arguments: Any, output: Any, *, failed: bool = False) -> None:
+        """Add a call of a tool: a source, and what a claim of an action may rest on."""
+        self.source(arguments)
+        self.source(output)
+        if tool is not None:
+            self.source(tool)
+            self.deeds.add(tool, arguments, output, failed=failed)
+
+    def step(self, step: Step) -> None:
+        """Add what a step shows, but for what the model said in it."""
+        self.source(step.action)
+        self.source(step.error)
+        self.source(
+            {key: value for key, value in (step.metadata or {}).items() if key not in _NO_SOURCES}
+        )
+        failed = step.error is not None or step.exception_type is not None
+        # What a model's step has put out are the calls the model asked for, or its answer.
+        output = None if step.tool_called is None and step.action == "model" else step.tool_output
+        self.did(step.tool_called, step.tool_input, output, failed=failed)
+
+    def unsupported(self, answer: Any) -> tuple[Fact, ...]:
+        """The facts of an answer that no source holds, in order. answer: text or any JSON value."""
+        if self._index is None:
+            self._index = _Index(self._texts, self._lists)
+        found = [fact for fact in facts_in(answer) if fact.kind in self.kinds]
+        missing = _Answer(found, self._index).missing()
+        facts = [
+            Fact("sum" if fact.right is False else fact.kind, fact.text[:_MAX_FACT])
+            for fact in missing
+        ]
+        if "claim" in self.kinds and self.deeds.known:
+            claims = (claim for _, text in texts_of(answer) for claim in claims_in(prose(text)))
+            unshown = self.deeds.without(claims, self._index.words)
+            facts += [Fact("claim", text[:_MAX_FACT]) for text in unshown]
+        return tuple(dict.fromkeys(facts))
+
+    def _keep(self, items: list[Any] | tuple[Any, ...]) -> None:
+        """Lists of numbers, also those under one key of a list of objects: their sum is known."""
+        columns: dict[str, list[float]] = {}
+        for item in items:
+            if isinstance(item, Mapping):
+                for key, value in item.items():
+                    if _is_number(value):
+                        columns.setdefault(str(key), []).append(float(value))
+            elif _is_number(item):
+                columns.setdefault("", []).append(float(item))
+        self._lists += columns.values()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def compact(text: str) -> str:
+    """Letters and digits alone, in small letters: how a name is compared."""
+    pieces = _pieces(text.casefold(), 0)
+    return "".join(re.sub(r"[\W_]+", "", piece) for piece in pieces)
+
+
+def _pieces(text: str, overlap: int = 100) -> Iterator[str]:
+    """A text in pieces: a regex lets no other thread run until it is done with what it is given."""
+    for at in range(0, len(text), _PIECE):
+        yield text[at : at + _PIECE + overlap]
+
+
+class _Index:
+    """The sources as they are asked: by value, and as one text."""
+
+    def __init__(self, texts: list[str], lists: list[list[float]]) -> None:
+        self.text = "\n".join(texts)
+        self._lists = lists
+        self._operands: dict[int, list[float]] = {}
+        self.lengths = frozenset(float(len(column)) for column in lists)
+        self._pieces = list(_pieces(self.text[:MAX_READ]))
+        self.is_cut = len(self.text) > MAX_READ
+
+    @cached_property
+    def words(self) -> str:
+        """All of it in small letters."""
+        return self.text.casefold()
+
+    @cached_property
+    def compact(self) -> str:
+        return compact(self.text)
+
+    @cached_property
+    def spoken(self) -> str:
+        """All of it as words with one space between them: how quotes are compared."""
+        return " ".join(match[0] for match in re.finditer(r"\w+", self.words))
+
+    @cached_property
+    def in_order(self) -> list[float]:
+        """Distinct numbers, the newest last."""
+        found: dict[float, None] = {}
+        read = (value for piece in self._pieces for value in numbers_in(piece))
+        for value in chain(read, map(sum, self._lists)):
+            found.pop(value, None)
+            found[value] = None
+        return list(found)
+
+    @cached_property
+    def numbers(self) -> list[float]:
+        return sorted(self.in_order)
+
+    def operands(self, most: int) -> list[float]:
+        """The newest of the numbers, in order of size: what an agent may have reckoned with."""
+        if most not in self._operands:
+            self._operands[most] = sorted(self.in_order[-most:])
+        return self._operands[most]
+
+    @cached_property
+    def days(self) -> frozenset[Day]:
+        """Days as they are written, and those of times in seconds since the epoch."""
+        matches = (match for piece in self._pieces for match in DATES.finditer(piece))
+        found = {day for match in matches for day in days_of(match)}
+        return frozenset(
+            found | {day for day in map(day_of_epoch, self.numbers) if day is not None}
+        )
+
+    @cached_property
+    def any_year(self) -> frozenset[Day]:
+        """The same days without their years."""
+        return frozenset(day._replace(year=None) for day in self.days)
+
+    @cached_property
+    def minutes(self) -> frozenset[int]:
+        """Times of day, in minutes after midnight."""
+        matches = (match for piece in self._pieces for match in TIMES.finditer(piece))
+        return frozenset(at for match in matches for at in minutes_of(match))
+
+    @cached_property
+    def shifts(self) -> frozenset[int]:
+        """By how many days a day may have been moved, as the sources speak of it."""
+        found = {0}
+        for piece in map(str.casefold, self._pieces):
+            if _NEXT_DAY.search(piece):
+                found |= {1, -1}
+            if re.search(r"\bweeks?\b", piece):
+                found |= {7, -7, 14, -14}
+            for match in re.finditer(r"\b(\d{1,3})[ -](?:business )?days?\b", piece):
+                if len(found) < _MAX_SHIFTS:
+                    found |= {int(match[1]), -int(match[1])}
+        return frozenset(found)
+
+    def has(self, value: float, low: float, high: float) -> bool:
+        """Whether a source has a number from `value - low` to `value + high`, whatever its sign."""
+        numbers = self.numbers
+        return _between(numbers, value - low, value + high) or (
+            value > 0 and _between(numbers, -value - high, -value + low)
+        )
+
+
+def _between(numbers: list[float], low: float, high: float) -> bool:
+    at = bisect_left(numbers, low)
+    return at < len(numbers) and numbers[at] <= high
+
+
+def _near(numbers: list[float], value: float, within: float) -> bool:
+    return _between(numbers, value - within, value + within)
+
+
+class _Answer:
+    """The facts of one answer against the sources, and against each other."""
+
+    def __init__(self, facts: list[Found], index: _Index) -> None:
+        self.facts = facts
+        self.index = index
+        # Numbers the answer has from a source itself: what it sums up from.
+        self.own = sorted(
+            {f.numbers[0].value for f in facts[:_MAX_OWN] if f.numbers and self._is_written(f)}
+        )
+
+    def missing(self) -> list[Found]:
+        """The facts without a source, in order. A number that is derived may serve the next."""
+        found: list[Found] = []
+        for fact in self.facts:
+            if not self._has(fact):
+                found.append(fact)
+            elif fact.numbers and len(self.own) < _MAX_OWN:
+                insort(self.own, fact.numbers[0].value)
+        return found
+
+    def _has(self, fact: Found) -> bool:
+        if self.index.is_cut and fact.text in self.index.text:
+            return True
+        if fact.days:
+            return self._has_day(fact.days)
+        if fact.minutes:
+            return any(at in self.index.minutes for at in fact.minutes)
+        if fact.numbers:
+            return self._has_number(fact)
+        if fact.kind == "quote":
+            return self._has_quote(fact.text)
+        return self._has_name(fact)
+
+    def _has_day(self, days: tuple[Day, ...]) -> bool:
+        known, any_year = self.index.days, self.index.any_year
+        for day in days:
+            for shift in self.index.shifts:
+                then = moved(day, shift)
+                if then in known or (then.year is None and then in any_year):
+                    return True
+                if then.year is not None and then._replace(year=None) in known:
+                    return True
+        return False
+
+    def _has_quote(self, text: str) -> bool:
+        for part in re.split(r"\.{3}|…|\[[^\]]{0,40}\]", text):
+            words = " ".join(re.findall(r"\w+", part.casefold()))
+            if words not in self.index.spoken:
+                return False
+        return True
+
+    def _has_name(self, fact: Found) -> bool:
+        name = fact.text
+        if fact.kind == "url":
+            name = re.sub(r"^(?:https?://)?(?:www\.)?", "", name, flags=re.IGNORECASE)
+            if re.match(
+                r"(?:localhost|127\.0\.0\.1|(?:[\w-]+\.)?example\.(?:com|org|net))\b", name
+            ):
+                return True
+        whole = self.index.compact
+        if compact(name) in whole:
+            return True
+        parts = [compact(part) for part in re.split(r"[/\\?&=#]", name) if compact(part)]
+        if fact.kind == "path":
+            return parts[-1] in whole
+        return fact.kind == "url" and all(part in whole for part in parts)
+
+    def _has_number(self, fact: Found) -> bool:
+        digits = re.sub(r"\D", "", fact.text)
+        if (fact.ending or len(digits) >= _LONG) and digits in self.index.compact:
+            return True
+        if fact.right is not None:
+            return fact.right or self._is_written(fact)
+        if fact.reckoned and len(self.index.numbers) >= _OPERANDS_OF_A_SUM:
+            # Of several, most that can be reckoned cannot be told; what is called their total must be one.
+            return not fact.total or self._is_written(fact) or self._is_total(fact)
+        if self._is_written(fact):
+            return True
+        if re.fullmatch(r"\d{7,}", fact.text):
+            return False  # so long and ungrouped, it is the name of something
+        most = _MOST_OPERANDS if is_compared(fact.before) else _OPERANDS
+        return self._is_derived(fact, most)
+
+    def _is_total(self, fact: Found) -> bool:
+        """Whether numbers of the sources, or of the answer itself, add up to this one."""
+        operands = [*self.index.operands(_OPERANDS), *self.own]
+        for value, step in fact.numbers:
+            around = max(step, abs(value) * 0.1) if fact.hedged else step * 0.5
+            if add_up(abs(value) - around, abs(value) + around, operands):
+                return True
+        return self._is_derived(fact, _OPERANDS)
+
+    def _is_derived(self, fact: Found, most: int) -> bool:
+        operands = self.index.operands(most)
+        for value, step in fact.numbers:
+            if fact.percent and self._has_share(value, step * 0.999):
+                return True
+            if self._has_other_unit(fact, value, step):
+                return True
+            if self._has_sum(value, min(step * 0.5, 0.5), operands):
+                return True
+        return fact.numbers[0].value in self.index.lengths
+
+    def _is_written(self, fact: Found) -> bool:
+        """Whether a source has this number, rounded or cut as it may be."""
+        for value, step in fact.numbers:
+            low, high = step * 0.5, step * 0.999  # rounded, or cut
+            if fact.hedged:
+                low = high = max(step, abs(value) * 0.1)
+            if self.index.has(value, low + abs(value) * 1e-12, high):
+                return True
+        return False
+
+    def _has_share(self, value: float, within: float) -> bool:
+        """A percentage of a fraction in the sources, or of two of their numbers."""
+        if self.index.has(value / 100, within / 100, within / 100):
+            return True
+        operands = self.index.operands(_OPERANDS)
+        for whole in operands:
+            if whole > 0:
+                for target in (value, 100 - value, 100 + value):
+                    if _near(operands, whole * target / 100, whole * within / 200):
+                        return True
+        return False
+
+    def _has_other_unit(self, fact: Found, value: float, step: float) -> bool:
+        """Whether it is a sourced number in another unit, of time, size, money or length."""
+        conversions: tuple[tuple[float, float], ...] = _CENTS if fact.text[:1] in CURRENCY else ()
+        if _UNIT.match(fact.after):
+            conversions = _CONVERSIONS
+        for factor, more in conversions:
+            within = max(step * factor * 0.5, 1e-12)
+            if self.index.has(value * factor + more, within, within):
+                return True
+        return False
+
+    def _has_sum(self, value: float, within: float, operands: list[float]) -> bool:
+        """The sum, difference or product of two numbers, or the sum of a row of the answer's own."""
+        within = max(within, abs(value) * 1e-9)
+        own = self.own
+        for operand in (*operands, *own):
+            if operand <= 0 or operand == value:
+                continue
+            for others in (operands, own):
+                if _near(others, value - operand, within) or _near(others, value + operand, within):
+                    return True
+                if operand != 1 and _near(others, value / operand, within / operand):
+                    return True
+        return self._has_row(value, within)
+
+    def _has_row(self, value: float, within: float) -> bool:
+        own = [fact.numbers[0].value for fact in self.facts[:_MAX_OWN] if fact.numbers]
+        for start in range(len(own)):
+            total = 0.0
+            for at in range(start, len(own)):
+                total += own[at]
+                if at > start and abs(total - value) <= within:
+                    return True
+        return False
+
+
+# --- claims of an action -----------------------------------------------------------------------
+
+_MAX_ARGUMENTS = 20_000
+_MAX_CLAIM = 200
+_MAX_CLAIMS = 50
+
+# What an agent says it did, and the stems of tools that do it. A stem fits at the beginning of any word
+# in the name of a tool, in its arguments or in what it answered.
+_DEEDS: dict[str, tuple[str, ...]] = {
+    deed: tuple(stems.split())
+    for deed, stems in {
+        "sent": "send sent mail messag notif sms slack "
+        "post deliver dispatch reply forward request invite transfer",
+        "emailed": "send sent mail messag notif",
+        "forwarded": "forward send sent mail transfer escalat",
+        "notified": "notif send sent mail messag alert call slack page",
+        "booked": "book reserv purchas order schedul creat buy appointment",
+        "reserved": "reserv book hold creat",
+        "scheduled": "schedul creat book add calendar event meeting insert remind plan",
+        "rescheduled": "schedul updat modif chang mov calendar",
+        "cancelled": "cancel delet remov terminat void updat status unsubscrib",
+        "refunded": "refund return cancel credit pay reimburs exchang",
+        "issued": "issu refund certificate credit creat send sent gener pay cancel return grant",
+        "purchased": "purchas buy order book pay checkout creat plac",
+        "ordered": "order purchas buy plac creat checkout",
+        "paid": "pay paid charg transfer settl bill checkout",
+        "charged": "charg pay paid bill debit book order updat modif",
+        "transferred": "transfer send mov forward pay escalat handoff wire",
+        "deleted": "delet remov drop clear clean rm purge unlink truncat cancel destroy",
+        "uploaded": "upload put push post creat writ sav send s3 stor",
+        "published": "publish post deploy releas push creat upload",
+        "deployed": "deploy releas publish rollout push kubectl "
+        "apply helm launch pipeline trigger ship",
+        "restarted": "restart reboot start reset relaunch cycle systemctl",
+        "submitted": "submit send sent post creat fil request apply ticket order",
+        "filed": "fil creat submit open ticket report issue",
+        "escalated": "escalat transfer forward assign ticket human notif priorit",
+        "merged": "merg git pull",
+        "renewed": "renew extend updat subscri",
+        "unsubscribed": "unsubscri remov delet updat cancel opt",
+        "revoked": "revok remov delet disabl updat deactiv permission",
+        "pushed": "push",
+        "committed": "commit",
+        "called": "call phone dial contact ring",
+        "contacted": "contact call mail messag send sent notif phone",
+    }.items()
+}
+_NOUNS = {
+    "refund": "refunded",
+    "cancellation": "cancelled",
+    "booking": "booked",
+    "reservation": "reserved",
+    "payment": "paid",
+    "transfer": "transferred",
+    "purchase": "purchased",
+}
+_SPELLINGS = {"canceled": "cancelled", "e-mailed": "emailed"}
+
+# Tools that may do anything: with one of them, no claim is without a deed.
+_ANYTHING = Pattern(
+    r"(?:^|[\W_])(?:python|bash|shell|sh|exec|execute|run|code|terminal|computer|browser|http|curl|"
+    r"fetch|api|sql|query|db|eval|script|command|cmd|powershell|repl|interpreter|invoke|agent|"
+    r"delegate|handoff|task|workflow|playwright|selenium|click|mcp|rpc|requests?|graphql)(?:$|[\W_])"
+)
+# Tools that only look: what they answer shows what others did.
+_LOOKS = Pattern(
+    r"(?:get|list|search|lookup|look|fetch|read|view|show|describe|count|retrieve|load)(?:_|$)"
+)
+_NOT_REALLY = Pattern(
+    r"\b(?:if|when|whenever|once|unless|until|after|before|would|could|should|might|may|can|cannot|"
+    r"will|going to|not|never|no|nothing|n't|failed|unable|whether|assuming|suppose|in case|had|as "
+    r"soon as|please|ensure|make sure|check|confirm|verify|unfortunately|example|e\.g\.)\b|n['\u2019]t\b"
+)
+
+
+class Claim(NamedTuple):
+    """A claim in an answer. deed: the verb, a key of the deeds. own: said in the first person."""
+
+    text: str
+    deed: str
+    own: bool
+
+
+verbs = "|".join([*_DEEDS, *_SPELLINGS])
+adverbs = r"(?:(?:now|just|already|also|successfully|officially|then|since) ){0,3}"
+own = rf"\b(?:I|we)(?: have|['\u2019]ve)? {adverbs}(?P<own>{verbs})\b(?! (?:by|if|when))"
+done = (
+    rf"\b(?:the|your|an?|this|that)(?: [\w'\u2019#-]{{1,40}}){{1,6}} (?:has|have) {adverbs}been "
+    rf"{adverbs}(?:\w{{1,16}}ed and )?(?P<done>{verbs})\b"
+)
+noun = (
+    rf"\byour (?P<noun>{'|'.join(_NOUNS)})(?: [\w.,$\u20ac\u00a3'\u2019#-]{{1,40}}){{0,6}} (?:has|"
+    rf"have) "
+    rf"{adverbs}been {adverbs}(?:processed|completed|made|placed)\b"
+)
+# Without "successfully" the past tense may tell of anything that happened.
+past = (
+    rf"\b(?:the|your|this|that)(?: [\w.'\u2019#-]{{1,60}}){{1,6}} (?:was|were) "
+    rf"(?:(?P<well>successfully) )?(?P<past>{verbs})\b(?(well)|(?=[^!?\n]{{0,80}}\bsuccessfully\b))"
+)
+_CLAIM = Pattern(f"{own}|{done}|{noun}|{past}", re.IGNORECASE)
+
+
+def claims_in(text: str) -> Iterator[Claim]:
+    """The claims of a text, at most 50: not what is asked, quoted, denied, supposed or yet to come."""
+    count = 0
+    for sentence in re.finditer(r"(?:[^.!?\n]|\.(?=\w)){1,2000}[.!?]?", text):
+        said = sentence[0]
+        if said.endswith("?") or said.lstrip()[:1] in (">", '"', "“", "'"):
+            continue
+        for match in _CLAIM.finditer(said):
+            before = said[: match.end()]
+            if _NOT_REALLY.search(before.lower()) or is_quoted(before):
+                continue
+            verb = (match["own"] or match["done"] or match["noun"] or match["past"]).lower()
+            verb = _SPELLINGS.get(verb) or _NOUNS.get(verb, verb)
+            yield Claim(
+                " ".join(said.split())[:_MAX_CLAIM].rstrip(".!"), verb, match["own"] is not None
+            )
+            count += 1
+            if count >= _MAX_CLAIMS:
+                return
+
+
+def is_quoted(before: str) -> bool:
+    """Whether a quotation is open at the end of this text."""
+    return before.count('"') % 2 == 1 or before.count("“") > before.count("”")
+
+
+class Deeds:
+    """What the agent did: the names of its tools, their arguments and answers."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self._anything = False
+        self._texts: list[str] = []
+
+    def tools(self, names: Iterable[str]) -> None:
+        """Tools that exist, called or not: an agent without tools can do nothing to be judged by."""
+        self.known = self.known or any(True for _ in names)
+
+    def add(self, tool: str, arguments: Any, output: Any, *, failed: bool = False) -> None:
+        """A call of a tool. failed: it did nothing, so nothing rests on it."""
+        self.known = True
+        if failed:
+            return
+        spaced = _spaced(tool)
+        self._anything = self._anything or _ANYTHING.search(spaced) is not None
+        if not _LOOKS.match(spaced):
+            self._texts += (spaced, _text(arguments), _text(output))
+
+    def without(self, claims: Iterable[Claim], sources: str) -> list[str]:
+        """The claims that no call fits. sources: all that is known, in small letters."""
+        if self._anything:
+            return []
+        done = "\n".join(self._texts)
+        return [
+            claim.text
+            for claim in claims
+            if not _stems(claim.deed).search(done if claim.own else sources)
+        ]
+
+
+def _spaced(tool: str) -> str:
+    """The name of a tool in small letters, its words apart."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tool[:_MAX_CLAIM]).lower()
+
+
+@cache
+def _stems(deed: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z])(?:re|un|pre|e|auto)?(?:{'|'.join(_DEEDS[deed])})")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        try:
+            value = json.dumps(value, ensure_ascii=False, default=str)
+        except (ValueError, RecursionError):
+            return ""
+    return str(value)[:_MAX_ARGUMENTS].casefold()
+
+
+# --- a finished attempt ------------------------------------------------------------------------
+
+_MAX_NAMED = 5
+
+
+def ungrounded(
+    steps: Sequence[Step], task: Any, tools: Mapping[str, Any], grounds: Grounds
+) -> list[Finding]:
+    """The facts without a source, at most five, each with the step that was the first to state it.
+
+    The answer is what was said last without calling a tool. What the model said before it is no
+    source. Empty where there is no answer, or where there are fewer facts than `grounds.at_least`.
+    """
+    last = next(
+        (at for at in range(len(steps) - 1, -1, -1) if _answer(steps[at]) is not None), None
+    )
+    if last is None:
+        return []
+    grounding = Grounding(grounds.kinds)
+    grounding.deeds.tools(tools)
+    grounding.source(task)
+    grounding.source(grounds.sources)
+    for step in steps:
+        grounding.step(step)
+    facts = grounding.unsupported(_answer(steps[last]))
+    if len(facts) < grounds.at_least:
+        return []
+    found: list[Finding] = []
+    for fact in facts[:_MAX_NAMED]:
+        shown = json.dumps(redact(fact.text), ensure_ascii=False)
+        said = f"the answer's {fact.kind} {shown} {fact.fault}"
+        found.append(Finding(UNGROUNDED, said, _first(steps, fact.text, last)))
+    return found
+
+
+def _answer(step: Step) -> str | None:
+    return step.llm_output if step.tool_called is None and step.llm_output else None
+
+
+def _first(steps: Sequence[Step], text: str, last: int) -> int:
+    """The earliest answer that has this fact in the same words; the last where none has."""
+    return next((at for at in range(last) if text in (_answer(steps[at]) or "")), last)

@@ -1,0 +1,520 @@
+"""What an exception says, and those behind it: the rules applied to `ErrorInfo`.
+
+Facts come first: codes, what the other side answered in words, class names and the status. The words of a
+plain message are read last, and may make a general name exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from triage.classifiers.tables.messages import STATUS_IN_TEXT
+from triage.classifiers.tables.rule import LOOSE, Rule, normal, unquoted, words_of
+from triage.core import (
+    Cause,
+    ErrorInfo,
+    FailureType,
+    Severity,
+    fields_of,
+    is_invalid_json,
+    not_json,
+    quote,
+    said_by,
+    severity_of,
+)
+
+from .patterns import Pattern
+
+_MAX_TEXT = 4_000
+_SENTENCES = 500
+"""Of a longer text, so much of its beginning and end is read for what is said in anybody's words."""
+_SQLSTATE_LENGTH = 5
+_CLASS_LENGTH = 2
+_MAX_DEPTH = 24
+_MAX_DETAILS = 8
+_NOT_THERE = frozenset({429, 502, 503, 504})
+_AGREED = 0.95
+"""Confidence where a status and the words, code or class beside it say the same."""
+_SHOWN_FIELDS = 3
+
+
+class Verdict(NamedTuple):
+    """What a rule said of an exception. path: from the outermost exception to the deciding one."""
+
+    rule: Rule
+    text: str
+    path: tuple[ErrorInfo, ...]
+
+    @property
+    def known(self) -> bool:
+        """False when all that is known is that nothing is."""
+        return self.rule.failure_type is not FailureType.UNKNOWN
+
+    @property
+    def info(self) -> ErrorInfo:
+        """The exception that decided."""
+        return self.path[-1]
+
+    def under(self, info: ErrorInfo) -> Verdict:
+        """The same verdict, reached through `info`."""
+        return self._replace(path=(info, *self.path))
+
+
+MIXED = Rule(
+    "group.mixed",
+    FailureType.UNKNOWN,
+    None,
+    "name",
+    (),
+    confidence=0.3,
+    source="members of an exception group that differ in kind",
+)
+BAD_ANSWER = Rule(
+    "http.success",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.BAD_RESPONSE,
+    "status",
+    ("2xx",),
+    Severity.RETRIABLE,
+    confidence=0.6,
+    source="an error over an answer whose status says success: its content was not as agreed",
+)
+
+NOT_JSON = Rule(
+    "form.not_json",
+    FailureType.SCHEMA_MISMATCH,
+    Cause.MALFORMED_OUTPUT,
+    "name",
+    ("json invalid",),
+    source="pydantic's error type json_invalid, of a whole text",
+)
+
+
+class Judge:
+    """The rules, in tables made once; `judge` is pure."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        self._answers = self._some(lambda rule: rule.looks_at == "answer")
+        self._texts = self._some(lambda rule: rule.looks_at == "text")
+        self._statuses = self._table("status")
+        self._codes = self._table("code")
+        self._names = self._table("name")
+        self._refining = {
+            kind: [rule for rule in self._texts if _may_refine(rule, kind)] for kind in FailureType
+        }
+
+    def _some(self, wanted: Callable[[Rule], bool]) -> list[Rule]:
+        return [rule for rule in self._rules if wanted(rule)]
+
+    def _table(self, looks_at: str) -> dict[str, Rule]:
+        """The rules of a kind by their keys; of two with the same key the earlier."""
+        rules = self._some(lambda rule: rule.looks_at == looks_at)
+        return {key: rule for rule in reversed(rules) for key in rule.keys}
+
+    def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
+        """What an exception comes to, those it was raised from included; None if nothing speaks."""
+        strong, weak = self._by_facts(info)
+        if strong is not None:
+            return strong
+        if weak is not None:
+            return self._refined(info, weak, depth)
+        wrapped = list(self._wrapped(info, depth))
+        grouped = any(inner.relation == "group" for inner in info.related)
+        if wrapped and not grouped and wrapped[0].known and wrapped[0].rule.looks_at != "text":
+            return wrapped[0]
+        own = self._by_words(info)
+        if own is not None:
+            return own
+        if wrapped:
+            return _agreed(info, wrapped) if grouped else wrapped[0]
+        if not grouped and info.status_code is not None and 200 <= info.status_code < 300:
+            return Verdict(BAD_ANSWER, f"status {info.status_code}", (info,))
+        return None
+
+    def weigh(self, verdict: Verdict) -> tuple[str, float]:
+        """What was seen, quoted where others wrote it, and how sure it makes."""
+        rule, info, seen = verdict.rule, verdict.info, verdict.text
+        confidence, status = rule.confidence, info.status_code
+        if status is None and rule.looks_at == "text":
+            status = status_in(info.message)  # an error without an answer may write one out
+        if status is not None and 100 <= status <= 599:  # the range of HTTP statuses
+            other = self._status_rule(status)
+            if (
+                other is not None
+                and other.failure_type is rule.failure_type
+                and severity_of_rule(other) is severity_of_rule(rule)
+            ):
+                confidence = max(confidence, _AGREED)
+            if rule.looks_at != "status":
+                seen = f"status {status}, {seen}"
+        said = ""
+        if rule.looks_at == "status":
+            speaking = self._some(
+                lambda one: one.looks_at in ("answer", "text") and one.cause == rule.cause
+            )
+            found = _searched(info, speaking, _answer_text(info))
+            said = found.text if found is not None else _message(info)
+        elif verdict.text.startswith("class "):
+            said = (
+                _content(info)
+                if rule.failure_type is FailureType.SCHEMA_MISMATCH
+                else _message(info)
+            )
+        return f"{info.type_name}: {seen}" + (f", {said}" if said else ""), confidence
+
+    # --- facts ---
+
+    def _by_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
+        """The verdict by code, answer, class and status, and the weak one that more may refine."""
+        weak: list[Verdict] = []
+        codes = _codes_of(info)
+        for found in self._by_codes(info, codes):
+            if not found.rule.weak:
+                return found, None
+            weak.append(found)
+        if info.status_code is not None or info.body is not None or codes:
+            answered = _searched(info, self._answers, _answer_text(info))
+            if answered is not None and info.status_code != 200:  # what went well refuses nothing
+                limited = self._statuses.get("429")
+                quota = answered.rule.cause == Cause.QUOTA_EXHAUSTED
+                if quota and limited is not None and info.retry_after_s is not None:
+                    # A quota for which the other side names a delay is a rate: waiting helps.
+                    answered = Verdict(limited, f"{answered.text}, and a delay to wait", (info,))
+                return answered, None
+        named = self._by_class(info)
+        if named is not None and named.known and not named.rule.weak:
+            # `Refusal` and `Blocked` are also what people call the error of a service that is not there.
+            refused = named.rule.failure_type is FailureType.CONSTRAINT_IGNORED
+            if not (refused and info.status_code in _NOT_THERE):
+                return named, None
+        status = self._by_status(info)
+        if status is not None:
+            return _more_special(status, named, weak), None
+        if named is None or named.known:
+            return None, named or next(iter(weak), None)
+        if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
+            # Some libraries exit over a full context window.
+            full = self._some(lambda rule: rule.name == "text.context")
+            return _searched(info, full) or named, None
+        return named, None
+
+    def _by_codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
+        for code in codes:
+            sql = _is_sqlstate(code, info)
+            # Two characters are the key of a class of SQLSTATE, never a code of their own.
+            rule = self._codes.get(code) if sql or len(code) > _CLASS_LENGTH else None
+            if rule is None and sql:
+                rule = self._codes.get(code[:_CLASS_LENGTH])
+            if rule is None:
+                rule = self._by_name(words_of(code), stated=True)
+            if rule is not None:
+                yield Verdict(rule, f"code {code}", (info,))
+
+    def _by_class(self, info: ErrorInfo) -> Verdict | None:
+        """The verdict on the first of an error's classes that has a rule."""
+        classes = info.mro or (info.type_name,)
+        # A library's own base class says what its names are: `InvalidPath(VaultError)`.
+        base = next((entry for entry in classes[1:2] if not entry.startswith("builtins.")), "")
+        for entry in classes:
+            name = entry.rpartition(".")[2]
+            stated = name.endswith(_STATES) or base.endswith(_STATES)
+            rule = self._names.get(entry) or self._by_name(words_of(name), stated=stated)
+            if rule is not None:
+                return Verdict(rule, f"class {name}", (info,))
+        return None
+
+    def _by_name(self, words: tuple[str, ...], *, stated: bool) -> Rule | None:
+        """The rule on a name: of the whole, else of its end, else of what it begins to say.
+
+        stated: the name is that of an error, so that its beginning says what is wrong.
+        """
+        table = self._names
+        whole = table.get(f"={' '.join(words)}")
+        if whole is not None:
+            return whole
+        for start in range(max(0, len(words) - 5), len(words)):
+            rule = table.get(" ".join(words[start:]))
+            if rule is not None:
+                return rule
+        last = words[-1] if words else ""
+        if last in _NOTHING_MORE and len(words) > 1:
+            return self._by_name(words[:-1], stated=stated)
+        if not stated or last in _ABOUT_SETTINGS:
+            return None
+        for start in range(min(len(words) - 1, 5)):
+            two = f"{words[start]} {words[start + 1]} *" if start + 2 < len(words) else ""
+            rule = table.get(two) or table.get(f"{words[start]} *")
+            if rule is not None:
+                return rule
+        return None
+
+    def _status_rule(self, status: int) -> Rule | None:
+        """The rule on a status, None for a success and where no rule is."""
+        if status < 400:  # a success or a redirect
+            return None
+        return self._statuses.get(str(status)) or self._statuses.get(f"{status // 100}xx")
+
+    def _by_status(self, info: ErrorInfo, status: int | None = None) -> Verdict | None:
+        status = info.status_code if status is None else status
+        rule = None if status is None else self._status_rule(status)
+        return None if rule is None else Verdict(rule, f"status {status}", (info,))
+
+    # --- words ---
+
+    def _by_words(self, info: ErrorInfo) -> Verdict | None:
+        found = _searched(info, self._texts)
+        status = status_in(info.message)
+        general = (
+            found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
+        )
+        if status is None or not general:
+            return found
+        return self._by_status(info, status) or found
+
+    # --- what it wraps ---
+
+    def _wrapped(self, info: ErrorInfo, depth: int) -> Iterator[Verdict]:
+        """Verdicts on what the exception was raised from, and on the members of a group."""
+        if depth == 0:
+            return
+        for inner in info.related:
+            if inner.relation == "context" and not _only_repeats(info, inner):
+                continue
+            found = self.judge(inner, depth - 1)
+            if found is not None:
+                yield found.under(info)
+
+    def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
+        """A verdict of a general name, made exact by its words or by what it was raised from."""
+        rule = weak.rule
+        if rule.cause == Cause.INVALID_ARGUMENTS and is_invalid_json(info):
+            return weak._replace(rule=NOT_JSON)
+        said = _searched(info, self._refining[rule.failure_type])
+        if said is not None:
+            return said
+        if depth == 0 or rule.cause not in _GENERAL:
+            return weak
+        for inner in info.related:
+            found = self.judge(inner, depth - 1)
+            if found is None or not found.known or found.rule.weak:
+                continue
+            of_form = rule.failure_type is FailureType.SCHEMA_MISMATCH
+            if (
+                found.rule.failure_type is rule.failure_type
+                or found.info.status_code is not None
+                or (of_form and found.rule.name in _OVER_FORM)
+            ):
+                return found.under(info)
+        return weak
+
+
+_STATES = ("Error", "Exception")
+_NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
+"""Last words of a name that say no more than that something went wrong."""
+_ABOUT_SETTINGS = frozenset({"config", "configuration", "settings", "option", "options"})
+"""Last words of names that are about a setting: `InvalidTimeoutConfig` is about no invalid data."""
+_GENERAL = frozenset(
+    {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
+)
+"""Causes whose names say little; what such errors were raised from says more."""
+_OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget", "text.missing"})
+"""What words may say of an error whose class speaks of the form of data."""
+
+
+def _may_refine(rule: Rule, kind: FailureType) -> bool:
+    """Whether words may replace a verdict that a general name gave."""
+    if rule.confidence <= LOOSE:
+        return False
+    if kind is FailureType.SCHEMA_MISMATCH:
+        return rule.name in _OVER_FORM
+    if kind in (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE):
+        return rule.failure_type is kind and rule.cause != Cause.CONNECTION
+    return False
+
+
+def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -> Verdict:
+    """The status' verdict, or that of a name or code of the same kind that says it more exactly."""
+    status_code = status.info.status_code
+    if status_code == 403 and status.info.retry_after_s is not None:  # forbidden, but only for now
+        return status._replace(
+            rule=status.rule._replace(name="http.forbidden_for_now", cause=Cause.RATE_LIMITED),
+            text="status 403 and a delay to wait",
+        )
+    for other in (named, *weak):
+        if other is None:
+            continue
+        limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
+        # Some services answer 400 to everything; their code, not their status, says what it was.
+        coded = other is not named and other.rule.failure_type is not FailureType.SCHEMA_MISMATCH
+        coarse = coded and status.rule.cause == Cause.BAD_REQUEST
+        # A client that refuses data itself gives it the status of any defect: no answer came with it.
+        own = (
+            other.rule.failure_type is FailureType.SCHEMA_MISMATCH
+            and status_code == 500
+            and status.info.body is None
+        )
+        same = other.rule.cause == Cause.MISSING_RESOURCE and (
+            other.rule.failure_type is status.rule.failure_type
+            or status.rule.cause == Cause.BAD_REQUEST
+        )
+        if limits or same or coarse or own:
+            return other
+    return status
+
+
+def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict:
+    """A group's verdict: that of its members where they agree, unknown where they differ."""
+    members = [inner for inner in info.related if inner.relation == "group"]
+    kinds = {found.rule.failure_type for found in wrapped}
+    if len(kinds) == 1 and len(wrapped) >= len(members):
+        order = list(Severity)
+        return max(wrapped, key=lambda found: order.index(severity_of_rule(found.rule)))
+    said = ", ".join(sorted({found.rule.failure_type.value for found in wrapped}))
+    return Verdict(MIXED, f"members of different kinds: {said}", (info,))
+
+
+def severity_of_rule(rule: Rule) -> Severity:
+    """The severity a rule's diagnosis has."""
+    return rule.severity or severity_of(rule.failure_type, rule.cause)
+
+
+def _only_repeats(info: ErrorInfo, inner: ErrorInfo) -> bool:
+    """True if an error raised while another was handled only passes that one on."""
+    message = inner.message.strip()
+    own = info.message.strip()
+    return own == info.type_name or (len(message) > 4 and message[:200] in own)  # shorter is chance
+
+
+def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
+    """Five capitals and digits; digits alone only on a database's error, since others count too."""
+    if len(code) != _SQLSTATE_LENGTH or not code.isalnum() or code != code.upper():
+        return False
+    return not code.isdigit() or info.is_a(
+        "DatabaseError", "PostgresError", "DBAPIError", "SQLError"
+    )
+
+
+# --- words of a text -------------------------------------------------------------------------
+
+
+def _searched(info: ErrorInfo, rules: Sequence[Rule], text: str | None = None) -> Verdict | None:
+    """The first of these rules whose words stand in a text, the message if none is given."""
+    whole = normal(_cut(info.message if text is None else text))
+    bare = unquoted(whole)
+    for rule in rules:
+        part = bare if rule.unquoted else whole
+        if rule.confidence <= LOOSE and len(part) > 2 * _SENTENCES:
+            part = f"{part[:_SENTENCES]} \u2026 {part[-_SENTENCES:]}"
+        hits = [hit for pattern in _patterns(rule.keys) if (hit := pattern.search(part))]
+        if hits:
+            said = min(hits, key=re.Match.start)[0]
+            return Verdict(rule, f"the words {said[:80]!r}", (info,))
+    return None
+
+
+@cache
+def _patterns(keys: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """The keys of a rule, bounded by words: as one expression, unless a key refers to groups of its own."""
+    if any(re.search(r"(?<!\\)\((?!\?)|\(\?P", key) for key in keys):
+        return tuple(re.compile(rf"(?<!\w)(?:{key})(?!\w)", re.DOTALL) for key in keys)
+    return (re.compile(rf"(?<!\w)(?:{'|'.join(keys)})(?!\w)", re.DOTALL),)
+
+
+_STATUSES = [Pattern(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT]
+
+
+def status_in(message: str) -> int | None:
+    """The HTTP status a message writes out, where its words leave no doubt that it is one."""
+    text = normal(_cut(message))
+    if re.search(r"[45]\d\d(?!\d)", text) is None:
+        return None
+    hits = (pattern.search(text) for pattern in _STATUSES)
+    return next((int(hit[1]) for hit in hits if hit is not None), None)
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a long text: all work on it is bounded."""
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1000]} {text[-1000:]}"
+
+
+# --- the answer an error holds ---------------------------------------------------------------
+
+_CODES = ("code", "type", "status", "codeName", "errorCode", "error")
+_SAYING = ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg")
+_HOLDING = ("error", "status", "detail", "details")
+
+
+def _codes_of(info: ErrorInfo) -> tuple[str, ...]:
+    """The codes of an error and of its answer's body, most exact first."""
+    found = [info.code] if info.code else []
+    body = _answer(info.body)
+    if body is not None:
+        said = _texts_in(body, _CODES, 2) + _reasons(body)
+        found += [code for code in said if " " not in code]
+    return tuple(dict.fromkeys(found))
+
+
+def _answer_text(info: ErrorInfo) -> str:
+    """The message and what the body says in words."""
+    message = info.message[:_MAX_TEXT]
+    if isinstance(info.body, str):
+        return f"{message}\n{info.body}"
+    body = _answer(info.body)
+    said = [] if body is None else _texts_in(body, _SAYING, 3)
+    return "\n".join([message, *dict.fromkeys(said)])
+
+
+def _answer(body: Any) -> dict[str, Any] | None:
+    """The answer itself: some services put it into a list, even where it is only one."""
+    if isinstance(body, list | tuple) and body:
+        body = body[0]
+    return body if isinstance(body, dict) else None
+
+
+def _reasons(body: dict[str, Any]) -> list[str]:
+    """The reasons in the details of an answer, as Google's services list them."""
+    error = body.get("error")
+    within = error if isinstance(error, dict) else body
+    lists = [value for name in ("details", "errors") if isinstance(value := within.get(name), list)]
+    items = [item for value in lists for item in value[:_MAX_DETAILS]]
+    reasons = [item.get("reason") for item in items if isinstance(item, dict)]
+    return [text[:_MAX_TEXT] for text in reasons if isinstance(text, str) and text]
+
+
+def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[str]:
+    """The texts under these names, in the body and in what it holds."""
+    values = [body.get(name) for name in names]
+    found = [value[:_MAX_TEXT] for value in values if isinstance(value, str) and value]
+    for inner in [body.get(name) for name in _HOLDING] if depth else ():
+        if isinstance(inner, dict):
+            found += _texts_in(inner, names, depth - 1)
+    return found
+
+
+# --- what is shown of an error ---------------------------------------------------------------
+
+
+def _content(info: ErrorInfo) -> str:
+    """The first fields that failed, for data without the agreed form; else as `_message`."""
+    parser = not_json(info)
+    if parser is not None:
+        return said_by(parser)
+    fields = fields_of(info)
+    if not fields:
+        return _message(info)
+    shown = "; ".join(
+        f"{quote(field.name or 'the value', 60)}: {said_by(field.problem)}"
+        for field in fields[:_SHOWN_FIELDS]
+    )
+    more = len(fields) - _SHOWN_FIELDS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _message(info: ErrorInfo) -> str:
+    """The message, quoted; empty where it is only the name of the class."""
+    said = info.message.strip()
+    return "" if not said or said == info.type_name else said_by(said)

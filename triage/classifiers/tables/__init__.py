@@ -1,0 +1,1 @@
+"""Rules as tables: what a code, a class or a message means."""

@@ -1,0 +1,102 @@
+"""The program `triage`: its commands, and how what goes wrong is said."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.completion.detect import ShellDetectionError
+from cyclopts.exceptions import UnusedCliTokensError
+
+from triage import __version__
+from triage.core import TriageError, UnknownRun, UsageError
+
+from .output import note
+from .run import explained
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+_CODES = """\
+exit codes:
+  0    done
+  1    a run ended with an error, or a recording could not be read in full
+  2    it was never begun: something named is not there, or bad arguments
+  3    a run waits for an answer
+  130  interrupted
+"""
+_COMMANDS = {
+    "run": ("run", "Run an agent function on a task, with recovery."),
+    "runs": ("runs", "See the runs of a store; recover, answer, end and remove them."),
+    "approve": ("approve", "See and answer what a run waits to have approved."),
+    "incidents": ("incidents", "See what has failed in a store; handle, escalate and close it."),
+    "supervise": ("supervise", "Detect, recover and tell until told to stop."),
+    "diagnose": ("diagnose", "Say why recorded attempts failed, and what a policy would do."),
+    "eval": ("evaluation", "Score a classifier on labelled records."),
+    "init": ("init", "Write a policy file and a first agent that runs as it stands."),
+    "doctor": ("doctor", "Look at Python, the extras, the store and the clock."),
+    "corrections": ("corrections", "Show what was corrected, and a rule for it."),
+}
+"""The commands, each with the module whose `app` it is, imported when it is needed."""
+
+app = App(
+    name="triage",
+    help="Know why an agent failed, recover, lose nothing, pay for nothing twice.",
+    help_format="plaintext",
+    help_epilogue=_CODES,
+    version=f"triage {__version__}",
+    version_format="plaintext",
+    default_parameter=Parameter(negative=(), show_default=False, allow_repeating=True),
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+    exit_on_error=False,
+    print_error=False,
+    help_on_error=False,
+)
+for _place, (_name, (_module, _help)) in enumerate(_COMMANDS.items()):
+    app.command(f"triage.cli.{_module}:app", name=_name, help=_help, sort_key=_place)
+app.register_install_completion_command()
+
+
+def _too_many(command: str, given: Sequence[str]) -> str:
+    """What is wrong with arguments that a command has no place for."""
+    text = f"{command} has no place for {shlex.join(given)}"
+    if command != "triage run":
+        return text
+    option = (
+        given[0] if given[0].partition("=")[0].isidentifier() and "=" in given[0] else "NAME=VALUE"
+    )
+    return (
+        f"{text}: a function is run on one task. Put a task of several words in quotes, and give the "
+        f"function's other arguments as --arg {shlex.quote(option)}"
+    )
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Carry out the command line; the exit code."""
+    try:
+        return int(app(list(argv)) or DONE)
+    except CycloptsError as error:
+        command = " ".join(("triage", *(error.command_chain or ())))
+        wrong = str(error).rstrip(".")
+        if isinstance(error, UnusedCliTokensError):
+            wrong = _too_many(command, error.unused_tokens or ())
+        note(f"{wrong}; see {command} --help")
+        return MISUSED
+    except ShellDetectionError:
+        note("which shell this is cannot be told; name it: --install-completion --shell bash")
+        return MISUSED
+    except (UsageError, UnknownRun) as error:
+        note(str(error))
+        return MISUSED
+    except TriageError as error:
+        note(explained(error))
+        return FAILED
+    except BrokenPipeError:
+        # Whoever read the output has enough, and nothing may be flushed at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        note("interrupted")
+        return INTERRUPTED

@@ -1,0 +1,231 @@
+"""The desk that `triage incidents` and `triage supervise` work with, made of their options."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import anyio
+from cyclopts import Parameter
+
+from triage.core import UsageError
+from triage.engine import Agent
+from triage.incidents import (
+    FileSink,
+    Hooks,
+    IncidentDesk,
+    LogSink,
+    UnknownIncident,
+    Watch,
+    WebhookSink,
+    recovers,
+)
+from triage.stores import Store
+
+from .loading import load, load_function, watched
+from .options import StoreText, durable, store_of
+
+T = TypeVar("T")
+
+Strategy = Literal[
+    "restart", "retry", "increase_timeout", "wait_and_retry", "clear_cache", "fallback", "manual",
+    "custom",
+]  # fmt: skip
+_HOOKS = tuple(name for name in get_args(Strategy) if name != "manual")
+_DEADLINE_S = 3600.0
+_SECRET = "TRIAGE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+_ROLE = re.compile(r"([\w-]{1,64}|\*)=(.+)", re.DOTALL)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DeskOptions:
+    """Whose incidents, and who works on them.
+
+    Attributes:
+        desk: An IncidentDesk of the current directory, or what makes one, instead of all options.
+        owner: What the log calls who did it.
+    """
+
+    store: StoreText = None
+    desk: Annotated[str | None, Parameter(metavar="MODULE:NAME")] = None
+    owner: Annotated[str | None, Parameter(metavar="NAME")] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class HookOptions:
+    """What recovers.
+
+    Attributes:
+        agent: An agent whose runs are gone on with; may be repeated.
+        hook: What carries a strategy out; may be repeated.
+        deadline: Seconds one recovery may take (3600).
+        on_in_doubt: A recovery that may have happened: ask a person, or do it again (rerun if agents
+            are all that recovers, else escalate).
+    """
+
+    agent: Annotated[tuple[str, ...], Parameter(metavar="MODULE:NAME")] = ()
+    hook: Annotated[tuple[str, ...], Parameter(metavar="STRATEGY=MODULE:FUNCTION")] = ()
+    deadline: Annotated[float | None, Parameter(metavar="S")] = None
+    on_in_doubt: Literal["escalate", "rerun"] | None = None
+
+
+DESK_OPTIONS = DeskOptions()
+HOOK_OPTIONS = HookOptions()
+SilentFor = Annotated[
+    float | None,
+    Parameter(
+        metavar="S",
+        help="Seconds after which a run whose process was not heard of has lost it (60).",
+    ),
+]
+
+
+def desk_of(
+    options: DeskOptions,
+    hooks: HookOptions | None = None,
+    *,
+    sinks: Sequence[str] = (),
+    silent_for: float | None = None,
+    owner: str | None = None,
+) -> IncidentDesk:
+    """The desk of `--desk`, or one that is made of the other options.
+
+    owner: its name where `--owner` gives none. Raises UsageError for what cannot be used.
+    """
+    if options.desk is not None:
+        given = [
+            *_set(options, but="desk"),
+            *([] if hooks is None else _set(hooks)),
+            *(["sink"] if sinks else []),
+            *([] if silent_for is None else ["silent_for"]),
+        ]
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{options.desk} has options of its own; leave out {names}")
+        return _named_desk(options.desk)
+    store = store_of(options.store)
+    return IncidentDesk(
+        store,
+        owner=options.owner or owner or you(),
+        hooks=None if hooks is None else _hooks(hooks, store),
+        sinks=_sinks(sinks),
+        watch=None if silent_for is None else Watch(lease_lost_s=silent_for),
+    )
+
+
+def _set(options: DeskOptions | HookOptions, but: str = "") -> list[str]:
+    """The options that are set, by name."""
+    names = [field.name for field in fields(options) if field.name != but]
+    return [name for name in names if getattr(options, name) not in (None, ())]
+
+
+def _named_desk(place: str) -> IncidentDesk:
+    desk = load(place)
+    if callable(desk):
+        desk = desk()
+    if not isinstance(desk, IncidentDesk):
+        raise UsageError(f"{place} is no IncidentDesk but {type(desk).__name__}")
+    if not durable(desk.store):
+        raise UsageError(f"{place}: what is in memory ends with its process")
+    return desk
+
+
+def you() -> str:
+    """Who sits at this terminal."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "somebody"
+
+
+def here() -> str:
+    """This process, by its machine and number."""
+    return f"{socket.gethostname()}:{os.getpid()}"[:200]
+
+
+def with_desk(desk: IncidentDesk, work: Callable[[IncidentDesk], Awaitable[T]]) -> T:
+    """Do something with a desk, and close it and its store. Raises UsageError for what is not known."""
+
+    async def done() -> T:
+        try:
+            return await work(desk)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await desk.close()
+                await desk.store.close()
+
+    try:
+        return anyio.run(done)
+    except UnknownIncident as error:
+        raise UsageError(str(error)) from error
+
+
+# What recovers ------------------------------------------------------------------------------------
+
+
+def _hooks(options: HookOptions, store: Store) -> Hooks:
+    places: dict[str, str] = {}
+    for text in options.hook:
+        strategy, equals, place = text.partition("=")
+        if not equals or strategy not in _HOOKS:
+            words = ", ".join(_HOOKS)
+            raise UsageError(
+                f"--hook {text!r} must be strategy=module:function; strategies: {words}"
+            )
+        if strategy in places:
+            raise UsageError(f"--hook {strategy} is given twice; give it once")
+        places[strategy] = place
+    hooks: dict[str, Any] = {
+        strategy: load_function("--hook", place) for strategy, place in places.items()
+    }
+    if options.agent:
+        if "restart" in hooks:
+            raise UsageError("--agent restarts, and so does --hook restart=…; leave one out")
+        found = [load(place) for place in options.agent]
+        agents = [one if isinstance(one, Agent) else Agent(one) for one in found]
+        hooks["restart"] = recovers(*(watched(agent, store) for agent in agents))
+    agents_alone = bool(options.agent) and not places
+    return Hooks(
+        **hooks,
+        deadline_s=_DEADLINE_S if options.deadline is None else options.deadline,
+        on_in_doubt=options.on_in_doubt or ("rerun" if agents_alone else "escalate"),
+    )
+
+
+# Who is told --------------------------------------------------------------------------------------
+
+
+def _sinks(given: Sequence[str]) -> Mapping[str, Any]:
+    sinks: dict[str, Any] = {}
+    for text in given:
+        match = _ROLE.fullmatch(text)
+        role, sink = (match[1], match[2]) if match is not None else ("*", text)
+        if role in sinks:
+            who = "all" if role == "*" else role
+            raise UsageError(f"--sink for {who} is given twice; give it once")
+        sinks[role] = _sink(sink)
+    return sinks
+
+
+def _sink(text: str) -> Callable[..., Any]:
+    if text == "log":
+        return LogSink()
+    if text.startswith("file:"):
+        return FileSink(text.removeprefix("file:"))
+    if text.startswith(("https://", "http://")):
+        secret = os.environ.get(_SECRET)
+        if not secret:
+            raise UsageError(f"--sink: a webhook is signed; give its secret by {_SECRET}")
+        return WebhookSink(text, secret)
+    try:
+        return load_function("--sink", text)
+    except UsageError as error:
+        forms = "log, file:PATH, an https URL or module:function"
+        raise UsageError(f"--sink must be {forms}: {error}") from error

@@ -1,0 +1,222 @@
+"""A run as it happens, in a terminal: `Progress`, an observer. All it is told is data, never markup."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from triage.core import (
+    Abort,
+    Action,
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    CompensatorRan,
+    Escalate,
+    Event,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StateUpdated,
+    Step,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    Suspend,
+    Usage,
+    UsageRecorded,
+    is_reused,
+)
+
+from .text import clean, counted, json_text
+
+if TYPE_CHECKING:
+    from rich.console import Console  # Progress is of use without it
+
+
+_MOST_EVIDENCE = 5
+
+
+class Line(NamedTuple):
+    """One line of progress. label: what it is. style: as rich names it. text: anything, not cleaned."""
+
+    label: str
+    style: str
+    text: str
+
+
+class Tally:
+    """What a run has used so far."""
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self.attempts = 0
+        self.steps = 0
+        self.usage = Usage(calls=0)
+
+    def add(self, event: Event) -> None:
+        """Count an event in."""
+        match event:
+            case AttemptStarted(attempt=attempt):
+                self.attempts = attempt
+            case UsageRecorded(usage=usage):
+                self.usage = self.usage.plus(usage)
+            case StepRecorded(step=step) if not is_reused(step.metadata):
+                self.steps += 1
+                if step.usage is not None:
+                    self.usage = self.usage.plus(step.usage)
+            case _:
+                pass
+
+    def told(self, now: float) -> str:
+        """In one line: attempts, steps, tokens, dollars, seconds."""
+        parts = [counted(self.attempts, "attempt"), counted(self.steps, "step")]
+        if self.usage.total_tokens:
+            parts.append(counted(self.usage.total_tokens, "token"))
+        if self.usage.cost_usd is not None:
+            parts.append(f"${self.usage.cost_usd:.4f}")
+        return ", ".join([*parts, f"{max(0.0, now - self.started):.2f} s"])
+
+
+class Progress:
+    """Shows runs as they happen: an observer, as in `Agent(book, observers=[Progress(console)])`.
+
+    console: a rich Console; None prints plain lines on standard error and needs no rich. Each line
+    has the seconds since the run began. Texts are redacted, stripped of controls and cut at 200
+    characters. May be shared by concurrent runs and called from any thread.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console
+        self._runs: dict[str, Tally] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            tally = self._runs.setdefault(event.run_id, Tally(event.time))
+            tally.add(event)
+            for line in _lines(event, tally):
+                self._print(max(0.0, event.time - tally.started), line)
+            if isinstance(event, RunFinished):
+                del self._runs[event.run_id]
+
+    def _print(self, seconds: float, line: Line) -> None:
+        label, text = clean(line.label, 12), clean(line.text)
+        if self._console is None:
+            print(f"{seconds:7.2f} s  {label:>9}  {text}", file=sys.stderr, flush=True)
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        if not self._console.is_terminal:  # a log: one line each, whatever its length
+            shown = f"{seconds:7.2f} s  {label:>9}  {text}"
+            self._console.print(Text(shown), soft_wrap=True)
+            return
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(justify="right", width=9, style="dim")
+        grid.add_column(justify="right", width=9, style=line.style)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(f"{seconds:.2f} s"), Text(label), Text(text))
+        self._console.print(grid)
+
+
+# What is said of an event -------------------------------------------------------------------------
+
+
+def _lines(event: Event, tally: Tally) -> Iterator[Line]:
+    match event:
+        case RunStarted(run_id=run_id, agent=agent):
+            yield Line("run", "bold", f"{agent} ({run_id[:8]})")
+        case AttemptStarted(attempt=attempt) if attempt > 1:
+            goal = f", from {event.subgoal}" if event.subgoal else ""
+            yield Line("attempt", "cyan", f"{attempt}{goal}, told: {event.hint or 'nothing'}")
+        case AttemptFailed():
+            yield from failure_lines(event)
+        case ActionChosen(action=action, by=by, reason=reason):
+            yield from _choice(action, by, reason)
+        case RunResumed(action=action):
+            yield from _choice(action, "a person", "")
+        case RunSuspended(question=question):
+            yield Line("waits", "yellow", question)
+        case RunFinished(status=status):
+            style = "bold green" if status == "done" else "bold red"
+            yield Line(status, style, tally.told(event.time))
+        case _:
+            yield from _recorded(event)
+
+
+def _recorded(event: Event) -> Iterator[Line]:
+    match event:
+        case StepRecorded(step=step):
+            yield step_line(step)
+        case StateUpdated(values=values):
+            yield Line("state", "dim", json_text(values))
+        case SubgoalsDeclared(names=names):
+            yield Line("goals", "dim", ", ".join(names))
+        case SubgoalCompleted(name=name):
+            yield Line("reached", "green", name)
+        case CompensatorRan(name=name, error=None):
+            yield Line("undone", "magenta", name)
+        case CompensatorRan(name=name, error=error):
+            yield Line("not undone", "red", f"{name} failed: {error}")
+        case _:
+            pass
+
+
+def step_line(step: Step) -> Line:
+    reused = is_reused(step.metadata)
+    label, style = ("reused", "magenta") if reused else ("step", "green")
+    if step.error is not None:
+        style = "red"
+    parts = [step.action] if step.action and step.action not in {"call", step.tool_called} else []
+    if step.tool_called is not None:
+        given = "" if step.tool_input is None else json_text(step.tool_input)
+        parts.append(f"{step.tool_called}({clean(given, 80)})")
+    if step.error is not None:
+        parts.append(f"failed: {step.error}")
+    elif step.tool_output is not None:
+        parts.append(f"→ {clean(json_text(step.tool_output), 80)}")
+    elif step.llm_output is not None:
+        parts.append(f"→ {step.llm_output}")
+    return Line(label, style, " ".join(parts))
+
+
+def failure_lines(event: AttemptFailed) -> Iterator[Line]:
+    diagnosis = event.diagnosis
+    error = "a check or a limit said no" if event.error is None else str(event.error)
+    yield Line("failed", "red", f"attempt {event.attempt}: {error}")
+    yield Line("diagnosis", "bold red", str(diagnosis))
+    for evidence in diagnosis.evidence[:_MOST_EVIDENCE]:
+        where = "" if evidence.step is None else f" (step {evidence.step})"
+        yield Line("because", "red", f"{evidence.rule}{where}: {evidence.text}")
+
+
+def _choice(action: Action, by: str, reason: str) -> Iterator[Line]:
+    yield Line("action", "yellow", f"{action_text(action)}{f' ({by})' if by else ''}")
+    told = getattr(action, "hint", None) or getattr(action, "reason", None)
+    if reason and reason != told:
+        yield Line("because", "yellow", reason)
+
+
+def action_text(action: Action) -> str:
+    match action:
+        case Retry(delay=delay) | Replan(delay=delay):
+            said = f"{action.kind} in {delay:.2f} s" if delay else action.kind
+        case Rollback(checkpoint_id=checkpoint):
+            said = f"rollback to {'the last good point' if checkpoint is None else checkpoint}"
+        case Resume(subgoal=subgoal):
+            said = f"resume from {subgoal or 'the first open subgoal'}"
+        case Suspend(question=question):
+            return f"suspend: {question}" if question else "suspend"
+        case Escalate(reason=reason) | Abort(reason=reason):
+            return f"{action.kind}: {reason}" if reason else action.kind
+        case _:
+            assert_never(action)
+    return f"{said}, told: {action.hint}" if action.hint else said

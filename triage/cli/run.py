@@ -1,0 +1,233 @@
+"""`triage run`: import the function, run it, show what happens, say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import anyio
+from cyclopts import App, Parameter
+
+from triage.core import (
+    DeadLetter,
+    Event,
+    RunBusy,
+    StoreError,
+    TriageError,
+    TriageSuspendedError,
+    UsageError,
+    fold,
+)
+from triage.engine import Agent, Report, report_of
+from triage.stores import Store
+
+from .loading import agent_of, arguments_of, watched
+from .options import (
+    AGENT_OPTIONS,
+    VARIABLE,
+    AgentOptions,
+    AsJson,
+    Audience,
+    Form,
+    Function,
+    StoreText,
+    durable,
+    epilogue,
+    store_of,
+    suggested,
+)
+from .output import console, note, write
+from .progress import Progress
+from .runs_page import answers_to
+from .text import clean, printable
+
+DONE, FAILED, SUSPENDED = 0, 1, 3
+_CODES = """\
+exit codes:
+  0    the run is done; its result is on standard output
+  1    the run ended with an error of its own: escalated, aborted or fatal
+  2    it was never started: no such function, a bad policy, bad arguments
+  3    it waits for an answer: the question and the token are on standard error
+  130  interrupted
+
+The result goes to standard output, everything else to standard error,
+what the function prints included.
+"""
+
+app = App(
+    name="run",
+    help_epilogue=epilogue(
+        _CODES,
+        'run agents:book "Lisbon on Monday"',
+        'run agents:book "Lisbon on Monday" --policy policy.toml --arg days=2',
+        "run agents:book Lisbon --store sqlite:///runs.db --run-id trip-1",
+    ),
+)
+
+
+class Follower:
+    """Keeps the events of a run, and shows them on standard error unless it is quiet."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.events: list[Event] = []
+        self._progress = None if quiet else Progress(console(error=True))
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if self._progress is not None:
+            self._progress(event)
+
+
+@app.default
+def run(
+    function: Function,
+    task: Annotated[str, Parameter(help="The function's first argument.")],
+    /,
+    *,
+    options: AgentOptions = AGENT_OPTIONS,
+    store: StoreText = None,
+    run_id: Annotated[
+        str | None, Parameter(metavar="ID", help="The id it is kept under (one is made).")
+    ] = None,
+    json: AsJson = False,
+    quiet: Annotated[bool, Parameter(help="Show no progress.")] = False,
+    report: Form = None,
+    audience: Audience = "developer",
+) -> int:
+    """Run an agent function of the current directory on a task, with recovery."""
+    arguments = arguments_of(options.arg, reserved=("task", "run_id"))
+    follower = Follower(quiet=quiet)
+    # What the function prints must not get between a program and the result it reads.
+    with contextlib.redirect_stdout(sys.stderr):
+        agent = agent_of(function, options)
+        kept = _store(agent, store, needed=run_id is not None)
+        agent = watched(agent, kept, follower)
+        error: Exception | None = None
+
+        async def work() -> None:
+            try:
+                await agent.run(task, run_id=run_id, **arguments)
+            finally:
+                if kept is not None:
+                    with anyio.CancelScope(shield=True):
+                        await kept.close()
+
+        try:
+            anyio.run(work)
+        except KeyboardInterrupt:
+            if kept is not None and follower.events:
+                recover = ("runs", "recover", follower.events[0].run_id, function)
+                note(f"the run is kept: {suggested(*recover, store=store)} goes on")
+            raise
+        except Exception as failed:
+            # Its start alone is no run: it was not taken.
+            if isinstance(failed, UsageError) and len(follower.events) <= 1:
+                raise
+            error = failed
+    code = conclude(
+        follower.events, error, function, store=store, as_json=json, kept=kept is not None
+    )
+    if code == FAILED and report is not None:
+        made = error.report if isinstance(error, TriageError) else None
+        assert error is not None
+        print_report(report_of(error) if made is None else made, report, audience)
+    return code
+
+
+def _store(agent: Agent[Any], text: str | None, *, needed: bool) -> Store | None:
+    """`--store`, else the agent's own, else the environment's; None for none where none is needed."""
+    if text is None and durable(agent.store):
+        return agent.store
+    if text is None and not needed and not os.environ.get(VARIABLE):
+        return None
+    return store_of(text, new=True)
+
+
+# How it ended -------------------------------------------------------------------------------------
+
+
+def conclude(
+    events: Sequence[Event],
+    error: Exception | None,
+    function: str,
+    *,
+    store: str | None,
+    as_json: bool,
+    kept: bool = True,
+) -> int:
+    """Print the result, or say why there is none; the exit code. kept: the run outlives this command."""
+    state = fold(events)
+    if as_json:
+        write(json.dumps(_summary(events, error), allow_nan=False))
+    elif error is None and state.result is not None:
+        result = state.result
+        text = (
+            result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, indent=2)
+        )
+        write(printable(text))
+    if error is None:
+        return DONE
+    if isinstance(error, TriageSuspendedError):
+        note(f"the run waits for an answer: {error.question}")
+        if kept:
+            answer, *others = answers_to(events)
+            resume = suggested("runs", "resume", error.token, function, answer, store=store)
+            note(f"token {error.token}: it goes on, once, by: {resume}")
+            note(f"or, in place of {answer}: {', '.join(others)}")
+        else:
+            note(
+                f"token {error.token}: agent.resume(token, action) goes on with it, once, where the run "
+                "is kept; one that is kept in memory only has ended with this command"
+            )
+        return SUSPENDED
+    note(explained(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}")
+    run_id = state.run_id
+    if isinstance(error, RunBusy):
+        note(f"wait for that, or see who has it: {suggested('runs', 'show', run_id, store=store)}")
+    elif isinstance(error, DeadLetter):
+        force = suggested("runs", "recover", run_id, function, "--force", store=store)
+        note(f"once what kills it is mended: {force}")
+    return FAILED
+
+
+def explained(error: TriageError) -> str:
+    """What went wrong; of a store with the name of the error."""
+    if isinstance(error, StoreError) and not isinstance(error, RunBusy | DeadLetter):
+        return f"{type(error).__name__}: {error}"
+    return str(error)
+
+
+def print_report(report: Report, form: str, audience: Literal["person", "developer"]) -> None:
+    """Print a report as `--report` and `--audience` ask for it."""
+    forms = {"markdown": report.to_markdown, "text": report.to_text, "json": report.to_json}
+    write(printable(forms[form](audience).rstrip("\n")))
+
+
+def _summary(events: Sequence[Event], error: Exception | None) -> dict[str, Any]:
+    state = fold(events)
+    seconds = events[-1].time - events[0].time if events else 0.0
+    summary: dict[str, Any] = {
+        "status": state.status,
+        "result": state.result,
+        "attempts": state.attempt,
+        "steps": state.all_steps,
+        "usage": {
+            "input_tokens": state.usage.input_tokens,
+            "output_tokens": state.usage.output_tokens,
+            "cost_usd": state.usage.cost_usd,
+            "calls": state.usage.calls,
+        },
+        "seconds": round(max(0.0, seconds), 3),
+        "run_id": state.run_id,
+    }
+    if error is not None:
+        summary["error"] = clean(f"{type(error).__name__}: {error}", 2000)
+    if state.history and state.status != "done":
+        summary["failure_type"] = state.history[-1].failure_type.value
+    if isinstance(error, TriageSuspendedError):
+        summary |= {"question": error.question, "token": error.token}
+    return summary

@@ -1,0 +1,606 @@
+"""`triage runs`: see the runs of a store; recover, answer, end and remove them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import sys
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+from cyclopts import App, Group, Parameter
+from cyclopts.validators import mutually_exclusive
+from rich.text import Text
+
+from triage.core import (
+    Abort,
+    Edited,
+    Escalate,
+    Event,
+    Redactor,
+    Replan,
+    Retry,
+    RunStarted,
+    UsageError,
+    approve,
+    dump,
+    edit,
+    fold,
+    happened,
+    reject,
+    rerun,
+    to_json,
+)
+from triage.engine import TASK, MissingArguments, report_of, waits_for
+from triage.engine import cancel as cancel_run
+from triage.engine import resolve as resolve_run
+from triage.stores import RunInfo, Store
+
+from .loading import agent_of, arguments_of, place_of, watched
+from .options import (
+    AGENT_OPTIONS,
+    DASH,
+    AgentOptions,
+    AsJson,
+    Audience,
+    Form,
+    JsonLines,
+    NoPager,
+    Run,
+    StoreText,
+    Watch,
+    durable,
+    epilogue,
+    run_of,
+    store_of,
+    suggested,
+    with_store,
+)
+from .output import Listing, note, paged, print_listing, print_page, table, write
+from .run import FAILED, SUSPENDED, Follower, conclude, print_report
+from .runs_page import asks_of, lease, run_as_json, run_page, would_as_json, would_page
+from .text import counted, json_given, json_line, json_text, now, seconds_of, shown, span
+
+Status = Literal[
+    "running", "suspended", "dead_letter",
+    "done", "escalated", "aborted", "fatal", "cancelled", "error",
+]  # fmt: skip
+_OPEN = ("running", "suspended", "dead_letter")
+_TITLES = ("run", "agent", "task", "status", "age", "lease")
+_TO_APPROVE = "suspended (approval)"
+_STYLES = {"running": "cyan", "suspended": "yellow", _TO_APPROVE: "yellow", "done": "green"}
+_LONGEST_JOURNAL = 5_000
+"""Events of a journal that is read for its task; more take longer than a list should."""
+_MADE_ID = re.compile(r"[0-9a-f]{32}")
+_TAKEN = ("run_id", "task", "force", "token", "action")
+"""Names of parameters of `recover` and `resume`, which no argument of a function can have."""
+_CODES = """\
+exit codes:
+  0    done
+  1    it could not be done: the store failed, the run is somebody else's,
+       has ended, or failed
+  2    it was never begun: no such run, store or function, bad arguments
+  3    the run waits for an answer
+  130  interrupted
+
+RUN is the id of a run, or its beginning where no other run begins so.
+"""
+_AGENT = "The agent function, or the Agent, that the run was started with, as module:name."
+AgentPlace = Annotated[str, Parameter(help=_AGENT)]
+Task = Annotated[
+    str | None, Parameter(metavar="TEXT", help="The task, where it could not be stored.")
+]
+Quiet = Annotated[bool, Parameter(help="Show no progress.")]
+_FORM = Group("Form", validator=mutually_exclusive)
+
+app = App(
+    name="runs",
+    help="See the runs of a store; recover, answer, end and remove them.",
+    help_epilogue=_CODES,
+)
+
+
+# List and prune -----------------------------------------------------------------------------------
+
+
+@app.command(
+    name="list", help_epilogue=epilogue(_CODES, "runs list", "runs list --status suspended --json")
+)
+def list_runs(
+    *,
+    status: Annotated[Status | None, Parameter(help="Of this status only.")] = None,
+    agent: Annotated[str | None, Parameter(metavar="NAME", help="Of this agent only.")] = None,
+    limit: Annotated[int, Parameter(metavar="N", help="At most so many (50).")] = 50,
+    store: StoreText = None,
+    watch: Watch = False,
+    json: JsonLines = False,
+    no_pager: NoPager = False,
+) -> None:
+    """List runs, the newest first."""
+    if limit < 1:
+        raise UsageError(f"--limit must be a whole number from 1, not {limit}")
+
+    async def work(store: Store) -> tuple[list[RunInfo], dict[str, list[Event]]]:
+        found = await store.runs(status, agent=agent, limit=limit + 1)
+        read = [] if json else [info for info in found[:limit] if _is_read(info)]
+        return found, {info.run_id: await store.read(info.run_id) for info in read}
+
+    def look() -> Listing:
+        found, journals = with_store(store_of(store), work)
+        runs = found[:limit]
+        keys: list[Hashable] = [(info.run_id, info.events, info.claims) for info in runs]
+        remark = "" if found else "no run"
+        if len(found) > len(runs):
+            remark = f"these are the newest {len(runs)}; --limit shows more"
+        if json or not runs:
+            ages = [{**info._asdict(), "age_s": round(now() - info.started, 3)} for info in runs]
+            return Listing([Text(json_line(age)) for age in ages], keys, remark)
+        ids = short_ids([info.run_id for info in runs])
+        rows = [_row(ids[info.run_id], info, journals.get(info.run_id, ())) for info in runs]
+        lines = table(
+            _TITLES, rows, styled="status", styles=_STYLES, cut=("agent", "task"), last_cut=("run",)
+        )
+        return Listing(lines, ["titles", *keys], remark)
+
+    print_listing(look, watch=watch, pager=not (no_pager or json))
+
+
+def _is_read(info: RunInfo) -> bool:
+    return info.events <= _LONGEST_JOURNAL or info.status == "suspended"
+
+
+def _row(run_id: str, info: RunInfo, events: Sequence[Event]) -> tuple[str, ...]:
+    started = events[0] if events else None
+    task = json_text(to_json(started.task)) if isinstance(started, RunStarted) else "-"
+    waits = info.status == "suspended" and asks_of(events) == "approval"
+    return (
+        shown(run_id, 128),
+        shown(info.agent, 40),
+        shown(task, 80),
+        _TO_APPROVE if waits else shown(info.status, 20),
+        span(now() - info.started),
+        lease(info, now()) or "-",
+    )
+
+
+def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """What each run is called in a table.
+
+    The beginning of an id that was made, long enough to be told from the others; one that somebody
+    chose is whole.
+    """
+    made = [run_id for run_id in run_ids if _MADE_ID.fullmatch(run_id)]
+    length = 8
+    while len({run_id[:length] for run_id in made}) < len(set(made)):
+        length += 1
+    return {run_id: run_id[:length] if _MADE_ID.fullmatch(run_id) else run_id for run_id in run_ids}
+
+
+@app.command(help_epilogue=epilogue(_CODES, "runs prune --older-than 30d --keep 1000 --dry-run"))
+def prune(
+    *,
+    older_than: Annotated[
+        str | None,
+        Parameter(metavar="30d", help="That ended longer ago: 90s, 30m, 12h, 30d, 4w."),
+    ] = None,
+    keep: Annotated[int | None, Parameter(metavar="N", help="All but the newest so many.")] = None,
+    dry_run: Annotated[bool, Parameter(help="Say how many, and remove none.")] = False,
+    store: StoreText = None,
+    json: AsJson = False,
+) -> None:
+    """Remove runs that have ended."""
+    longest = None if older_than is None else seconds_of("--older-than", older_than)
+    if longest is None and keep is None:
+        raise UsageError("say what may go: --older-than 30d, --keep 1000, or both")
+    if keep is not None and keep < 0:
+        raise UsageError(f"--keep must be a whole number from 0, not {keep}")
+
+    async def work(store: Store) -> int:
+        if not dry_run:
+            return await store.prune(older_than=longest, keep=keep)
+        times = [info.updated for info in await store.runs() if info.status not in _OPEN]
+        border = math.inf if longest is None else now() - longest
+        return sum(time < border for time in sorted(times, reverse=True)[keep or 0 :])
+
+    count = with_store(store_of(store), work)
+    if json:
+        write(json_line({"removed": 0 if dry_run else count, "would_remove": count}))
+    else:
+        would = "would be removed, by the times of their last events"
+        write(f"{counted(count, 'run')} {would if dry_run else 'removed'}")
+
+
+# Show ---------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue=epilogue(
+        _CODES, "runs show order-17", "runs show order-17 --would retry", "runs show 7562 --events"
+    )
+)
+def show(
+    run: Run,
+    /,
+    *,
+    json: Annotated[bool, Parameter(group=_FORM, help="All of it as one line of JSON.")] = False,
+    events: Annotated[
+        bool, Parameter(group=_FORM, help="Its journal, one line of JSON an event.")
+    ] = False,
+    would: Annotated[
+        Literal["retry", "replan", "resume", "rollback"] | None,
+        Parameter(
+            converter=lambda _type, tokens: tokens[0].value.lower(),
+            help="What an attempt after this action would reuse and ask anew; nothing is done.",
+        ),
+    ] = None,
+    report: Form = None,
+    audience: Audience = "developer",
+    store: StoreText = None,
+    no_pager: NoPager = False,
+) -> None:
+    """Show what is known of a run."""
+
+    async def work(kept: Store) -> tuple[RunInfo, list[Event]]:
+        info = await run_of(kept, run, store)
+        return info, await kept.read(info.run_id)
+
+    info, journal = with_store(store_of(store), work)
+    if would is not None and json:
+        write(_secretless(would_as_json(journal, would)))
+    elif json:
+        write(_secretless(run_as_json(info, journal)))
+    elif events:
+        for event in journal:
+            write(_secretless(dump(event)))
+    elif would is not None:
+        with paged(pager=not no_pager) as out:
+            print_page(out, list(would_page(journal, would)))
+    elif report is not None:
+        state = fold(journal)
+        if state.status in ("done", "running"):
+            note(f"run {info.run_id} has not failed: {state.status}")
+        else:
+            print_report(report_of(state), report, audience)
+    else:
+        with paged(pager=not no_pager) as out:
+            print_page(out, list(run_page(info, journal, store)))
+
+
+def _secretless(value: Any) -> str:
+    return json_line(Redactor().value(value)[0])
+
+
+# Answer and end -----------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue=epilogue(
+        _CODES,
+        "runs resolve order-17 happened --result '\"receipt 301\"'",
+        "runs resolve order-17 edit --payload '{\"days\": 3}'",
+    )
+)
+def resolve(
+    run: Run,
+    answer: Annotated[
+        Literal["approve", "reject", "edit", "happened", "rerun", "abort"],
+        Parameter(
+            help="Of a call that waits for an approval: approve, reject, or edit its arguments; of one "
+            "in doubt: it has happened, or rerun; abort: the run shall end."
+        ),
+    ],
+    /,
+    *,
+    result: Annotated[
+        str | None,
+        Parameter(metavar="JSON", help="What the call that happened has given (null)."),
+    ] = None,
+    reason: Annotated[
+        str | None, Parameter(metavar="TEXT", help="Why it is rejected; the agent is told.")
+    ] = None,
+    payload: Annotated[
+        str | None,
+        Parameter(metavar="JSON", help="For edit the arguments that the call shall have instead."),
+    ] = None,
+    store: StoreText = None,
+    json: AsJson = False,
+) -> None:
+    """Answer what a run waits for, without its token; whoever recovers it goes on."""
+    if result is not None and answer != "happened":
+        raise UsageError(f"--result is what a call gave that happened; leave it out with {answer}")
+    if reason is not None and answer != "reject":
+        raise UsageError(f"--reason says why a call is rejected; leave it out with {answer}")
+    if (payload is not None) != (answer == "edit"):
+        raise UsageError(
+            "edit takes --payload with the arguments to change, and no other answer does"
+        )
+    reply: Any
+    match answer:
+        case "approve":
+            reply = approve()
+        case "reject":
+            reply = reject(reason)
+        case "edit":
+            reply = edited("--payload", payload or "")
+        case "happened":
+            reply = happened(None if result is None else json_given("--result", result))
+        case "rerun":
+            reply = rerun()
+        case "abort":
+            reply = Abort("an operator ended it")
+
+    async def work(kept: Store) -> tuple[RunInfo, bool]:
+        info = await run_of(kept, run, store)
+        try:
+            action = await resolve_run(kept, info.run_id, reply, now=now())
+        except UsageError as error:
+            show = suggested("runs", "show", info.run_id, store=store)
+            raise UsageError(f"{error}; see {show}") from error
+        return info, isinstance(action, Abort)
+
+    info, ends = with_store(store_of(store), work)
+    print_answered(info, "ends as aborted" if ends else "goes on", store, as_json=json)
+
+
+def print_answered(info: RunInfo, then: str, store: str | None, *, as_json: bool) -> None:
+    """Say that a run is answered, and how it goes on."""
+    how = f"that is when the run it was started in is, {shown(info.parent or '')}"
+    if info.parent is None:
+        recover = suggested("runs", "recover", info.run_id, place_of(info.agent), store=store)
+        how = f"by recover_all() of any worker, or: {recover}"
+    if as_json:
+        write(json_line({"run_id": info.run_id, "answered": True, "then": then}))
+    else:
+        write(f"run {shown(info.run_id)} is answered: it {then} once it is recovered")
+        write(how)
+
+
+def edited(option: str, text: str) -> Edited:
+    """The answer that changes a call's arguments. Raises UsageError for what is no object of JSON."""
+    payload = json_given(option, text)
+    if not isinstance(payload, dict):
+        raise UsageError(f"{option} must be a JSON object, as in {option} '{{\"days\": 3}}'")
+    try:
+        return edit(payload)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+@app.command(help_epilogue=epilogue(_CODES, "runs cancel order-17"))
+def cancel(run: Run, /, *, store: StoreText = None, json: AsJson = False) -> None:
+    """End a run, whoever has it."""
+
+    async def work(kept: Store) -> RunInfo:
+        info = await run_of(kept, run, store)
+        await cancel_run(kept, info.run_id, now=now())
+        return info
+
+    info = with_store(store_of(store), work)
+    if json:
+        write(json_line({"run_id": info.run_id, "status": "cancelled", "was": info.status}))
+        return
+    stops = "; its process, if it lives, stops with its next event"
+    write(f"run {shown(info.run_id)} is cancelled{stops if info.status == 'running' else ''}")
+
+
+# Go on --------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue=epilogue(
+        _CODES,
+        "runs recover order-17 orders:desk",
+        "runs recover order-17 orders:desk --force --quiet",
+    )
+)
+def recover(
+    run: Run,
+    function: AgentPlace,
+    /,
+    *,
+    force: Annotated[
+        bool, Parameter(help="Although its owner seems to live, or it is a dead letter.")
+    ] = False,
+    task: Task = None,
+    options: AgentOptions = AGENT_OPTIONS,
+    store: StoreText = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Go on with a run that its process has left."""
+
+    async def start(kept: Store, agent: Any, arguments: dict[str, Any]) -> _Standing | _Started:
+        info = await run_of(kept, run, store)
+        _check_name(info, agent, function)
+        standing = await _standing(kept, info, store, force=force)
+        if standing is not None:
+            return standing
+        return _Started(info.run_id, partial(agent.recover, info.run_id, force=force, **arguments))
+
+    return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
+
+
+@app.command(
+    help_epilogue=epilogue(
+        _CODES,
+        "runs resume order-17~8f3a orders:desk approve",
+        "runs resume - orders:desk edit --payload '{\"days\": 3}'",
+    )
+)
+def resume(
+    token: Annotated[
+        str,
+        DASH,
+        Parameter(help="As the run gave it; - reads standard input, where nobody sees it."),
+    ],
+    function: AgentPlace,
+    answer: Annotated[
+        Literal[
+            "approve", "reject", "edit", "retry", "replan", "abort", "escalate", "happened", "rerun"
+        ],
+        Parameter(help="What is said to the question."),
+    ],
+    /,
+    *,
+    reason: Annotated[
+        str | None,
+        Parameter(metavar="TEXT", help="Why; what retry and replan tell the next attempt."),
+    ] = None,
+    payload: Annotated[
+        str | None,
+        Parameter(
+            metavar="JSON",
+            help="For edit the arguments of the call that waits for an approval, else of the next "
+            "attempt; for happened the result of the call.",
+        ),
+    ] = None,
+    task: Task = None,
+    options: AgentOptions = AGENT_OPTIONS,
+    store: StoreText = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Answer a run by its token, and go on with it."""
+    reply = _reply(answer, reason, payload)
+    if token == "-":  # noqa: S105 - standard input
+        token = sys.stdin.readline().strip()
+
+    async def start(kept: Store, agent: Any, arguments: dict[str, Any]) -> _Started:
+        info = await kept.info(token.partition("~")[0])
+        if info is None:
+            raise UsageError(
+                "no run of the store waits with this token; give it as the run gave it"
+            )
+        _check_name(info, agent, function)
+        return _Started(info.run_id, partial(agent.resume, token, reply, **arguments))
+
+    return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
+
+
+def _reply(name: str, reason: str | None, payload: str | None) -> Any:
+    """What `Agent.resume` takes. Raises UsageError for what does not belong to the answer."""
+    if reason is not None and name in ("approve", "edit", "happened", "rerun"):
+        raise UsageError(f"{name} takes no --reason; leave it out")
+    if payload is not None and name not in ("edit", "happened"):
+        raise UsageError(f"{name} takes no --payload; leave it out")
+    value = None if payload is None else json_given("--payload", payload)
+    match name:
+        case "edit":
+            if not isinstance(value, dict):
+                raise UsageError(
+                    "edit takes --payload with an object, as in --payload '{\"days\": 3}'"
+                )
+            return edited("--payload", payload or "")
+        case "happened":
+            try:
+                return happened(value)
+            except ValueError as error:
+                raise UsageError(f"--payload: {error}") from error
+        case "approve":
+            return approve()
+        case "rerun":
+            return rerun()
+        case _:
+            with_reason: dict[str, Callable[[str | None], Any]] = {
+                "reject": reject,
+                "retry": Retry,
+                "replan": Replan,
+                "abort": Abort,
+                "escalate": Escalate,
+            }
+            return with_reason[name](reason)
+
+
+class _Standing(NamedTuple):
+    """Why a run does not go on: the exit code for that, and what is said of it."""
+
+    code: int
+    lines: tuple[str, ...]
+
+
+class _Started(NamedTuple):
+    run_id: str
+    go_on: Callable[[], Awaitable[Any]]
+
+
+def _go_on(
+    start: Callable[[Store, Any, dict[str, Any]], Awaitable[_Standing | _Started]],
+    function: str,
+    options: AgentOptions,
+    task: str | None,
+    store: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Go on with a run in this process, and say how it ended; the exit code."""
+    arguments = arguments_of(options.arg, reserved=_TAKEN)
+    if task is not None:
+        arguments["task"] = task
+    follower = Follower(quiet=quiet)
+    # What the module and the function print must not get between a program and the result it reads.
+    with contextlib.redirect_stdout(sys.stderr):
+        named = agent_of(function, options)
+        kept = named.store if store is None and durable(named.store) else store_of(store)
+        agent = watched(named, kept, follower)
+
+        async def work(kept: Store) -> _Standing | tuple[list[Event], Exception | None]:
+            started = await start(kept, agent, arguments)
+            if isinstance(started, _Standing):
+                return started
+            failed: Exception | None = None
+            try:
+                await started.go_on()
+            except MissingArguments as error:
+                again = [
+                    "--task TEXT" if name == TASK else f"--arg {name}=VALUE" for name in error.names
+                ]
+                raise MissingArguments(error.run_id, error.names, " ".join(again)) from None
+            except Exception as error:
+                if isinstance(error, UsageError) and not follower.events:
+                    raise
+                failed = error
+            return await kept.read(started.run_id), failed
+
+        ended = with_store(kept, work)
+    if isinstance(ended, _Standing):
+        for line in ended.lines:
+            note(line)
+        return ended.code
+    events, failed = ended
+    return conclude(events, failed, function, store=store, as_json=as_json)
+
+
+def _check_name(info: RunInfo, agent: Any, place: str) -> None:
+    if info.agent not in (agent.name, *agent.aliases):
+        raise UsageError(
+            f"run {info.run_id} is one of the agent {info.agent}, and {place} is {agent.name}; name the "
+            "function or the Agent that it was started with"
+        )
+
+
+async def _standing(
+    kept: Store, info: RunInfo, store: str | None, *, force: bool
+) -> _Standing | None:
+    """Why a run is not to be taken over; None for one that is."""
+    run_id = shown(info.run_id)
+    if info.status == "suspended":
+        asked = waits_for(await kept.read(info.run_id))
+        show = suggested("runs", "show", info.run_id, store=store)
+        return _Standing(
+            SUSPENDED,
+            (
+                f"run {run_id} waits for an answer: {'' if asked is None else asked.question}",
+                f"how it may be answered: {show}",
+            ),
+        )
+    # By this clock, which is good enough to ask: the store's own decides who owns the run.
+    if info.status == "running" and not force and (info.lease_until or 0.0) > now():
+        left = lease(info, now())
+        return _Standing(
+            FAILED,
+            (f"run {run_id} has an owner that seems to live, {left}; wait, or take it: --force",),
+        )
+    return None

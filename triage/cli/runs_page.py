@@ -1,0 +1,364 @@
+"""A run as its journal tells it, and what a recovery of it would reuse: as JSON, and as a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from triage.core import (
+    ApprovalAsked,
+    AttemptFailed,
+    Call,
+    Cause,
+    Event,
+    Redactor,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    RunRecovered,
+    RunStarted,
+    RunState,
+    RunSuspended,
+    Step,
+    UsageError,
+    active_seconds,
+    fold,
+    to_json,
+)
+from triage.engine import (
+    WAITS,
+    Point,
+    foretell,
+    point_of_return,
+    position_of,
+    question_at,
+    waits_for,
+)
+from triage.stores import RunInfo
+
+from .loading import place_of
+from .options import suggested
+from .progress import Line, action_text, failure_lines, step_line
+from .text import counted, json_text, moment, now, shown, span
+
+_MOST_STEPS = 20
+"""Of an attempt, the newest; calls too. `--events` has all."""
+_WAITING = (Cause.NEEDS_APPROVAL, WAITS)
+"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt."""
+_EXPECTED = {
+    None: "started, its outcome is not known",
+    "in_doubt": "in doubt: it may have happened",
+    "not_attempted": "not attempted",
+}
+_ANSWERS = {
+    "approval": ("approve", "reject", "edit", "abort"),
+    "answer": ("happened", "approve", "reject", "abort"),
+    "call in doubt": ("happened", "rerun", "abort"),
+}
+"""What `triage runs resolve` takes, by what a run waits for."""
+_ABOUT = {"call in doubt": "in doubt", "approval": "not begun: it waits for an approval"}
+
+
+def asks_of(events: Sequence[Event]) -> str:
+    """What a run waits for, in a word or two: an approval, a call in doubt, an answer; empty for none."""
+    asked = waits_for(events)
+    if asked is None:
+        return ""
+    if asked.doubt:
+        return "call in doubt"
+    question = question_at(events)
+    approval = question is not None and question.not_begun
+    plan = any(isinstance(event, ApprovalAsked) and event.kind != "call" for event in events[-4:])
+    return "approval" if approval or plan else "answer"
+
+
+def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
+    """What the question that a run waits with may be answered with, the most usual first."""
+    asked = waits_for(events)
+    if asked is None or asked.call is None:
+        return ("approve", "reject", "retry", "replan", "abort", "escalate")
+    return _ANSWERS[asks_of(events)]
+
+
+def lease(info: RunInfo, time: float) -> str:
+    """What there is to say of a run's lease; empty without one."""
+    if info.lease_until is None:
+        return ""
+    left = info.lease_until - time
+    return f"{span(left)} left" if left > 0 else f"ended {span(-left)} ago"
+
+
+# As JSON ------------------------------------------------------------------------------------------
+
+
+def run_as_json(info: RunInfo, events: Sequence[Event]) -> dict[str, Any]:
+    """A run as a JSON object; every field is always there."""
+    state, time = fold(events), now()
+    asked = waits_for(events)
+    return {
+        "v": 1,
+        **info._asdict(),
+        "age_s": round(time - info.started, 3),
+        "task": to_json(state.task),
+        "unstored": list(_unstored(events)),
+        "attempts": [
+            {
+                "attempt": number,
+                "steps": [to_json(step) for step in steps],
+                "error": None if past is None else to_json(past.error),
+                "diagnosis": None if past is None else to_json(past.diagnosis),
+                "action": None if past is None or past.action is None else to_json(past.action),
+            }
+            for number, steps, past in _attempts(state)
+        ],
+        "calls": [_call_as_json(call) for call in state.calls.values()],
+        "waits": None if asked is None else _question_as_json(asked, events),
+        "usage": asdict(state.usage),
+        "steps": state.all_steps,
+        "active_s": round(active_seconds(events), 3) if events else 0.0,
+        "result": to_json(state.result),
+        "error": None if state.error is None else to_json(state.error),
+    }
+
+
+def _call_as_json(call: Call) -> dict[str, Any]:
+    return {
+        "key": call.key,
+        "tool": call.tool,
+        "effect": call.effect,
+        "arguments": to_json(call.arguments),
+        "attempt": call.attempt,
+        "outcome": call.outcome,
+        "result": to_json(call.result),
+        "error": None if call.error is None else to_json(call.error),
+        "undone": call.undone,
+    }
+
+
+def _question_as_json(asked: RunSuspended, events: Sequence[Event]) -> dict[str, Any]:
+    return {
+        "question": asked.question,
+        "call": asked.call,
+        "doubt": asked.doubt,
+        "waits_for": asks_of(events),
+        "since": asked.time,
+        "expires": asked.expires,
+        "metadata": to_json(asked.metadata),
+    }
+
+
+# As a page ----------------------------------------------------------------------------------------
+
+
+def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Iterator[Line]:
+    """What is said of a run, its title first. store: as it was given by `--store`."""
+    state, time = fold(events), now()
+    yield Line("", "bold", f"run {info.run_id} of {info.agent}: {info.status}")
+    yield Line("task", "dim", f'"{shown(json_text(to_json(state.task)))}"')
+    unstored = _unstored(events)
+    if unstored:
+        yield Line("not stored", "yellow", f"{', '.join(unstored)}: give again to recover it")
+    ago = f"{moment(info.started)}, {span(time - info.started)} ago"
+    yield Line("started", "dim", f"{ago}; last event {span(time - info.updated)} ago")
+    yield Line("owner", "dim", _owner(info, events, time))
+    for number, steps, past in _attempts(state):
+        yield Line("attempt", "cyan", f"{number}, {counted(len(steps), 'step')}")
+        yield from _newest([_step_line(index, step) for index, step in enumerate(steps)])
+        if past is not None:
+            if past.diagnosis.cause in _WAITING:
+                yield Line("waited", "yellow", str(past.diagnosis.user_message))
+            else:
+                yield from failure_lines(
+                    AttemptFailed(info.run_id, 0, past.ended, number, past.error, past.diagnosis)
+                )
+            if past.action is not None:
+                yield Line("action", "yellow", action_text(past.action))
+    yield from _newest([_call(call) for call in state.calls.values()])
+    yield from _waits(info, events, time, store)
+    yield from _left(info, time, store)
+    yield from _end(state, events)
+
+
+def _unstored(events: Sequence[Event]) -> tuple[str, ...]:
+    first = events[0] if events else None
+    return first.unstored if isinstance(first, RunStarted) else ()
+
+
+def _owner(info: RunInfo, events: Sequence[Event], time: float) -> str:
+    parts = [
+        f"epoch {info.epoch}",
+        f"lease {lease(info, time)}" if lease(info, time) else "no lease",
+    ]
+    if info.claims:
+        parts.append(f"taken over {counted(info.claims, 'time')} since it last came to a stop")
+    if any(isinstance(event, RunRecovered) and event.changed for event in events):
+        parts.append("its code has changed since it began")
+    if info.parent is not None:
+        parts.append(f"inside run {info.parent}")
+    return ", ".join(parts)
+
+
+def _left(info: RunInfo, time: float, store: str | None) -> Iterator[Line]:
+    """How to go on with a run that nobody works on."""
+    recover = ("runs", "recover", info.run_id, place_of(info.agent))
+    if info.status == "dead_letter":
+        again = suggested(*recover, "--force", store=store)
+        yield Line("left", "red", "too many processes have died with it; when that is mended:")
+        yield Line("recover", "red", again)
+    elif info.status == "running" and (info.lease_until is None or info.lease_until <= time):
+        yield Line("left", "yellow", "no process has it")
+        yield Line("recover", "yellow", suggested(*recover, store=store))
+
+
+def _attempts(state: RunState) -> Iterator[tuple[int, Sequence[Step], Any]]:
+    """Each attempt with its steps, and how it failed; None for one that did not."""
+    for past in state.history:
+        yield past.number, past.trajectory.steps, past
+    if state.attempt and (not state.history or state.history[-1].number != state.attempt):
+        yield state.attempt, state.steps, None
+
+
+def _newest(lines: list[Line]) -> list[Line]:
+    left_out = len(lines) - _MOST_STEPS
+    if left_out <= 0:
+        return lines
+    return [Line("…", "dim", f"{left_out} before"), *lines[left_out:]]
+
+
+def _step_line(index: int, step: Step) -> Line:
+    line = step_line(step)
+    reused = "reused " if line.label == "reused" else ""
+    return Line(f"step {index}", line.style, f"{reused}{line.text}")
+
+
+def _call(call: Call) -> Line:
+    outcome, style = _EXPECTED.get(call.outcome, call.outcome or ""), "yellow"
+    if call.outcome == "done":
+        style = "green"
+        given = (
+            shown(json_text(to_json(call.result)), 80) if call.exact else "its result is not kept"
+        )
+        outcome = "undone" if call.undone else f"done → {given}"
+    if call.error is not None:
+        outcome = f"{outcome}: {call.error}"
+    given = "" if call.arguments is None else shown(json_text(to_json(call.arguments)), 80)
+    return Line("call", style, f"{call.tool}({given}) [{call.effect}] {outcome}")
+
+
+def _waits(
+    info: RunInfo, events: Sequence[Event], time: float, store: str | None
+) -> Iterator[Line]:
+    asked = waits_for(events)
+    if asked is None:
+        return
+    yield Line("waits", "bold yellow", asked.question)
+    yield Line("since", "yellow", f"{moment(asked.time)}, {span(time - asked.time)} ago")
+    if asked.expires is not None:
+        left = asked.expires - time
+        until = f"{span(left)} left" if left > 0 else "over: its token is refused"
+        yield Line("expires", "yellow", f"{moment(asked.expires)}, {until}")
+    if asked.call is None:
+        resume = ("runs", "resume", "-", place_of(info.agent), "approve")
+        yield Line("answer", "yellow", "by its token, which this reads:")
+        yield Line("", "yellow", suggested(*resume, store=store))
+        return
+    waits = asks_of(events)
+    yield Line("about", "yellow", f"the call {asked.call}, {_ABOUT.get(waits, 'not begun')}")
+    label = "answer"
+    for answer in answers_to(events):
+        payload = ("--payload", _arguments_asked(events)) if answer == "edit" else ()
+        resolve = ("runs", "resolve", info.run_id, answer, *payload)
+        yield Line(label, "yellow", suggested(*resolve, store=store))
+        label = "or"
+
+
+def _arguments_asked(events: Sequence[Event]) -> str:
+    """The arguments of the call that waits, to be edited."""
+    question = question_at(events)
+    arguments = None if question is None else Redactor().value(to_json(question.arguments))[0]
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _end(state: RunState, events: Sequence[Event]) -> Iterator[Line]:
+    if state.result is not None:
+        yield Line("result", "green", json_text(to_json(state.result)))
+    if state.error is not None and state.status not in ("running", "suspended"):
+        yield Line("ended by", "red", str(state.error))
+    usage = state.usage
+    used = [counted(state.all_steps, "step")]
+    if usage.calls:
+        used.append(counted(usage.calls, "model call"))
+    if usage.total_tokens:
+        used.append(counted(usage.total_tokens, "token"))
+    if usage.cost_usd is not None:
+        used.append(f"${usage.cost_usd:.4f}")
+    yield Line("used", "dim", ", ".join(used))
+    yield Line("at work", "dim", f"{active_seconds(events) if events else 0.0:.2f} s")
+
+
+# What a recovery would do -------------------------------------------------------------------------
+
+_ACTIONS: dict[str, Any] = {
+    "retry": Retry(),
+    "replan": Replan(),
+    "resume": Resume(),
+    "rollback": Rollback(),
+}
+_FATES = {
+    "reused": "green",
+    "asked anew": "yellow",
+    "run again": "yellow",
+    "undone first": "red",
+    "cannot be undone": "bold red",
+}
+
+
+def would_as_json(events: Sequence[Event], word: str) -> dict[str, Any]:
+    """The dry look as a JSON object. Raises UsageError for a run of which no attempt has failed."""
+    state = fold(events)
+    action = _foretold(state, word)
+    point = point_of_return(state, action)
+    returns = isinstance(point, Point)
+    return {
+        "would": word,
+        "after_attempt": state.attempt,
+        "returns_to": point.at if isinstance(point, Point) else None,
+        "why": point.why if returns else f"escalates: {point.why}",
+        "calls": [
+            {
+                "key": call.key,
+                "tool": call.tool,
+                "kind": call.kind,
+                "effect": call.effect,
+                "arguments": to_json(call.arguments),
+                "fate": fate,
+            }
+            for call, fate in foretell(state, action)
+        ],
+    }
+
+
+def would_page(events: Sequence[Event], word: str) -> Iterator[Line]:
+    """The dry look, line by line."""
+    seen = would_as_json(events, word)
+    yield Line("", "bold", f"after attempt {seen['after_attempt']}, {word} would return to:")
+    yield Line("point", "cyan", seen["why"])
+    for call in seen["calls"]:
+        given = "" if call["arguments"] is None else json_text(call["arguments"])
+        text = f"{call['tool']}({shown(given, 80)}) [{call['effect']}]"
+        yield Line(call["fate"], _FATES[call["fate"]], text)
+    if not seen["calls"]:
+        yield Line("", "dim", "no call is recorded: all of it runs again")
+
+
+def _foretold(state: RunState, word: str) -> Any:
+    if not state.history:
+        raise UsageError(f"--would {word.upper()}: no attempt of run {state.run_id} has failed yet")
+    action = _ACTIONS[word]
+    if not isinstance(action, Rollback):
+        return action
+    return replace(action, checkpoint_id=position_of(state, state.history[-1].diagnosis))

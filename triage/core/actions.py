@@ -1,0 +1,301 @@
+"""What to do about a failure: the seven actions a strategy may return.
+
+`Retry`, `Replan`, `Rollback` and `Resume` call the function again; `Suspend`, `Escalate` and `Abort`
+end this call of `Agent.run`. An action only declares; `triage.engine.recovery` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from msgspec import field
+
+from .errors import Value, refuse
+
+
+def optional_text(owner: object, *names: str) -> None:
+    """Raise TypeError for a field of these that is neither text nor None."""
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and not isinstance(value, str):
+            raise refuse(f"{type(owner).__name__}.{name}", value, "text or None")
+
+
+class RecoveryAction(Value, frozen=True, tag_field="action"):
+    """Base of the actions; its attributes name them: `RecoveryAction.RETRY is Retry`."""
+
+    RETRY: ClassVar[type[Retry]]
+    REPLAN: ClassVar[type[Replan]]
+    ROLLBACK: ClassVar[type[Rollback]]
+    RESUME: ClassVar[type[Resume]]
+    SUSPEND: ClassVar[type[Suspend]]
+    ESCALATE: ClassVar[type[Escalate]]
+    ABORT: ClassVar[type[Abort]]
+
+    kind: ClassVar[str]
+    """The action's name in lower case, as it stands in the journal."""
+
+
+class Retry(RecoveryAction, frozen=True, tag="retry"):
+    """Call the function again.
+
+    hint: told to the next attempt as `_triage_hint`; None tells nothing. delay: seconds to wait
+    first, 0 by default; a delay that passes the run's deadline ends the run instead. inject: keyword
+    arguments given to the function for the next attempt alone.
+
+    model: the model to ask from now on; None asks the one asked so far. keep_last: from now on,
+    outputs of tools are left out of each request except the last so many, and except those of calls
+    with an effect; None leaves none out. summary: stands for the messages before those that
+    `keep_last` keeps. These three hold until the run ends; see `Guidance` for who applies them.
+    outage: True while an outage is waited out, which `Limits.attempts` counts once.
+    """
+
+    hint: str | None = None
+    delay: float = field(default=0.0, name="delay_s")
+    inject: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    keep_last: int | None = None
+    summary: str | None = None
+    outage: bool = False
+    kind: ClassVar[str] = "retry"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "hint", "model", "summary")
+        _check_delay("Retry.delay", self.delay)
+        kept = self.keep_last
+        if kept is not None and (type(kept) is not int or kept < 0):
+            raise refuse("Retry.keep_last", kept, "a whole number from 0 or None")
+        _check_flag("Retry.outage", self.outage)
+        if not isinstance(self.inject, Mapping):
+            raise refuse("Retry.inject", self.inject, "a mapping of parameter names to values")
+        for name in self.inject:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise ValueError(f"Retry.inject has the key {name!r}, which is no parameter name")
+
+    def __repr__(self) -> str:
+        """As it is written: the fields that few actions have only where they are set."""
+        few = ("model", "keep_last", "summary", "outage")
+        more = "".join(
+            f", {name}={getattr(self, name)!r}"
+            for name in few
+            if getattr(self, name) not in (None, False)
+        )
+        return f"Retry(hint={self.hint!r}, delay={self.delay!r}, inject={self.inject!r}{more})"
+
+
+class Replan(RecoveryAction, frozen=True, tag="replan"):
+    """Call the function again with a new plan.
+
+    hint: told as `_triage_hint`; None gives the diagnosis' own hint, or a sentence that asks for
+    another plan. delay: seconds to wait first.
+    """
+
+    hint: str | None = None
+    delay: float = field(default=0.0, name="delay_s")
+    kind: ClassVar[str] = "replan"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "hint")
+        _check_delay("Replan.delay", self.delay)
+
+
+class Rollback(RecoveryAction, frozen=True, tag="rollback"):
+    """Restore trajectory and state to a checkpoint and call the function from there.
+
+    checkpoint_id: as returned by `record_step`, `update_state` or found in
+    `FailureContext.checkpoint_id`; None is the last position before the critical step, or the last
+    one if there is none. hint: None gives one that says what was kept.
+    """
+
+    checkpoint_id: int | None = None
+    hint: str | None = None
+    kind: ClassVar[str] = "rollback"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "hint")
+        checkpoint = self.checkpoint_id
+        if checkpoint is not None and (type(checkpoint) is not int or checkpoint < 0):
+            raise refuse(
+                "Rollback.checkpoint_id",
+                checkpoint,
+                "a position in the journal or None",
+                "use what record_step or update_state returned",
+            )
+
+
+class Resume(RecoveryAction, frozen=True, tag="resume"):
+    """Call the function again to go on from a subgoal.
+
+    subgoal: told as `_triage_subgoal`; None is the first declared and not completed one. The state
+    and the completed subgoals are kept. hint: told as `_triage_hint`.
+    """
+
+    subgoal: str | None = None
+    hint: str | None = None
+    kind: ClassVar[str] = "resume"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "subgoal", "hint")
+
+
+class Suspend(RecoveryAction, frozen=True, tag="suspend"):
+    """Stop and wait for a person: raises `TriageSuspendedError`, whose token resumes the run once.
+
+    question: what the person is asked; None gives the diagnosis. metadata: JSON values kept with it.
+    expires_s: seconds until which the answer must come; None: no end. After it the token is refused,
+    and the run stays as it is.
+    """
+
+    question: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    expires_s: float | None = None
+    kind: ClassVar[str] = "suspend"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "question")
+        if self.expires_s is not None:
+            _check_delay("Suspend.expires_s", self.expires_s)
+        if not isinstance(self.metadata, Mapping):
+            raise refuse("Suspend.metadata", self.metadata, "a mapping")
+
+
+def _written(action: Escalate | Abort) -> str:
+    """An action as it is written: `compensate` only where it is asked for."""
+    more = ", compensate=True" if action.compensate else ""
+    return f"{type(action).__name__}(reason={action.reason!r}{more})"
+
+
+class Escalate(RecoveryAction, frozen=True, tag="escalate"):
+    """Give up and hand over: raises `TriageEscalationError` from the original error.
+
+    compensate: first undo, newest first, everything the run has done that has a compensator; those
+    that fail are noted on the error.
+    """
+
+    reason: str | None = None
+    compensate: bool = False
+    kind: ClassVar[str] = "escalate"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "reason")
+        _check_flag("Escalate.compensate", self.compensate)
+
+    def __repr__(self) -> str:
+        return _written(self)
+
+
+class Abort(RecoveryAction, frozen=True, tag="abort"):
+    """Stop for good: raises `TriageAbortError` from the original error.
+
+    compensate: first undo, newest first, everything the run has done that has a compensator; those
+    that fail are noted on the error.
+    """
+
+    reason: str | None = None
+    compensate: bool = False
+    kind: ClassVar[str] = "abort"
+
+    def __post_init__(self) -> None:
+        optional_text(self, "reason")
+        _check_flag("Abort.compensate", self.compensate)
+
+    def __repr__(self) -> str:
+        return _written(self)
+
+
+def _check_flag(field_name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise refuse(field_name, value, "True or False")
+
+
+def _check_delay(field_name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refuse(field_name, value, "a number of seconds")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{field_name} must be a finite number of seconds from 0, not {value}")
+
+
+Proceed: TypeAlias = Retry | Replan | Rollback | Resume
+"""The actions that call the function again."""
+Stop: TypeAlias = Suspend | Escalate | Abort
+"""The actions that end the call of `Agent.run`."""
+Action: TypeAlias = Proceed | Stop
+"""The closed union, for `match` with `assert_never`."""
+
+LASTING = ("model", "keep_last", "summary")
+"""The fields of a Retry that hold until the run ends."""
+
+PROCEEDING = (Retry, Replan, Rollback, Resume)
+"""The classes of `Proceed`."""
+DELAYED = (Retry, Replan)
+"""Those with a `delay`."""
+ACTIONS: tuple[type[Action], ...] = (Retry, Replan, Rollback, Resume, Suspend, Escalate, Abort)
+"""All seven, in the order of the documentation."""
+
+for _action in ACTIONS:
+    setattr(RecoveryAction, _action.kind.upper(), _action)
+
+
+# What a person answers a suspended run, beside an action: `approve`, `reject`, `edit` and the like.
+
+
+class Happened(Value, frozen=True):
+    """Answer to "did this call happen?": yes, with this result, which the call then returns."""
+
+    result: Any = None
+
+
+class Rerun(Value, frozen=True):
+    """Answer to "may this call run?": yes, once."""
+
+
+def happened(result: Any = None) -> Happened:
+    """The call in doubt has happened, with this result. For `Agent.resume`."""
+    return Happened(result)
+
+
+def rerun() -> Rerun:
+    """The call in doubt has not happened, or may happen again: run it. For `Agent.resume`."""
+    return Rerun()
+
+
+class Approved(Value, frozen=True):
+    """Answer to a question: yes, go on."""
+
+
+class Rejected(Value, frozen=True):
+    """Answer to a question: no. reason: told on; None tells none."""
+
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        optional_text(self, "reason")
+
+
+class Edited(Value, frozen=True):
+    """Answer to a question: go on with this. payload: keyword arguments for the next attempt."""
+
+    payload: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        Retry(inject=self.payload)  # the same is asked of both
+
+
+def approve() -> Approved:
+    """Go on: retry, or make the call that was asked about. For `Agent.resume`."""
+    return Approved()
+
+
+def reject(reason: str | None = None) -> Rejected:
+    """Do not go on: end the run, or let the agent find another way than the call asked about."""
+    return Rejected(reason)
+
+
+def edit(payload: Mapping[str, Any]) -> Edited:
+    """Go on with other input: keyword arguments for the next attempt. For `Agent.resume`."""
+    return Edited(payload)
+
+
+Reply: TypeAlias = Action | Happened | Rerun | Approved | Rejected | Edited
+"""What `Agent.resume` takes."""

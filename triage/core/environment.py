@@ -1,0 +1,123 @@
+"""Clock, ids, sleep and random of a run: one object, so that tests and replays can give another."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import sys
+import time as clock
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from random import Random
+from typing import Any, Protocol, runtime_checkable
+
+import anyio
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Where a run takes time, ids and chance from."""
+
+    def time(self) -> float:
+        """Seconds since the epoch, for people; never compared."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back; durations and deadlines are measured on it."""
+        ...
+
+    def new_id(self) -> str:
+        """A new run id: text, unique, not secret."""
+        ...
+
+    def new_token(self) -> str:
+        """A new secret of 128 random bits as text."""
+        ...
+
+    def random(self) -> float:
+        """A number from 0 to 1, for jitter."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, cancellably."""
+        ...
+
+
+class SystemEnvironment:
+    """The machine's own."""
+
+    # The functions themselves, not methods around them: they are called with every event.
+    time = staticmethod(clock.time)
+    monotonic = staticmethod(clock.monotonic)
+
+    _source: Random | None = None
+
+    def __init__(self) -> None:
+        self.reseed()
+
+    def random(self) -> float:
+        if self._source is None:
+            self._source = random.Random()  # noqa: S311 - jitter, no secrets
+        return self._source.random()
+
+    def new_id(self) -> str:
+        return str(next(self._count)) + self._rest
+
+    def new_token(self) -> str:
+        return os.urandom(16).hex()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+    def reseed(self) -> None:
+        """Take new randomness: a forked child must not repeat its parent's ids."""
+        self._source = None
+        # An id is a count from a random start, so that the first eight digits differ between runs,
+        # followed by random bits of this process.
+        start = int.from_bytes(os.urandom(8), "big") % 80_000_000
+        self._count = itertools.count(10_000_000 + start)
+        self._rest = os.urandom(12).hex()
+
+
+SYSTEM = SystemEnvironment()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SYSTEM.reseed)
+
+
+def in_event_loop() -> bool:
+    """Whether this is code of a running event loop, in which one can await."""
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:
+        return False
+    return True
+
+
+# Lazy packages: a name is imported when it is first used.
+
+
+def lazily(
+    package: str, homes: Mapping[str, Collection[str]], modules: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of such a package.
+
+    homes: the names by the module that has them, seen from the package. modules: its modules that are
+    names themselves.
+    """
+    places = {name: home for home, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name in modules:
+            return import_module(f".{name}", package)
+        home = places.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{home}", package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def known() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *places, *modules})
+
+    return find, known

@@ -1,0 +1,1 @@
+"""Conversations with a model: one form, and how each provider writes it."""

@@ -1,0 +1,620 @@
+"""Conversations with a model in one form, whatever provider or framework wrote them.
+
+Every wire form is read into `Message`. A `Wire` reads one form and writes it back; what is done with
+conversations (repair, hints, shorter requests, what is new in a request) is written once, over that.
+Nothing here raises for what it is given, and no message that is given is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+from triage.core.failures import ErrorInfo
+from triage.core.json_values import plain
+from triage.core.steps import Usage
+from triage.core.taxonomy import Cause, Effect, FailureType
+
+# Values of any kind ---------------------------------------------------------------------------------
+
+_TEXT_KEYS = ("text", "content", "refusal", "thinking", "output_text", "input_text")
+_MOST_PARTS = 10_000
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_data(message: Any) -> Any:
+    """A message as a mapping: a client's own objects are read, anything else stays as it is."""
+    if isinstance(message, dict):
+        return message
+    dump = getattr(message, "model_dump", None)
+    return message if dump is None else dump(exclude_unset=True)
+
+
+def text_or_none(value: object) -> str | None:
+    """The value if it is text with something in it."""
+    return value if isinstance(value, str) and value else None
+
+
+def as_text(value: object) -> str:
+    """Text as it is, None as nothing, anything else as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return f"<{type(value).__name__}>"
+
+
+def content_text(content: object) -> str:
+    """The words of a message's content: a text, or the texts of its parts."""
+    if not isinstance(content, list):
+        return _part_text(content)
+    return "\n".join(filter(None, (_part_text(part) for part in content[:_MOST_PARTS])))
+
+
+def _part_text(part: object) -> str:
+    if not isinstance(part, dict):
+        return as_text(part)
+    for key in _TEXT_KEYS:
+        if isinstance(part.get(key), str):
+            return str(part[key])
+    kind = part.get("type")
+    return f"[{kind}]" if isinstance(kind, str) else as_text(part)
+
+
+def result_value(content: object) -> Any:
+    """What a tool answered: the words where it is made of text parts, else the value as it is."""
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("type"), str) for part in content
+    ):
+        return content_text(content)
+    return content
+
+
+def arguments(value: object) -> Any:
+    """The object or list that a JSON text says; the text itself, or any other value, as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def number(value: object) -> float | None:
+    """A finite number from 0, also where it is written as text."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) and found >= 0 else None
+
+
+def usage_of(value: object, model: object = None) -> Usage | None:
+    """What a model call consumed, by any of the usual names; None where nothing is said."""
+    found = mapping(value)
+
+    def count(*names: str) -> int | None:
+        counts = (number(found.get(name)) for name in names)
+        return next((int(one) for one in counts if one is not None), None)
+
+    given, made = (
+        count("input_tokens", "prompt_tokens"),
+        count("output_tokens", "completion_tokens"),
+    )
+    cost, calls = number(found.get("cost_usd")), count("calls")
+    if given is None and made is None and cost is None:
+        return None
+    return Usage(
+        input_tokens=given or 0,
+        output_tokens=made or 0,
+        cost_usd=cost,
+        calls=1 if calls is None else calls,
+        model=text_or_none(found.get("model")) or text_or_none(model),
+    )
+
+
+def max_tokens_of(options: Mapping[str, Any]) -> int | None:
+    """How many tokens an answer may have, as a request's options say it; None where they do not."""
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    return next((options[name] for name in names if isinstance(options.get(name), int)), None)
+
+
+def tools_of(value: object) -> dict[str, Any]:
+    """The tools that exist, name to JSON Schema or None.
+
+    From a mapping of names to schemas, a list of names, or a list of declarations in the form of any
+    of the usual interfaces. What is none of these is left out.
+    """
+    if isinstance(value, dict):
+        if isinstance(value.get("tools"), list | dict):
+            return tools_of(value["tools"])
+        return {name: _schema(schema) for name, schema in value.items()}
+    return dict(_declared(listed(value)))
+
+
+def _declared(entries: list[Any]) -> Iterator[tuple[str, Any]]:
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry, None
+            continue
+        declared = mapping(entry)
+        inner = mapping(declared.get("function")) or declared
+        name = text_or_none(inner.get("name"))
+        if name is not None:
+            yield name, _schema(inner)
+        for nested in listed(declared.get("functionDeclarations")):
+            yield from _declared([nested])
+
+
+def _schema(declared: object) -> Any:
+    found = mapping(declared)
+    for key in ("parameters", "input_schema", "inputSchema"):
+        if isinstance(found.get(key), dict):
+            return found[key]
+    is_schema = any(key in found for key in ("properties", "type", "$ref", "anyOf", "oneOf"))
+    return found if is_schema and found.get("type") != "function" else None
+
+
+# The neutral form -----------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A tool call that a model asks for. arguments: read from JSON; the text itself if it is none."""
+
+    id: str
+    name: str
+    arguments: Any
+
+
+class Result(NamedTuple):
+    """What a tool gave. call: the call's id. name: the tool, empty where only the call names it."""
+
+    call: str
+    output: Any
+    name: str = ""
+    failed: bool = False
+
+
+class Answer(NamedTuple):
+    """What a model answered. ended: why it stopped, in the provider's word; None if it is not said."""
+
+    text: str = ""
+    calls: tuple[Asked, ...] = ()
+    usage: Usage | None = None
+    ended: str | None = None
+
+
+Role: TypeAlias = Literal["system", "user", "model", "tool"]
+"""Who speaks; `tool` is a message that shows results, with or without words of the user beside them."""
+
+
+class Message(NamedTuple):
+    """One message of a conversation. usage, ended: of the model's, as in `Answer`.
+
+    server_calls, server_results: of tools that the provider itself runs; nobody else answers those.
+    """
+
+    role: Role
+    text: str = ""
+    calls: tuple[Asked, ...] = ()
+    results: tuple[Result, ...] = ()
+    usage: Usage | None = None
+    ended: str | None = None
+    server_calls: tuple[Asked, ...] = ()
+    server_results: tuple[Result, ...] = ()
+
+    @property
+    def answer(self) -> Answer:
+        """What the model says in it."""
+        return Answer(self.text, self.calls, self.usage, self.ended)
+
+
+Tell: TypeAlias = Callable[[str, str], None]
+"""Notes a problem of what is being read: what is wrong, and the remedy."""
+
+
+def tell_nobody(_text: str, _remedy: str) -> None:
+    """Problems are of no interest."""
+
+
+ENDINGS: Mapping[str, tuple[FailureType, Cause]] = {
+    "LengthFinishReasonError": (FailureType.CONTEXT_OVERFLOW, Cause.OUTPUT_CUT),
+    "ContentFilterFinishReasonError": (FailureType.CONSTRAINT_IGNORED, Cause.CONTENT_FILTER),
+}
+"""The kind of an answer that ended for such a reason, by the class that clients raise for it."""
+_CUT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
+_REFUSED = (
+    "content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii",
+)  # fmt: skip
+
+
+def ending_of(reason: object) -> ErrorInfo | None:
+    """The error that a model's reason to stop stands for, None where it had finished."""
+    if reason in _CUT:
+        name, message = "LengthFinishReasonError", f"the output was cut: finish reason {reason}"
+    elif reason in _REFUSED:
+        name = "ContentFilterFinishReasonError"
+        message = f"the model refused: finish reason {reason}"
+    else:
+        return None
+    mro = (name, "builtins.Exception", "builtins.BaseException")
+    return ErrorInfo(type_name=name, module="", mro=mro, message=message)
+
+
+# What came of a call --------------------------------------------------------------------------------
+
+LOST = (
+    "This call has no result: the work was interrupted while it ran. It may have taken effect or not; "
+    "find out before you call it again."
+)
+"""What stands in the place of a result that never came."""
+NOT_MADE = "This call was not made: the work was stopped before it began."
+"""What stands in the place of the result of a call that never began."""
+UNDONE = "This call was made, and what it did has been undone since."
+"""What stands in the place of a result that a compensator has undone."""
+
+
+class Outcome(NamedTuple):
+    """What came of a call. value: what it gave, as the journal keeps it. error: what it failed with.
+
+    how: `done`, `failed` (it answered or raised an error), `cut_off` (it was stopped while it ran),
+    `not_made` (it never began), `undone` (a compensator has taken it back) or `unknown`: its tool is not
+    recorded, or the call is of a conversation before the run.
+    """
+
+    how: Literal["done", "failed", "cut_off", "not_made", "undone", "unknown"]
+    value: Any = None
+    error: str = ""
+
+    def told(self, lost: str = LOST) -> tuple[str, bool]:
+        """What the model is told in the place of a result, and whether that is no result.
+
+        lost: of a call that was cut off, or of which nothing is known.
+        """
+        match self.how:
+            case "done":
+                return text_of(self.value), False
+            case "failed":
+                return self.error, True
+            case "not_made":
+                return NOT_MADE, True
+            case "undone":
+                return UNDONE, True
+            case "cut_off" | "unknown":
+                return lost, True
+
+
+def outcome_unknown(_asked: Asked) -> Outcome:
+    """Outside of a run the outcome of every call is unknown."""
+    return Outcome("unknown")
+
+
+def text_of(value: Any) -> str:
+    """A result as text for a model."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# Wire forms -----------------------------------------------------------------------------------------
+
+MOST_SHOWN = 20
+"""Messages of a request that a step shows."""
+_SHORT = 200
+"""Characters of an output that stays as it is: to leave it out saves nothing."""
+_BEGINNING = 300
+"""Characters that stay of the output of a tool whose effect is not known: they may be a receipt."""
+_RECEIPTS = (Effect.ONCE, Effect.IDEMPOTENT)
+_Place: TypeAlias = tuple[int, int]
+"""A message, and a call or a result in it, both from 0."""
+
+
+class Repaired(NamedTuple):
+    """A history that is valid now. closed: calls that were given a result. dropped: results without a
+    call, and second results, that were left out.
+    """
+
+    messages: list[Any]
+    closed: int = 0
+    dropped: int = 0
+
+
+class Shrink(NamedTuple):
+    """How requests are made shorter. keep_last: messages at the end that stay whole.
+
+    summary: stands for the messages before those; None keeps them, without the outputs of tools.
+    effects: what each tool does to the world, by name; outputs of those that change it are receipts.
+    """
+
+    keep_last: int
+    summary: str | None = None
+    effects: Mapping[str, str] = {}
+
+    @classmethod
+    def of(cls, guidance: Any, run: Any) -> Shrink | None:
+        """What the guidance of a run's attempt asks for, None where it asks for nothing."""
+        if guidance.keep_last is None:
+            return None
+        effects = {call.tool: call.effect for call in run.session.state.calls.values()}
+        return cls(guidance.keep_last, guidance.summary, effects)
+
+
+def says(value: Any, text: str) -> bool:
+    """Whether a text stands in any string of a JSON value."""
+    if isinstance(value, str):
+        return text in value
+    if isinstance(value, dict):
+        return any(says(item, text) for item in value.values())
+    return isinstance(value, list | tuple) and any(says(item, text) for item in value)
+
+
+class Wire(ABC):
+    """One form of messages.
+
+    results_follow: results stand right behind the turn that asked for them, else anywhere after it.
+    answers_in_order: they stand in the order of the calls, else in any.
+    """
+
+    results_follow: ClassVar[bool] = True
+    answers_in_order: ClassVar[bool] = False
+
+    # Of each form -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
+        """A message in the neutral form."""
+
+    def user(self, text: str) -> Any:
+        """Words as a message of the user's."""
+        return {"role": "user", "content": text}
+
+    @abstractmethod
+    def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
+        """The result of a call, as `held` gives it and `joined` takes it."""
+
+    def held(self, message: Any) -> list[Any]:
+        """The results in a message in this form, in the order of `Message.results`: mostly it is one."""
+        return [message]
+
+    def joined(self, results: list[Any], message: Any | None) -> list[Any]:
+        """Messages that begin with these results and go on with what else a message holds.
+
+        message: one of the user's or with results, whose own results are left out; None without one.
+        """
+        is_result = message is None or self.read(message).role == "tool"
+        return results if is_result else [*results, message]
+
+    @abstractmethod
+    def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
+        """A message with other outputs, by their place among its results."""
+
+    def shown(self, message: Any) -> Any:
+        """A message as a step shows it, without ids, as those are new each time."""
+        data = mapping(as_data(message))
+        return {"role": plain(data.get("role")), "content": shown_content(data.get("content"))}
+
+    def key(self, one: Asked | Result) -> Hashable:
+        """The key that pairs a call with its result; None for a call that cannot be answered."""
+        return (one.id if isinstance(one, Asked) else one.call) or None
+
+    def says(self, messages: Any, text: str) -> bool:
+        """Whether a text stands in the messages."""
+        return any(says(as_data(message), text) for message in messages)
+
+    def ending_with(self, messages: list[Any], text: str) -> list[Any]:
+        """The messages with a text as the user's last words."""
+        return [*messages, self.user(text)]
+
+    def closing(self, asked: Asked, outcome: Outcome, lost: str, message: Any) -> Any:
+        """What stands in the place of a result that is not there. message: the one that asked for it."""
+        told, failed = outcome.told(lost)
+        return self.result(asked, told, failed=failed)
+
+    # The same for all ---------------------------------------------------------------------------
+
+    def hinted(self, messages: Any, hint: str | None) -> Any:
+        """The messages with a hint as the user's last words, unless it stands there already."""
+        if not hint or self.says(messages, hint):
+            return messages
+        return self.ending_with(list(messages), hint)
+
+    def new_in(self, messages: Any) -> list[Any]:
+        """What stands behind the model's last turn, as a step shows it."""
+        new: list[Any] = []
+        given = messages if isinstance(messages, list | tuple) else []
+        for message in reversed(given):
+            if self.read(message).role == "model":
+                break
+            new.append(message)
+        return [self.shown(message) for message in new[::-1][:MOST_SHOWN]]
+
+    def repair(
+        self,
+        messages: Iterable[Any],
+        text: str = LOST,
+        outcome_of: Callable[[Asked], Outcome] = outcome_unknown,
+    ) -> Repaired:
+        """A history that a provider accepts: every call has its result, and every result its call.
+
+        A failure in the middle of a turn leaves calls without results; the next request would be refused
+        for it. Valid whatever was given; what is valid comes back equal. text: what is said of a call
+        that was cut off, or of which nothing is known. outcome_of: what came of a call.
+        """
+        given = list(messages)
+        read = [self.read(message) for message in given]
+        pairs = self._pairs(read)
+        kept = set(pairs.values())
+        closed = 0
+        made: list[Any] = []
+        waiting: list[Any] = []
+        for at, (message, said) in enumerate(zip(given, read, strict=True)):
+            if not self.results_follow:
+                if all((at, place) in kept for place in range(len(said.results))):
+                    made.append(message)
+            elif said.role in ("user", "tool") and (waiting or said.results):
+                made += self.joined(waiting, message)
+                waiting = []
+            else:
+                made += self.joined(waiting, None) if waiting else []
+                made.append(message)
+                waiting = []
+            answered: list[tuple[_Place, Any]] = []
+            lost: list[Any] = []
+            for place, asked in enumerate(said.calls):
+                found = pairs.get((at, place))
+                if found is not None:
+                    answered.append((found, self.held(given[found[0]])[found[1]]))
+                elif self.key(asked) is not None:
+                    closed += 1
+                    lost.append(self.closing(asked, outcome_of(asked), text, message))
+                    answered.append(((len(given), place), lost[-1]))
+            if not self.results_follow:
+                made += lost
+                continue
+            if not self.answers_in_order:
+                answered.sort(key=lambda one: one[0])
+            waiting += [raw for _, raw in answered]
+        made += self.joined(waiting, None) if waiting else []
+        return Repaired(made, closed, sum(len(said.results) for said in read) - len(kept))
+
+    def _pairs(self, read: list[Message]) -> dict[_Place, _Place]:
+        """Pair each call with the first result after it, and before the next such call."""
+        pairs: dict[_Place, _Place] = {}
+        waiting: dict[Hashable, list[_Place]] = {}
+        for at, said in enumerate(read):
+            for place, result in enumerate(said.results):
+                calls = waiting.get(self.key(result))
+                if calls:
+                    pairs[calls.pop(0)] = (at, place)
+            asked: dict[Hashable, list[_Place]] = {}
+            for place, call in enumerate(said.calls):
+                if self.key(call) is not None:
+                    asked.setdefault(self.key(call), []).append((at, place))
+            waiting |= asked
+        return pairs
+
+    def shrunk(self, messages: Sequence[Any], shrink: Shrink | None) -> Any:
+        """The messages as short as asked for, without old outputs or with a summary; None: as they are.
+
+        What is left is valid where it was valid before: no result loses its call, no call its result.
+        """
+        if shrink is None:
+            return messages
+        read = [self.read(message) for message in messages]
+        tools = {call.id: call.name for said in read for call in said.calls}
+        start = max(0, len(messages) - shrink.keep_last)
+        if shrink.summary is not None:
+            return _summarized(self, messages, read, shrink, tools, start)
+        return [
+            _masked(self, message, said, shrink, tools) if at < start else message
+            for at, (message, said) in enumerate(zip(messages, read, strict=True))
+        ]
+
+
+def _masked(
+    wire: Wire, message: Any, said: Message, shrink: Shrink, tools: Mapping[str, str]
+) -> Any:
+    changed: dict[int, str] = {}
+    for at, result in enumerate(said.results):
+        effect = shrink.effects.get(_tool_of(result, tools), Effect.UNKNOWN)
+        text = _output_text(result.output)
+        if len(text) > _SHORT and effect not in _RECEIPTS:
+            kept = "" if effect == Effect.READ else f"{text[:_BEGINNING]}… "
+            changed[at] = f"{kept}[left out: {len(text):,} characters]"
+    return wire.masked(message, changed) if changed else message
+
+
+def _summarized(
+    wire: Wire,
+    messages: Sequence[Any],
+    read: list[Message],
+    shrink: Shrink,
+    tools: Mapping[str, str],
+    start: int,
+) -> list[Any]:
+    """The instructions, what the user said, the summary with the receipts, and the last messages."""
+    begin = 0
+    while begin < start and read[begin].role == "system":
+        begin += 1
+    if begin < start and read[begin].role == "user":
+        begin += 1
+    while start > begin and _is_inside_of_a_turn(read, start):
+        start -= 1
+    if begin == start:
+        return list(messages)
+    lines = [f"What was done before, in short:\n{shrink.summary}"]
+    for said in read[begin:start]:
+        for result in said.results:
+            tool = _tool_of(result, tools)
+            if shrink.effects.get(tool) in _RECEIPTS:
+                told = _output_text(result.output)
+                lines.append(f"Done, and not to be done again: {tool}, which answered {told}")
+    kept = [messages[at] for at in range(begin, start) if read[at].role in ("system", "user")]
+    return [*messages[:begin], *kept, wire.user("\n".join(lines)), *messages[start:]]
+
+
+def _is_inside_of_a_turn(read: list[Message], at: int) -> bool:
+    """Whether a message belongs to the one before it: a result, or more of what the model said."""
+    if at == len(read):
+        return False
+    return read[at].role == "tool" or (read[at].role == "model" and read[at - 1].role == "model")
+
+
+def _tool_of(result: Result, tools: Mapping[str, str]) -> str:
+    return result.name or tools.get(result.call, "")
+
+
+def _output_text(output: Any) -> str:
+    return output if isinstance(output, str) else json.dumps(output, default=str)
+
+
+def shown_content(content: Any) -> Any:
+    """The content of a message as a step shows it: words, and results marked as such."""
+    if not isinstance(content, list):
+        return plain(content)
+    shown: list[Any] = []
+    for part in map(as_data, content):
+        if mapping(part).get("type") == "tool_result":
+            shown.append({"result": content_text(part.get("content"))})
+        else:
+            shown.append(content_text([part]))
+    return shown
+
+
+class ProviderWire(Wire):
+    """A form of messages that a provider's interface takes, and the answers it gives."""
+
+    @abstractmethod
+    def answer(self, response: Any) -> Answer:
+        """What a response says."""
+
+    @abstractmethod
+    def whole(self, pieces: list[Any]) -> Any:
+        """The response that the pieces of a stream make up, as it would have come at once."""
+
+    @abstractmethod
+    def is_whole(self, pieces: list[Any]) -> bool:
+        """Whether the pieces of a stream came to the end of their answer, well or not."""
+
+    @abstractmethod
+    def turn(self, response: Any) -> list[Any]:
+        """A response as the messages that a conversation goes on with."""
+
+    @abstractmethod
+    def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
+        """A tool as a request declares it. schema: JSON Schema of its arguments, None if not known."""

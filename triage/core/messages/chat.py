@@ -1,0 +1,146 @@
+"""OpenAI chat messages and completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .base import (
+    Answer,
+    Asked,
+    Message,
+    ProviderWire,
+    Result,
+    Role,
+    Tell,
+    arguments,
+    as_data,
+    as_text,
+    content_text,
+    listed,
+    mapping,
+    result_value,
+    tell_nobody,
+    text_or_none,
+    usage_of,
+)
+
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "model",
+    "tool": "tool",
+    "function": "tool",
+}
+_LEGACY = "function:"
+"""Before the name of a function in the id of a call of the old form, which has none."""
+
+
+class ChatWire(ProviderWire):
+    """Each result is a message of its own, behind the assistant's message that asked for it."""
+
+    def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
+        found = mapping(as_data(message))
+        role, content = as_text(found.get("role")), found.get("content")
+        if role not in _ROLES:
+            known = ", ".join(_ROLES)
+            tell(f"a message has the role {role[:40]!r}", f"the roles are {known}")
+        speaker = _ROLES.get(role, "system")
+        if speaker == "tool":
+            name = as_text(found.get("name"))
+            id_ = f"{_LEGACY}{name}" if role == "function" else as_text(found.get("tool_call_id"))
+            failed = found.get("status") == "error" or found.get("is_error") is True
+            return Message("tool", results=(Result(id_, result_value(content), name, failed),))
+        refusal = text_or_none(found.get("refusal"))
+        calls = [_asked(call) for call in listed(found.get("tool_calls"))]
+        legacy = mapping(found.get("function_call"))
+        if legacy:
+            name = as_text(legacy.get("name"))
+            calls.append(Asked(_LEGACY + name, name, arguments(legacy.get("arguments"))))
+        return Message(
+            speaker,
+            refusal or content_text(content),
+            tuple(calls),
+            usage=usage_of(found.get("usage"), found.get("model")),
+            ended="refusal" if refusal else text_or_none(found.get("finish_reason")),
+        )
+
+    def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
+        if asked.id.startswith(_LEGACY):
+            return {"role": "function", "name": asked.name, "content": text}
+        return {"role": "tool", "tool_call_id": asked.id, "content": text}
+
+    def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
+        return {**as_data(message), "content": outputs[0]}
+
+    def answer(self, response: Any) -> Answer:
+        return self.choice(mapping(response)).answer
+
+    def choice(self, response: Mapping[str, Any]) -> Message:
+        """The first choice of a completion."""
+        choices = listed(response.get("choices"))
+        choice = mapping(choices[0]) if choices else {}
+        said = self.read({**mapping(choice.get("message")), "role": "assistant"})
+        return said._replace(
+            usage=usage_of(response.get("usage"), response.get("model")),
+            ended=said.ended or text_or_none(choice.get("finish_reason")),
+        )
+
+    def whole(self, pieces: list[Any]) -> dict[str, Any]:
+        """A completion from its chunks; of several choices the first."""
+        found: dict[str, Any] = {}
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        calls: dict[int, dict[str, Any]] = {}
+        ended: Any = None
+        for piece in map(mapping, pieces):
+            found |= {key: piece[key] for key in ("id", "model", "created") if key in piece}
+            if piece.get("usage"):
+                found["usage"] = piece["usage"]
+            for choice in map(mapping, listed(piece.get("choices"))[:1]):
+                ended = choice.get("finish_reason") or ended
+                delta = mapping(choice.get("delta"))
+                for name in ("content", "refusal"):
+                    if delta.get(name):
+                        message[name] = (message.get(name) or "") + delta[name]
+                for part in map(mapping, listed(delta.get("tool_calls"))):
+                    empty = {"name": "", "arguments": ""}
+                    call = calls.setdefault(
+                        part.get("index", len(calls)),
+                        {"id": "", "type": "function", "function": empty},
+                    )
+                    call["id"] = part.get("id") or call["id"]
+                    for name, text in mapping(part.get("function")).items():
+                        if name in empty:
+                            call["function"][name] += text or ""
+        if calls:
+            message["tool_calls"] = list(calls.values())
+        return {**found, "choices": [{"index": 0, "message": message, "finish_reason": ended}]}
+
+    def is_whole(self, pieces: list[Any]) -> bool:
+        choices = (one for piece in pieces for one in listed(mapping(piece).get("choices")))
+        return any(mapping(choice).get("finish_reason") for choice in choices)
+
+    def turn(self, response: Any) -> list[Any]:
+        message = response["choices"][0]["message"]
+        names = ("role", "content", "tool_calls", "refusal")
+        kept = {name: message[name] for name in names if message.get(name)}
+        return [{"content": None, **kept}]
+
+    def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
+        function: dict[str, Any] = {"name": name}
+        if description:
+            function["description"] = description
+        if schema is not None:
+            function["parameters"] = schema
+        return {"type": "function", "function": function}
+
+
+def _asked(call: Any) -> Asked:
+    outer = mapping(as_data(call))
+    inner = mapping(outer.get("function")) or mapping(outer.get("custom"))
+    given = inner.get("arguments", inner.get("input"))
+    return Asked(as_text(outer.get("id")), as_text(inner.get("name")), arguments(given))
+
+
+CHAT = ChatWire()

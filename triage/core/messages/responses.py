@@ -1,0 +1,141 @@
+"""Items of the OpenAI Responses API, and its responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from triage.core.json_values import plain
+
+from .base import (
+    Answer,
+    Asked,
+    Message,
+    Outcome,
+    ProviderWire,
+    Result,
+    Role,
+    Shrink,
+    Tell,
+    arguments,
+    as_data,
+    as_text,
+    content_text,
+    listed,
+    mapping,
+    result_value,
+    shown_content,
+    tell_nobody,
+    text_or_none,
+    usage_of,
+)
+
+_OUTPUTS = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+}
+"""The kinds of calls that somebody else answers, each with that of its output."""
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "model"}
+_WITHOUT_WORDS = ("reasoning", "item_reference", "mcp_list_tools", "mcp_approval_request")
+_LAST = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+class ResponsesWire(ProviderWire):
+    """Each call and each output is an item of its own; an output may stand anywhere behind its call."""
+
+    results_follow = False
+
+    def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
+        item = mapping(as_data(message))
+        kind = as_text(item.get("type")) or "message"
+        if kind in _OUTPUTS or kind == "mcp_call":
+            return _call(item, kind)
+        if kind in _OUTPUTS.values():
+            result = Result(as_text(item.get("call_id")), result_value(item.get("output")))
+            return Message("tool", results=(result,))
+        if kind == "message":
+            content = item.get("content")
+            refused = any(mapping(part).get("type") == "refusal" for part in listed(content))
+            role = _ROLES.get(as_text(item.get("role")), "system")
+            return Message(role, content_text(content), ended="refusal" if refused else None)
+        if kind.endswith("_call"):
+            id_ = as_text(item.get("id"))
+            error = (Result(id_, "the call failed", kind, failed=True),)
+            results = error if item.get("status") == "failed" else ()
+            calls = (Asked(id_, kind, None),)
+            return Message("model", server_calls=calls, server_results=results)
+        if kind not in _WITHOUT_WORDS:
+            tell(f"an item is of the type {kind[:40]!r}", "it is left out")
+        return Message("tool" if kind.endswith(("_output", "_response")) else "model")
+
+    def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
+        return {"type": "function_call_output", "call_id": asked.id, "output": text}
+
+    def closing(self, asked: Asked, outcome: Outcome, lost: str, message: Any) -> Any:
+        made = super().closing(asked, outcome, lost, message)
+        return {**made, "type": _OUTPUTS[mapping(as_data(message))["type"]]}
+
+    def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
+        return {**as_data(message), "output": outputs[0]}
+
+    def shown(self, message: Any) -> Any:
+        item = mapping(as_data(message))
+        content = item.get("content", item.get("output"))
+        return {"role": plain(item.get("role", "tool")), "content": shown_content(content)}
+
+    # Input may be one text in place of items.
+
+    def hinted(self, messages: Any, hint: str | None) -> Any:
+        if not hint or not isinstance(messages, str):
+            return super().hinted(messages, hint)
+        return messages if hint in messages else [self.user(messages), self.user(hint)]
+
+    def new_in(self, messages: Any) -> list[Any]:
+        return super().new_in([self.user(messages)] if isinstance(messages, str) else messages)
+
+    def shrunk(self, messages: Any, shrink: Shrink | None) -> Any:
+        return messages if isinstance(messages, str) else super().shrunk(messages, shrink)
+
+    def answer(self, response: Any) -> Answer:
+        found = mapping(response)
+        said = [self.read(item) for item in listed(found.get("output"))]
+        reason = text_or_none(mapping(found.get("incomplete_details")).get("reason"))
+        refused = next((one.ended for one in said if one.ended), None)
+        return Answer(
+            "\n".join(one.text for one in said if one.text),
+            tuple(call for one in said for call in one.calls),
+            usage_of(found.get("usage"), found.get("model")),
+            refused or reason or text_or_none(found.get("status")),
+        )
+
+    def whole(self, pieces: list[Any]) -> Any:
+        """The last response that an event holds."""
+        responses = (mapping(piece).get("response") for piece in reversed(pieces))
+        return next((one for one in responses if one is not None), {})
+
+    def is_whole(self, pieces: list[Any]) -> bool:
+        return any(mapping(piece).get("type") in _LAST for piece in pieces[-2:])
+
+    def turn(self, response: Any) -> list[Any]:
+        return list(response["output"])
+
+    def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
+        made = {"type": "function", "name": name, "parameters": schema}
+        return {**made, "description": description} if description else made
+
+
+def _call(item: Mapping[str, Any], kind: str) -> Message:
+    given = arguments(item.get("arguments", item.get("input")))
+    name = as_text(item.get("name"))
+    if kind != "mcp_call":
+        return Message("model", calls=(Asked(as_text(item.get("call_id")), name, given),))
+    call = Asked(as_text(item.get("call_id") or item.get("id")), name, given)
+    results: tuple[Result, ...] = ()
+    if item.get("error"):
+        results = (Result(call.id, item["error"], failed=True),)
+    elif item.get("output") is not None:
+        results = (Result(call.id, item["output"]),)
+    return Message("model", server_calls=(call,), server_results=results)
+
+
+RESPONSES = ResponsesWire()

@@ -1,0 +1,155 @@
+"""Who listens: observers of events, and the one that logs them on the logger `triage`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from .events import (
+    ActionChosen,
+    AttemptFailed,
+    AttemptStarted,
+    CallFinished,
+    Event,
+    RunFinished,
+    RunStarted,
+    RunSuspended,
+    StepRecorded,
+)
+from .redaction import redact
+
+Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
+"""Called with each event as it is recorded, in the thread that records it; it must be quick.
+
+For an `AttemptStarted` it may return a context manager, which is entered before the attempt and left
+after it (with the exception that ended it). An observer that raises is logged and changes nothing; so is
+its context manager, which cannot swallow an exception either.
+"""
+
+logger = logging.getLogger("triage")
+_plain = logging.Formatter()
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """Redact a log record: its message, and the traceback that formatters print."""
+    with suppress(Exception):  # a message that cannot be formatted is left to the handler
+        text = record.getMessage()
+        clean = redact(text)
+        if clean is not text:
+            record.msg, record.args = clean, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = redact(_plain.formatException(record.exc_info))
+    return True
+
+
+logger.addFilter(_without_secrets)
+
+
+def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:
+    """Tell every observer; the context managers they gave, in order."""
+    given: list[AbstractContextManager[Any]] = []
+    for observer in observers:
+        try:
+            answer = observer(event)
+        except Exception as error:
+            _say_failed(observer, event, error)
+            continue
+        if answer is not None and hasattr(answer, "__enter__"):
+            given.append(_Around(answer))
+    return given
+
+
+_failed: WeakKeyDictionary[Any, set[tuple[type, int]]] = WeakKeyDictionary()
+"""The errors of each observer that were logged, by their class and where they came from."""
+
+
+def _say_failed(observer: Observer, event: Event, error: Exception) -> None:
+    """Log what an observer raised, each error once: one that raises at every event would fill the log."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    error_is = (type(error), 0 if trace is None else trace.tb_lineno)
+    with suppress(TypeError):  # one that cannot be remembered is logged each time
+        said = _failed.setdefault(getattr(observer, "__self__", observer), set())
+        if error_is in said:
+            return
+        said.add(error_is)
+    logger.error(
+        "observer %r failed on %s; the same error of it is not logged again",
+        observer,
+        type(event).__name__,
+        exc_info=error,
+    )
+
+
+class _Around(AbstractContextManager[None]):
+    """An observer's context manager, kept from changing anything: what it raises is logged, and no error
+    ends in it.
+    """
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+        self._entered = False
+
+    def __enter__(self) -> None:
+        try:
+            self._manager.__enter__()
+        except Exception:
+            logger.exception("%r of an observer failed before an attempt", self._manager)
+        else:
+            self._entered = True
+
+    def __exit__(self, *ended: Any) -> None:  # noqa: PYI036 - handed on as they are
+        if not self._entered:
+            return
+        try:
+            self._manager.__exit__(*ended)
+        except Exception as error:
+            if error is not ended[1]:  # a manager may re-raise the error it was given
+                logger.exception("%r of an observer failed after an attempt", self._manager)
+
+
+class LoggingObserver:
+    """Logs what happens, one line an event, on the logger `triage`.
+
+    Failures and stops are warnings, the rest is at `level` (DEBUG by default). Each record has the
+    run's id as `run_id`. Texts are redacted and cut at `limit` characters.
+    """
+
+    def __init__(self, level: int = logging.DEBUG, limit: int = 300) -> None:
+        self.level = level
+        self.limit = limit
+
+    def __call__(self, event: Event) -> None:
+        """Log one event."""
+        level, text = self._line(event)
+        if text and logger.isEnabledFor(level):
+            text = redact(text)[: self.limit]
+            logger.log(level, "%s %s", event.run_id[:8], text, extra={"run_id": event.run_id})
+
+    def _line(self, event: Event) -> tuple[int, str]:  # noqa: PLR0911 - one return an event type
+        match event:
+            case RunStarted():
+                return self.level, f"run of {event.agent} started"
+            case AttemptStarted():
+                told = f", told: {event.hint}" if event.hint else ""
+                return self.level, f"attempt {event.attempt} started{told}"
+            case StepRecorded(step=step):
+                return self.level, f"step {event.index}: {step.action} {step.tool_called or ''}"
+            case CallFinished():
+                return self.level, f"call {event.key} {event.outcome}"
+            case AttemptFailed(diagnosis=diagnosis, error=error):
+                because = f" from {error}" if error is not None else ""
+                return logging.WARNING, f"attempt {event.attempt} failed: {diagnosis}{because}"
+            case ActionChosen(action=action):
+                return self.level, f"attempt {event.attempt}: {action} by {event.by or 'policy'}"
+            case RunSuspended(question=question):
+                return logging.WARNING, f"run suspended: {question}"
+            case RunFinished(status=status):
+                level = self.level if status == "done" else logging.WARNING
+                return level, f"run finished: {status}"
+            case _:
+                return self.level, ""

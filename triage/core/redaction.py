@@ -1,0 +1,508 @@
+"""What must not leave the process as it is: `Redactor` finds credentials by their form, name or value."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, TypeAlias
+from urllib.parse import unquote_plus
+
+from .errors import misuse
+from .json_values import SLICE, plain
+from .secret_shapes import (
+    ASSIGNED,
+    ELEMENT,
+    HIDDEN,
+    KEYS,
+    MARKS,
+    PARTS_OF_NAMES,
+    PLACES,
+    QUERY,
+    UNQUOTED_GROUPS,
+    Shape,
+    bare,
+    compiled,
+    counts,
+    is_no_phrase,
+    is_secret,
+    is_secret_in_text,
+    looks_random,
+    names_a_secret,
+    names_a_secret_parameter,
+    names_a_secret_variable,
+    value_pattern,
+)
+
+__all__ = ["HIDDEN", "Redactor", "redact"]
+
+Span: TypeAlias = tuple[int, int]
+"""Where something begins in a text, and where it ends."""
+
+REACH = 2**16
+"""Characters on both sides of a slice that are searched with it: no credential is longer."""
+
+_SHORTEST_KEY = 16
+"""The least run of letters, digits and `+/_=-` in a key, or in base64 worth decoding."""
+_KEY_CHARACTERS = bytes(
+    97 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "+/_=-") else 32
+    for code in range(256)
+)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_=-]{16,}(?:(?:\r?\n|\\r?\\n)[A-Za-z0-9+/_=-]{4,})*")
+_HEX = "0123456789abcdefABCDEF-"
+_PRINTABLE = bytes(97 if b" " <= bytes([code]) <= b"~" else 0 for code in range(256))
+_ESCAPED_WORD = re.compile(r"[^\s\"'<>&?;%]*%[0-9A-Fa-f]{2}[^\s\"'<>&?;]*")
+
+_MAX_DEPTH = 100
+"""Values nested deeper are hidden without being looked at."""
+_LABELS = ("name", "key", "header", "field")
+_JSON_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+_LONG_NUMBER = 9_999_999
+"""Numbers above it are searched as text, for a card number that was registered or that a pattern knows."""
+
+_LEAST = 4
+_LEAST_OF_ENVIRONMENT = 8
+_MOST_OF_ENVIRONMENT = 256
+_LONGEST_OF_ENVIRONMENT = 8_192
+
+
+def redact(text: str) -> str:
+    """Replace everything in `text` that looks like a credential by `[redacted]`, as `Redactor()` does.
+
+    Inside a run whose `Durability.redact` is a `Redactor`, as that one does; in a run inside another, as
+    both do.
+    """
+    for redactor in _in_force.get() or (standard(),):
+        text = redactor.text(text)
+    return text
+
+
+def redact_value(value: Any) -> Any:
+    """`redact` for any value, judged by its JSON; the very same object where nothing is hidden."""
+    for redactor in _in_force.get() or (standard(),):
+        value, _ = redactor.value(value)
+    return value
+
+
+_in_force: ContextVar[tuple[Redactor, ...]] = ContextVar("triage_redactors", default=())
+
+
+@contextmanager
+def redacting(redactor: Redactor) -> Generator[None]:
+    """Let `redact` use this redactor too, here and in tasks that are started here."""
+    in_force = _in_force.get()
+    if redactor in in_force:
+        yield
+        return
+    token = _in_force.set((*in_force, redactor))
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Finds secrets in texts and JSON values, and replaces them by `[redacted]`.
+
+    What is found without being told: keys in the forms that providers give them, JWTs, private keys in
+    PEM, passwords and secret parameters in URLs and commands, `Authorization` and `Cookie` headers, what
+    is given under names such as `password`, `api_key`, `token`; and all of it in base64 and
+    percent-encoded. Placeholders (`$TOKEN`, `<token>`) and words about a secret (`password: required`)
+    stay.
+
+    fields: further names of fields that hold secrets; case and separators do not count. patterns:
+    texts and compiled patterns of secrets; what a pattern matches is hidden. values: secrets
+    themselves, of at least 4 characters. keep: names of fields that hold no secret although they
+    sound so. environment: True hides the values of environment variables whose names say secret, as
+    they are when the redactor is first used, from 8 characters.
+
+    Pickles, with `values`; what the environment held is read again where it is used. Raises
+    UsageError, which names the field, for a value of another kind.
+    """
+
+    fields: tuple[str, ...] = ()
+    patterns: tuple[str | re.Pattern[str], ...] = ()
+    values: tuple[str, ...] = field(default=(), repr=False)
+    keep: tuple[str, ...] = ()
+    environment: bool = True
+
+    def __post_init__(self) -> None:
+        for name, wanted in (
+            ("fields", "a tuple of names of fields"),
+            ("values", "a tuple of secrets"),
+            ("keep", "a tuple of names of fields"),
+            ("patterns", "a tuple of patterns"),
+        ):
+            texts = _texts(f"Redactor.{name}", getattr(self, name), wanted)
+            object.__setattr__(self, name, texts)
+        for name in ("fields", "keep"):
+            for text in getattr(self, name):
+                if not bare(text):
+                    raise misuse(f"Redactor.{name} item", text, "a name with a letter in it")
+        for number, value in enumerate(self.values):
+            if len(value) < _LEAST:
+                # The value is a secret: the message does not show it.
+                raise misuse(
+                    f"Redactor.values[{number}]",
+                    HIDDEN,
+                    f"a secret of at least {_LEAST} characters",
+                    "name its field in fields=(…)",
+                )
+        if not isinstance(self.environment, bool):
+            raise misuse("Redactor.environment", self.environment, "True or False")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out what the environment held: it is read again where this is unpickled."""
+        return (
+            Redactor,
+            (self.fields, self.patterns, self.values, self.keep, self.environment),
+        )
+
+    def text(self, text: str) -> str:
+        """Give the text without its secrets; the very same object where there are none."""
+        if (
+            len(text) < _SHORTEST_KEY
+            and text.isidentifier()
+            and not self._known
+            and not self.patterns
+        ):
+            return text  # most names of fields
+        clean = _hide(text, self._spans(text))
+        return _hide(clean, _slice_by_slice(clean, self._encoded))
+
+    def value(self, value: Any) -> tuple[Any, bool]:
+        """Give a JSON value without its secrets, and whether there were any.
+
+        Without any it is the very same object, else a copy. None, booleans and what is empty stay,
+        whatever their name. A value that is no JSON is judged by the JSON it is stored as.
+        """
+        clean = self._clean(value, "", "", None)
+        return clean, clean is not value
+
+    def fields_of(self, value: Any, at: str = "") -> tuple[str, ...]:
+        """Say where a JSON value holds secrets, as paths: `state['user']['password']`; never what they are.
+
+        at: what the paths begin with. A key that is itself a secret is redacted in its path.
+        """
+        found: list[str] = []
+        self._clean(value, "", at, found)
+        return tuple(dict.fromkeys(found))
+
+    # Texts ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _compiled(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(item) if isinstance(item, str) else item for item in self.patterns)
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        return frozenset(map(bare, self.fields))
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        return frozenset(map(bare, self.keep))
+
+    @cached_property
+    def _known(self) -> tuple[str, ...]:
+        """Every form in which a known secret may appear in a text."""
+        known = (*self.values, *(_environment() if self.environment else ()))
+        return tuple({form for value in known for form in _forms(value)})
+
+    def _spans(self, text: str) -> list[Span]:
+        """Where secrets stand in a text of any length, those that only patterns find among them."""
+        return [*_slice_by_slice(text, self._plain), *self._by_patterns(text)]
+
+    def _plain(self, text: str) -> list[Span]:
+        """Where secrets stand in a text as they are; the places may overlap."""
+        low = text.lower()
+        spans: list[Span] = []
+        marked = [mark for mark in MARKS if mark in low]
+        for shape in PLACES:
+            if shape.mark in marked:
+                spans.extend(_found(shape, text))
+        if self._own or any(part in marked for part in PARTS_OF_NAMES):
+            spans.extend(self._named(text))
+        if has_key_characters(text):
+            for shape in KEYS:
+                if shape.mark in low:
+                    spans.extend(_found(shape, text))
+        for known in self._known:
+            start = text.find(known)
+            while start >= 0:
+                spans.append((start, start + len(known)))
+                start = text.find(known, start + len(known))
+        return spans
+
+    def _named(self, text: str) -> Iterator[Span]:
+        """What is given under the names of secrets: `name=value`, `<name>value</name>`."""
+        for pattern, usual in ((QUERY, names_a_secret_parameter), (ELEMENT, names_a_secret)):
+            for match in pattern.finditer(text):
+                if self._names(match[1], usual) and is_secret(match[1], match[2]):
+                    yield match.span(2)
+        for match in ASSIGNED.finditer(text):
+            name = match[1]
+            if " " in name and not self._names(name, names_a_secret):
+                name = name.rpartition(" ")[2]
+            if not self._names(name, names_a_secret):
+                continue
+            given = value_pattern(name).match(text, match.end())
+            if given is None or given.lastindex is None:
+                continue
+            value = given[given.lastindex]
+            if bare(name) in self._own:
+                secret = not value.startswith(HIDDEN)
+            elif given.lastindex in UNQUOTED_GROUPS:
+                # A sentence begins behind a colon, and not behind an equals sign.
+                rest = "" if "=" in match[0] else text[given.end() : given.end() + 40]
+                secret = is_secret_in_text(name, value, rest)
+            else:
+                secret = is_secret(name, value)
+            if secret:
+                yield given.span(given.lastindex)
+
+    def _by_patterns(self, text: str) -> Iterator[Span]:
+        # Their matches may have any length, so they get the whole text.
+        for pattern in self._compiled:
+            yield from (match.span() for match in pattern.finditer(text) if match[0])
+
+    def _encoded(self, text: str) -> list[Span]:
+        """Where a text says something secret in base64 or percent-encoded."""
+        spans: list[Span] = []
+        if has_key_characters(text):
+            spans.extend(
+                match.span()
+                for match in _BASE64.finditer(text)
+                if any(map(self._tells, _from_base64(match[0])))
+            )
+        if "%" in text:
+            spans.extend(
+                match.span()
+                for match in _ESCAPED_WORD.finditer(text)
+                if self._tells(unquote_plus(match[0]))
+            )
+        return spans
+
+    def _tells(self, decoded: str) -> bool:
+        """Whether decoded text holds a secret; noise that happens to fit a form is none."""
+        return any(
+            "".join(decoded[start:end].split()).isprintable() and "\ufffd" not in decoded[start:end]
+            for start, end in self._spans(decoded)
+        )
+
+    # Values -----------------------------------------------------------------------------------
+
+    def _names(self, name: Any, usual: Callable[[str], bool]) -> bool:
+        if not isinstance(name, str):
+            return False
+        plain = bare(name)
+        return plain in self._own or (plain not in self._kept and usual(name))
+
+    def _clean(
+        self, value: Any, name: str, path: str, found: list[str] | None, depth: int = 0
+    ) -> Any:
+        """A JSON value without its secrets; the same object where there are none.
+
+        name: that of the secret it stands under, "" for none. found: is given the paths of secrets.
+        """
+        if isinstance(value, str | int | float):
+            clean = self._leaf(value, name)
+        elif depth >= _MAX_DEPTH and isinstance(value, dict | list | tuple):
+            clean = HIDDEN
+        elif isinstance(value, dict):
+            return self._object(value, name, path, found, depth)
+        elif isinstance(value, list | tuple):
+            return self._list(value, name, path, found, depth)
+        elif value is None:
+            return None
+        else:
+            stored = plain(value)
+            clean = self._clean(stored, name, path, found, depth + 1)
+            return value if clean is stored else clean
+        if clean is not value and found is not None:
+            found.append(path)
+        return clean
+
+    def _leaf(self, value: str | float, name: str) -> Any:
+        if isinstance(value, bool):
+            return value
+        own = bare(name) in self._own
+        if isinstance(value, str):
+            if name and value and value != HIDDEN and (own or is_secret(name, value)):
+                return HIDDEN
+            return self.text(value)
+        if name and (own or not counts(name)):
+            return HIDDEN
+        if abs(value) > _LONG_NUMBER and self.text(repr(value)) != repr(value):
+            return HIDDEN
+        return value
+
+    def _object(
+        self, value: dict[Any, Any], name: str, path: str, found: list[str] | None, depth: int
+    ) -> Any:
+        if value.get("type") in _JSON_TYPES:
+            name = ""  # a schema of the secret, not the secret
+        label = next(
+            (value[key] for key in _LABELS if self._names(value.get(key), names_a_secret)), ""
+        )
+        copy: dict[Any, Any] = {}
+        changed = False
+        for key, item in value.items():
+            clean_key = self.text(key) if isinstance(key, str) else key
+            below = f"{path}[{clean_key!r}]" if found is not None else path
+            if clean_key is not key and found is not None:
+                found.append(below)
+            below_name = label if label and key == "value" else name
+            if self._names(key, names_a_secret):
+                below_name = key
+            clean = self._clean(item, below_name, below, found, depth + 1)
+            changed = changed or clean is not item or clean_key is not key
+            number = 1
+            unique = clean_key
+            while unique in copy:
+                number += 1
+                unique = f"{clean_key} {number}"
+            copy[unique] = clean
+        return copy if changed else value
+
+    def _list(
+        self, value: Sequence[Any], name: str, path: str, found: list[str] | None, depth: int
+    ) -> Any:
+        header = ""
+        match value:
+            case [name_, str(given)] if self._names(name_, names_a_secret):
+                # A header, as ["authorization", "…"]; the names of two required fields look alike.
+                header = name_ if bare(name_) in self._own or looks_random(given) else ""
+            case _:
+                pass
+        copy: list[Any] = []
+        for at, item in enumerate(value):
+            below = f"{path}[{at}]" if found is not None else path
+            copy.append(
+                self._clean(item, header if header and at else name, below, found, depth + 1)
+            )
+        if all(clean is item for clean, item in zip(copy, value, strict=True)):
+            return value
+        return copy
+
+
+@cache
+def standard() -> Redactor:
+    """`Redactor()`, made at first use; it keeps the environment of that moment."""
+    return Redactor()
+
+
+def has_key_characters(text: str) -> bool:
+    """Whether the text has a run of key characters as long as the shortest key."""
+    if len(text) < _SHORTEST_KEY:
+        return False
+    return b"a" * _SHORTEST_KEY in text.encode("ascii", "replace").translate(_KEY_CHARACTERS)
+
+
+def _found(shape: Shape, text: str) -> Iterator[Span]:
+    for match in compiled(shape.pattern).finditer(text):
+        group = match.lastindex or 0
+        # Of a user and a password, the password says whether they are placeholders.
+        if (not shape.random or is_no_phrase(match[group])) and (
+            not group or is_secret("", match[group].rpartition(":")[2])
+        ):
+            yield match.span(group)
+
+
+def _slice_by_slice(text: str, find: Callable[[str], list[Span]]) -> list[Span]:
+    """Search a text; a long one in slices that overlap their neighbours."""
+    if len(text) <= SLICE:
+        return find(text)
+    found: list[Span] = []
+    for start in range(0, len(text), SLICE):
+        stop = start + SLICE
+        before = max(0, start - REACH)
+        # What only looks like a secret because the text was cut there does not reach the slice.
+        found.extend(
+            (before + first, before + end)
+            for first, end in find(text[before : stop + REACH])
+            if before + end > start and before + first < stop
+        )
+    return found
+
+
+def _hide(text: str, spans: list[Span]) -> str:
+    """The text with what stands at these places replaced; places that touch are one."""
+    if not spans:
+        return text
+    parts: list[str] = []
+    upto = 0
+    for start, end in sorted(spans):
+        if not parts or start > upto:
+            parts += (text[upto:start], HIDDEN)
+        upto = max(upto, end)
+    parts.append(text[upto:])
+    clean = "".join(parts)
+    return text if clean == text else clean
+
+
+def _from_base64(run: str) -> Iterator[str]:
+    """What a run of letters says in base64, wherever in it the base64 begins; texts only."""
+    run = "".join(run.replace("\\r", "").replace("\\n", "").split())
+    if not run.strip(_HEX) or run.islower():
+        return  # a digest, an id or a path: base64 of a text has capitals
+    plain = run.rstrip("=").replace("-", "+").replace("_", "/").replace("=", "/")
+    for skip in range(4):
+        length = (len(plain) - skip) // 4 * 4
+        rest = plain[skip + length :]
+        tail = rest + "=" * (4 - len(rest)) if len(rest) > 1 else ""
+        data = binascii.a2b_base64(plain[skip : skip + length] + tail)
+        if b"a" * 8 in data.translate(_PRINTABLE):
+            yield data.decode("utf-8", "replace")
+
+
+def _forms(value: str) -> set[str]:
+    """The forms of a value in a text. As part of longer base64 it is found by decoding."""
+    coded = value.encode("utf-8", "surrogatepass")
+    return {
+        value,
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        base64.b64encode(coded).decode().rstrip("="),
+        base64.urlsafe_b64encode(coded).decode().rstrip("="),
+    }
+
+
+def _texts(name: str, given: Any, wanted: str) -> tuple[Any, ...]:
+    """The texts, and for `patterns` compiled ones too, as a tuple; UsageError for anything else."""
+    if isinstance(given, str | bytes | re.Pattern) or not isinstance(given, Iterable):
+        shown = HIDDEN if name.endswith("values") else given
+        raise misuse(name, shown, wanted, "write (text,)")
+    found = tuple(given)
+    for item in found:
+        if name.endswith("patterns") and isinstance(item, re.Pattern):
+            if not isinstance(item.pattern, str):
+                raise misuse(f"{name} item", item, "a pattern of text, not of bytes")
+        elif not isinstance(item, str) or not item:
+            shown = type(item) if name.endswith("values") else item
+            raise misuse(f"{name} item", shown, "text that is not empty")
+        elif name.endswith("patterns"):
+            try:
+                re.compile(item)
+            except re.error as error:
+                raise misuse(f"{name} item", item, "a regular expression", str(error)) from None
+    return found
+
+
+def _environment() -> list[str]:
+    """The values of the environment variables whose names say secret; paths are no secrets."""
+    found = [
+        value
+        for name, value in os.environ.items()
+        if _LEAST_OF_ENVIRONMENT <= len(value) <= _LONGEST_OF_ENVIRONMENT
+        and names_a_secret_variable(name)
+        and not value.startswith(("/", "./", "~"))
+    ]
+    return found[:_MOST_OF_ENVIRONMENT]

@@ -1,0 +1,522 @@
+"""A run as its events tell it: `RunState.apply(event)` and `fold(events)`.
+
+The running process and a later reader use the same fold, so what a strategy sees is what the journal
+says. Applying an event is O(1), but for an attempt's end (its steps are kept) and a rollback.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from .actions import PROCEEDING, Action
+from .errors import Value
+from .events import (
+    ActionChosen,
+    ApprovalGiven,
+    AttemptFailed,
+    AttemptStarted,
+    CallFinished,
+    CallStarted,
+    CompensatorRan,
+    CompensatorRegistered,
+    Event,
+    RunFinished,
+    RunRecovered,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StateUpdated,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    UsageRecorded,
+)
+from .failures import Attempt, ErrorInfo
+from .steps import NO_USAGE, Step, Trajectory, Usage
+from .taxonomy import UNSAFE
+
+NOTHING: Mapping[str, Any] = {}
+LINE = "line"
+"""In the metadata of a step: the call may be matched by position; the task or thread that made it,
+numbered in the attempt from 0."""
+WITHIN = "within"
+"""In the metadata of a step: the recorded call that it is part of, by its tool and the beginning of its
+idempotency key (`research 3f2a9c01`)."""
+
+
+def label_of(tool: str, idempotency_key: str) -> str:
+    """The label by which steps inside a recorded call name that call."""
+    return f"{tool} {idempotency_key[:8]}"
+
+
+def is_call(step: Step) -> bool:
+    """True for the step of a recorded call."""
+    return step.metadata is not None and "call" in step.metadata
+
+
+def is_reused(metadata: Mapping[str, Any] | None) -> bool:
+    """True for the metadata of a reused call's step: nothing ran and nothing was used."""
+    return metadata is not None and bool(metadata.get("replayed"))
+
+
+class Call(Value, frozen=True):
+    """A recorded call as the journal knows it.
+
+    key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`.
+    seq: position of its start. done_at: position of the step it left, which is a checkpoint. step:
+    index of that step in `attempt`. undone: a compensator has undone it, so it counts as never made.
+    typed: as in `CallFinished`. keyed: its tool has taken the idempotency key. answered: a person said
+    that it happened, with this result. run: id of the run inside this one that it is, None for a call
+    of a tool. ended: how often it has come to an end. kind: `model`, `judge`, `tool` or `run`.
+    asked_model: as in `CallFinished`. line: the task of its attempt that made it, where the call may be
+    matched by position. within: the recorded call it is part of, as steps name it; None for none. began:
+    seconds since the epoch.
+    """
+
+    key: str
+    tool: str
+    effect: str
+    arguments: Any
+    attempt: int
+    seq: int
+    outcome: str | None = None
+    result: Any = None
+    exact: bool = True
+    error: ErrorInfo | None = None
+    step: int | None = None
+    done_at: int | None = None
+    undone: bool = False
+    typed: bool = False
+    keyed: bool = False
+    answered: bool = False
+    run: str | None = None
+    ended: int = 0
+    kind: str = "tool"
+    asked_model: bool = False
+    line: int | None = None
+    within: str | None = None
+    began: float = 0.0
+
+
+class HandWritten(Value, frozen=True):
+    """A step with an effect that was recorded by hand and not undone. key: `step@` and its position."""
+
+    key: str
+    seq: int
+    action: str
+    effect: str
+
+
+class Compensation(Value, frozen=True):
+    """A registered compensator. key: of what it undoes. at: position of that. ran: it has undone it.
+
+    seq: position of its registration, which names it. begun: it was started, its end is not known.
+    args: as in `CompensatorRegistered`. tries: how often it was started. error: what it raised last.
+    """
+
+    name: str
+    key: str
+    seq: int
+    at: int
+    ran: bool = False
+    begun: bool = False
+    args: tuple[Any, ...] | None = None
+    tries: int = 0
+    error: ErrorInfo | None = None
+
+
+class Ledger:
+    """What one attempt has recorded, with the position of each entry, so that it can be cut."""
+
+    __slots__ = ("completed", "positions", "state", "steps", "subgoals", "updates")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.positions: list[int] = []
+        self.updates: list[tuple[int, Mapping[str, Any]]] = []
+        self.state: dict[str, Any] = {}
+        self.subgoals: list[tuple[int, str]] = []
+        self.completed: list[tuple[int, str]] = []
+
+    def update(self, seq: int, values: Mapping[str, Any]) -> None:
+        """Merge a state update that was recorded at a position."""
+        self.updates.append((seq, values))
+        self.state.update(values)
+
+    def knows(self, seq: int) -> bool:
+        """True if a step or a state update was recorded at this position."""
+        at = bisect_left(self.positions, seq)
+        if at < len(self.positions) and self.positions[at] == seq:
+            return True
+        return any(position == seq for position, _ in self.updates)
+
+    def last_position(self) -> int | None:
+        """The newest checkpoint, None if nothing was recorded."""
+        newest = self.positions[-1:] + [seq for seq, _ in self.updates[-1:]]
+        return max(newest, default=None)
+
+    def position_before(self, step: int) -> int | None:
+        """The newest checkpoint before the step with this index, None if there is none."""
+        if step >= len(self.positions):
+            return self.last_position()
+        border = self.positions[step]
+        earlier = [seq for seq, _ in self.updates if seq < border] + self.positions[:step]
+        return max(earlier, default=None)
+
+    def cut(self, seq: int) -> Ledger:
+        """A copy with only the entries up to and including a position."""
+        part = Ledger()
+        kept = bisect_right(self.positions, seq)
+        part.steps, part.positions = self.steps[:kept], self.positions[:kept]
+        for at, values in self.updates:
+            if at <= seq:
+                part.update(at, values)
+        part.subgoals = [entry for entry in self.subgoals if entry[0] <= seq]
+        part.completed = [entry for entry in self.completed if entry[0] <= seq]
+        return part
+
+    def carried(self, seq: int) -> Ledger:
+        """The state and the subgoals without the steps, for a resumption."""
+        part = Ledger()
+        if self.state:
+            part.update(seq, dict(self.state))
+        part.subgoals, part.completed = list(self.subgoals), list(self.completed)
+        return part
+
+
+AT_LIMIT = "limit:"
+"""`ActionChosen.by` begins with it, and then names the limit, where an answer to that limit is meant."""
+
+
+class RunState:
+    """Everything the journal says about a run so far. Read it; only `apply` changes it.
+
+    edits: arguments that a person has changed, by the key of their call.
+
+    grants: by the name of a limit, how often its amount was allowed once more. price: gives a usage
+    without a cost the cost it has; None leaves it unknown. returns: by attempt, the position before which
+    it reuses recorded reads and model calls of earlier attempts. starts: by attempt, the position at
+    which it began last.
+    """
+
+    __slots__ = (
+        "_at_limit", "_attempt_started", "agent", "all_steps", "approved", "attempt", "attempt_usage",
+        "calls", "calls_per_tool", "compensations", "edits", "effects", "error", "grants", "history",
+        "last_seq", "ledger", "ledgers", "parent", "price", "question", "result", "returns", "run_id",
+        "started", "starts", "status", "task", "tool_calls", "usage", "used_inside",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        self.agent = ""
+        self.task: Any = None
+        self.parent: str | None = None
+        self.status = "new"
+        self.started = 0.0
+        self.last_seq = -1
+        self.attempt = 0
+        self.usage: Usage = NO_USAGE
+        self.attempt_usage: Usage = NO_USAGE
+        self.all_steps = 0
+        self.tool_calls = 0
+        self.result: Any = None
+        self.error: ErrorInfo | None = None
+        self.question: str | None = None
+        self.used_inside: Mapping[str, Usage] = NOTHING
+        self.grants: Mapping[str, int] = NOTHING
+        self.price: Callable[[Usage], Usage] | None = None
+        self._at_limit = ""
+        self._attempt_started = 0.0
+        self.ledger = Ledger()
+        self.ledgers: list[Ledger] = []
+        self.history: list[Attempt] = []
+        self.calls: dict[str, Call] = {}
+        self.approved: set[str] = set()
+        self.edits: dict[str, Any] = {}
+        self.compensations: list[Compensation] = []
+        self.effects: list[HandWritten] = []
+        self.calls_per_tool: dict[str, int] = {}
+        self.returns: dict[int, int] = {}
+        self.starts: dict[int, int] = {}
+
+    @property
+    def steps(self) -> list[Step]:
+        """The running or last attempt's steps."""
+        return self.ledger.steps
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The merged state of the running or last attempt."""
+        return self.ledger.state
+
+    @property
+    def open_subgoals(self) -> tuple[str, ...]:
+        """Declared and not completed, in order of declaration."""
+        if not self.ledger.subgoals:
+            return ()
+        done = {name for _, name in self.ledger.completed}
+        return tuple(name for _, name in self.ledger.subgoals if name not in done)
+
+    @property
+    def started_at(self) -> int:
+        """The position at which the running or last attempt began."""
+        return self.starts.get(self.attempt, -1)
+
+    def has_asked_model(self) -> bool:
+        """Whether anything in the run has asked a model: a recorded call, a run inside it, or a
+        hand-written step that says what a model said or used.
+        """
+        if self.usage.calls or self.usage.total_tokens:
+            return True
+        if any(call.kind in ("model", "judge") or call.asked_model for call in self.calls.values()):
+            return True
+        return any(step.llm_output is not None for ledger in self.ledgers for step in ledger.steps)
+
+    def ledger_at(self, seq: int) -> Ledger | None:
+        """The newest attempt's ledger that has a checkpoint at this position, None if none has."""
+        for ledger in reversed(self.ledgers):
+            if ledger.knows(seq):
+                return ledger
+        return None
+
+    def apply(self, event: Event) -> None:
+        """Take the next event in. Events must come in order, without gaps."""
+        apply = self._APPLY.get(type(event))
+        if apply is not None:
+            apply(self, event)
+        self.last_seq = event.seq
+
+    def _apply_run_started(self, event: RunStarted) -> None:
+        self.run_id, self.agent, self.task = event.run_id, event.agent, event.task
+        self.parent, self.started = event.parent, event.time
+        self.status = "running"
+
+    def _apply_attempt_started(self, event: AttemptStarted) -> None:
+        self.attempt = event.attempt
+        self.starts[event.attempt] = event.seq
+        self.returns[event.attempt] = event.returns_to or 0
+        self.attempt_usage = NO_USAGE
+        self._attempt_started = event.time
+        source = None if event.base is None else self.ledger_at(event.base)
+        if source is not None and event.base is not None:
+            self.ledger = source.cut(event.base)
+        elif event.keep_state:
+            self.ledger = self.ledger.carried(event.seq)
+        elif self.ledgers:
+            self.ledger = Ledger()
+        self.ledgers.append(self.ledger)
+
+    def _apply_step(self, event: StepRecorded) -> None:
+        step = event.step.recorded(event.index, event.time)
+        self.ledger.steps.append(step)
+        self.ledger.positions.append(event.seq)
+        if is_reused(step.metadata):
+            return
+        if step.effect is not None and step.effect in UNSAFE and not is_call(step):
+            key = f"step@{event.seq}"
+            self.effects.append(HandWritten(key, event.seq, step.action, step.effect))
+        self.all_steps += 1
+        if step.tool_called is not None:
+            self.tool_calls += 1
+            self.calls_per_tool[step.tool_called] = self.calls_per_tool.get(step.tool_called, 0) + 1
+        if step.usage is not None:
+            self._use(step.usage)
+
+    def _apply_state(self, event: StateUpdated) -> None:
+        self.ledger.update(event.seq, event.values)
+
+    def _apply_usage(self, event: UsageRecorded) -> None:
+        self._use(event.usage)
+        if event.run is not None:
+            before = self.used_inside.get(event.run, NO_USAGE)
+            self.used_inside = {**self.used_inside, event.run: before.plus(event.usage)}
+
+    def _use(self, usage: Usage) -> None:
+        if self.price is not None:
+            usage = self.price(usage)
+        self.usage = self.usage.plus(usage)
+        self.attempt_usage = self.attempt_usage.plus(usage)
+
+    def _apply_approval(self, event: ApprovalGiven) -> None:
+        if event.kind == "call" and event.decision in ("approved", "edited"):
+            self.approved.add(event.subject)
+            if event.decision == "edited":
+                self.edits[event.subject] = event.payload
+
+    def _apply_call_started(self, event: CallStarted) -> None:
+        if event.keyed and event.key in self.calls:
+            self.calls[event.key] = replace(self.calls[event.key], keyed=True)
+            return
+        self.approved.discard(event.key)
+        before = self.calls.get(event.key)
+        self.calls[event.key] = Call(
+            event.key,
+            event.tool,
+            event.effect,
+            event.arguments,
+            event.attempt,
+            event.seq,
+            run=event.run,
+            ended=0 if before is None else before.ended,
+            kind=event.kind or ("tool" if event.run is None else "run"),
+            began=event.time,
+        )
+
+    def _apply_call_finished(self, event: CallFinished) -> None:
+        call = self.calls[event.key]
+        if event.step is not None and event.step < len(self.ledger.steps):
+            metadata = self.ledger.steps[event.step].metadata or NOTHING
+            call = replace(call, line=metadata.get(LINE), within=metadata.get(WITHIN))
+            if call.kind == "tool" and call.line is not None:
+                call = replace(call, kind="model")  # as journals of 0.1.0 say it
+        if event.replayed:
+            call = replace(call, attempt=event.attempt, step=event.step)
+            if event.step is not None and event.step < len(self.ledger.positions):
+                call = replace(call, done_at=self.ledger.positions[event.step])
+            self.calls[event.key] = call
+            return
+        self.calls[event.key] = replace(
+            call,
+            outcome=event.outcome,
+            result=event.result,
+            exact=event.exact,
+            error=event.error,
+            attempt=event.attempt,
+            step=event.step,
+            done_at=event.seq if event.step is None else self.ledger.positions[event.step],
+            undone=False,
+            typed=event.typed,
+            answered=event.step is None,
+            effect=event.effect or call.effect,
+            ended=call.ended + 1,
+            asked_model=event.asked_model,
+        )
+
+    def _apply_subgoals(self, event: SubgoalsDeclared) -> None:
+        known = {name for _, name in self.ledger.subgoals}
+        new = [name for name in dict.fromkeys(event.names) if name not in known]
+        self.ledger.subgoals += [(event.seq, name) for name in new]
+
+    def _apply_subgoal_completed(self, event: SubgoalCompleted) -> None:
+        self.ledger.completed.append((event.seq, event.name))
+
+    def _apply_compensator(self, event: CompensatorRegistered) -> None:
+        call = self.calls.get(event.key)
+        position = event.key.removeprefix("step@")
+        at = event.seq
+        if call is not None and call.done_at is not None:
+            at = call.done_at
+        elif position != event.key and position.isdecimal():
+            at = int(position)
+        self.compensations.append(
+            Compensation(event.name, event.key, event.seq, at, args=event.args)
+        )
+
+    def _apply_compensated(self, event: CompensatorRan) -> None:
+        done = event.error is None and not event.begins
+        for at, entry in enumerate(self.compensations):
+            if entry.seq == event.registered:
+                self.compensations[at] = replace(
+                    entry,
+                    ran=done,
+                    begun=event.begins,
+                    tries=entry.tries + event.begins,
+                    error=entry.error if event.begins else event.error,
+                )
+        if not done:
+            return
+        self.effects = [effect for effect in self.effects if effect.key != event.key]
+        if event.key in self.calls:
+            self.calls[event.key] = replace(self.calls[event.key], undone=True)
+
+    def _apply_failed(self, event: AttemptFailed) -> None:
+        trajectory = Trajectory(
+            self.ledger.steps, error=event.error, attempt=event.attempt, task=self.task
+        )
+        attempt = Attempt(
+            number=event.attempt,
+            trajectory=trajectory,
+            state=self.ledger.state.copy(),
+            error=event.error,
+            diagnosis=event.diagnosis,
+            action=None,
+            usage=self.attempt_usage,
+            started=self._attempt_started,
+            ended=event.time,
+        )
+        self.history.append(attempt)
+
+    def _decide(self, action: Action) -> None:
+        if self.history:
+            self.history[-1] = replace(self.history[-1], action=action)
+
+    def _apply_action(self, event: ActionChosen) -> None:
+        self._decide(event.action)
+        self._at_limit = event.by.removeprefix(AT_LIMIT) if event.by.startswith(AT_LIMIT) else ""
+        self._grant(event.action)
+
+    def _grant(self, action: Action) -> None:
+        """A run that goes on although a limit was reached may use the same amount once more."""
+        name = self._at_limit
+        if name and isinstance(action, PROCEEDING):
+            self.grants = {**self.grants, name: self.grants.get(name, 0) + 1}
+            self._at_limit = ""
+
+    def _apply_suspended(self, event: RunSuspended) -> None:
+        self.status, self.question = "suspended", event.question
+
+    def _apply_resumed(self, event: RunResumed) -> None:
+        self.status, self.question = "running", None
+        self._decide(event.action)
+        self._grant(event.action)
+
+    def _apply_finished(self, event: RunFinished) -> None:
+        self.status, self.result, self.error = event.status, event.result, event.error
+
+    # One entry an event type that the state is read from. Plans are not among them: their room folds them.
+    _APPLY: ClassVar[dict[type, Any]] = {
+        RunStarted: _apply_run_started,
+        AttemptStarted: _apply_attempt_started,
+        StepRecorded: _apply_step,
+        StateUpdated: _apply_state,
+        UsageRecorded: _apply_usage,
+        ApprovalGiven: _apply_approval,
+        CallStarted: _apply_call_started,
+        CallFinished: _apply_call_finished,
+        SubgoalsDeclared: _apply_subgoals,
+        SubgoalCompleted: _apply_subgoal_completed,
+        CompensatorRegistered: _apply_compensator,
+        CompensatorRan: _apply_compensated,
+        AttemptFailed: _apply_failed,
+        ActionChosen: _apply_action,
+        RunSuspended: _apply_suspended,
+        RunResumed: _apply_resumed,
+        RunFinished: _apply_finished,
+    }
+
+
+def fold(events: Iterable[Event]) -> RunState:
+    """The state of a run after these events, in order."""
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def active_seconds(events: Sequence[Event]) -> float:
+    """Seconds the run has been at work, without waiting for a person or for a new process.
+
+    By the times of the events, which a clock that was set may have spoilt: none counts as negative.
+    """
+    total, before = 0.0, events[0]
+    for event in events:
+        # The time after a question is a person's, even if the answer carries more than "go on".
+        waited = isinstance(event, RunRecovered) or isinstance(before, RunSuspended)
+        if not waited:
+            total += max(0.0, event.time - before.time)
+        before = event
+    return total

@@ -1,0 +1,250 @@
+"""What the agent did: `Step`, what it used: `Usage`, and the read-only `Trajectory` of an attempt."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from msgspec.structs import force_setattr
+
+from .errors import Value, refuse, short
+from .json_values import plain
+from .taxonomy import Effect
+
+if TYPE_CHECKING:
+    from .failures import ErrorInfo
+
+
+Constraint: TypeAlias = str | re.Pattern[str] | Callable[[str], bool | str | None]
+"""What no output may be: a text it must not contain, a pattern it must not match, or a function of
+the output's text that answers True or None (fine), or False or a reason (broken)."""
+
+
+class Usage(Value, frozen=True, gc=False):
+    """What model calls consumed.
+
+    Tokens and calls are counts, `cost_usd` is US dollars, None where the price is not known (never
+    guessed as 0). `calls` is the number of model calls this value stands for, 1 by default. Raises
+    TypeError or ValueError for a negative or non-numeric field.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    calls: int = 1
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        counts = (
+            ("input_tokens", self.input_tokens),
+            ("output_tokens", self.output_tokens),
+            ("calls", self.calls),
+        )
+        for name, count in counts:
+            if type(count) is not int:
+                raise refuse(f"Usage.{name}", count, "a whole number", "give the provider's count")
+            if count < 0:
+                raise ValueError(f"Usage.{name} must be 0 or more, not {count}")
+        cost = self.cost_usd
+        if cost is not None:
+            if isinstance(cost, bool) or not isinstance(cost, int | float):
+                raise refuse("Usage.cost_usd", cost, "a number of US dollars or None")
+            if not 0 <= cost < inf:
+                raise ValueError(f"Usage.cost_usd must be a finite number from 0, not {cost}")
+        if self.model is not None and not isinstance(self.model, str):
+            raise refuse("Usage.model", self.model, "a model's name or None")
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output tokens together."""
+        return self.input_tokens + self.output_tokens
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum. A cost that is unknown on one side leaves the known part, which is then a floor."""
+        cost = self.cost_usd
+        if other.cost_usd is not None:
+            cost = other.cost_usd if cost is None else cost + other.cost_usd
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            cost,
+            self.calls + other.calls,
+            self.model if self.model == other.model else None,
+        )
+
+
+NO_USAGE = Usage(calls=0)
+"""Nothing consumed."""
+
+
+class Step(Value, frozen=True, gc=False):
+    """One observable thing the agent did.
+
+    index: position in the attempt, from 0; a trajectory sets it, may be left out. action: what was done,
+    in a word or two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its
+    data. llm_output: what the model said. error, exception_type: what this step failed with, if it
+    did. effect: what the tool does to the world, as an `Effect` or its word; None means not said. usage:
+    what it consumed. metadata: anything more. timestamp: seconds since the epoch, set when recorded.
+    duration_s: seconds, None if not measured.
+
+    A step keeps JSON values: containers are copied when it is made, so that a later change of the
+    caller's object cannot change what was recorded. Raises TypeError or ValueError
+    for a field of the wrong type or value.
+    """
+
+    index: int | None = None
+    action: str = ""
+    tool_called: str | None = None
+    tool_input: Any = None
+    tool_output: Any = None
+    llm_output: str | None = None
+    error: str | None = None
+    exception_type: str | None = None
+    effect: str | None = None
+    usage: Usage | None = None
+    metadata: Mapping[str, Any] | None = None
+    timestamp: float | None = None
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.index is not None:
+            if type(self.index) is not int:
+                raise refuse(
+                    "Step.index", self.index, "a whole number or None", "write Step(action=…)"
+                )
+            if self.index < 0:
+                raise ValueError(f"Step.index must be 0 or more, not {self.index}")
+        if not isinstance(self.action, str):
+            raise refuse("Step.action", self.action, "text")
+        _check_text("tool_called", self.tool_called, "the tool's name or None")
+        _check_text("llm_output", self.llm_output, "text or None")
+        _check_text("error", self.error, "text or None")
+        _check_text("exception_type", self.exception_type, "an exception's class name or None")
+        _check_seconds("timestamp", self.timestamp)
+        _check_seconds("duration_s", self.duration_s)
+        if self.usage is not None and not isinstance(self.usage, Usage):
+            raise refuse("Step.usage", self.usage, "a Usage or None")
+        if self.effect is not None:
+            force_setattr(self, "effect", effect_of("Step.effect", self.effect))
+        if self.metadata is not None:
+            if not isinstance(self.metadata, Mapping):
+                raise refuse("Step.metadata", self.metadata, "a mapping or None")
+            force_setattr(self, "metadata", plain(dict(self.metadata)))
+        force_setattr(self, "tool_input", plain(self.tool_input))
+        force_setattr(self, "tool_output", plain(self.tool_output))
+
+    def recorded(self, index: int, time: float) -> Step:
+        """The step as it stands in an attempt: at this index and, where it has no time of its own, time."""
+        placed = copy.copy(self)  # its values are checked and its own already
+        force_setattr(placed, "index", index)
+        if placed.timestamp is None:
+            force_setattr(placed, "timestamp", time)
+        return placed
+
+
+def _check_text(field: str, value: object, wanted: str) -> None:
+    if value is not None and not isinstance(value, str):
+        raise refuse(f"Step.{field}", value, wanted, "pass str(value)")
+
+
+def _check_seconds(field: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refuse(f"Step.{field}", value, "a number of seconds or None")
+    if not 0 <= value < inf:
+        raise ValueError(f"Step.{field} must be a finite number from 0, not {value}")
+
+
+def effect_of(field: str, value: object) -> Effect:
+    """`value` as an `Effect`; ValueError naming `field` and the four words otherwise."""
+    try:
+        return Effect(value)  # type: ignore[arg-type] # the enum itself says whether it knows the value
+    except ValueError:
+        words = ", ".join(effect.value for effect in Effect)
+        raise ValueError(f"{field} must be one of {words}, not {short(value)}") from None
+
+
+class Trajectory(Sequence[Step]):
+    """Read-only view of the steps of one attempt, oldest first, with the error that ended it.
+
+    Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
+    or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
+    that exist, name to JSON Schema of the arguments (None where it is not known); empty means the
+    manifest is not known. constraints: what no output may be. run_id: of the run whose attempt it is,
+    None outside of one; classifiers count by it what they may do once a run.
+    """
+
+    __slots__ = ("_steps", "attempt", "constraints", "error", "run_id", "task", "tools")
+
+    def __init__(
+        self,
+        steps: Iterable[Step] = (),
+        *,
+        error: ErrorInfo | None = None,
+        attempt: int = 1,
+        task: Any = None,
+        tools: Mapping[str, Any] | None = None,
+        constraints: tuple[Constraint, ...] = (),
+        run_id: str | None = None,
+    ) -> None:
+        self._steps = tuple(steps)
+        self.error = error
+        self.attempt = attempt
+        self.task = task
+        self.tools: Mapping[str, Any] = {} if tools is None else tools
+        self.constraints = constraints
+        self.run_id = run_id
+
+    def replace(self, steps: Iterable[Step], *, task: Any = None) -> Trajectory:
+        """The same attempt with other steps, and with another task if one is given."""
+        return Trajectory(
+            steps,
+            error=self.error,
+            attempt=self.attempt,
+            task=self.task if task is None else task,
+            tools=self.tools,
+            constraints=self.constraints,
+            run_id=self.run_id,
+        )
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, oldest first."""
+        return self._steps
+
+    def last(self, n: int = 1) -> Trajectory:
+        """The newest `n` steps, fewer if there are fewer."""
+        return self[max(0, len(self._steps) - n) :]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> Trajectory: ...
+    def __getitem__(self, index: int | slice) -> Step | Trajectory:
+        if isinstance(index, slice):
+            return self.replace(self._steps[index])
+        return self._steps[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return (
+            self._steps == other._steps
+            and self.error == other.error
+            and self.attempt == other.attempt
+            and self.task == other.task
+        )
+
+    def __hash__(self) -> int:
+        return hash((len(self._steps), self.attempt))
+
+    def __repr__(self) -> str:
+        end = "" if self.error is None else f", error={self.error.type_name}"
+        return f"<Trajectory attempt={self.attempt} steps={len(self._steps)}{end}>"

@@ -1,0 +1,395 @@
+"""The words a diagnosis is made of: what went wrong, why, what to do, who must know.
+
+Three things other systems call "severity" are kept apart here: `FailureType` and `Cause` say what
+went wrong, `Severity` says what may be done next, `Level` says who must hear of it. `Effect` says
+whether a tool may be called again, and `infer_effect` what its name says of that. `Category` and
+`Recovery` are what failing code says of itself.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class FailureType(StrEnum):
+    """What went wrong, in ten kinds. Each has its own way back; anything finer is a `Cause`."""
+
+    WRONG_TOOL_CALLED = "wrong_tool_called"
+    CONSTRAINT_IGNORED = "constraint_ignored"
+    LOOP_DETECTED = "loop_detected"
+    HALLUCINATED_STATE = "hallucinated_state"
+    PLAN_INCOMPLETE = "plan_incomplete"
+    SCHEMA_MISMATCH = "schema_mismatch"
+    CONTEXT_OVERFLOW = "context_overflow"
+    GOAL_DRIFT = "goal_drift"
+    EXTERNAL_FAULT = "external_fault"
+    UNKNOWN = "unknown"
+
+
+class Severity(StrEnum):
+    """The route: what the run may do next.
+
+    RETRIABLE: the same call would succeed later. REPLANNING: the agent can make it succeed by
+    doing otherwise. RECLASSIFICATION: the cause is not known, or the wrong tools are at hand.
+    CRITICAL: a person must act, nothing is repeated. FATAL: the run cannot go on.
+    """
+
+    RETRIABLE = "retriable"
+    REPLANNING = "replanning"
+    RECLASSIFICATION = "reclassification"
+    CRITICAL = "critical"
+    FATAL = "fatal"
+
+
+class Level(StrEnum):
+    """The impact: who must know. LOW is logged, CRITICAL wakes somebody."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class Effect(StrEnum):
+    """What a tool does to the world, and so whether it may be called again.
+
+    READ changes nothing. IDEMPOTENT may be repeated with the same arguments. ONCE must not happen
+    twice. UNKNOWN has not been declared and is treated as unsafe to repeat.
+    """
+
+    READ = "read"
+    IDEMPOTENT = "idempotent"
+    ONCE = "once"
+    UNKNOWN = "unknown"
+
+    @property
+    def repeatable(self) -> bool:
+        """True for READ and IDEMPOTENT."""
+        return self is Effect.READ or self is Effect.IDEMPOTENT
+
+
+UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
+"""Effects that must not be repeated."""
+
+
+class Cause(StrEnum):
+    """The finer name of what went wrong. Fields take `Cause | str`, so an application adds its own."""
+
+    # the other side
+    RATE_LIMITED = "rate_limited"
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    SERVER_ERROR = "server_error"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    DNS = "dns"
+    TLS = "tls"
+    AUTH = "auth"
+    PERMISSION = "permission"
+    NOT_FOUND = "not_found"
+    MODEL_MISSING = "model_missing"
+    CONFLICT = "conflict"
+    CIRCUIT_OPEN = "circuit_open"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    PROCESS_DIED = "process_died"
+    DEADLOCK = "deadlock"
+    MISSING_CONFIG = "missing_config"
+    # the form of data
+    BAD_REQUEST = "bad_request"
+    BAD_RESPONSE = "bad_response"
+    MALFORMED_OUTPUT = "malformed_output"
+    INVALID_ARGUMENTS = "invalid_arguments"
+    INVALID_RESULT = "invalid_result"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    # the agent's own doing
+    UNKNOWN_TOOL = "unknown_tool"
+    REPETITION = "repetition"
+    CYCLE = "cycle"
+    STEP_BUDGET = "step_budget"
+    CONTEXT_LENGTH = "context_length"
+    OUTPUT_CUT = "output_cut"
+    CONTENT_FILTER = "content_filter"
+    FORBIDDEN_OUTPUT = "forbidden_output"
+    GUARDRAIL = "guardrail"
+    INCOMPLETE = "incomplete"
+    UNGROUNDED = "ungrounded"
+    MISSING_RESOURCE = "missing_resource"
+    CHECK_FAILED = "check_failed"
+    # ours and the code around the agent
+    LIMIT = "limit"
+    IN_DOUBT = "in_doubt"
+    NEEDS_APPROVAL = "needs_approval"
+    CANCELLED = "cancelled"
+    DEPLOYMENT = "deployment"
+    CODE_ERROR = "code_error"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+class Category(StrEnum):
+    """What kind of thing failed, as the code that raised the error knows it.
+
+    In this order: where one error was raised from another, the later category counts, so that an error
+    put around another can make it graver and never lighter.
+
+    CODE: what was generated is wrong. DATA: what was needed is not there, or is not what it must be.
+    INFRASTRUCTURE: what the work stands on failed, and the work itself may be right. WORKFLOW: the work
+    cannot go on without a person. CONFIGURATION: something is set up wrongly. SAFETY: it was refused.
+    """
+
+    CODE = "code"
+    DATA = "data"
+    INFRASTRUCTURE = "infrastructure"
+    WORKFLOW = "workflow"
+    CONFIGURATION = "configuration"
+    SAFETY = "safety"
+
+
+class Recovery(StrEnum):
+    """What would help, as the code that raised the error knows it.
+
+    RETRY: the same again, after a while. REGENERATE: the same step, told what was wrong. REPLAN: another
+    way to the goal. RECLASSIFY: other tools or capabilities. ASK: a person. CONFIGURE: a person who
+    changes a setting. NEVER: nothing; the run ends, whatever a policy says.
+    """
+
+    RETRY = "retry"
+    REGENERATE = "regenerate"
+    REPLAN = "replan"
+    RECLASSIFY = "reclassify"
+    ASK = "ask"
+    CONFIGURE = "configure"
+    NEVER = "never"
+
+
+CATEGORY_RECOVERY: dict[Category, Recovery] = {
+    Category.CODE: Recovery.REGENERATE,
+    Category.DATA: Recovery.REPLAN,
+    Category.INFRASTRUCTURE: Recovery.RETRY,
+    Category.WORKFLOW: Recovery.ASK,
+    Category.CONFIGURATION: Recovery.CONFIGURE,
+    Category.SAFETY: Recovery.NEVER,
+}
+"""What helps against a category of which nothing else is said."""
+
+RECOVERY_SEVERITY: dict[Recovery, Severity] = {
+    Recovery.RETRY: Severity.RETRIABLE,
+    Recovery.REGENERATE: Severity.REPLANNING,
+    Recovery.REPLAN: Severity.REPLANNING,
+    Recovery.RECLASSIFY: Severity.RECLASSIFICATION,
+    Recovery.ASK: Severity.CRITICAL,
+    Recovery.CONFIGURE: Severity.CRITICAL,
+    Recovery.NEVER: Severity.FATAL,
+}
+"""The severity of a failure of which only the recovery is said."""
+
+DEFAULT_SEVERITY: dict[FailureType, Severity] = {
+    FailureType.WRONG_TOOL_CALLED: Severity.REPLANNING,
+    FailureType.CONSTRAINT_IGNORED: Severity.REPLANNING,
+    FailureType.LOOP_DETECTED: Severity.REPLANNING,
+    FailureType.HALLUCINATED_STATE: Severity.REPLANNING,
+    FailureType.PLAN_INCOMPLETE: Severity.REPLANNING,
+    FailureType.SCHEMA_MISMATCH: Severity.REPLANNING,
+    FailureType.CONTEXT_OVERFLOW: Severity.REPLANNING,
+    FailureType.GOAL_DRIFT: Severity.REPLANNING,
+    FailureType.EXTERNAL_FAULT: Severity.RETRIABLE,
+    FailureType.UNKNOWN: Severity.RECLASSIFICATION,
+}
+"""The severity of a failure type whose cause says nothing else."""
+
+CAUSE_SEVERITY: dict[str, Severity] = {
+    Cause.QUOTA_EXHAUSTED: Severity.CRITICAL,
+    Cause.TLS: Severity.CRITICAL,
+    Cause.AUTH: Severity.CRITICAL,
+    Cause.PERMISSION: Severity.CRITICAL,
+    Cause.MODEL_MISSING: Severity.CRITICAL,
+    Cause.NOT_FOUND: Severity.REPLANNING,
+    Cause.MISSING_CONFIG: Severity.CRITICAL,
+    Cause.RESOURCE_EXHAUSTED: Severity.CRITICAL,
+    Cause.IN_DOUBT: Severity.CRITICAL,
+    Cause.NEEDS_APPROVAL: Severity.CRITICAL,
+    Cause.LIMIT: Severity.CRITICAL,
+    Cause.DEPLOYMENT: Severity.CRITICAL,
+    Cause.CODE_ERROR: Severity.CRITICAL,
+    Cause.CANCELLED: Severity.FATAL,
+    Cause.OUT_OF_MEMORY: Severity.FATAL,
+}
+"""The severity of a cause, where it differs from that of its failure type."""
+
+DEFAULT_LEVEL: dict[Severity, Level] = {
+    Severity.RETRIABLE: Level.LOW,
+    Severity.REPLANNING: Level.MEDIUM,
+    Severity.RECLASSIFICATION: Level.MEDIUM,
+    Severity.CRITICAL: Level.HIGH,
+    Severity.FATAL: Level.CRITICAL,
+}
+"""The level of a severity when a diagnosis names none."""
+
+
+def severity_of(failure_type: FailureType, cause: Cause | str | None) -> Severity:
+    """The default severity: the cause's own where it has one, else the failure type's."""
+    if cause is not None and cause in CAUSE_SEVERITY:
+        return CAUSE_SEVERITY[cause]
+    return DEFAULT_SEVERITY[failure_type]
+
+
+# Effects that are not declared --------------------------------------------------------------------
+
+
+def _listed_words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+READ_VERBS = _listed_words("describe fetch find get lookup read search view")
+"""A tool whose name begins with one of these may be a read; so may `list` with a plural after it."""
+
+JOINING_WORDS = _listed_words(
+    """
+    also and as away back but down else for if in into later more n nor off on once onto or otherwise out
+    over plus then through to unless until up when while
+    """
+)
+"""Words that say a name goes on to do something else, or does it to something. No read has one."""
+
+CHANGING_VERBS = _listed_words(
+    """
+    abort accept ack acknowledge acquire activate add adjust advance advertise allocate allow amend
+    anonymize append apply appoint approve archive arm ask assign attach authorize ban bid bill bind
+    blacklist block book boost bootstrap bribe broadcast build bump burn buy calibrate call cancel
+    capture change charge check checkin checkout claim clean clear click clone close collect commence
+    commission compact compile complete configure confirm confiscate connect consume continue convert
+    cool copy create credit crop cut deactivate deallocate debit decline decrease decrement deduct
+    dedupe delete deliver demote deny deploy deposit dequeue deregister destroy detach dial disable
+    disarm disburse discard disconnect dismiss dispatch dispense dispose distribute dm donate downgrade
+    download drain draw drop duplicate earn edit eject elect emit empty enable encrypt end engage
+    enqueue enrich enroll enter erase escalate eval evaluate evict exchange exec execute expand expel
+    expire extend feed fill finalize finish fire fix flag flush fly follow forget fork format forward
+    free freeze fulfil fulfill fund generate give go grant hang heal heat hedge hide hire hold hydrate
+    ignore impersonate incr increase increment ingest init initialize initiate inject insert install
+    invest invite invoke join jump keep kick kill launch leave lend lift link load lock log login logout
+    lower mark mask mend merge migrate mint mirror mkdir modify monitor mount move mutate mute notify
+    nudge nuke obfuscate obliterate offboard offer onboard open overwrite paint pair park paste patch
+    pause pay perform pin ping play poke pop populate prepare preserve press print proceed process
+    produce promote provision prune publish pull pump purchase purge push put quarantine queue quit
+    raise reactivate reallocate reap rebase reboot rebuild receive recharge reclaim reconcile recover
+    recreate rectify redact redeem redirect refill refresh refund regenerate register reindex reject
+    rekey release reload relocate remind remove rename render renew rent reopen reorder repair replace
+    replay replicate repost request requeue rerun reschedule rescue resend reserve reset resize resolve
+    respond restart restock restore restrict resume retire retract retrain retry return revert revise
+    revoke rework rewrite ring rm roll rollback rotate run save scale schedule scrap seal seed sell send
+    set settle sever share shelve ship shut shutdown shutter sign signin signoff signout signup silence
+    skip sms snooze spawn spend spin split sponsor spoof squash stake stamp start stash steal steer stop
+    store strike strip stripe submit subscribe supply surrender suspend swap sweep switch sync
+    synchronize take tap teardown tell terminate throttle toggle top toss touch track trade train
+    transact transfer transform transmit trash trigger trim truncate tune turn tweet type unarchive
+    unassign unban unbind unblock undelete undeploy undo unfollow unlink unload unlock unmount unmute
+    unpin unpublish unregister unshare unstake unsubscribe untag unzip update upgrade upload upsert use
+    vacuum validate vend verify void vote wait wake warm wash whip whitelist wipe withdraw write yank
+    zap zip
+    """
+)
+"""Verbs of change: a name that has one of these as a word is no read, wherever it stands."""
+
+CHANGING_NOUNS = _listed_words(
+    "alert comment email issue mail message order post report review seat tag"
+)
+"""Verbs of change that are mostly nouns: no read has one but right behind its first word
+(`get_order`) or `by` (`find_user_by_email`)."""
+
+TAKING_WORDS = _listed_words(
+    """
+    airdrop another approval bonus captcha cashback consent dibs faucet fresh funds going lease license link
+    loan lock magic marketplace mutex new next nextval nonce otp paid permission permit presigned ready
+    reward rewards rid ride sale seen semaphore signature started ticket token turn unused verification
+    voucher
+    """
+)
+"""What is no longer there, or is made, when somebody gets it: no read has one. `token` and `ticket` count
+only as the last word, as what follows them (`get_token_price`) is looked up."""
+
+_ONLY_LAST = frozenset({"license", "link", "signature", "ticket", "token", "funds"})
+_PREPOSITIONS = frozenset({"at", "by", "from", "of", "per", "since", "under", "with", "within"})
+_PLURALS = frozenset({"people", "children", "data", "media", "criteria", "metadata", "indices"})
+_SINGULARS = frozenset({"atlas", "canvas", "gas", "lens"})
+_DONE = _listed_words(
+    "bought brought built cut done drawn gone held made put sent set sold written"
+)
+_LONGEST_NAME = 200
+_NAMESPACE = re.compile(r"__|[./:\\]+")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_NUMBER_FOR_WORD = re.compile(r"(?<=[a-z])[24](?=[a-z])", re.IGNORECASE)
+"""`fetch2pay`, `list4sale`."""
+
+
+def infer_effect(name: str) -> Effect:
+    """What a tool does to the world, as far as its name alone says: READ, or UNKNOWN.
+
+    Names may be in snake_case, camelCase, kebab-case or capitals, with a namespace before them
+    (`mcp__github__search_issues`, `github.search_issues`). It is a read where the first word is one of
+    `READ_VERBS`, or `list` with a plural, or the last word is `search`; and no word is one of
+    `JOINING_WORDS`, `CHANGING_VERBS`, `CHANGING_NOUNS` or `TAKING_WORDS`. Where a name leaves a doubt it
+    is UNKNOWN, which is as strict as ONCE.
+    """
+    if len(name) > _LONGEST_NAME or not name.isascii():
+        return Effect.UNKNOWN
+    parts = [words for part in _NAMESPACE.split(name) if (words := _words(part))]
+    if not parts:
+        return Effect.UNKNOWN
+    own = parts[-1]
+    around = {word for words in parts[:-1] for word in words}
+    if _NUMBER_FOR_WORD.search(name) or any(map(_changes, around)) or not _begins_as_read(own):
+        return Effect.UNKNOWN
+    for at, word in enumerate(own):
+        is_object = (at == 1 and own[0] in READ_VERBS) or own[at - 1] == "by"
+        if (
+            word in JOINING_WORDS
+            or _changes(word)
+            or (word in CHANGING_NOUNS and not is_object)
+            or (word in TAKING_WORDS and (word not in _ONLY_LAST or at == len(own) - 1))
+        ):
+            return Effect.UNKNOWN
+    # "get archived", "get tickets bought": it is done for the one who asks.
+    if own[0] == "get" and len(own) > 1 and (own[-1].endswith("ed") or own[-1] in _DONE):
+        return Effect.UNKNOWN
+    return Effect.READ
+
+
+_COMPOUND = re.compile(r"^look up\b|\b(?:pull|merge) requests?\b")
+
+
+def _words(part: str) -> list[str]:
+    """A name's words in lower case, without its numbers; `look up` and `pull request` are one each."""
+    words = [word.lower() for word in _WORD.findall(part) if not word.isdecimal()]
+    if {"one", "time"} <= set(words):
+        words.append("once")
+    joined = _COMPOUND.sub(lambda found: found[0].replace(" ", ""), " ".join(words))
+    return joined.split()
+
+
+def _begins_as_read(words: list[str]) -> bool:
+    if words[0] == "list":
+        return _is_plural(_listed(words[1:]))
+    return words[0] in READ_VERBS or words[-1] == "search"
+
+
+def _listed(words: list[str]) -> str:
+    """What is listed: the last word before `by`, `with` and the like; empty for nothing."""
+    end = next((at for at, word in enumerate(words) if word in _PREPOSITIONS), len(words))
+    return words[end - 1] if end else ""
+
+
+def _is_plural(word: str) -> bool:
+    if word in _PLURALS:
+        return True
+    return word.endswith("s") and not word.endswith(("ss", "us", "is")) and word not in _SINGULARS
+
+
+def _changes(word: str) -> bool:
+    """Whether a word is a verb of change, also behind `re`, `un`, `auto`, `or`, `and`."""
+    if word in CHANGING_VERBS:
+        return True
+    return any(
+        word.startswith(prefix) and word[len(prefix) :] in CHANGING_VERBS
+        for prefix in ("re", "un", "auto", "or", "and")
+    )

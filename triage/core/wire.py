@@ -1,0 +1,399 @@
+"""Events as JSON and back: what stores write, golden files hold and other programs read.
+
+An event is an object with `"event"`, its type's name, and its fields by name; a field that has its
+default is left out; fields in seconds end in `_s`; `"v"` is always there. A reader ignores fields it
+does not know and refuses a version newer than its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import cache
+from math import inf
+from typing import Any, TypeVar, cast, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from . import taxonomy
+from .errors import StoreError, StoreTooNew
+from .events import (
+    CallFinished,
+    CallStarted,
+    Event,
+    RunFinished,
+    RunStarted,
+    StateUpdated,
+    StepRecorded,
+)
+from .json_values import ITEM, MARK, SLICE, json_parts, plain, weight
+from .redaction import Redactor
+from .sealing import Keyring, missing_key
+from .steps import Step, Usage
+
+EVENTS: dict[str, type[Event]] = {cls.__name__: cls for cls in get_args(Event)}
+"""Every event type by its name on the wire."""
+
+V = TypeVar("V", bound=msgspec.Struct)
+_encoder = msgspec.json.Encoder(enc_hook=plain)
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Event]:
+    return msgspec.json.Decoder(Event)
+
+
+@cache
+def _newest(cls: type[Event]) -> int:
+    """The newest version of an event type that this release reads, which is the one it writes."""
+    (field,) = (field for field in msgspec.structs.fields(cls) if field.name == "v")
+    return int(field.default_factory())
+
+
+# Out ----------------------------------------------------------------------------------------------
+
+
+def dump(event: Event) -> dict[str, Any]:
+    """An event as a JSON object. Total: what has no JSON form is marked as `plain` marks it."""
+    data: dict[str, Any] = to_json(event)
+    return data
+
+
+def dumps(event: Event) -> str:
+    """An event as one line of JSON, without a line break, in ASCII: the text of what `dump` gives."""
+    # A step keeps JSON values, so it is written as it is; other events may hold anything.
+    value = event if isinstance(event, StepRecorded) else dump(event)
+    try:
+        text = _encoder.encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 does not have
+        return _json(dump(event))
+    return _NOT_ASCII.sub(_escaped, text)
+
+
+_NOT_ASCII = re.compile(r"[^ -~]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def to_json(value: Any) -> Any:
+    """A value of ours as JSON values: fields that have their defaults are left out."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return plain(value)
+    config = value.__struct_config__
+    data: dict[str, Any] = {} if config.tag_field is None else {config.tag_field: config.tag}
+    for field in msgspec.structs.fields(value):
+        item = getattr(value, field.name)
+        default = {} if field.default_factory is dict else field.default
+        if type(item) is not type(default) or item != default:
+            data[field.encode_name] = to_json(item)
+    return data
+
+
+# In -----------------------------------------------------------------------------------------------
+
+
+def loads(line: str) -> Event:
+    """The event of one line of JSON. Raises StoreError naming what is wrong with it."""
+    try:
+        event = _decoder().decode(line)
+    except (ValueError, OverflowError, RecursionError):
+        # It may be of a newer release, or hold what only Python's reader takes, as a lone surrogate.
+        event = None
+    if event is not None and 1 <= event.v <= _newest(type(event)):
+        return event
+    try:
+        data = json.loads(line, parse_constant=_no_json)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"an event must be one line of JSON: {error}") from None
+    return load(data)
+
+
+def _no_json(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def load(data: Mapping[str, Any]) -> Event:
+    """The event of a JSON object. Raises StoreError naming what is wrong with it."""
+    if not isinstance(data, Mapping):
+        raise StoreError(f"an event must be a JSON object, not {type(data).__name__}")
+    name = data.get("event")
+    cls = EVENTS.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise StoreError(f"unknown event {name!r}; this release knows {', '.join(EVENTS)}")
+    version = data.get("v")
+    if type(version) is not int or version < 1:
+        raise StoreError(f"{name}.v must be a version from 1, not {version!r}")
+    if version > _newest(cls):
+        raise StoreTooNew(
+            f"{name} has version {version}, this release reads up to {_newest(cls)}; "
+            "read it with the release that wrote it or a newer one"
+        )
+    try:
+        return from_json(cls, data, cls.__name__)
+    except RecursionError:
+        raise StoreError(f"{name} is nested too deeply to be read") from None
+
+
+def from_json(cls: type[V], data: object, where: str) -> V:
+    """The `cls` that `to_json` made `data` of. Raises StoreError naming `where` and the field."""
+    if not isinstance(data, Mapping):
+        raise StoreError(f"{where} must be a JSON object, not {type(data).__name__}")
+    given: dict[str, Any] = dict(cast("Mapping[str, Any]", data))
+    try:
+        return msgspec.convert(given, cls)
+    except (ValueError, OverflowError) as error:
+        raise StoreError(_explained(str(error), given, where)) from None
+
+
+_AT = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>[^`]*)`)?", re.DOTALL)
+_TYPE = re.compile(r"Expected `(?P<wanted>[^`|]+)[^`]*`, got `(?P<found>[^`]+)`")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
+_WORD = re.compile(r"Invalid enum value (?P<word>.*)", re.DOTALL)
+_NO_TAG = ("Object missing required field `action`", "Invalid value ", "Expected `object`")
+_NAMES = {"object": "dict", "array": "list", "null": "NoneType"}
+
+
+def _explained(said: str, data: dict[str, Any], where: str) -> str:
+    """What msgspec says of a wrong value, in our words and with its place in ours."""
+    at = _AT.fullmatch(said)
+    assert at is not None
+    problem, path = at["problem"], at["path"] or ""
+    place = where + path
+    if path in (".action", ".action.action") and problem.startswith(_NO_TAG):
+        action = data.get("action")
+        kind = action.get("action") if isinstance(action, Mapping) else None
+        return f"{where}.action is no action: {kind!r}"
+    if (missing := _MISSING.fullmatch(problem)) is not None:
+        return f"{place} has no {missing['name']}"
+    if (word := _WORD.fullmatch(problem)) is not None:
+        field = path.rpartition(".")[2].partition("[")[0]
+        return f"{place} is no {_ENUMS.get(field, 'word of ours')}: {word['word']}"
+    if (wrong := _TYPE.fullmatch(problem)) is not None:
+        wanted = wrong["wanted"].strip()
+        wanted = {"object": "a JSON object", "array": "a list"}.get(wanted, wanted)
+        return f"{place} must be {wanted}, not {_NAMES.get(wrong['found'], wrong['found'])}"
+    return f"{place} cannot be read: {problem}"
+
+
+_ENUMS = {
+    "failure_type": taxonomy.FailureType.__name__,
+    "candidates": taxonomy.FailureType.__name__,
+    "severity": taxonomy.Severity.__name__,
+    "level": taxonomy.Level.__name__,
+    "recovery": taxonomy.Recovery.__name__,
+}
+
+
+# Steps that are too large for a store are cut, and say so: `fitting`.
+
+
+HEAVY = SLICE
+"""Characters of events from which on they are made ready in a thread of their own."""
+WHOLE = 8 * 2**20
+"""Characters that a step may hold before its values are cut."""
+KEPT = 2**20
+"""Characters that stay of a value that is cut."""
+_BEHIND = 2**15
+"""Characters searched beyond the cut, so that a secret across it is found: no shape is longer."""
+
+
+def weight_of(event: Event, most: float = inf) -> int:
+    """Roughly how many characters of user data an event holds. most: as in `weight`."""
+    return weight((event,), most)
+
+
+def fitting(event: Event, redactor: Redactor | None) -> Event:
+    """The event as a store may keep it; the very same object where nothing is cut.
+
+    Of a step that holds more than 8 million characters each longer value keeps the first million, its
+    length and its SHA-256; so do the arguments of a call. Nothing else is cut: a run goes on with it.
+    """
+    if weight_of(event) > WHOLE:
+        if isinstance(event, StepRecorded):
+            return replace(event, step=_shortened(event.step, redactor))
+        if isinstance(event, CallStarted):
+            return replace(event, arguments=_Cutter(redactor).cut(event.arguments))
+    return event
+
+
+def _shortened(step: Step, redactor: Redactor | None) -> Step:
+    """The step, with those of its values cut that are long."""
+    cutter = _Cutter(redactor)
+    cut = {
+        name: cutter.cut(value)
+        for name in step.__struct_fields__
+        if isinstance(value := getattr(step, name), str | dict | list) and weight((value,)) > KEPT
+    }
+    return replace(step, **cut)
+
+
+def _measured(parts: Iterable[str]) -> tuple[int, str]:
+    """How long a text in parts is, and its digest."""
+    length, digest = 0, hashlib.sha256()
+    for part in parts:
+        length += len(part)
+        digest.update(part.encode("utf-8", "surrogatepass"))
+    return length, digest.hexdigest()
+
+
+class _Cutter:
+    """Cuts values. redactor: what is cut is looked through first, as half a secret is not known for one."""
+
+    def __init__(self, redactor: Redactor | None) -> None:
+        self._redactor = redactor
+        self._left = 0
+
+    def cut(self, value: Any) -> Any:
+        """The beginning of a long value, with the length and digest of the whole."""
+        self._left = KEPT
+        if isinstance(value, str):
+            parts = (value[at : at + SLICE] for at in range(0, len(value), SLICE))
+            length, digest = _measured(parts)
+            return f"{self._text(value)} [of {length} characters, SHA-256 {digest}]"
+        length, digest = _measured(json_parts(value))
+        return {
+            MARK: "cut",
+            "type": type(value).__name__,
+            "characters": length,
+            "sha256": digest,
+            "value": self._value(value),
+        }
+
+    def _text(self, text: str) -> str:
+        head = text[: self._left + _BEHIND]
+        if self._redactor is not None:
+            head = self._redactor.text(head)
+        head = head[: self._left]
+        self._left = 0
+        return f"{head}… [cut]"
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            if len(value) > self._left:
+                return self._text(value)
+            self._left -= len(value)
+        elif isinstance(value, dict):
+            return self._mapping(value)
+        elif isinstance(value, list):
+            items: list[Any] = []
+            for item in value:
+                if self._left <= 0:
+                    items.append({MARK: "cut", "items": len(value) - len(items)})
+                    break
+                self._left -= ITEM
+                items.append(self._value(item))
+            return items
+        return value
+
+    def _mapping(self, value: dict[str, Any]) -> dict[str, Any]:
+        copy: dict[str, Any] = {}
+        for key, item in value.items():
+            self._left -= ITEM + len(key)
+            if self._left <= 0:
+                return {**copy, MARK: "cut", "items": len(value) - len(copy)}
+            copy[key] = self._value(item)
+        return copy
+
+
+# Events as they may leave the process: `redacted`; and as they were: `unsealed`.
+
+
+_AS_THEY_ARE = frozenset({
+    "run_id", "seq", "time", "attempt", "v", "parent", "agent", "key", "idempotency_key", "token_digest",
+    "subject", "call", "kind", "tool", "effect", "outcome", "status", "decision", "unstored",
+    "type_name", "module", "mro", "phase", "relation", "failure_type", "severity", "level", "usage",
+    "rule", "candidates", "run", "sealed",
+})  # fmt: skip
+"""What the journal is read by: ids, digests, words of ours and names in code. Nobody's data is in them."""
+
+
+def redacted(event: Event, redactor: Redactor, keys: Keyring | None = None) -> Event:
+    """The event with the secrets in user data replaced; the same object where there are none.
+
+    keys: what the original of a changed event is sealed into it with; None leaves it out.
+
+    A reader must not take the rest for the original: a changed result is not `exact`, and a changed
+    argument or task is named in `unstored`.
+    """
+    changed = _changed(event, redactor)
+    if not changed:
+        return event
+    if "result" in changed and isinstance(event, CallFinished | RunFinished):
+        changed["exact"] = changed["typed"] = False
+    if isinstance(event, RunStarted):
+        changed = _unstored(event, changed)
+    if isinstance(event, StateUpdated):
+        clean = changed["values"]
+        kept = {name: item for name, item in event.values.items() if clean.get(name, ...) == item}
+        lost = [name for name in event.values if name not in kept]
+        changed = {"values": kept, "unstored": (*event.unstored, *map(redactor.text, lost))}
+    shown = replace(event, **changed)
+    return shown if keys is None else keys.sealed(shown, dumps(event))
+
+
+def unsealed(events: Iterable[Event], keys: Keyring | None) -> list[Event]:
+    """The events as they were recorded. Raises StoreKeyMissing where the key of one is not given."""
+    opened: list[Event] = []
+    for event in events:
+        if event.sealed:
+            if keys is None:
+                raise missing_key(event)
+            event = loads(keys.opened(event))  # noqa: PLW2901 - the same event, whole
+        opened.append(event)
+    return opened
+
+
+def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
+    """The changed fields where arguments held secrets: they must be given again to continue the run."""
+    names = list(event.unstored)
+    if "task" in changed:
+        names.insert(0, "task")
+    clean = changed.get("args")
+    if clean is not None:
+        given = event.args
+        changed["args"] = {name: item for name, item in clean.items() if given.get(name) == item}
+        names += [name for name in given if name not in changed["args"]]
+    return {**changed, "unstored": tuple(dict.fromkeys(names))}
+
+
+def _changed(record: msgspec.Struct, redactor: Redactor) -> dict[str, Any]:
+    """The fields of an event, or of a value in one, that held secrets, redacted."""
+    # `code` is the fingerprint of an agent there, and what a provider answered in an error.
+    kept = {*_AS_THEY_ARE, "code"} if isinstance(record, RunStarted) else _AS_THEY_ARE
+    changed: dict[str, Any] = {}
+    for name in record.__struct_fields__:
+        if name not in kept:
+            given = getattr(record, name)
+            clean = _clean(given, redactor)
+            if clean is not given:
+                changed[name] = clean
+    return changed
+
+
+def _clean(given: Any, redactor: Redactor) -> Any:
+    if type(given) is str:
+        return redactor.text(given)
+    if isinstance(given, msgspec.Struct) and not isinstance(given, Usage):
+        changed = _changed(given, redactor)
+        return replace(given, **changed) if changed else given
+    if type(given) is tuple:
+        clean = tuple(_clean(item, redactor) for item in given)
+        return given if all(map(_same, clean, given)) else clean
+    if given is None or isinstance(given, Enum):
+        return given
+    return redactor.value(given)[0]
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,394 @@
+"""`Agent`: any agent function, wrapped so that its failures are diagnosed and recovered."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
+
+import anyio
+
+from triage.classifiers import Classifier
+from triage.core import Environment, Event, Observer, Reply, UsageError, in_event_loop
+from triage.stores import Store
+from triage.strategies import Limits, Policy
+
+from .config import Checks, Config, Durability, configure
+from .journal import Session
+from .loop import Restarted, claim_run_id, run_loop, stream_loop
+from .nested import kept_as_safely, run_inside, stream_inside
+from .resume import UNSET, Recovered, reopen, reopen_all, resume
+from .run import current
+from .tools import read_function
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    """The options of an agent beside its policy and its result type; see `Agent`."""
+
+    classifier: Classifier | None
+    limits: Limits | None
+    store: Store | str | None
+    checks: Checks | None
+    durability: Durability | None
+    observers: Iterable[Observer]
+    name: str | None
+    aliases: Iterable[str]
+    verify: Callable[[Any], Any] | None
+    environment: Environment | None
+    infer_effects: bool
+
+
+class Agent(Generic[T]):
+    """Any agent function with diagnosis and recovery around it.
+
+    fn: takes the task first; async, sync (runs in a thread) or an async generator. It is given only
+    those of these parameters that it names: `record_step`, `update_state`, `record_usage`, `run`,
+    `_triage_hint`, `_triage_subgoal`, `_triage_state`, `_triage_context`.
+    policy: what to do about a failure; None: `FailurePolicy.recommended()`. classifier: says why it
+    failed; None: `RulesClassifier()`. limits: None: `Limits()`, 10 attempts and nothing else. store:
+    where journals are kept; None: this process' memory. checks: what a result must satisfy, of which
+    `verify` and `result_type` are short forms. durability: None: `Durability()`. observers: called
+    with each event. name: None: the function's; runs and their tokens belong to it. aliases: earlier
+    names of a renamed agent, whose runs this one may take over. environment: clock, ids, sleep and
+    chance; None: the machine's. infer_effects: a tool of which nobody declared the effect has the one that
+    its name tells (`triage.core.infer_effect`); False: it is `unknown`.
+
+    An agent is callable (`await agent(task)` is `run`) and may decorate methods. One agent serves any
+    number of concurrent runs. Raises UsageError for a function that cannot be called so, and for
+    arguments of the wrong type.
+    """
+
+    __triage_agent__ = True
+
+    @overload
+    def __init__(
+        self: Agent[R],
+        fn: Callable[..., Any],
+        policy: Policy | None = None,
+        *,
+        result_type: type[R],
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[R],
+        fn: Callable[..., Coroutine[Any, Any, R]],
+        policy: Policy | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[list[R]],
+        fn: Callable[..., AsyncIterator[R]],
+        policy: Policy | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[R],
+        fn: Callable[..., R],
+        policy: Policy | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    def __init__(  # noqa: PLR0913 - the options of an agent, grouped in values as far as they belong together
+        self,
+        fn: Any,
+        policy: Policy | None = None,
+        *,
+        classifier: Classifier | None = None,
+        limits: Limits | None = None,
+        store: Store | str | None = None,
+        checks: Checks | None = None,
+        durability: Durability | None = None,
+        observers: Iterable[Observer] = (),
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        verify: Callable[[Any], Any] | None = None,
+        result_type: Any = None,
+        environment: Environment | None = None,
+        infer_effects: bool = True,
+    ) -> None:
+        self._wrapped: Any = fn
+        # A classmethod or staticmethod is called only through its class: `__get__` reads it then.
+        deferred = isinstance(fn, classmethod | staticmethod)
+        self._function = read_function(fn.__func__ if deferred else fn, bound=False)
+        self._config = configure(
+            self._function,
+            policy=policy,
+            classifier=classifier,
+            limits=limits,
+            store=store,
+            checks=checks,
+            durability=durability,
+            observers=observers,
+            name=name,
+            aliases=aliases,
+            verify=verify,
+            result_type=result_type,
+            environment=environment,
+            infer_effects=infer_effects,
+        )
+        functools.update_wrapper(self, fn)
+
+    @property
+    def name(self) -> str:
+        """The agent's name, as it stands in journals."""
+        return self._config.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Earlier names of this agent, whose runs it may take over."""
+        return self._config.aliases
+
+    @property
+    def store(self) -> Store:
+        """Where the journals of this agent's runs are."""
+        return self._config.store
+
+    def run(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> Coroutine[Any, Any, T]:
+        """Run the function on a task until it succeeds or recovery ends.
+
+        run_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`; None makes one. kwargs: for the function. Gives
+        the function's result, validated where `result_type` is set. Raises UsageError for arguments
+        the function does not take; `TriageEscalationError`, `TriageAbortError`, `TriageFatalError` or
+        `TriageSuspendedError`, each with `.context` and from the original exception.
+        """
+        self._function.check(kwargs)
+        if run_id is not None:
+            check_run_id(run_id)
+        outer = current.get()
+        if outer is not None and not outer.over:
+            return run_inside(outer, self._config, self._function, task, kwargs, run_id)
+        session = Session(self._config, task, kwargs, run_id, outer)
+        first = None if run_id is None else claim_run_id(session)
+        return run_loop(session, self._function, first)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
+        """`run`. Called with an instance and a task, as a method is: that instance's `run`."""
+        # Instance and task: this is how classmethod calls the function it wraps.
+        if len(args) == 2 and self._function.of_instance:
+            return self.__get__(args[0]).run(args[1], **kwargs)
+        if len(args) != 1:
+            raise UsageError(
+                f"{self.name} takes one task, and {len(args)} positional arguments were given; give "
+                "the others by name"
+            )
+        return self.run(args[0], **kwargs)
+
+    def run_sync(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> T:
+        """`run` for code that is not async, in an event loop of its own.
+
+        Raises UsageError when an event loop is running in this thread: await `run` there.
+        """
+        if in_event_loop():
+            raise UsageError("run_sync() cannot be used in async code; write await agent.run(task)")
+        return anyio.run(functools.partial(self.run, task, run_id=run_id, **kwargs))
+
+    def stream(self, task: Any, **kwargs: Any) -> AsyncIterator[Any | Restarted]:
+        """The items of an async generator as they come; a plain function's result as the only item.
+
+        Yields `Restarted(attempt, diagnosis, action)` before the items of a new attempt. Closing it
+        early cancels the run. Raises as `run` does.
+        """
+        self._function.check(kwargs)
+        outer = current.get()
+        if outer is not None and not outer.over:
+            return stream_inside(outer, self._config, self._function, task, kwargs)
+        session = Session(self._config, task, kwargs, None, outer)
+        if self._function.kind == "generator":
+            return stream_loop(session, self._function)
+
+        async def single() -> AsyncIterator[Any]:
+            yield await run_loop(session, self._function)
+
+        return single()
+
+    async def events(self, task: Any, **kwargs: Any) -> AsyncIterator[Event]:
+        """Run, and give each event as it is recorded; ends with the run, raising as `run` does.
+
+        Leaving early cancels the run; close it (`contextlib.aclosing`) when you do.
+        """
+        self._function.check(kwargs)
+        bell = _Bell()
+        config = replace(
+            self._config, observers=(*self._config.observers, bell), plain=False, busy=True
+        )
+        session = Session(config, task, kwargs, None, current.get())
+        raised: list[Exception] = []
+        over = False
+
+        async def run() -> None:
+            nonlocal over
+            try:
+                await run_loop(session, self._function)
+            except Exception as error:
+                raised.append(error)
+            finally:
+                over = True
+                bell.ring()
+
+        given = 0
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            while True:
+                finished = over
+                while given < session.position:
+                    try:
+                        yield session.events[given]
+                    except GeneratorExit:  # a group would make another error of it
+                        group.cancel_scope.cancel()
+                        return
+                    given += 1
+                if finished:
+                    break
+                await bell.wait()
+        if raised:
+            raise raised[0]
+
+    async def resume(
+        self,
+        token: str,
+        action: Reply,
+        *,
+        task: Any = UNSET,
+        state: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """Go on with a suspended run, once, by an action or an answer to what was asked.
+
+        action: any action but Suspend, `approve()`, `reject(reason)`, `edit(payload)`, or for a call in
+        doubt `happened(result)` or `rerun()`. kwargs, task, state: what could not be stored and must
+        be given again. With a durable store any process may answer. Raises AlreadyResumed for a token
+        used before, TokenExpired for one used too late, RunBusy where somebody has died while answering
+        and has a lease left; UsageError for one this agent does not know, for another agent's, and for an
+        answer that does not fit the question. After the last three the token stays good.
+        """
+        self._function.check_bound()
+        found: T = await resume(self._here(), self._function, token, action, kwargs, task, state)
+        return found
+
+    async def recover(
+        self,
+        run_id: str,
+        *,
+        task: Any = UNSET,
+        state: Mapping[str, Any] | None = None,
+        force: bool = False,
+        **kwargs: Any,
+    ) -> T:
+        """Take over a run that its process has left, at once, and go on with it.
+
+        What is recorded is not done again: completed calls give their results, the attempt that was
+        cut off starts once more under its number, with its state as `_triage_state`, and limits count
+        what was used. A finished run gives its recorded result, or raises the error it ended with.
+        kwargs, task: what could not be stored and must be given again; state likewise, merged into what
+        is recorded. force: take it over although
+        three processes have died with it; a run that waits asks its question anew, with a new token.
+
+        Raises UnknownRun, DeadLetter, UsageError (another agent's run; arguments that are missing; a
+        run that waits for an answer), ResultLost (a finished run whose result has no JSON form), RunBusy
+        where somebody else has taken the run over meanwhile and goes on with it, and as `run` does.
+        """
+        self._function.check_bound()
+        found: T = await reopen(
+            self._here(), self._function, run_id, kwargs, task=task, state=state, force=force
+        )
+        return found
+
+    async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
+        """Take over this agent's runs whose processes are gone, and bring them to their end.
+
+        Its runs are those under its name and its aliases.
+
+        Those whose lease lives are left alone; those that need arguments again, wait for an answer or
+        are dead letters are given back with the error that says so. concurrency: how many at once.
+        """
+        self._function.check_bound()
+        return await reopen_all(self._config, self._function, concurrency)
+
+    def _here(self) -> Config:
+        """The options of a run that is gone on with here: in an attempt, those of a run inside it."""
+        outer = current.get()
+        return (
+            self._config if outer is None else kept_as_safely(self._config, self._function, outer)
+        )
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Agent[T]:
+        """The agent of a method, bound to its instance or class."""
+        if isinstance(self._wrapped, classmethod | staticmethod):
+            function = self._wrapped.__get__(instance, owner)
+        elif instance is None:
+            return self
+        else:
+            function = self._function.function.__get__(instance, owner)
+        bound = copy.copy(self)
+        vars(bound).update(_wrapped=function, _function=read_function(function, bound=True))
+        return bound
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name}>"
+
+
+@overload
+def agent(fn: Callable[..., Coroutine[Any, Any, R]], /) -> Agent[R]: ...
+@overload
+def agent(fn: Callable[..., R], /) -> Agent[R]: ...
+@overload
+def agent(
+    *, policy: Policy | None = None, result_type: type[R], **options: Unpack[Options]
+) -> Callable[[Callable[..., Any]], Agent[R]]: ...
+@overload
+def agent(
+    *, policy: Policy | None = None, **options: Unpack[Options]
+) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Agent[R]]: ...
+def agent(fn: Any = None, /, **options: Any) -> Any:
+    """`Agent` as a decorator, with or without options: `@agent`, `@agent(limits=…)`."""
+    if fn is None:
+        return lambda decorated: Agent(decorated, **options)
+    return Agent(fn, **options)
+
+
+class _Bell:
+    """Wakes `Agent.events` from any thread an agent records in."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._thread = threading.get_ident()
+
+    def __call__(self, _event: Event) -> None:
+        if threading.get_ident() == self._thread:
+            self._event.set()
+            return
+        try:
+            anyio.from_thread.run_sync(self._event.set)
+        except RuntimeError:
+            # A thread that no event loop started: what it recorded is given with the next event.
+            return
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+
+MAX_RUN_ID = 128
+_PUNCTUATION = str.maketrans("", "", "._:-")
+
+
+def check_run_id(run_id: object) -> None:
+    """Raise UsageError for a run id that is none."""
+    if not isinstance(run_id, str):
+        raise UsageError(f"run_id must be text or None, not {type(run_id).__name__}")
+    letters = run_id.translate(_PUNCTUATION)
+    if not (letters.isascii() and letters.isalnum() and len(run_id) <= MAX_RUN_ID):
+        raise UsageError(
+            f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+        )

@@ -1,0 +1,197 @@
+"""The keys of an attempt's recorded calls, and the calls of earlier attempts it reuses by position."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import anyio
+
+from triage.core import LINE, WITHIN, Call
+
+from .cancellation import current_task
+from .run import Recorder
+from .tools import Tool, calling
+
+__all__ = ["NO_PLACE", "Place", "Tally", "reusable", "tally", "within_call"]
+
+
+class Place(NamedTuple):
+    """Where a call is made. line, within: as in the metadata of its step; None where it has none."""
+
+    line: int | None = None
+    within: str | None = None
+
+    def metadata(self, key: str, inner: str | None) -> dict[str, Any]:
+        """The metadata of the call's step. inner: the id of the inner run, for a call that is one."""
+        metadata: dict[str, Any] = {"call": key}
+        line, within = self
+        if line is not None:
+            metadata[LINE] = line
+        if within is not None:
+            metadata[WITHIN] = within
+        if inner is not None:
+            metadata["run"] = inner
+        return metadata
+
+
+NO_PLACE = Place()
+
+
+class Tally:
+    """Gives each call of an attempt a key of its own: tool, digest and occurrence.
+
+    Also queues, by tool, the calls of earlier attempts whose results are reused by position. The queues
+    are dropped when this attempt runs a call itself: from then on it no longer follows the old course.
+
+    beside: what an adapter remembers of this attempt's calls, to make the next one cheaper.
+    """
+
+    def __init__(self, run: Recorder) -> None:
+        self.beside: dict[Any, Any] = {}
+        self._lock = run.session.lock
+        self._claimed: dict[str, set[int]] = {}
+        # By the id of the calling task, or of the thread where there is no event loop.
+        self._places: dict[int, Place] = {}
+        self._waiting: dict[str, _Prefix] = {}
+        for call, is_reused in _made_by_position(run):
+            self._waiting.setdefault(call.tool, _Prefix()).add(call, is_reused=is_reused)
+
+    @property
+    def replaying(self) -> bool:
+        """Whether results matched by position are still queued."""
+        return any(prefix.keys for prefix in self._waiting.values())
+
+    def claim(self, name: str) -> str:
+        """Take the first free key of this name."""
+        with self._lock:
+            claimed = self._claimed.setdefault(name, set())
+            count = 1
+            while count in claimed:
+                count += 1
+            claimed.add(count)
+        return f"{name}:{count}"
+
+    def carry(self, run: Recorder, tool: str, key: str) -> None:
+        """Claim the key of a recorded call whose turn is carried into this attempt's conversation."""
+        self._give(key)
+        if run.replay is not None:
+            run.replay.meet(tool, key)
+
+    def _give(self, key: str) -> None:
+        name, _, count = key.rpartition(":")
+        with self._lock:
+            self._claimed.setdefault(name, set()).add(int(count))
+
+    def not_begun(self, key: str) -> None:
+        """Give back the key of a call that is not made after all."""
+        name, _, count = key.rpartition(":")
+        with self._lock:
+            self._claimed[name].discard(int(count))
+
+    def take(self, tool: str) -> str | None:
+        """Take the key of the next recorded call of this tool; None where there is none.
+
+        Also None where several tasks made the calls: their order was chance.
+        """
+        prefix = self._waiting.get(tool)
+        if prefix is None or not prefix.single:
+            return None
+        try:
+            key = prefix.keys.popleft()
+        except IndexError:
+            return None
+        self._give(key)
+        return key
+
+    def meet(self, tool: str, key: str) -> None:
+        """Drop a recorded call from its queue: the attempt has reached it."""
+        prefix = self._waiting.get(tool)
+        if prefix is not None:
+            with suppress(ValueError):
+                prefix.keys.remove(key)
+
+    def leave(self) -> None:
+        """Drop all queues: a call runs, so nothing recorded matches what follows."""
+        self._waiting.clear()
+
+    def place(self, tool: Tool, run_id: str) -> Place:
+        """Where a call of this run is made. Call it in the task or thread that makes the call."""
+        within = None if calling.get() is None else within_call(run_id)
+        place = NO_PLACE
+        if tool.by_position:
+            caller = _caller()
+            if caller not in self._places:
+                self._places[caller] = Place(len(self._places))
+            place = self._places[caller]
+        return place if within is None else Place(place.line, within)
+
+
+class _Prefix:
+    """The recorded calls of one tool, in order. single: one task made all of them."""
+
+    def __init__(self) -> None:
+        self.keys: deque[str] = deque()
+        self.single = True
+        self._line: int | None = None
+
+    def add(self, call: Call, *, is_reused: bool) -> None:
+        self.single = self.single and self._line in (None, call.line)
+        self._line = call.line
+        if is_reused:
+            self.keys.append(call.key)
+
+
+def within_call(run_id: str) -> str | None:
+    """The label of the recorded call of this run that the current code runs in; None outside of any."""
+    owner = calling.get()
+    return None if owner is None or owner.run_id != run_id else owner.label
+
+
+def _caller() -> int:
+    task = current_task()
+    if task is not None:
+        return id(task)
+    try:
+        return anyio.get_current_task().id
+    except RuntimeError:
+        return threading.get_ident()
+
+
+def tally(run: Recorder) -> Tally:
+    """The tally of an attempt, made at first use."""
+    found = run.tally
+    if found is None:
+        made = Tally(run)
+        with run.session.lock:
+            found = run.tally
+            if found is None:
+                found = run.tally = made
+    return found
+
+
+def reusable(call: Call, run: Recorder) -> bool:
+    """Whether the attempt may reuse the recorded result of a call that is safe to repeat."""
+    replay = run.replay
+    if replay is None or call.outcome != "done" or call.undone or call.done_at is None:
+        return False
+    return call.key in replay.kept or replay.reach.holds(call)
+
+
+def _made_by_position(run: Recorder) -> list[tuple[Call, bool]]:
+    """Earlier calls matched by position, in the order expected now, and whether each is reused.
+
+    Calls made inside another call are left out: they are repeated only if that call runs.
+    """
+    if run.replay is None or not run.session.has_calls:
+        return []
+    calls = [
+        call
+        for call in run.session.state.calls.values()
+        if call.line is not None and call.within is None and call.outcome == "done"
+    ]
+    # The latest attempt first: an attempt follows its course, then what only earlier ones reached.
+    calls.sort(key=lambda call: (-call.attempt, call.done_at))
+    return [(call, reusable(call, run)) for call in calls]

@@ -1,0 +1,826 @@
+"""`@triage.tool` and `@triage.model`: functions that record themselves."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar, overload
+
+import anyio
+from msgspec.structs import replace
+
+from triage.core import (
+    HIDDEN,
+    UNSAFE,
+    Call,
+    CallFinished,
+    CallStarted,
+    Compensation,
+    Effect,
+    Environment,
+    ErrorInfo,
+    ResultLost,
+    Step,
+    UsageError,
+    capture,
+    digest,
+    in_event_loop,
+    large,
+    logger,
+    plain,
+    words_of,
+)
+from triage.strategies import Preset
+
+from .approvals import (
+    Guarded,
+    Model,
+    ask,
+    guarded,
+    is_judging,
+    lost_result,
+    model_of,
+    question_about,
+    replaced,
+    rule,
+    rule_sync,
+    stop_in_doubt,
+)
+from .call_keys import Place, Tally, reusable, tally
+from .compensation import undo
+from .journal import inner_id, inside
+from .run import Recorder, current
+from .tools import (
+    AGENT_ATTRIBUTE,
+    TOOL_ATTRIBUTE,
+    CurrentCall,
+    Tool,
+    Undoing,
+    calling,
+    name_of,
+    named_by,
+    pause_before,
+    say_inferred,
+    tool_of,
+)
+
+__all__ = [
+    "Begun",
+    "Reused",
+    "Undo",
+    "begin",
+    "fail",
+    "finish",
+    "model",
+    "pause",
+    "tool",
+]
+
+
+# Recorded calls: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
+#
+# `begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down
+# how it ended. The drivers, async and sync, share all three.
+
+
+CANCELLATIONS = ("CancelledError", "Cancelled", "AttemptInterrupted", "AttemptOver")
+"""The classes of the exceptions by which code is stopped from outside."""
+MAX_ERROR = 300
+"""Characters of the error of a try that its step shows."""
+
+
+class Begun:
+    """A call whose body is about to run.
+
+    idle: no body is running, so that an error that comes now is none of the tool's. outcome: what is
+    known of the tries so far. tries: those that failed and were followed by another, None without any.
+    run: id of the run inside this one that it is. effect: what the call has; of such a run it is known
+    at its end, as is asked_model: whether it has asked a model. given: the arguments its body is called
+    with, where a person has changed them. handled: the exception in whose handling the call was made,
+    which says nothing of the call.
+    """
+
+    __slots__ = (
+        "_calling", "_inside", "arguments", "asked_model", "bound", "call", "effect", "given",
+        "handled", "idle", "key", "outcome", "place", "run", "started", "tool", "tries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tool: Tool,
+        key: str,
+        bound: dict[str, Any],
+        call: CurrentCall,
+        place: Place,
+        started: float,
+    ) -> None:
+        self.tool = tool
+        self.key = key
+        self.bound = bound
+        self.arguments = tool.shown(bound)
+        self.call = call
+        self.started = started
+        self.idle = True
+        self.outcome = "not_attempted"
+        self.place = place
+        self.tries: list[dict[str, Any]] | None = None
+        self.run: str | None = None
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.effect = tool.effect
+        self.asked_model = False
+        self.handled = sys.exception()
+
+    def enter(self, run: Recorder) -> None:
+        """The body begins: make `current_call()` this call."""
+        self._calling = calling.set(self.call)
+        # A task from outside of the attempt may call through its handle.
+        self._inside = None if current.get() is run else current.set(run)
+
+    def leave(self) -> None:
+        """The body has ended; called in the task or thread in which it began."""
+        if self._inside is not None:
+            current.reset(self._inside)
+        calling.reset(self._calling)
+
+
+class Undo(NamedTuple):
+    """Calls of the previous plan to undo before this one may begin, newest first."""
+
+    entries: list[Compensation]
+
+
+class Reused(NamedTuple):
+    """A call whose result is known already."""
+
+    result: Any
+
+
+# Deciding -----------------------------------------------------------------------------------------
+
+
+def begin(
+    run: Recorder,
+    tool: Tool,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    may_undo: bool = True,
+    cleared: bool = False,
+) -> Begun | Reused | Undo | Guarded:
+    """Start a call: journal its start, or give the result it had, or say what must come before: what
+    to undo, or whom to ask. cleared: its guard lets it run.
+
+    Raises TypeError where the arguments do not fit, UsageError where they have no key, and
+    `AttemptInterrupted` where a person must be asked first.
+    """
+    if run.alert:
+        run.check_open()
+    bound = tool.bind(args, kwargs)
+    session, replay = run.session, run.replay
+    run_id = session.run_id
+    name = f"{tool.name}:{tool.digest(bound, run_id)}"
+    counted = tally(run)
+    key = counted.claim(name)
+    place = counted.place(tool, run_id)
+    # What comes first in a run knows of no call before it: its journal need not be read.
+    known = None if replay is None else _known(run, tool, key, counted)
+    if known is not None:
+        try:
+            return Reused(_reuse(run, tool, known, bound, place))
+        except ResultLost:
+            if known.effect in UNSAFE:
+                if HIDDEN in str(known.result):
+                    ask(run, lost_result(known))
+                raise
+            logger.debug("%s: its result is gone; it is called again", tool.name)
+    if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
+        asked = guarded(run, tool, key, bound)
+        if asked is not None:
+            counted.not_begun(key)
+            return asked
+    if replay is not None:
+        unsafe = tool.nested or tool.effect in UNSAFE
+        if unsafe:
+            question = question_about(key, tool, bound, run)
+            undo = replaced(question, tool, run) if question is not None and may_undo else []
+            if undo:
+                counted.not_begun(key)
+                return Undo(undo)
+            if question is not None:
+                ask(run, question)
+        replay.meet(tool.name, key)
+        counted.leave()
+    return _started(run, tool, key, bound, place)
+
+
+def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], place: Place) -> Begun:
+    session = run.session
+    if tool.counted:
+        run.check_call(tool.name)
+    edit = session.state.edits.get(key) if run.replay is not None and tool.editable else None
+    if edit is not None:
+        bound = {**bound, **edit}
+    idempotency_key = digest(session.run_id, key)
+    call = CurrentCall(tool.name, idempotency_key, session.run_id)
+    begun = Begun(tool, key, bound, call, place, session.config.env.monotonic())
+    begun.given = None if edit is None else tool.spread(bound)
+    nested = tool.nested
+    if nested:
+        begun.effect = Effect.UNKNOWN
+        begun.run = inner_id(session, key, bound)
+        inside(session)
+    fields: dict[str, Any] = {
+        "attempt": run.number,
+        "key": key,
+        "tool": tool.name,
+        "effect": begun.effect.value,
+        "arguments": begun.arguments,
+        "idempotency_key": idempotency_key,
+    }
+    session.has_calls = True
+    kind = "judge" if tool.kind == "model" and is_judging() else tool.kind
+    session.add(CallStarted, **fields, run=begun.run, kind=kind)
+    if begun.effect in UNSAFE and not nested:
+        run.unsafe_begun()
+        if session.durable:
+
+            def note_key() -> None:
+                # If this call is cut off, the next owner must know that it may be repeated.
+                session.add(CallStarted, **fields, keyed=True)
+                if session.keeper is not None:
+                    session.keeper.pump()
+
+            call.on_asked = note_key
+    return begun
+
+
+def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
+    """The recorded call whose result is reused; None if the call must run."""
+    calls = run.session.state.calls
+    known = calls.get(key)
+    # The effect of an inner run is known only when it has ended.
+    if tool.effect in UNSAFE or (tool.nested and known is not None and known.effect in UNSAFE):
+        return known if known is not None and known.outcome == "done" and not known.undone else None
+    if known is not None and reusable(known, run):
+        counted.meet(tool.name, key)
+        return known
+    if not tool.by_position:
+        return None
+    if known is not None and known.outcome == "done" and known.attempt == run.number - 1:
+        return None  # the last attempt's own, behind the point of return: it is asked anew
+    before = counted.take(tool.name)
+    return None if before is None else calls[before]
+
+
+# Reusing ------------------------------------------------------------------------------------------
+
+
+def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: Place) -> Any:
+    session = run.session
+    result = restored(tool, call, session.live)
+    step = call.step
+    if run.replay is not None:
+        run.replay.meet(tool.name, call.key)
+    if run.replay is None or call.key not in run.replay.kept:
+        effect = Effect(call.effect) if tool.nested else tool.effect
+        metadata = place.metadata(call.key, call.run)
+        metadata["replayed"] = True
+        made = _step(tool, call.arguments, call.result, effect, metadata)
+        step = run.record_call_step(made)
+    session.add(
+        CallFinished,
+        attempt=run.number,
+        key=call.key,
+        outcome="done",
+        exact=call.exact,
+        replayed=True,
+        step=step,
+    )
+    if tool.compensate is not None:
+        _undo_again(run, tool, call.key, bound, result)
+    return result
+
+
+def _step(
+    tool: Tool,
+    arguments: Any,
+    data: Any,
+    effect: Effect,
+    metadata: dict[str, Any],
+    error: ErrorInfo | None = None,
+    seconds: float | None = None,
+) -> Step:
+    """The step of a call."""
+    text, kind = (None, None) if error is None else (words_of(error), error.type_name)
+    if tool.inferred:
+        metadata["effect_from"] = "name"
+    step = Step(
+        action="call",
+        tool_called=tool.name,
+        tool_input=arguments,
+        tool_output=data,
+        error=text,
+        exception_type=kind,
+        effect=effect,
+        metadata=metadata,
+        duration_s=seconds,
+    )
+    return tool.step(step)
+
+
+def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
+    """The result of a call that is done. Raises ResultLost where it cannot be read back."""
+    if live is not None and call.key in live:
+        kept = live[call.key]
+        return tool.loaded(plain(kept)) if call.exact else kept
+    if call.exact and not call.answered:
+        return tool.loaded(plain(call.result))
+    # What a person says is taken for what the tool declares, where it fits.
+    if call.typed or call.answered:
+        try:
+            return tool.loaded(tool.returns.read(call.result))
+        except Exception as error:
+            logger.debug("%s: its result is not the declared type: %s", tool.name, error)
+    if call.exact:
+        return tool.loaded(plain(call.result))
+    known = str(call.result)[:MAX_ERROR]
+    why = (
+        "it held a secret, which no store keeps"
+        if HIDDEN in known
+        else "give the tool a return annotation pydantic can validate, or return a value of JSON types"
+    )
+    raise ResultLost(
+        f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
+        f"{known}",
+        tool=tool.name,
+        key=call.key,
+    )
+
+
+def _undo_again(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], result: Any) -> None:
+    """Register the compensator of a reused call that another process made."""
+    session = run.session
+    entries = [entry for entry in session.state.compensations if entry.key == key]
+    if not entries:
+        run.register_undo(name_of(tool.compensate), key, _undoing(tool, bound, result))
+        return
+    known = session.undo = {} if session.undo is None else session.undo
+    for entry in entries:
+        if not entry.ran and entry.seq not in known:
+            known[entry.seq] = _undoing(tool, bound, result)
+
+
+def _undoing(tool: Tool, bound: dict[str, Any], result: Any) -> Undoing:
+    undo = tool.compensate
+    assert undo is not None
+    return Undoing(undo, (result,), named_by(undo, bound, after=1))
+
+
+# Ending -------------------------------------------------------------------------------------------
+
+
+def finish(run: Recorder, begun: Begun, result: Any) -> Any:
+    """Write down a result; the result."""
+    session, tool = run.session, begun.tool
+    data, exact = tool.dumped(result)
+    typed = not exact and tool.returns.says_all(result, data)
+    redactor = session.config.durability.redactor if session.config.durable else None
+    # A store may keep less of what holds a secret. To look through a large result would keep the event
+    # loop waiting.
+    hidden = redactor is not None and (large(data) or redactor.value(data)[1])
+    if hidden or not (exact or typed):
+        kept = session.live = {} if session.live is None else session.live
+        kept[begun.key] = data if exact else result
+    elif session.live is not None:
+        session.live.pop(begun.key, None)  # of the same call in an earlier attempt
+    outcome = "failed" if tool.fails(data) else "done"
+    _close(run, begun, outcome, data, None, exact=exact, typed=typed)
+    if tool.compensate is not None and not run.over:
+        undoing = _undoing(tool, begun.bound, result)
+        run.register_undo(name_of(tool.compensate), begun.key, undoing)
+    return result
+
+
+def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
+    """Write down that a call raised, and judge whether it may have happened.
+
+    An unsafe call in doubt stops the attempt, unless the run was told otherwise; the caller raises
+    the error on.
+    """
+    info = capture(error, begun.handled)
+    if info.is_a(*CANCELLATIONS):
+        # The message of a cancellation speaks of scopes and tasks, which say nothing of the call.
+        info = replace(info, message="it was stopped before it ended")
+    if begun.tool.nested:
+        # Its effects stay although it failed: ask before doing them again.
+        _close(run, begun, "in_doubt" if begun.effect in UNSAFE else "failed", None, info)
+        return
+    outcome = begun.outcome if begun.idle else _judged(begun, info)
+    _close(run, begun, outcome, None, info)
+    rerun = run.session.config.durability.on_in_doubt == "rerun"
+    if outcome == "in_doubt" and not (rerun or run.over) and run.interrupt is None:
+        stop_in_doubt(run, run.session.state.calls[begun.key], info)
+
+
+def _judged(begun: Begun, info: ErrorInfo) -> str:
+    """Judge from the body's error whether the call may have happened."""
+    if info.not_attempted:
+        return "not_attempted"
+    return "in_doubt" if begun.tool.effect in UNSAFE and not begun.call.asked else "failed"
+
+
+def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
+    """Seconds until the call's next try after this error; None where there is none."""
+    tries = begun.tool.tries
+    if tries is None or run.over or run.interrupt is not None:
+        return None
+    info = capture(error, begun.handled)
+    outcome = _judged(begun, info)
+    seconds = pause_before(
+        tries,
+        1 if begun.tries is None else len(begun.tries) + 1,
+        error,
+        info,
+        draw=run.session.config.env.random(),
+        left=run.session.attempt_seconds_left(),
+    )
+    if seconds is None or outcome == "in_doubt":
+        return None
+    begun.idle, begun.outcome = True, outcome
+    told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
+    begun.tries = [told] if begun.tries is None else [*begun.tries, told]
+    return seconds
+
+
+def _close(
+    run: Recorder,
+    begun: Begun,
+    outcome: str,
+    data: Any,
+    error: ErrorInfo | None,
+    *,
+    exact: bool = True,
+    typed: bool = False,
+) -> None:
+    session = run.session
+    if not run.over:
+        metadata = begun.place.metadata(begun.key, begun.run)
+        if begun.tries is not None:
+            metadata["tries"] = begun.tries
+        took = session.config.env.monotonic() - begun.started
+        step = _step(
+            begun.tool, begun.arguments, data, begun.effect, metadata, error, max(0.0, took)
+        )
+        session.add(
+            CallFinished,
+            attempt=run.number,
+            key=begun.key,
+            outcome=outcome,
+            result=data,
+            exact=exact,
+            error=error,
+            step=run.record_call_step(step),
+            keyed=begun.call.asked,
+            typed=typed,
+            effect="" if begun.run is None else begun.effect.value,
+            asked_model=begun.asked_model,
+        )
+        if session.durable and session.keeper is not None:
+            session.keeper.pump()
+    if begun.tool.effect in UNSAFE:
+        run.unsafe_ended()
+
+
+# Running a recorded call: in the event loop, in a thread, or where a sync tool stands.
+
+
+def call_async(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    """Call an async tool: recorded inside a run, plain outside of any."""
+    run = current.get()
+    if run is None:
+        return tool.function(*args, **kwargs)  # type: ignore[no-any-return] # an async function's
+    return record_call(run, tool, args, kwargs)
+
+
+async def record_call(
+    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call a tool in an attempt: run it, give the result it had, or stop for a person."""
+    tool = _as_in(run, tool)
+    begun = begin(run, tool, args, kwargs)
+    cleared = False
+    while not isinstance(begun, Begun):
+        if isinstance(begun, Reused):
+            return begun.result
+        if isinstance(begun, Guarded):
+            await rule(run, begun)
+            cleared = True
+        else:
+            # A compensator that is a tool itself is no call of the attempt.
+            token = current.set(None)
+            try:
+                for entry in begun.entries:
+                    failed = await undo(run.session, run.number, entry)
+                    if failed is not None:
+                        raise failed
+            finally:
+                current.reset(token)
+        begun = begin(run, tool, args, kwargs, cleared=cleared)
+    args, kwargs = begun.given or (args, kwargs)
+    durable = run.session.durable
+    begun.enter(run)
+    try:
+        if durable and tool.effect in UNSAFE:
+            await run.session.barrier()
+        result = await _tried(run, begun, args, kwargs)
+    except BaseException as error:
+        fail(run, begun, error)
+        raise
+    finally:
+        begun.leave()
+    finish(run, begun, result)
+    if durable and not run.over:
+        await run.session.barrier()
+    return result
+
+
+def _as_in(run: Recorder, tool: Tool) -> Tool:
+    """The tool with the effect it has in this run, where none was declared."""
+    if tool.declared or not run.session.config.infer_effects:
+        return tool
+    known = tool.by_name()
+    if known.inferred:
+        say_inferred(known)
+    return known
+
+
+async def _tried(
+    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """The body, called again where its tool says how often and the error allows it."""
+    while True:
+        begun.idle = False
+        try:
+            return await _body(begun.tool, args, kwargs)
+        except Exception as error:
+            seconds = pause(run, begun, error)
+            if seconds is None:
+                raise
+            failed = error
+        try:
+            await run.session.config.env.sleep(seconds)
+            if run.over or run.interrupt is not None:
+                raise failed
+        finally:
+            del failed  # its traceback holds this frame
+
+
+async def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    with anyio.fail_after(tool.timeout):
+        if tool.is_async:
+            return await tool.function(*args, **kwargs)
+        # With a timeout the thread is left behind when it passes: nothing can stop it.
+        result = await anyio.to_thread.run_sync(
+            partial(tool.function, *args, **kwargs), abandon_on_cancel=tool.timeout is not None
+        )
+        return await result if inspect.isawaitable(result) else result
+
+
+def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a sync tool where it stands: recorded inside a run, plain outside of any."""
+    run = current.get()
+    if run is None:
+        return tool.function(*args, **kwargs)
+    tool = _as_in(run, tool)
+    # A sync tool cannot await a compensator, so a person is asked, as for a call without one.
+    begun = begin(run, tool, args, kwargs, may_undo=False)
+    if isinstance(begun, Guarded):
+        rule_sync(run, begun)
+        begun = begin(run, tool, args, kwargs, may_undo=False, cleared=True)
+    if isinstance(begun, Reused):
+        return begun.result
+    assert isinstance(begun, Begun)
+    args, kwargs = begun.given or (args, kwargs)
+    session = run.session
+    unsafe = tool.effect in UNSAFE
+    begun.enter(run)
+    try:
+        if session.durable and unsafe:
+            session.barrier_sync()
+        result = _tried_sync(run, begun, args, kwargs)
+    except BaseException as error:
+        fail(run, begun, error)
+        raise
+    finally:
+        begun.leave()
+    finish(run, begun, result)
+    # In the event loop's own thread only what must not happen twice is worth holding everybody up.
+    if session.durable and not run.over and (unsafe or not in_event_loop()):
+        session.barrier_sync()
+    return result
+
+
+def _tried_sync(
+    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    while True:
+        begun.idle = False
+        try:
+            return _body_sync(begun.tool, args, kwargs)
+        except Exception as error:
+            # Sleeping in the event loop's own thread would block it.
+            seconds = None if in_event_loop() else pause(run, begun, error)
+            if seconds is None:
+                raise
+            failed = error
+        try:
+            _sleep(run.session.config.env, seconds)
+            if run.over or run.interrupt is not None:
+                raise failed
+        finally:
+            del failed
+
+
+def _sleep(env: Environment, seconds: float) -> None:
+    """Wait in a thread: as its event loop waits where it has one, else in one of its own."""
+    try:
+        anyio.from_thread.check_cancelled()
+    except RuntimeError:
+        anyio.run(env.sleep, seconds)
+    else:
+        anyio.from_thread.run(env.sleep, seconds)
+
+
+def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if tool.timeout is None:
+        return tool.function(*args, **kwargs)
+    done: Future[Any] = Future()
+
+    def body() -> None:
+        try:
+            done.set_result(tool.function(*args, **kwargs))
+        except BaseException as error:
+            done.set_exception(error)
+
+    # A dedicated thread: a function that hangs cannot be stopped, and must not occupy a pool.
+    threading.Thread(target=copy_context().run, args=(body,), daemon=True).start()
+    try:
+        return done.result(tool.timeout)
+    except TimeoutError:
+        if done.done():
+            raise  # the tool's own
+        raise TimeoutError(f"{tool.name} took longer than {tool.timeout} s") from None
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(
+    *,
+    effect: Effect | str | None = ...,
+    compensate: Callable[..., Any] | None = ...,
+    key: Callable[..., Any] | None = ...,
+    ignore: tuple[str, ...] = ...,
+    match: Literal["arguments", "position"] = ...,
+    timeout: float | None = ...,
+    retries: int | Preset | None = ...,
+    name: str | None = ...,
+) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Make a function or method, sync or async, record its calls by itself.
+
+    effect: `read`, `idempotent`, `once` or `unknown` (as unsafe to repeat as `once`). None: it is inferred
+    from the name (`triage.core.infer_effect`), unless the agent says `infer_effects=False`.
+    compensate: undoes a call; given the result, and those of the call's arguments it names; a
+    `Compensator` may be tried more than once. key: says what a call is known by, given the arguments
+    it names. ignore: parameters that are no part of the call (clients, sessions). match: `position`
+    knows the n-th call of the attempt by its place, whatever its arguments, as long as the attempt
+    takes the course of the one before; for model calls, and only for `read` and `idempotent`. timeout:
+    seconds, above 0, for each try. retries: tries after the first, a number or a `Preset`, where the
+    error says that nothing happened or the tool may be repeated; None tries once. name: None takes the
+    function's.
+
+    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
+    """
+
+    def decorate(decorated: Any) -> Any:
+        return _recording(decorated, "tool", partial(Tool, **options))
+
+    return decorate if function is None else decorate(function)
+
+
+@overload
+def model(function: F, /) -> F: ...
+@overload
+def model(
+    *,
+    judge: bool = ...,
+    ignore: tuple[str, ...] = ...,
+    timeout: float | None = ...,
+    retries: int | Preset | None = ...,
+    name: str | None = ...,
+) -> Callable[[F], F]: ...
+def model(function: Any = None, /, **options: Any) -> Any:
+    """Make a function that asks a model, sync or async, record its calls as model calls.
+
+    After a failure, answers from before the point of return are given again, whatever the hint has
+    changed in the prompt; from there on the model is asked anew. judge: it judges another model's answer;
+    a recovery asks that one anew, not the judge alone. ignore, timeout, retries, name: as of `tool`.
+
+    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
+    """
+
+    def decorate(decorated: Any) -> Any:
+        return _recording(decorated, "model", partial(Model, **options))
+
+    return decorate if function is None else decorate(function)
+
+
+def _recording(function: Any, word: str, make: Callable[[Any], Tool]) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function)
+        return kind(_recording(function.__func__, word, make))
+    if not callable(function):
+        raise UsageError(f"{word}() decorates a function, not {type(function).__name__}")
+    if hasattr(function, TOOL_ATTRIBUTE):
+        known = getattr(function, TOOL_ATTRIBUTE)
+        what = "model" if isinstance(known, Model) else "tool"
+        raise UsageError(f"{function.__name__} is a {what} already; decorate it once")
+    known = make(function)
+    if known.is_async:
+
+        @functools.wraps(function)
+        async def recorded(*args: Any, **kwargs: Any) -> Any:
+            return await call_async(known, args, kwargs)
+
+    else:
+
+        @functools.wraps(function)
+        def recorded_sync(*args: Any, **kwargs: Any) -> Any:
+            return call_sync(known, args, kwargs)
+
+        recorded = recorded_sync
+
+    setattr(recorded, TOOL_ATTRIBUTE, known)
+    return recorded
+
+
+# The handle of one attempt as the agent has it: `run`, and `current_run()` for code deep inside.
+
+
+class Run(Recorder):
+    """One attempt of a run, seen from inside. Safe to use from tasks and threads of the attempt.
+
+    After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
+    """
+
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function or `@triage.tool`, recorded; its result, reused if it is known already.
+
+        A sync function runs in a thread. One that is no tool has the effect `unknown`: it is not
+        repeated by any recovery. Raises what the function raises.
+        """
+        bound_to = getattr(function, "__self__", None)
+        runs_agent = getattr(function if bound_to is None else bound_to, AGENT_ATTRIBUTE, False)
+        if runs_agent is True and (bound_to is None or function.__name__ == "run"):
+            self.check_open()
+            token = current.set(
+                self
+            )  # a task from outside of the attempt may call through its handle
+            try:
+                return await function(*args, **kwargs)  # a run writes itself down
+            finally:
+                current.reset(token)
+        known, owner = tool_of(function)
+        return await record_call(self, known, owner + args, kwargs)
+
+    async def model(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Ask a model through a function of your own, recorded as a model call; what it gives.
+
+        After a failure, answers from before the point of return are given again, whatever the hint has
+        changed in the prompt; from there on the function is called anew. Words, tool calls and tokens
+        are read from answers of OpenAI's and Anthropic's forms, and from texts. A sync function runs in a
+        thread. Raises what the function raises, and UsageError where it gives a stream.
+        """
+        known, owner = model_of(function)
+        return await record_call(self, known, owner + args, kwargs)
+
+
+def current_run() -> Run:
+    """The attempt the calling code runs in. Raises UsageError outside of any."""
+    run = current.get()
+    if run is None:
+        raise UsageError(
+            "current_run() was called outside of a run; call it from an agent function"
+        )
+    assert isinstance(run, Run)
+    return run

@@ -1,0 +1,134 @@
+"""How often others have cancelled a task: what `task.cancelling()` says, without what groups forget.
+
+When a child fails while its `asyncio.TaskGroup` waits at the end of its block, the group cancels the
+waiting task. Before Python 3.13 it does not take that back: `task.cancelling()` stays raised after the
+group has ended, as if somebody outside had cancelled the task. The counts cannot tell the two apart, but
+the group can while the task is suspended in it, so `Watched` looks wherever an attempt is suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+__all__ = ["Cancellations", "current_task"]
+
+FORGETS = sys.version_info < (3, 13)
+"""Whether groups leave the count raised."""
+
+_WAITS = asyncio.TaskGroup.__aexit__.__code__
+_AWAITED = {
+    CoroutineType: "cr_await",
+    GeneratorType: "gi_yieldfrom",
+    AsyncGeneratorType: "ag_await",
+}
+_WRAPPERS = (
+    "async_generator_asend",
+    "async_generator_athrow",
+    "coroutine_wrapper",
+    "anext_awaitable",
+)
+"""Types of the interpreter that stand for a coroutine or generator and do not show it."""
+
+
+class Watched(Generator[Any, Any, Any], Awaitable[Any]):
+    """Awaits a coroutine, and calls `forgotten` once for each cancellation that a group leaves behind.
+
+    root: where the coroutine is looked at, if not in itself: the async generator of its `__anext__`.
+    """
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, Any],
+        forgotten: Callable[[], object],
+        root: AsyncGenerator[Any, Any] | None = None,
+    ) -> None:
+        self.root = work if root is None else root
+        self._work = work
+        self._forgotten = forgotten
+        self._group: Any = None
+
+    def __await__(self) -> Watched:
+        return self
+
+    def send(self, value: Any) -> Any:
+        self._resumed()
+        return self._suspended(self._work.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        self._resumed()
+        return self._suspended(self._work.throw(*error))
+
+    def close(self) -> None:
+        self._work.close()
+
+    def _suspended(self, signal: Any) -> Any:
+        group = _waiting(self.root)
+        asks = group is not None and not group._parent_cancel_requested  # nothing else tells
+        self._group = group if asks else None
+        return signal
+
+    def _resumed(self) -> None:
+        group, self._group = self._group, None
+        if group is not None and group._parent_cancel_requested:
+            self._forgotten()
+
+
+class Cancellations:
+    """How often others have cancelled a task since this was made, what groups forget left out.
+
+    What is awaited through `watched` is looked at; a group outside of it counts as others do.
+    """
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self._before = task.cancelling()
+
+    def count(self) -> int:
+        """Cancellations that are still meant."""
+        return self._task.cancelling() - self._before
+
+    def watched(self, work: Any, root: Any = None) -> Any:
+        """What is to be awaited, so that no group inside it is taken for a cancellation by others.
+
+        root: the async generator whose `__anext__` it is.
+        """
+        if not FORGETS or not hasattr(work, "send"):
+            return work
+        return Watched(work, self._forget, root)
+
+    def _forget(self) -> None:
+        self._before += 1
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """The task of asyncio that runs now; None under trio, and in a thread of its own."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _waiting(link: Any) -> Any:
+    """The group at whose end a suspended coroutine waits for children; None where it waits elsewhere."""
+    while link is not None:
+        if type(link) is CoroutineType and link.cr_code is _WAITS and link.cr_frame is not None:
+            return link.cr_frame.f_locals["self"]
+        link = _awaited(link)
+    return None
+
+
+def _awaited(link: Any) -> Any:
+    kind = type(link)
+    name = _AWAITED.get(kind)
+    if name is not None:
+        return getattr(link, name)
+    if kind is Watched:
+        return link.root
+    if kind.__name__ in _WRAPPERS:
+        return next((one for one in gc.get_referents(link) if type(one) in _AWAITED), None)
+    return None

@@ -1,0 +1,363 @@
+"""Checks of a returned result: a wrong result is a failure like any other."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from triage.classifiers import (
+    Fact,
+    Grounding,
+    Grounds,
+    check_output,
+    diagnose,
+    in_worker,
+    objection,
+)
+from triage.core import (
+    AttemptStarted,
+    Cause,
+    Diagnosis,
+    ErrorInfo,
+    Evidence,
+    FailureType,
+    Step,
+    StepRecorded,
+    logger,
+    plain,
+    redact,
+)
+from triage.core.messages.base import content_text
+
+from .approvals import MODEL
+from .config import Checks, validate_result
+from .run import Recorder
+
+GROUNDING_SECONDS = 30.0
+"""How long a result's facts may be looked for; one that takes longer is let through, and logged."""
+_MAX_NAMED = 10
+_MAX_TOOLS = 20
+
+
+class Refused(Exception):
+    """The result failed a check. `diagnosis` says which; `__cause__` is what the check raised."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(str(diagnosis))
+        self.diagnosis = diagnosis
+
+
+async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
+    """The result, validated. Raises `Refused` with the diagnosis if it fails a check.
+
+    Without any checks, declared subgoals must be complete all the same.
+    """
+    if checks is None:
+        checks = Checks()
+    if checks.result_type is not None:
+        result = _typed(checks, result)
+    if checks.subgoals:
+        _complete(run)
+    if checks.constraints:
+        _permitted(checks, result)
+    if checks.grounds is not None:
+        await _grounded(checks, checks.grounds, run, result)
+    for verifier in checks.verifiers:
+        await _verified(verifier, result)
+    return result
+
+
+def _typed(checks: Checks, result: Any) -> Any:
+    try:
+        return validate_result(checks.result_type, result)
+    except ValidationError as error:
+        found = diagnose(error)
+        raise Refused(
+            replace(
+                found,
+                failure_type=FailureType.SCHEMA_MISMATCH,
+                cause=Cause.INVALID_RESULT,
+                classifier="checks",
+            )
+        ) from error
+
+
+def _complete(run: Recorder) -> None:
+    if not run.has_subgoals:
+        return  # most runs declare none: their journal need not be read for it
+    missing = run.session.state.open_subgoals
+    if missing:
+        names = ", ".join(missing)[:300]
+        raise Refused(
+            Diagnosis(
+                FailureType.PLAN_INCOMPLETE,
+                cause=Cause.INCOMPLETE,
+                evidence=(Evidence("check:subgoals", f"not completed: {names}"),),
+                user_message="The answer was given before the work was finished.",
+                technical_details=f"declared subgoals are open: {names}",
+                hint=f"These subgoals are still open: {names}. Complete them before answering.",
+                classifier="checks",
+            )
+        )
+
+
+def _permitted(checks: Checks, result: Any) -> None:
+    broken, failed = check_output(checks.constraints, plain(result))
+    if broken is None:
+        return
+    evidence = [Evidence("check:constraints", f"the result {broken.text}")]
+    evidence += [Evidence("check:constraints", text) for text in failed]
+    raise Refused(
+        Diagnosis(
+            FailureType.CONSTRAINT_IGNORED,
+            cause=Cause.FORBIDDEN_OUTPUT,
+            evidence=tuple(evidence),
+            user_message="The answer broke a rule and was held back.",
+            technical_details=f"the result {broken.text}",
+            hint=f"The answer must {broken.wish}.",
+            classifier="checks",
+        )
+    )
+
+
+async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any) -> None:
+    session = run.session
+    state = session.state
+    given = (session.task, session.kwargs, state.state, grounds.sources)
+    ledgers = list(state.ledgers)
+    steps = [step for ledger in ledgers for step in ledger.steps]
+    try:
+        facts: tuple[Fact, ...] = await in_worker(
+            _without_source, grounds, given, steps, checks, result, seconds=GROUNDING_SECONDS
+        )
+    except TimeoutError:
+        logger.warning("run %s: the result is too long to be grounded", run.run_id)
+        return
+    if len(facts) >= grounds.at_least:
+        raise Refused(_ungrounded(facts, checks))
+
+
+def _without_source(
+    grounds: Grounds, given: tuple[Any, ...], steps: list[Any], checks: Checks, result: Any
+) -> tuple[Fact, ...]:
+    """The facts of a result that nothing holds. Runs in a thread: it reads all of the run's text."""
+    grounding = Grounding(grounds.kinds)
+    grounding.deeds.tools(checks.manifest)
+    for value in given:
+        grounding.source(plain(value))
+    for step in steps:
+        grounding.step(step)
+    return grounding.unsupported(plain(result))
+
+
+def _ungrounded(facts: tuple[Fact, ...], checks: Checks) -> Diagnosis:
+    named = facts[:_MAX_NAMED]
+    shown = [json.dumps(redact(fact.text), ensure_ascii=False) for fact in named]
+    evidence = tuple(
+        Evidence("check:grounding", f"{fact.kind} {text} in the result {fact.fault}")
+        for fact, text in zip(named, shown, strict=True)
+    )
+    more = "" if len(facts) == len(named) else f" and {len(facts) - len(named)} more"
+    return Diagnosis(
+        FailureType.HALLUCINATED_STATE,
+        cause=Cause.UNGROUNDED,
+        evidence=evidence,
+        user_message="The answer states things that were not looked up.",
+        technical_details="; ".join(item.text for item in evidence) + more,
+        hint=_look_up(named, shown, more, checks),
+        classifier="checks",
+    )
+
+
+def _look_up(named: tuple[Fact, ...], shown: list[str], more: str, checks: Checks) -> str:
+    """The hint for the next attempt: the missing facts, and what to do about each kind."""
+    by_said: dict[str, list[str]] = {}
+    for fact, text in zip(named, shown, strict=True):
+        by_said.setdefault(fact.fault, []).append(text)
+    tools = ", ".join(list(checks.manifest)[:_MAX_TOOLS])
+    with_tools = f" with the tools that exist ({tools})" if tools else ""
+    sentences = {
+        "has no source": "These facts of the answer stand neither in the task nor in what a tool "
+        f"answered: {{}}. Look them up{with_tools}, or leave them out.",
+        "does not come out": "These results are not what the sums before them give: {}. Reckon again.",
+        "is shown by no step": "The answer says so, but no step did it: {}. Do it first"
+        f"{with_tools}, or do not say it.",
+    }
+    told = [sentences[said].replace("{}", ", ".join(texts)) for said, texts in by_said.items()]
+    return " ".join(told) + (f" There are{more}." if more else "")
+
+
+async def _verified(verifier: Any, result: Any) -> None:
+    name = getattr(verifier, "__name__", type(verifier).__name__)
+    cause: Exception | None = None
+    try:
+        verdict = verifier(result)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+    except Exception as error:
+        cause = error
+        verdict = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(verdict, Diagnosis):
+        raise Refused(verdict)
+    reason = objection(verifier, verdict)
+    if reason is not None:
+        reason = redact(reason[:1000])
+        quoted = json.dumps(reason[:300], ensure_ascii=False)
+        raise Refused(
+            Diagnosis(
+                FailureType.PLAN_INCOMPLETE,
+                cause=Cause.CHECK_FAILED,
+                evidence=(Evidence(f"check:{name}", reason[:300]),),
+                user_message="The answer did not pass its check.",
+                technical_details=f"{name} refused the result: {reason}",
+                hint=f"The result was refused by a check that says: {quoted}.",
+                classifier="checks",
+            )
+        ) from cause
+
+
+# Is a returned result a failure that was handed on as an answer? Only what cannot be mistaken
+# counts.
+
+
+OUT_OF_STEPS = (
+    "Agent stopped due to max iterations.",  # LangChain, AgentExecutor
+    "Agent stopped due to iteration limit or time limit.",
+    "Sorry, need more steps to process this request.",  # LangGraph, create_react_agent
+)
+"""What frameworks give in place of an answer when their own limit of steps is reached."""
+_PREFIXES = ("Error: ", "ERROR: ", "error: ")
+_SURE = 0.8
+"""How sure the rules must be that a tool's text is an error of the other side's."""
+_ENDINGS = ("LengthFinishReasonError", "ContentFilterFinishReasonError")
+
+
+def look_at(run: Recorder, result: Any) -> None:
+    """Raise `Refused` for a result that stands for a failure.
+
+    Such are what a framework says when it ran out of steps, the error of the last tool call, and the
+    last answer of a model, as it is, which is empty or which its provider marks as cut off or refused.
+    """
+    text = _words(result)
+    if text is None:
+        return
+    if text in OUT_OF_STEPS:
+        raise Refused(_out_of_steps(text))
+    steps = _steps_from_the_end(run)
+    step = next(steps, None)
+    if step is None:
+        return
+    if _is_handed_on(step, text):
+        raise Refused(_as_raised(step, text, "the result is the error of the last tool call"))
+    if (
+        step.action != MODEL
+        or step.tool_called is not None
+        or (step.llm_output or "").strip() != text
+    ):
+        return
+    _hold_against(step, text)
+    tool = next((one for one in steps if one.tool_called is not None), None)
+    if tool is not None and _is_handed_on(tool, text):
+        raise Refused(_as_raised(tool, text, "the answer is the error of the last tool call"))
+
+
+def _words(result: Any) -> str | None:
+    """The text of a result that holds exactly one; None otherwise."""
+    if isinstance(result, Mapping):
+        for name in ("output", "content"):
+            if isinstance(result.get(name), str):
+                return str(result[name]).strip()
+        messages = result.get("messages")
+        return _words(messages[-1]) if isinstance(messages, list) and messages else None
+    if isinstance(result, str):
+        return result.strip()
+    for name in ("content", "output", "final_output"):
+        words = getattr(result, name, None)
+        if isinstance(words, str):
+            return words.strip()
+    return None
+
+
+def _steps_from_the_end(run: Recorder) -> Iterator[Step]:
+    """The steps of this attempt, the last one first."""
+    for event in reversed(run.session.events):
+        if isinstance(event, StepRecorded):
+            yield event.step
+        elif isinstance(event, AttemptStarted):
+            return
+
+
+def _is_handed_on(step: Step, text: str) -> bool:
+    """Whether a text is the error of a tool's step, alone or announced as one."""
+    if step.tool_called is None:
+        return False
+    bare = text
+    for prefix in _PREFIXES:
+        bare = bare.removeprefix(prefix)
+    if step.error:
+        return step.error.strip() == bare
+    return bare != text and _said_by(step) == text and _is_anothers(bare)
+
+
+def _said_by(step: Step) -> str:
+    """The words that a tool gave."""
+    output = step.tool_output
+    if isinstance(output, Mapping):
+        output = content_text(output.get("content"))
+    return output.strip() if isinstance(output, str) else ""
+
+
+def _is_anothers(error: str) -> bool:
+    """Whether the text of an error comes from another service that failed."""
+    found = diagnose(ErrorInfo(type_name="ToolError", message=error))
+    return found.failure_type is FailureType.EXTERNAL_FAULT and found.confidence >= _SURE
+
+
+def _hold_against(step: Step, text: str) -> None:
+    """Raise `Refused` for the last answer of a model that is none."""
+    error, kind = step.error, step.exception_type
+    if kind in _ENDINGS and error:
+        raise Refused(_as_raised(step, text, "the result is the last answer of the model"))
+    # A step written by hand says so of an answer by its words, though they are none.
+    answered = MODEL in (step.metadata or {}) or step.llm_output is not None
+    if not text and error is None and step.tool_output is None and answered:
+        raise Refused(_empty())
+
+
+def _as_raised(step: Step, text: str, why: str) -> Diagnosis:
+    """The diagnosis of the error that a result stands for: that of its step, or what the text says."""
+    error = step.error or text
+    found = diagnose(ErrorInfo(type_name=step.exception_type or "ToolError", message=error))
+    evidence = (Evidence("result:error", f"{why}: {error[:200]}"), *found.evidence)
+    return replace(found, evidence=evidence)
+
+
+def _out_of_steps(text: str) -> Diagnosis:
+    return Diagnosis(
+        FailureType.PLAN_INCOMPLETE,
+        cause=Cause.STEP_BUDGET,
+        evidence=(Evidence("result:out_of_steps", f"the result says: {text}"),),
+        user_message="The work was cut off before its end.",
+        technical_details=f"the framework reached its own limit of steps and gave: {text}",
+        hint="The attempt before ran out of steps. Come to the answer in fewer steps.",
+        classifier="results",
+    )
+
+
+def _empty() -> Diagnosis:
+    return Diagnosis(
+        FailureType.PLAN_INCOMPLETE,
+        cause=Cause.INCOMPLETE,
+        evidence=(
+            Evidence("result:empty", "the result is the model's last answer, which is empty"),
+        ),
+        user_message="No answer was given.",
+        technical_details="the model's last answer is empty, and was returned as it is",
+        hint="The answer was empty. Answer in words.",
+        classifier="results",
+    )

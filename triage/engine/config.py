@@ -1,0 +1,737 @@
+"""The options of an agent, their defaults and their validation."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import re
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from triage.classifiers import Classifier, Grounds, check_classifier
+from triage.core import (
+    SYSTEM,
+    Category,
+    Constraint,
+    Diagnosis,
+    Effect,
+    Environment,
+    Event,
+    FailureType,
+    Fault,
+    Keyring,
+    Observer,
+    Recovery,
+    Redactor,
+    Suspend,
+    UsageError,
+    check_count,
+    check_number,
+    check_word,
+    effect_of,
+    misuse,
+    only_json,
+    quote,
+    short,
+    standard,
+    unsealed,
+)
+from triage.stores import MemoryStore, Store, open_store
+from triage.strategies import FailurePolicy, Limits, Policy, as_policy
+
+from .tools import Function, Returns, fingerprint
+
+_log = logging.getLogger("triage")
+
+Verdict: TypeAlias = bool | str | Diagnosis | None
+Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
+"""Given the result, answers True or None (good), or False, a text or a `Diagnosis` saying why it is bad."""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a result and the steps before it must satisfy; a failed check fails the attempt.
+
+    tools: the tools that exist; a call of another is a failure. A list of names, functions, tool
+    objects (with a `name`) or tool definitions as model providers take them, or a mapping of names
+    to JSON Schemas of the arguments (None where it is not known). None or empty: not known.
+    result_type: what the result must be, any type pydantic can validate; None: anything. verify:
+    one function or several, sync or async, that are given the result and answer True or None
+    (good), False or a reason (bad). constraints: what no output may be: texts, whatever their case,
+    compiled patterns, and functions of the output's text that answer like `verify`. subgoals: True
+    fails a result while declared subgoals are open. grounding: True, or a `Grounds`, fails a result
+    with facts in it that neither the task nor any step holds; False by default. watch: whether the
+    steps are looked at as they are recorded: True (default), a `Watching`, or False. guard: who is
+    asked before a call with the effect `once` runs: a function of the call, a `Guard` that says which
+    other calls are looked at, or None.
+
+    Raises UsageError, which names the field, for a value of another kind.
+    """
+
+    tools: Iterable[Any] | Mapping[str, Any] | None = None
+    result_type: Any = None
+    verify: Verifier | Iterable[Verifier] | None = None
+    constraints: tuple[Constraint, ...] = ()
+    subgoals: bool = True
+    grounding: bool | Grounds = False
+    watch: bool | Watching = True
+    guard: Decide | Guard | None = None
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        tools: Any = self.tools
+        if tools is not None and not isinstance(tools, Mapping):
+            if isinstance(tools, str | bytes) or not _is_iterable(tools):
+                raise misuse("Checks.tools", tools, "a list or a mapping of tools", "write [tool]")
+            set_(self, "tools", tuple(tools))
+        verify = self.verify
+        if verify is not None and not callable(verify):
+            if not _is_iterable(verify):
+                raise misuse("Checks.verify", verify, "a function of the result, or several")
+            set_(self, "verify", tuple(verify))
+        set_(self, "constraints", _constraints(self.constraints))
+        if not isinstance(cast("object", self.subgoals), bool):
+            raise misuse("Checks.subgoals", self.subgoals, "True or False")
+        self._options()
+        for verifier in self.verifiers:
+            if not callable(verifier):
+                raise misuse("Checks.verify item", verifier, "a function of the result")
+        self.manifest  # noqa: B018 - read here, so that a tool without a name is told at once
+        if self.result_type is not None:
+            _early(self.result_type)
+
+    def _options(self) -> None:
+        """Refuse options that are neither a word nor the value that says more."""
+        if not isinstance(cast("object", self.grounding), bool | Grounds):
+            wanted = "True, False or a Grounds"
+            raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
+        if not isinstance(cast("object", self.watch), bool | Watching):
+            wanted = "True, False or a Watching"
+            raise misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
+        if not (self.guard is None or callable(self.guard) or isinstance(self.guard, Guard)):
+            raise misuse("Checks.guard", self.guard, "a function of the call, or a Guard")
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Schema | None]:
+        """The tools by name, each with the JSON Schema of its arguments or None; or none known."""
+        if self.tools is None:
+            return {}
+        return manifest_of(self.tools)
+
+    @property
+    def verifiers(self) -> tuple[Verifier, ...]:
+        """`verify` as a tuple, empty for None."""
+        verify = self.verify
+        if verify is None:
+            return ()
+        return (verify,) if callable(verify) else cast("tuple[Verifier, ...]", verify)
+
+    @property
+    def grounds(self) -> Grounds | None:
+        """`grounding` as a `Grounds`, None for False."""
+        grounding = self.grounding
+        if not isinstance(grounding, bool):
+            return grounding
+        return Grounds() if grounding else None
+
+    @cached_property
+    def guarding(self) -> Guard | None:
+        """`guard` as a `Guard`, None without one."""
+        guard = self.guard
+        return guard if guard is None or isinstance(guard, Guard) else Guard(guard)
+
+
+def _constraints(given: Any) -> tuple[Constraint, ...]:
+    if isinstance(given, str | re.Pattern) or not _is_iterable(given):
+        remedy = "write constraints=(text,)"
+        raise misuse("Checks.constraints", given, "a tuple of constraints", remedy)
+    constraints = tuple(given)
+    for constraint in constraints:
+        pattern = constraint.pattern if isinstance(constraint, re.Pattern) else constraint
+        if isinstance(pattern, str) and pattern:
+            continue
+        if isinstance(pattern, str | bytes) or not callable(pattern):
+            wanted = "a text that is not empty, a compiled pattern of text or a function"
+            raise misuse("Checks.constraints item", constraint, wanted)
+        if inspect.iscoroutinefunction(pattern):
+            wanted = "a sync function of a text"
+            raise misuse("Checks.constraints item", constraint, wanted, "give it as verify")
+    return constraints
+
+
+def validate_result(result_type: Any, result: object) -> object:
+    """`result` as `result_type`, converted as pydantic does (`"5"` is an int, a dict a model).
+
+    Text that is not itself a `result_type` is read as JSON: `'{"id": 1}'` is a model. So is the one JSON
+    value that stands in fences or among prose, where it is valid strictly: see `only_json`. Raises
+    pydantic.ValidationError if it is neither, and UsageError if pydantic cannot handle the type.
+    """
+    try:
+        adapter = _adapter(result_type)
+    except (PydanticUserError, NameError) as error:
+        raise _unfit(result_type, error) from error
+    try:
+        return adapter.validate_python(result)
+    except PydanticUserError as error:  # it names a class that was never defined
+        raise _unfit(result_type, error) from error
+    except ValidationError as error:
+        if not isinstance(result, str | bytes | bytearray) or result_type is str:
+            raise
+        try:
+            return adapter.validate_json(result)
+        except ValidationError as of_json:
+            # Text that is JSON is told what its fields lack, other text what it should have been.
+            if of_json.errors(include_url=False)[0]["type"] != "json_invalid":
+                raise of_json from None
+        found = only_json(result) if isinstance(result, str) else None
+        if found is None:
+            raise error from None
+        try:
+            mended = adapter.validate_json(found, strict=True)
+        except ValidationError as of_json:
+            raise of_json from None
+        _log.info("a result was taken out of the text around it: %s", quote(result))
+        return mended
+
+
+@lru_cache(maxsize=256)
+def _cached_adapter(result_type: Any, _written: str) -> TypeAdapter[Any]:
+    # `A | B` equals `B | A`, yet validates in another order: how it is written is part of the key.
+    return TypeAdapter(result_type)
+
+
+def _unfit(result_type: Any, error: Exception) -> UsageError:
+    reason = str(error).partition("\n")[0].rstrip(". ")
+    return misuse("Checks.result_type", result_type, "a type that pydantic can validate", reason)
+
+
+def _adapter(result_type: Any) -> TypeAdapter[Any]:
+    try:
+        return _cached_adapter(result_type, repr(result_type))
+    except TypeError:  # a type that cannot be hashed
+        return TypeAdapter(result_type)
+
+
+def _early(result_type: Any) -> None:
+    """Refuse a type that can never be validated; one that names a class still to come may wait."""
+    try:
+        _adapter(result_type)
+    except PydanticUserError as error:
+        raise _unfit(result_type, error) from error
+    except NameError:  # older releases of pydantic say it so
+        return
+
+
+def _is_iterable(value: object) -> bool:
+    return isinstance(value, Iterable)
+
+
+@dataclass(frozen=True)
+class Durability:
+    """How safely a run is kept in its store.
+
+    mode: `"step"` (default): a recorded call returns once its result is durable; `"attempt"`: what
+    happened is durable when the attempt ends; `"exit"`: when the run ends. on_in_doubt: what is
+    done about a call that may or may not have happened: `"ask"` a person (default), `"rerun"` it,
+    `"fail"` the run. on_store_error: `"fail"` the run (default), or `"continue"` without the store.
+    lease_s: seconds, 30 by default, after which a run whose process is silent may be taken over.
+    redact: what is hidden before the run is stored: True (default) what `Redactor()` finds, a
+    `Redactor` of your own, False nothing. key: keeps what is hidden, encrypted, so that whoever
+    recovers the run has it whole: 32 bytes, or their hexadecimal digits or base64; several, newest
+    first, to change keys; None (default) takes those of the environment variable `TRIAGE_KEY`, separated
+    by commas. Without a key it is kept nowhere. Needs the extra `encryption`.
+
+    Raises UsageError, which names the field, for any other value.
+    """
+
+    mode: Literal["step", "attempt", "exit"] = "step"
+    on_in_doubt: Literal["ask", "rerun", "fail"] = "ask"
+    on_store_error: Literal["fail", "continue"] = "fail"
+    lease_s: float = 30.0
+    redact: bool | Redactor = True
+    key: str | bytes | Sequence[str | bytes] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_word("Durability.mode", self.mode, ("step", "attempt", "exit"))
+        check_word("Durability.on_in_doubt", self.on_in_doubt, ("ask", "rerun", "fail"))
+        check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
+        check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
+        if self.redact is not True:
+            _check_redact(self.redact)
+        if self.key is not None:
+            Keyring.of(self.key)
+
+    @cached_property
+    def keys(self) -> Keyring | None:
+        """`key`, or what `TRIAGE_KEY` holds at the first use, as a `Keyring`; None for no key."""
+        return Keyring.of(self.key)
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """`redact` as a `Redactor`, None for False."""
+        if not isinstance(self.redact, bool):
+            return self.redact
+        return standard() if self.redact else None
+
+
+def _check_redact(given: object) -> None:
+    if not isinstance(given, bool | Redactor):
+        wanted = "True, False or a Redactor"
+        raise misuse("Durability.redact", given, wanted, "write Redactor(patterns=(…,))")
+
+
+# The tools that exist, in all the forms people have them, by name with the schema of their
+# arguments.
+
+
+Schema: TypeAlias = Mapping[str, Any]
+"""A JSON Schema of a tool's arguments."""
+
+_REMEDY = "give its name as text"
+_KEYS = (
+    "parameters", "input_schema", "inputSchema", "params_json_schema", "parameters_json_schema",
+)  # fmt: skip
+# Frameworks fill these parameters; a model does not give them.
+_FILLED = frozenset({"self", "cls", "ctx", "context", "run", "run_context", "config", "runtime"})
+
+
+class Manifest(Mapping[str, "Schema | None"]):
+    """Tools by name. The schema of a function is made from its signature when it is first read."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> Schema | None:
+        entry = self._entries[name]
+        if callable(entry):
+            entry = self._entries[name] = schema_of(entry)
+        return cast("Schema | None", entry)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Manifest({', '.join(self._entries)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a function need not be one that can be pickled
+        return (Manifest, (dict(self),))
+
+
+def manifest_of(tools: Any) -> Mapping[str, Schema | None]:
+    """The tools by name. tools: as `Checks.tools`. Raises UsageError for one without a usable name."""
+    if tools is None:
+        return {}
+    entries: dict[str, Any] = {}
+    if isinstance(tools, Mapping):
+        for key, value in tools.items():
+            entries[_name(key)] = _schema(key, value)
+    else:
+        for tool in tools:
+            name, schema = _entry(tool)
+            if name in entries:
+                raise UsageError(f"Checks.tools names {name!r} twice; give each tool its own name")
+            entries[name] = schema
+    return Manifest(entries)
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name or name == "<lambda>":
+        raise misuse("Checks.tools name", name, "a text that is not empty", _REMEDY)
+    return name
+
+
+def _schema(name: object, value: object) -> Any:
+    if value is None or callable(value) or isinstance(value, Mapping):
+        return value
+    wanted = "a JSON Schema (a mapping), a function or None"
+    raise misuse(f"Checks.tools[{name!r}]", value, wanted, "None if it is not known")
+
+
+def _entry(tool: object) -> tuple[str, Any]:
+    if isinstance(tool, str):
+        return _name(tool), None
+    if isinstance(tool, Mapping):
+        return _definition(cast("Mapping[str, Any]", tool))
+    declared = getattr(
+        tool, "__triage_tool__", None
+    )  # set by `@triage.tool`, which stands above us
+    if declared is not None:
+        return _name(declared.name), tool
+    name = getattr(tool, "name", None)
+    if isinstance(name, str):
+        schemas = (getattr(tool, key, None) for key in _KEYS)
+        return _name(name), next((found for found in schemas if isinstance(found, Mapping)), None)
+    name = getattr(tool, "__name__", None)
+    if isinstance(name, str):
+        return _name(name), tool if callable(tool) else None
+    wanted = "a name, a function, an object with a name or a tool definition"
+    raise misuse("Checks.tools item", tool, wanted, _REMEDY)
+
+
+def _definition(tool: Mapping[str, Any]) -> tuple[str, Any]:
+    inner = tool.get("function", tool)
+    function = cast("Mapping[str, Any]", inner if isinstance(inner, Mapping) else {})
+    if not isinstance(function.get("name"), str):
+        wanted = "a tool definition with a name"
+        raise misuse("Checks.tools item", tool, wanted, _REMEDY)
+    name = _name(function["name"])
+    return name, _schema(name, next((function[key] for key in _KEYS if key in function), None))
+
+
+def schema_of(function: Callable[..., Any]) -> Schema | None:
+    """The JSON Schema of a function's arguments; None where its signature does not say them.
+
+    A parameter without an annotation, or with one that has no plain JSON form (a model, a named
+    tuple, a client), may be anything; those pydantic does not know at all need not be given.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if kinds & {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}:
+        return None  # such arguments have no names
+    ignored = _FILLED | getattr(getattr(function, "__triage_tool__", None), "ignore", frozenset())
+    hints = _hints(function)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    open_ended = inspect.Parameter.VAR_KEYWORD in kinds
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        known = name not in hints or _json_schema(hints[name])
+        properties[name] = _plain(known, parameter.default) if isinstance(known, dict) else {}
+        if parameter.default is parameter.empty and known is not None and name not in ignored:
+            required.append(name)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": open_ended,
+    }
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(inspect.unwrap(function), include_extras=True)
+    except Exception:
+        return {}
+
+
+def _json_schema(annotation: Any) -> dict[str, Any] | None:
+    """What pydantic makes of an annotation, None if it knows none."""
+    try:
+        return TypeAdapter(annotation).json_schema()
+    except Exception:
+        return None
+
+
+def _plain(schema: dict[str, Any], default: Any) -> dict[str, Any]:
+    """A schema that also holds for the value as a step keeps it, which is not always what it was."""
+    if _has_shape(schema):
+        return {}
+    return {"anyOf": [schema, {"type": "null"}]} if default is None else schema
+
+
+def _has_shape(schema: Any) -> bool:
+    """Whether it says anything of the inside of objects, which a step may keep in another form."""
+    if isinstance(schema, dict):
+        words = ("$ref", "properties", "prefixItems", "propertyNames")
+        return any(word in schema for word in words) or any(map(_has_shape, schema.values()))
+    return isinstance(schema, list) and any(map(_has_shape, schema))
+
+
+# A guard over calls that matter: it lets one run, denies it with a reason, or asks a person first.
+
+
+Ruling: TypeAlias = bool | str | Suspend | None
+"""True or None: the call may run. False or a reason: it may not. A `Suspend`: a person is asked."""
+
+
+class GuardedCall(NamedTuple):
+    """A call that is about to run, as its guard sees it.
+
+    tool: its name. arguments: as JSON, by parameter, those of `ignore=` left out. effect: what it does
+    to the world. run_id, attempt, task: of the run that makes it.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    effect: Effect
+    run_id: str
+    attempt: int
+    task: Any
+
+
+Decide: TypeAlias = Callable[[GuardedCall], Ruling | Awaitable[Ruling]]
+
+
+class CallDenied(Fault):
+    """Raised at the call that a guard has denied; nothing was done. tool: its name. reason: the guard's.
+
+    An agent may catch it and go on in another way; one that does not is given a new plan.
+    """
+
+    category = Category.DATA
+    recovery = Recovery.REPLAN
+    failure_type = FailureType.CONSTRAINT_IGNORED
+    not_attempted = True
+    user_message = "A step was not allowed."
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(
+            f"the call of {tool} was denied: {reason}",
+            hint=f"The call of {tool} is not allowed here: {reason!r}. Reach the goal without it.",
+        )
+        self.tool = tool
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Which calls are looked at before they run, and who decides.
+
+    decide: sync or async, is given a `GuardedCall` and answers with a `Ruling`. One that raises or
+    answers anything else lets nothing run: a person is asked. effects: calls with these effects are
+    looked at, `("once",)` by default. tools: and those whose name matches one of these, with `*` and
+    `?` as in a shell.
+
+    Calls whose result is known already run no more, and are not looked at. An approval is for exactly
+    that call, its tool and its arguments, once. Raises UsageError, which names the field.
+    """
+
+    decide: Decide
+    effects: tuple[Effect | str, ...] = (Effect.ONCE,)
+    tools: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not callable(self.decide):
+            raise misuse("Guard.decide", self.decide, "a function of the call")
+        effects = _texts("Guard.effects", self.effects)
+        try:
+            known = tuple(effect_of("Guard.effects item", effect) for effect in effects)
+        except ValueError as error:
+            raise misuse("Guard.effects", self.effects, "a tuple of effects", str(error)) from None
+        object.__setattr__(self, "effects", known)
+        object.__setattr__(self, "tools", _texts("Guard.tools", self.tools))
+
+    def covers(self, tool: str, effect: Effect) -> bool:
+        """Whether a call of this tool is looked at."""
+        return effect in self.effects or any(fnmatchcase(tool, rule) for rule in self.tools)
+
+
+def _texts(field: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise misuse(field, given, "a tuple of texts", "write (text,)")
+    texts: tuple[Any, ...] = tuple(given)
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise misuse(f"{field} item", text, "a text that is not empty")
+    return texts
+
+
+# What is done about loops while an attempt goes on: `Watching`.
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What is done about a loop while the attempt goes on.
+
+    A loop is noted as soon as it is one (three rounds). hint_after: steps of it, its first round left
+    out, after which the agent is told (`run.guidance`), 3 by default. interrupt_after: steps of it
+    after which the attempt is interrupted, diagnosed and recovered like any failure, 6 by default,
+    never before its fourth round, nor before it has gone round once more since the agent was told.
+    A later attempt is interrupted when it makes a call of that loop for the second time, and any
+    attempt with the tenth identical call of the run, where attempts repeated it. None: never. What else
+    the detectors see (a tool that does not exist, arguments that do not fit, an output that breaks a
+    constraint) is noted and told.
+
+    Raises UsageError, which names the field, for anything but a count from 1.
+    """
+
+    hint_after: int | None = 3
+    interrupt_after: int | None = 6
+
+    def __post_init__(self) -> None:
+        for name in ("hint_after", "interrupt_after"):
+            if getattr(self, name) is not None:
+                check_count(f"Watching.{name}", getattr(self, name), 1, "None for never")
+
+
+# The options of an agent.
+
+
+FIRST_LOOK = 4
+"""Index of the step of an attempt at which its steps are first looked at."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Config:
+    """What an `Agent` was made with. policy, classifier: None means the recommended ones.
+
+    parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
+    around the attempts and no observer listens. watch: the limits, where one must be looked at with
+    each event. busy: there are observers or there is a limit to watch. watching: what is done about
+    loops, as `Checks.watch`. first_look: steps of an attempt before they are looked at. durable: the
+    store outlives this process. code: fingerprint of the function where it does, else empty.
+    suspensions: the runs that wait in this process (`Waiting`), by the digests of their tokens.
+    returns: what a result is declared to be. function: what is run. aliases: earlier names of the agent.
+    generated: Python made its name up. redactor: the run's own, None for
+    the usual one. infer_effects: undeclared tools have the effect that their names tell.
+    """
+
+    name: str
+    policy: FailurePolicy | None
+    classifier: Classifier | None
+    limits: Limits
+    store: Store
+    checks: Checks | None
+    durability: Durability
+    observers: tuple[Observer, ...]
+    env: Environment
+    parameters: frozenset[str] | None
+    plain: bool
+    watch: Limits | None
+    busy: bool
+    watching: bool | Watching
+    first_look: float
+    durable: bool
+    code: str
+    suspensions: dict[str, Any]
+    returns: Returns
+    function: Callable[..., Any]
+    redactor: Redactor | None
+    infer_effects: bool = True
+    aliases: tuple[str, ...] = ()
+    generated: bool = False
+
+    def check_owns(self, run_id: str, agent: str) -> None:
+        """Raise UsageError for a run of an agent that has neither this one's name nor an alias of it."""
+        if agent != self.name and agent not in self.aliases:
+            raise UsageError(
+                f"run {run_id} belongs to the agent {agent}, not to {self.name}; give it to that agent, or "
+                f"write Agent(…, name={self.name!r}, aliases=({agent!r},)) if it was renamed"
+            )
+
+    async def read(self, run_id: str, after: int = -1) -> list[Event]:
+        """The events of a run behind a position, whole: what is encrypted in them is opened.
+
+        Raises StoreKeyMissing where the key for that is not given.
+        """
+        return unsealed(await self.store.read(run_id, after), self.durability.keys)
+
+
+def configure(  # noqa: PLR0913 - the options of `Agent`
+    function: Function,
+    *,
+    policy: Policy | None,
+    classifier: Classifier | None,
+    limits: Limits | None,
+    store: Store | str | None,
+    checks: Checks | None,
+    durability: Durability | None,
+    observers: Iterable[Observer],
+    name: str | None,
+    aliases: Iterable[str],
+    verify: Any,
+    result_type: Any,
+    environment: Environment | None,
+    infer_effects: bool,
+) -> Config:
+    """The options of an agent, checked and completed. Raises UsageError for one of the wrong type."""
+    if not isinstance(infer_effects, bool):
+        raise UsageError(
+            f"Agent(infer_effects=…) must be True or False, not {type(infer_effects).__name__}"
+        )
+    if classifier is not None:
+        check_classifier("Agent(classifier=…)", classifier)
+    for option, value, kind in (
+        ("limits", limits, Limits),
+        ("durability", durability, Durability),
+        ("checks", checks, Checks),
+        ("name", name, str),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise UsageError(
+                f"Agent({option}=…) must be {kind.__name__} or None, not {type(value).__name__}"
+            )
+    if environment is not None and not isinstance(environment, Environment):
+        raise UsageError(f"Agent(environment=…) is no Environment: {type(environment).__name__}")
+    short_forms = {
+        field: value
+        for field, value in (("verify", verify), ("result_type", result_type))
+        if value is not None
+    }
+    for option in short_forms:
+        if getattr(checks, option, None) is not None:
+            raise UsageError(f"{option} is given to Agent and to Checks; give it once")
+    if short_forms:
+        checks = Checks(**short_forms) if checks is None else replace(checks, **short_forms)
+    listening = _observers(observers)
+    limits = limits or Limits()
+    durability = durability or Durability()
+    where = MemoryStore() if store is None else open_store(store)
+    # A third party's store is taken for a durable one unless it says otherwise.
+    durable = bool(getattr(where, "durable", True))
+    watching = checks is None or checks.watch
+    timed = {limits.seconds, limits.attempt_seconds, limits.stall_seconds} != {None}
+    injected = {parameter for parameter, _ in function.injected}
+    return Config(
+        name=name or function.name,
+        policy=None if policy is None else as_policy(policy),
+        classifier=classifier,
+        limits=limits,
+        store=where,
+        checks=checks,
+        durability=durability,
+        observers=listening,
+        env=environment or SYSTEM,
+        parameters=None if function.known is None else function.known | injected,
+        plain=not (timed or limits.watches or listening) and function.kind == "async",
+        watch=limits if limits.watches else None,
+        busy=limits.watches or bool(listening),
+        watching=watching,
+        first_look=FIRST_LOOK if watching else math.inf,
+        durable=durable,
+        code=fingerprint(function) if durable else "",
+        suspensions={},
+        returns=Returns(function.function, None if checks is None else checks.result_type),
+        function=function.function,
+        infer_effects=infer_effects,
+        aliases=_texts("Agent.aliases", aliases),
+        generated=not name and function.has_generated_name,
+        redactor=None if isinstance(durability.redact, bool) else durability.redact,
+    )
+
+
+def _observers(given: Any) -> tuple[Observer, ...]:
+    """The observers as a tuple. Raises UsageError for one that cannot be called."""
+    if callable(given) or not isinstance(given, Iterable):
+        raise UsageError(
+            f"observers must be a list of callables, not {type(given).__name__}; "
+            "write observers=[f]"
+        )
+    observers = tuple(cast("Iterable[Observer]", given))
+    for observer in observers:
+        if not callable(observer):
+            raise UsageError(
+                f"observers must be callables of one argument, not {type(observer).__name__}"
+            )
+        if any(map(inspect.iscoroutinefunction, (observer, type(observer).__call__))):
+            raise UsageError(
+                "observers are called while an event is recorded, where nothing can be awaited; "
+                f"make {short(observer)} a plain function"
+            )
+    return observers

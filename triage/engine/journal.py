@@ -1,0 +1,696 @@
+"""One run while it lives: its journal in memory, and the way to the store and the observers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from triage.core import (
+    HEAVY,
+    LASTING,
+    NO_USAGE,
+    ActionChosen,
+    CallStarted,
+    CompensatorRegistered,
+    Event,
+    Keyring,
+    Redactor,
+    Retry,
+    RunFinished,
+    RunStarted,
+    RunState,
+    RunSuspended,
+    StaleWriter,
+    Usage,
+    active_seconds,
+    digest,
+    fitting,
+    logger,
+    notify,
+    plain_noting,
+    redacted,
+    redacting,
+)
+from triage.stores import Outgoing, Store, ThreadWaiter, Waiter
+from triage.strategies import Limits
+
+from .config import Config
+
+if TYPE_CHECKING:
+    from .approvals import Question
+    from .run import Recorder
+
+
+# State of inner runs that is not in the journal.
+
+
+class Inside:
+    """State of a run's inner runs that only this process has.
+
+    asked: the error by which one of them said that it waits for an answer, and what is asked. answers:
+    those that were given to this run and are meant for one inside it, by the digest of the token of its
+    question. left: those that were cut off, by id: results without a JSON form, and compensators.
+    """
+
+    __slots__ = ("answers", "asked", "left")
+
+    def __init__(self) -> None:
+        self.asked: tuple[BaseException, Question] | None = None
+        self.answers: dict[str, Any] = {}
+        self.left: dict[str, Session] = {}
+
+
+def inside(session: Session) -> Inside:
+    """The `Inside` of a run, made at first use."""
+    if session.inner is None:
+        session.inner = Inside()
+    return session.inner
+
+
+def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
+    """The id of the run that a call is: the same until that run has ended, as the caller chose it."""
+    known = session.state.calls.get(key)
+    ended = 0 if known is None else known.ended
+    chosen = bound.get("run_id")
+    if chosen is not None:
+        return f"{chosen}.{ended + 1}" if ended else str(chosen)
+    return digest(session.run_id, f"{key}:{ended + 1}")
+
+
+# Keeping a living run in a durable store: what is recorded goes there by itself, and its lease is
+# renewed.
+#
+# One batch of a run is on its way at a time; what is recorded meanwhile goes with the next, so a burst
+# of steps is one commit. The store's side looks for secrets and encodes.
+
+
+W = TypeVar("W", Waiter, ThreadWaiter)
+BEATS = 3
+"""A lease is renewed so often before it would end."""
+
+
+class Keeper:
+    """The way of one run's events to its store, from whatever thread or event loop they come.
+
+    flushed: how many events the store has. error: what the store failed with; from then on nothing is
+    handed over. required: the run must end then; else it is `detached` and goes on without the store,
+    unless another process has taken it over. redactor: hides what no store keeps; None hides nothing.
+    keys: seal the originals of what is hidden; None keeps them nowhere.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        events: list[Event],
+        *,
+        epoch: int,
+        flushed: int,
+        lease_s: float,
+        required: bool,
+        redactor: Redactor | None = None,
+        keys: Keyring | None = None,
+    ) -> None:
+        self.store = store
+        self.run_id = run_id
+        self.epoch = epoch
+        self.flushed = flushed
+        self.lease_s = lease_s
+        self.required = required
+        self.redactor = redactor
+        self.keys = keys
+        self._warned = False
+        self.error: BaseException | None = None
+        self.detached = False
+        self.over = False
+        self.renewed = time.monotonic()
+        self._events = events
+        self._lock = threading.Lock()
+        self._on_its_way = False
+        self._wanted = 0
+        self._waiting: list[tuple[int, Waiter | ThreadWaiter]] = []
+        _heart.add(self)
+
+    # --- handing over ---
+
+    def pump(self) -> None:
+        """Hand new events to the store, unless a batch is on its way: `_done` then sends the next."""
+        with self._lock:
+            start, stop = self.flushed, len(self._events)
+            self._wanted = stop
+            if self._on_its_way or start >= stop:
+                return
+            going = self._on_its_way = self.error is None
+        # A run that waits or has ended has no lease to be renewed.
+        self.over = isinstance(self._events[stop - 1], RunFinished | RunSuspended)
+        if not going:
+            return
+        new = Outgoing(self._events[start:stop], self.redactor, self.keys)
+        if new.size <= HEAVY:
+            self._hand_over(new, start, stop)
+            return
+        # In a thread, so that neither an event loop nor the store's own thread is blocked meanwhile.
+        hand_over = partial(self._hand_over_heavy, new, start, stop)
+        try:
+            threading.Thread(target=hand_over, name="triage-heavy").start()
+        except RuntimeError:  # the interpreter ends, or has no thread left
+            hand_over()
+
+    def _hand_over(self, events: Sequence[Event], start: int, stop: int) -> None:
+        done = partial(self._done, stop)
+        try:
+            self.store.submit(
+                self.run_id, events, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
+            )
+        except Exception as error:
+            done(error)
+
+    def _hand_over_heavy(self, new: Outgoing, start: int, stop: int) -> None:
+        redactor = self.redactor
+        try:
+            events = [fitting(event, redactor) for event in new.whole()]
+            if redactor is not None:
+                events = [redacted(event, redactor, self.keys) for event in events]
+        except Exception as error:
+            self._done(stop, error)
+            return
+        self._hand_over(events, start, stop)
+
+    def _done(self, stop: int, error: BaseException | None) -> None:
+        """A batch has been stored, or has not; called in the store's thread."""
+        with self._lock:
+            self._on_its_way = False
+            if error is None:
+                self.flushed = stop
+                self.renewed = time.monotonic()
+            else:
+                self._fail(error)
+            waiting = self._waiting
+            if waiting:
+                self._waiting = []
+                for entry in waiting:
+                    if error is None and entry[0] > stop:
+                        self._waiting.append(entry)
+                    else:
+                        entry[1].wake()
+            more = self._wanted > stop
+        if error is not None and self.detached:
+            logger.error("run %s goes on without its store", self.run_id, exc_info=error)
+        if more:
+            self.pump()
+
+    def _fail(self, error: BaseException) -> None:
+        # In this order: a thread that sees the error then reads `detached`.
+        self.detached = not self.required and not isinstance(error, StaleWriter)
+        self.error = error
+
+    def _awaited(self, new: Callable[[], W]) -> W | None:
+        """A waiter woken when the store has everything recorded so far; None if it already has."""
+        target = len(self._events)
+        if self._wanted < target:
+            self.pump()
+        with self._lock:
+            if self.flushed >= target or self.error is not None:
+                return None
+            waiting = new()
+            self._waiting.append((target, waiting))
+            return waiting
+
+    async def barrier(self) -> None:
+        """Wait until all that is recorded is durable. Raises what the store failed with.
+
+        Cancelled while it waits, the events are stored all the same.
+        """
+        waiting = self._awaited(Waiter)
+        if waiting is not None:
+            await waiting
+        self.check()
+
+    def barrier_sync(self) -> None:
+        """`barrier` for a thread that may block. The store has threads of its own."""
+        waiting = self._awaited(ThreadWaiter)
+        if waiting is not None:
+            waiting.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the store's error if the run must not go on without the store."""
+        if self.error is not None and not self.detached:
+            raise self.error
+
+    async def confirm(self) -> None:
+        """Raise StaleWriter where another process owns the run now, and stop writing."""
+        self.check()
+        # A run that nothing is stored of yet has no owner, and one that goes on without its store none.
+        if self.flushed == 0 or self.error is not None:
+            return
+        try:
+            await self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+        except StaleWriter as error:
+            self._fail(error)
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process is known to have taken the run over."""
+        return isinstance(self.error, StaleWriter)
+
+    def warn_of_secrets(self, values: Mapping[str, Any], allowed: frozenset[str]) -> None:
+        """Log, once a run, that state holds a secret and will not survive this process."""
+        if self.redactor is None or self.keys is not None or self._warned:
+            return
+        looked_at = {key: value for key, value in values.items() if key not in allowed}
+        places = self.redactor.fields_of(looked_at, "state")
+        if places:
+            self._warned = True
+            logger.warning(
+                "run %s: %s holds what looks like a secret, which no store keeps; give it again with "
+                "recover(run_id, state={…}), or have it kept encrypted by Durability(key=…)",
+                self.run_id,
+                places[0],
+            )
+
+    # --- the lease ---
+
+    @property
+    def due(self) -> float:
+        """When the lease should be renewed, in monotonic seconds."""
+        return self.renewed + self.lease_s / BEATS
+
+    async def renew(self) -> None:
+        """Renew the lease; a run that was taken over learns it here at the latest."""
+        try:
+            # A run that nothing is stored of yet has no lease.
+            if self.flushed:
+                renewing = self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+                # A store that hangs must not keep the others' leases waiting.
+                await asyncio.wait_for(renewing, self.lease_s / BEATS)
+        except StaleWriter as error:
+            self._fail(error)
+        except Exception as error:
+            logger.warning("run %s: its lease was not renewed: %r", self.run_id, error)
+        self.renewed = time.monotonic()
+
+
+class _Heart:
+    """Renews the leases of this process' runs, in one thread for all, made with the first of them."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all runs: a forked child keeps none of its parent's."""
+        self._keepers: WeakSet[Keeper] = WeakSet()
+        self._lock = threading.Lock()
+        self._new = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, keeper: Keeper) -> None:
+        """Renew this run's lease from now on, until the run is over."""
+        with self._lock:
+            self._keepers.add(keeper)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="triage-heart", daemon=True)
+                self._thread.start()
+        self._new.set()
+
+    def _beat(self) -> None:
+        while True:
+            with self._lock:
+                living = [
+                    keeper
+                    for keeper in self._keepers
+                    if not keeper.over and (keeper.error is None or keeper.detached)
+                ]
+                self._keepers = WeakSet(living)
+                if not living:
+                    self._thread = None
+                    return
+            now = time.monotonic()
+            due = [keeper for keeper in living if keeper.due <= now]
+            if due:
+                asyncio.run(_renew(due))
+            pause = max(0.0, min(keeper.due for keeper in living) - time.monotonic())
+            del living, due
+            self._new.wait(pause)
+            self._new.clear()
+
+
+async def _renew(keepers: list[Keeper]) -> None:
+    await asyncio.gather(*(keeper.renew() for keeper in keepers))
+
+
+_heart = _Heart()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_heart.reset)
+
+
+_log = logging.getLogger("triage.engine")
+
+
+@lru_cache(maxsize=1_000)
+def _warn_of_generated_name(name: str, _code: str) -> None:
+    """Warn once for each function that its runs are kept under a name nobody chose."""
+    _log.warning(
+        "runs are kept under the generated name %s; a run is recovered and answered only by an agent of "
+        "its name, so give one that stays: Agent(…, name=…)",
+        name,
+    )
+
+
+class Session:
+    """The journal of a living run. Recording is safe from any thread.
+
+    `state` is folded when it is asked for.
+    """
+
+    entered: Sequence[AbstractContextManager[Any]] = ()
+    epoch = 0
+    flushed = 0
+    attempt_started: float | None = None
+    # What only this process has: results without a JSON form by call key, and the callables of
+    # compensators by the position of their registration.
+    live: dict[str, Any] | None = None
+    undo: dict[int, Callable[[], Any]] | None = None
+    question: Question | None = None
+    # What is done where the run ends in a failure, by whose it is: the last attempt's.
+    at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
+    has_calls = False
+    # Of the runs inside this one, where there are any; of one inside another: that one may go on with it.
+    inner: Inside | None = None
+    comes_back = False
+    # What the first attempt is told: of a run inside another that takes the place of one that has ended.
+    told: str | None = None
+    # Of a run in a durable store, and whether each call waits until it is durable.
+    keeper: Keeper | None = None
+    durable = False
+    # What actions said that holds until the run ends: fields of a Retry by name.
+    lasting: Mapping[str, Any] = MappingProxyType({})
+    _state: RunState | None = None
+    _folded = 0
+    _raised: Limits | None = None
+
+    def __init__(
+        self,
+        config: Config,
+        task: Any,
+        kwargs: Mapping[str, Any],
+        run_id: str | None,
+        parent: Recorder | None,
+        events: Sequence[Event] = (),
+    ) -> None:
+        """Begin a journal, or continue one with the events an earlier owner left."""
+        env = config.env
+        self.config = config
+        self.task = task
+        self.kwargs = kwargs
+        self.run_id = env.new_id() if run_id is None else run_id
+        self.parent = parent
+        self.lock = threading.Lock()
+        self.time = env.time
+        self.busy = config.busy
+        self.started = env.monotonic()
+        if events:
+            self.take_in(events)
+            return
+        shown, exact = plain_noting(task)
+        unstored = [] if exact else [TASK]
+        args: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            data, exact = plain_noting(value)
+            if exact:
+                args[name] = data
+            else:
+                unstored.append(name)
+        started = RunStarted(
+            run_id=self.run_id,
+            seq=0,
+            time=env.time(),
+            agent=config.name,
+            task=shown,
+            args=args,
+            unstored=tuple(unstored),
+            parent=None if parent is None else parent.run_id,
+            code=config.code,
+        )
+        self.events: list[Event] = [started]
+        if config.observers:
+            self.tell(started)
+        if config.durable:
+            if config.generated:
+                _warn_of_generated_name(config.name, config.code)
+            self.keep(0)
+
+    def take_in(self, events: Sequence[Event]) -> None:
+        """Take over the journal as its last owner left it."""
+        self.events = list(events)
+        self.started = self.config.env.monotonic() - active_seconds(events)
+        calls = [event for event in events if isinstance(event, CallStarted)]
+        self.has_calls = bool(calls)
+        if any(call.run is not None for call in calls):
+            inside(self)
+        if any(isinstance(event, CompensatorRegistered) for event in events):
+            self.undo = {}  # what they undo must not be passed over, although nothing is at hand yet
+        self.lasting = {
+            name: value
+            for event in events
+            if isinstance(event, ActionChosen) and isinstance(event.action, Retry)
+            for name in LASTING
+            if (value := getattr(event.action, name)) is not None
+        }
+        self.flushed = len(events)
+        self._state = None
+        self._folded = 0
+        if self.config.limits.on_limit != "escalate":
+            self.raise_limits()
+
+    def keep(self, epoch: int) -> None:
+        """Hand over what is recorded to the store from now on, as its owner of this epoch."""
+        durability = self.config.durability
+        self.epoch = epoch
+        self.durable = durability.mode == "step"
+        self.busy = True
+        self.keeper = Keeper(
+            self.config.store,
+            self.run_id,
+            self.events,
+            epoch=epoch,
+            flushed=self.flushed,
+            lease_s=durability.lease_s,
+            redactor=durability.redactor if self.config.durable else None,
+            keys=durability.keys if self.config.durable else None,
+            required=durability.on_store_error == "fail",
+        )
+
+    @property
+    def position(self) -> int:
+        """How many events have been recorded."""
+        return len(self.events)
+
+    def add(
+        self, kind: Callable[..., Event], /, **fields: Any
+    ) -> Sequence[AbstractContextManager[Any]]:
+        """Record an event; the context managers that observers gave for it."""
+        event = self.put(kind, **fields)
+        return self.tell(event) if self.config.observers else ()
+
+    def put(self, kind: Callable[..., Event], /, **fields: Any) -> Event:
+        """Record an event without telling observers or the store yet."""
+        with self.lock:
+            return self.put_locked(kind, **fields)
+
+    def put_locked(self, kind: Callable[..., Event], /, **fields: Any) -> Event:
+        """As `put`, for a caller that holds the lock."""
+        event = kind(run_id=self.run_id, seq=len(self.events), time=self.time(), **fields)
+        self.events.append(event)
+        return event
+
+    def tell(self, event: Event) -> Sequence[AbstractContextManager[Any]]:
+        """Tell the observers of an event; the context managers they gave for it."""
+        with self.redacting():
+            return notify(self.config.observers, event)
+
+    def redacting(self) -> AbstractContextManager[object]:
+        """Apply the run's own redactor inside this context, if it has one."""
+        redactor = self.config.redactor
+        return nullcontext() if redactor is None else redacting(redactor)
+
+    def begin(self, event: Event) -> None:
+        """An attempt begins with this event: tell the observers, and the store."""
+        if self.config.observers:
+            self.entered = self.tell(event)
+        if self.keeper is not None and self.config.durability.mode != "exit":
+            self.keeper.pump()
+
+    @property
+    def state(self) -> RunState:
+        """The run's state, folded from the events so far."""
+        with self.lock:
+            state = self._state
+            if state is None:
+                state = self._state = RunState()
+                state.price = self.config.limits.priced
+            for event in self.events[self._folded :]:
+                state.apply(event)
+            self._folded = len(self.events)
+        return state
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force: the agent's, raised by what a person allowed beyond them."""
+        return self._raised or self.config.limits
+
+    @property
+    def watch(self) -> Limits | None:
+        """The limits, where one must be looked at with each event."""
+        return None if self.config.watch is None else self.limits
+
+    def raise_limits(self) -> None:
+        """Raise the limits by what was allowed beyond the agent's."""
+        grants = self.state.grants
+        if grants:
+            self._raised = self.config.limits.raised(grants)
+
+    def attempt_seconds_left(self) -> float | None:
+        """Seconds until the earlier of the run's and the attempt's deadlines; None without either."""
+        left = self.seconds_left()
+        allowed = self.limits.attempt_seconds
+        if allowed is None:
+            return left
+        since = self.started if self.attempt_started is None else self.attempt_started
+        own = max(0.0, allowed - (self.config.env.monotonic() - since))
+        return own if left is None else min(own, left)
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the run's deadline; None without one."""
+        seconds = self.limits.seconds
+        if seconds is None:
+            return None
+        return max(0.0, seconds - (self.config.env.monotonic() - self.started))
+
+    def count_in_parent(self) -> None:
+        """Add what this inner run has used to its parent's usage, each part once."""
+        if self.parent is None or self.parent.over:
+            return
+        used = self.state.usage
+        counted = self.parent.session.state.used_inside.get(self.run_id, NO_USAGE)
+        cost = used.cost_usd
+        if cost is not None:
+            cost = max(0.0, cost - (counted.cost_usd or 0.0)) or None
+        more = Usage(
+            input_tokens=max(0, used.input_tokens - counted.input_tokens),
+            output_tokens=max(0, used.output_tokens - counted.output_tokens),
+            cost_usd=cost,
+            calls=max(0, used.calls - counted.calls),
+            model=used.model,
+        )
+        if more.calls or more.total_tokens or more.cost_usd is not None:
+            self.parent.count(more, self.run_id)
+
+    async def flush(self) -> None:
+        """Store everything recorded so far. Raises what the store raises; may be called again."""
+        if self.keeper is not None:
+            await self.keeper.barrier()
+            return
+        new = self.events[self.flushed :]
+        if new:
+            await self.config.store.append(self.run_id, new, at=self.flushed, epoch=self.epoch)
+            self.flushed += len(new)
+
+    async def flush_attempt(self) -> None:
+        """`flush` between two attempts, unless nothing need be kept before the run ends or waits."""
+        if self.keeper is not None and self.config.durability.mode != "exit":
+            await self.flush()
+
+    async def barrier(self) -> None:
+        """Wait until all that is recorded is durable, where each call must be; see `durable`.
+
+        Raises what the store failed with, unless the run goes on without it.
+        """
+        if self.keeper is not None and self.durable:
+            await self.keeper.barrier()
+
+    def barrier_sync(self) -> None:
+        """`barrier` for a call that stands in a thread or in sync code."""
+        if self.keeper is not None and self.durable:
+            self.keeper.barrier_sync()
+
+    def failed_with(self, error: BaseException) -> bool:
+        """Whether `error` is the store's failure, and the run must end for it."""
+        keeper = self.keeper
+        if keeper is None or keeper.error is None or keeper.detached:
+            return False
+        if isinstance(error, BaseExceptionGroup):
+            return any(map(self.failed_with, error.exceptions))
+        return keeper.error in (error, error.__cause__, error.__context__)
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process is known to have taken the run over: nothing said here counts."""
+        return self.keeper is not None and self.keeper.lost
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has all that is recorded."""
+        flushed = self.flushed if self.keeper is None else self.keeper.flushed
+        return flushed == len(self.events)
+
+    async def confirm(self) -> None:
+        """Make sure that this process still owns a durable run. Raises StaleWriter where it does not.
+
+        Any other failure of the store is raised too, unless the run goes on without it.
+        """
+        if self.keeper is None:
+            return
+        try:
+            await self.keeper.confirm()
+        except Exception as error:
+            if not self.does_without_store(error):
+                raise
+
+    async def give_back(self) -> None:
+        """Give a durable run back to its store, where `recover` finds it."""
+        if self.keeper is not None:
+            self.keeper.over = True
+            await release(self.keeper.store, self.run_id, self.keeper.epoch)
+
+    def does_without_store(self, error: Exception) -> bool:
+        """Whether the run goes on although its store failed so; logs the failure if it does.
+
+        Never where another process owns the run now: this one must stop.
+        """
+        if self.config.durability.on_store_error != "continue" or isinstance(error, StaleWriter):
+            return False
+        logger.error("run %s: the store failed", self.run_id, exc_info=error)
+        return True
+
+    async def flush_beside(self, error: BaseException) -> None:
+        """Flush while `error` is being raised; a failing store is logged and noted on it."""
+        try:
+            await self.flush()
+        except Exception as store_error:
+            logger.exception("run %s: the store failed", self.run_id)
+            error.add_note(
+                f"the journal was not stored: {type(store_error).__name__}: {store_error}"
+            )
+
+
+async def release(store: Store, run_id: str, epoch: int) -> None:
+    """Give a run back to its store. No error of that is raised: its lease ends by itself."""
+    try:
+        await store.release(run_id, epoch=epoch)
+    except Exception as error:
+        logger.warning("run %s: not released: %s", run_id, error)
+
+
+TASK = "task"
+"""Among the names of what could not be stored: the task."""

@@ -1,0 +1,381 @@
+"""Runs inside runs: found again by every attempt of the outer run, gone on with, and never done twice.
+
+Such a run is a call of the attempt it is started in, and the table of recorded calls holds for it. It has
+a journal of its own, so that one that was cut off goes on, and what it did is known when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import aclosing, closing
+from dataclasses import replace
+from typing import Any
+
+from triage.core import (
+    UNSAFE,
+    AlreadyResumed,
+    Effect,
+    Event,
+    RunFinished,
+    RunOver,
+    RunStarted,
+    RunState,
+    StaleWriter,
+    TokenExpired,
+    TriageSuspendedError,
+    UsageError,
+    fold,
+    logger,
+)
+
+from .approvals import Guarded, Question, is_judging, waits_for
+from .calls import Begun, Reused, Undo, fail, finish
+from .calls import begin as begin_call
+from .config import Config
+from .journal import Session, inside
+from .loop import Restarted, claim_run_id, run_loop, stream_loop, unbroken
+from .recovery import Next
+from .resume import answer_to, opened, outcome, own, taken_over
+from .run import Recorder
+from .tools import Function, Nested, fingerprint
+
+
+class _Taken(Exception):
+    """A run of this id exists already."""
+
+
+class Inner:
+    """A run that an attempt of another starts, or comes to again."""
+
+    def __init__(
+        self,
+        run: Recorder,
+        config: Config,
+        function: Function,
+        task: Any,
+        kwargs: Mapping[str, Any],
+        begun: Begun,
+    ) -> None:
+        assert begun.run is not None
+        self.id = begun.run
+        self.session: Session | None = None
+        self._run = run
+        self._config = config
+        self._function = function
+        self._task = task
+        self._kwargs = kwargs
+        self._begun = begun
+
+    async def result(self) -> Any:
+        """Its result: recorded, or reached now. Raises the error it ends with."""
+        chosen = "run_id" in self._begun.bound
+        # What no attempt has come to before nobody can have started, unless its id was chosen.
+        events = await self._found() if chosen or self._run.replay is not None else []
+        while True:
+            try:
+                if not events:
+                    return await self._started(alone=not chosen and self._run.replay is None)
+                return await self._known(events)
+            except (_Taken, RunOver, AlreadyResumed):
+                # Somebody else has it in hand, or had: what has become of it stands in its store.
+                found = await self._found()
+                if len(found) <= len(events) and not self._lost:
+                    raise
+                events = found
+            except Exception:
+                if not self._lost:
+                    raise
+                # Taken over by somebody who came to it too. It belongs to whoever owns the outer run.
+                await self._run.session.confirm()
+                events = await self._found()
+
+    @property
+    def _lost(self) -> bool:
+        return self.session is not None and self.session.lost
+
+    async def _found(self) -> list[Event]:
+        events = await self._config.read(self.id)
+        if events:
+            started = events[0]
+            if not isinstance(started, RunStarted) or started.parent != self._run.run_id:
+                raise UsageError(f"run_id {self.id} is taken; choose another")
+            self._config.check_owns(self.id, started.agent)
+        return events
+
+    async def _started(self, *, alone: bool) -> Any:
+        """A new run. alone: nobody else can have started it."""
+        session = self._begin_session()
+        if alone and not self._run.session.durable:
+            return await run_loop(session, self._function)
+        return await run_loop(session, self._function, self._claimed(session))
+
+    async def _claimed(self, session: Session) -> None:
+        """Store the start of a new run. Raises _Taken where there is one already."""
+        # Whoever takes over the outer run has to know of this one.
+        await self._run.session.barrier()
+        try:
+            await claim_run_id(session)
+        except UsageError as error:
+            raise _Taken from error
+        await self._still_ours(session)
+
+    async def _still_ours(self, session: Session) -> None:
+        """Make sure that what was just taken is inside of a run that this process owns.
+
+        In this order: whoever takes over the outer run later comes to this one later too.
+        """
+        try:
+            await self._run.session.confirm()
+        except StaleWriter:
+            await session.give_back()
+            raise
+
+    def _begin_session(self) -> Session:
+        session = Session(self._config, self._task, self._kwargs, self.id, self._run)
+        session.comes_back = True
+        if self._run.session.state.calls[self._begun.key].ended:
+            session.told = self._run.told.hint
+        self.session = session
+        return session
+
+    async def _known(self, events: Sequence[Event]) -> Any:
+        """A run that stands in its store."""
+        if isinstance(events[-1], RunFinished):
+            self.session = Session(
+                self._config, self._task, self._kwargs, self.id, self._run, events
+            )
+            self.session.count_in_parent()
+            return outcome(self._config, events)
+        # Nobody who has lost the outer run should get in the way of its owner.
+        await self._run.session.confirm()
+        answers = inside(self._run.session).answers
+        asked = waits_for(events)
+        if asked is not None and asked.token_digest in answers:
+            answer = answers[asked.token_digest]
+            try:
+                session, start = await answer_to(
+                    self._config,
+                    self._function,
+                    events,
+                    asked,
+                    answer,
+                    self._kwargs,
+                    self._task,
+                    given_by="run(task",
+                    at_once=True,
+                )
+            except (UsageError, TokenExpired) as error:
+                logger.warning("run %s: the answer was not taken: %s", self.id, error)
+            else:
+                return await self._goes_on(session, start)
+        session = opened(
+            self._config, self._function, events, self._kwargs, self._task, None, "run(task"
+        )
+        # Whether its workers die of it is counted for the outer run.
+        cancelled = await unbroken(own(session, events, at_once=True, asks_anew=True, force=True))
+        return await self._goes_on(session, taken_over(session, self._function, cancelled))
+
+    async def _goes_on(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
+        session.parent = self._run
+        session.comes_back = True
+        left = inside(self._run.session).left.pop(self.id, None)
+        if left is not None and left is not session:
+            session.live, session.undo = left.live, left.undo
+        self.session = session
+
+        async def first() -> Next:
+            with closing(start):
+                await self._still_ours(session)
+                return await start
+
+        return await run_loop(session, self._function, first())
+
+    async def items(self) -> AsyncGenerator[Any]:
+        """The items of its stream; all at once where they are recorded, or it goes on."""
+        if self._run.replay is not None and await self._found():
+            for item in await self.result():
+                yield item
+            return
+        session = self._begin_session()
+        first = self._claimed(session) if self._run.session.durable else None
+        try:
+            async with aclosing(stream_loop(session, self._function, first)) as stream:
+                async for item in stream:
+                    yield item
+        except _Taken:
+            for item in await self.result():
+                yield item
+
+    # How it ended -----------------------------------------------------------------------------
+
+    async def finished(self, result: Any) -> Any:
+        """Write down that it has ended well; the result."""
+        run = self._run
+        self._find_effect()
+        result = finish(run, self._begun, result)
+        if run.session.durable and not run.over:
+            await run.session.barrier()
+        return result
+
+    def failed(self, error: BaseException) -> None:
+        """Write down how it ended, or keep it for a later attempt, which goes on with it."""
+        session = self.session
+        if session is None:
+            return
+        if isinstance(error, Exception) and isinstance(session.events[-1], RunFinished):
+            self._find_effect()
+            fail(self._run, self._begun, error)
+            return
+        session.count_in_parent()
+        kept = inside(self._run.session)
+        kept.left[self.id] = session
+        if isinstance(error, TriageSuspendedError):
+            kept.asked = (error, self._asks(session, error.question))
+
+    def _find_effect(self) -> None:
+        """The call has the effect of what was done in it, and asked a model if anything in it did."""
+        assert self.session is not None
+        state = self.session.state
+        self._begun.effect = Effect.UNKNOWN if had_effect(state) else Effect.IDEMPOTENT
+        self._begun.asked_model = state.has_asked_model() and not is_judging()
+
+    def _asks(self, session: Session, text: str) -> Question:
+        """What it waits for, as a question of the outer run."""
+        asked = waits_for(session.events)
+        assert asked is not None
+        own = session.question
+        return Question(
+            self._begun.key,
+            self._begun.tool.name,
+            self._begun.effect.value,
+            self._begun.arguments,
+            text,
+            doubt=asked.doubt,
+            inner="action" if own is None or own.inner == "action" else "call",
+            asks=asked.token_digest,
+            kind="" if own is None else own.kind,
+            editable=() if own is None else own.editable,
+        )
+
+
+def had_effect(state: RunState) -> bool:
+    """Whether a run has done, or may have done, what must not be done twice."""
+    if state.effects:
+        return True
+    calls = state.calls.values()
+    return any(
+        call.effect in UNSAFE and call.outcome != "not_attempted" and not call.undone
+        for call in calls
+    )
+
+
+async def run_inside(
+    run: Recorder,
+    config: Config,
+    function: Function,
+    task: Any,
+    kwargs: Mapping[str, Any],
+    run_id: str | None,
+) -> Any:
+    """`Agent.run` in an attempt of another run: the result, known or reached now."""
+    config = kept_as_safely(config, function, run)
+    begun = await _begin(run, config, task, kwargs, run_id)
+    if begun is None:
+        session = Session(config, task, kwargs, run_id, run)
+        first = None if run_id is None else claim_run_id(session)
+        return await run_loop(session, function, first)
+    if isinstance(begun, Reused):
+        return begun.result
+    inner = Inner(run, config, function, task, kwargs, begun)
+    try:
+        result = await inner.result()
+    except BaseException as error:
+        inner.failed(error)
+        raise
+    return await inner.finished(result)
+
+
+async def stream_inside(
+    run: Recorder, config: Config, function: Function, task: Any, kwargs: Mapping[str, Any]
+) -> AsyncGenerator[Any]:
+    """`Agent.stream` in an attempt of another run; one that goes on gives its items at its end."""
+    if function.kind != "generator":
+        yield await run_inside(run, config, function, task, kwargs, None)
+        return
+    config = kept_as_safely(config, function, run)
+    begun = await _begin(run, config, task, kwargs, None)
+    if isinstance(begun, Reused):
+        for item in begun.result:
+            yield item
+        return
+    inner = None if begun is None else Inner(run, config, function, task, kwargs, begun)
+    items: list[Any] = []
+    try:
+        if inner is None:
+            stream = stream_loop(Session(config, task, kwargs, None, run), function)
+        else:
+            stream = inner.items()
+        async with aclosing(stream):
+            async for item in stream:
+                if isinstance(item, Restarted):
+                    items.clear()
+                else:
+                    items.append(item)
+                yield item
+    except BaseException as error:
+        if inner is not None:
+            inner.failed(error)
+        raise
+    if inner is not None:
+        await inner.finished(items)
+
+
+def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
+    """The options of an agent whose runs inside this one must lose and show no more than this one."""
+    outer = run.session.config
+    if outer.redactor is not None and config.durability.redact is True:
+        durability = replace(config.durability, redact=outer.redactor)
+        config = replace(config, durability=durability, redactor=outer.redactor)
+    if config.durability.key is None and outer.durability.key is not None:
+        config = replace(config, durability=replace(config.durability, key=outer.durability.key))
+    if config.durable or not outer.durable:
+        return config
+    return replace(config, store=outer.store, durable=True, code=fingerprint(function))
+
+
+async def _begin(
+    run: Recorder, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str | None
+) -> Begun | Reused | None:
+    """The call that the run inside is; None for one that could not be known again."""
+    tool = Nested(_recorded_name(run, config), config.returns)
+    try:
+        tool.digest({"task": task}, "")
+    except UsageError:
+        return None
+    await _pass_over_harmless(run, tool, config)
+    given = kwargs if run_id is None else {**kwargs, "run_id": run_id}
+    begun = begin_call(run, tool, (task,), given)
+    assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one
+    return begun
+
+
+def _recorded_name(run: Recorder, config: Config) -> str:
+    """The name under which this run has recorded the agent before: an alias where it was renamed since."""
+    if run.replay is None or not config.aliases:
+        return config.name
+    calls = run.session.state.calls.values()
+    recorded = [call.tool for call in calls if call.run is not None]
+    return next((name for name in (config.name, *config.aliases) if name in recorded), config.name)
+
+
+async def _pass_over_harmless(run: Recorder, tool: Nested, config: Config) -> None:
+    """Have nothing asked about runs that were cut off before they did anything."""
+    if run.replay is None:
+        return
+    calls = run.session.state.calls
+    for key in list(run.replay.unmatched.get(tool.name, ())):
+        call = calls[key]
+        if call.run is not None and call.outcome is None:
+            events = await config.read(call.run)
+            if not had_effect(fold(events)):
+                run.replay.meet(tool.name, key)

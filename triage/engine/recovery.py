@@ -1,0 +1,635 @@
+"""The path of a failure: diagnose, decide, perform. The only place that acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec.structs import replace
+
+from triage.classifiers import consult
+from triage.core import (
+    AT_LIMIT,
+    DELAYED,
+    PROCEEDING,
+    UNSAFE,
+    Abort,
+    Action,
+    ActionChosen,
+    ApprovalAsked,
+    Attempt,
+    AttemptFailed,
+    Cause,
+    Compensation,
+    Diagnosis,
+    ErrorInfo,
+    Escalate,
+    Evidence,
+    FailureContext,
+    FailureType,
+    Ledger,
+    Proceed,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    RunFinished,
+    RunState,
+    RunSuspended,
+    Severity,
+    Suspend,
+    Trajectory,
+    TriageAbortError,
+    TriageError,
+    TriageEscalationError,
+    TriageFatalError,
+    TriageSuspendedError,
+    UsageRecorded,
+    capture,
+    logger,
+    plain,
+    redact,
+)
+from triage.strategies import FailurePolicy, delay_of, limit_of, say_used_by
+
+from .approvals import Question, Waiting, digest_of, end_inner, time_of
+from .compensation import (
+    available,
+    behind,
+    calls_kept,
+    not_undone,
+    tried,
+    undo,
+    undo_all,
+)
+from .journal import Session
+from .reporter import report_of
+from .returning import START, Impasse, Point, asks_anew, point_of_return, repeats_itself
+from .run import Guidance, Recorder
+from .watching import standard_rules
+
+
+class Failure(NamedTuple):
+    """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
+    is known already (an interrupt, a check), None where the classifier must say.
+    """
+
+    error: BaseException | None
+    diagnosis: Diagnosis | None = None
+
+
+class Next(NamedTuple):
+    """How the next attempt starts. base: position it is restored to. keep_state, returns_to: as
+    `AttemptStarted`.
+    """
+
+    attempt: int
+    guidance: Guidance
+    kind: str
+    base: int | None = None
+    keep_state: bool = False
+    returns_to: int | None = None
+
+
+async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
+    """From a failed attempt to the next one. Raises the error that ends the run instead."""
+    info = None if failure.error is None else capture(failure.error)
+    trajectory = run.ended_by(info)
+    diagnosis = failure.diagnosis
+    if diagnosis is None:
+        diagnosis = await diagnose(session, trajectory)
+    diagnosis = over_attempts(session.state.history, trajectory, diagnosis)
+    if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
+        say_used_by(session.config.function, session.kwargs.values())
+    if session.question is not None:
+        # Journalled, so that another process that continues from here asks the same.
+        session.add(ApprovalAsked, **asked_of(session.question))
+    session.add(AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
+    context = context_of(session, run, failure.error, trajectory, diagnosis)
+    decision = await decide(session, context)
+    choose(session, context, decision)
+    return await perform(session, context, decision)
+
+
+# Diagnose: why the attempt failed, and what the strategies are told.
+
+
+async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
+    """Ask the classifier, and count what it consumed; UNKNOWN if it does not answer."""
+    classifier = session.config.classifier
+    if classifier is None:  # rules take milliseconds, and say why a run at its deadline has failed
+        diagnosis = await consult(standard_rules(), trajectory, session.task)
+    else:
+        left = session.seconds_left()
+        diagnosis = await consult(classifier, trajectory, session.task, seconds_left=left)
+    if diagnosis.usage is not None:
+        session.add(UsageRecorded, attempt=trajectory.attempt, usage=diagnosis.usage)
+    return diagnosis
+
+
+IDENTICAL = 6
+"""Failed attempts in a row that are a loop when all of them did the same and failed alike."""
+
+
+def over_attempts(
+    history: Sequence[Attempt], trajectory: Trajectory, diagnosis: Diagnosis
+) -> Diagnosis:
+    """The diagnosis of an attempt: LOOP_DETECTED where it and the five before it are identical.
+
+    An attempt that the other side made fail is no round of a loop, as to wait is the cure; a failure
+    that only a person can cure is told as it is.
+    """
+    if len(history) < IDENTICAL - 1 or diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
+        return diagnosis
+    if diagnosis.severity in (Severity.CRITICAL, Severity.FATAL):
+        return diagnosis
+    how, done = _how(trajectory.error, diagnosis), _done(trajectory)
+    for past in history[1 - IDENTICAL :]:
+        if (
+            # The loop is reported once; later failures keep their own types, for counts by type.
+            past.diagnosis.classifier == "attempts"
+            or past.failure_type is FailureType.EXTERNAL_FAULT
+            or _how(past.error, past.diagnosis) != how
+            or _done(past.trajectory) != done
+        ):
+            return diagnosis
+    seen = redact(str(trajectory.error or diagnosis.technical_details))[:300]
+    text = f"{IDENTICAL} attempts in a row did the same and failed alike: {seen}"
+    return Diagnosis(
+        FailureType.LOOP_DETECTED,
+        cause=Cause.REPETITION,
+        confidence=1.0,
+        evidence=(Evidence("attempts:repetition", text), *diagnosis.evidence),
+        user_message="The work failed in the same way again and again.",
+        technical_details=f"{text}; each one by itself: {diagnosis}",
+        hint="The last attempts all did the same and failed in the same way. Do it in another way.",
+        classifier="attempts",
+    )
+
+
+def _how(error: ErrorInfo | None, diagnosis: Diagnosis) -> tuple[str, ...]:
+    """What identifies a failure: the exception, or the finding if there was none."""
+    if error is not None:
+        return error.type_name, error.message
+    return (diagnosis.evidence[0].text if diagnosis.evidence else "",)
+
+
+def _done(trajectory: Trajectory) -> list[list[Any]]:
+    return [
+        [s.action, s.tool_called, s.tool_input, s.tool_output, s.llm_output, s.error]
+        for s in trajectory
+    ]
+
+
+def context_of(
+    session: Session,
+    run: Recorder,
+    error: BaseException | None,
+    trajectory: Trajectory,
+    diagnosis: Diagnosis,
+) -> FailureContext:
+    """The context a strategy gets for this failure."""
+    state = session.state
+    env = session.config.env
+    last = state.history[-1] if state.history else None
+    return FailureContext(
+        run_id=session.run_id,
+        task=session.task,
+        attempt=run.number,
+        diagnosis=diagnosis,
+        error=trajectory.error,
+        exception=error,
+        trajectory=trajectory,
+        state=plain(state.state),
+        usage=state.usage,
+        attempt_history=tuple(state.history[:-1]),
+        checkpoint_id=position_of(state, diagnosis),
+        open_subgoals=state.open_subgoals,
+        tools=tuple(trajectory.tools),
+        elapsed_s=env.monotonic() - session.started,
+        seconds_left=session.seconds_left(),
+        draw=env.random(),
+        attempt_s=0.0 if last is None else max(0.0, last.ended - last.started),
+        outage_seconds=session.limits.outage_seconds,
+        longest_wait=session.limits.longest_wait,
+    )
+
+
+def position_of(state: RunState, diagnosis: Diagnosis) -> int | None:
+    """Where `Rollback()` goes: before the critical step, to the last position without one.
+
+    None is the start.
+    """
+    ledger = state.ledger
+    if not ledger.positions and not ledger.updates:
+        return None
+    if diagnosis.critical_step is not None:
+        return ledger.position_before(diagnosis.critical_step)
+    return ledger.last_position()
+
+
+# Decide: limits, open questions, the policy, and what cannot be performed.
+
+
+class Decision(NamedTuple):
+    """What will be done and who says so. diagnosis: why the run ends, where the attempt did for less."""
+
+    action: Action
+    by: str
+    reason: str = ""
+    fatal: bool = False
+    diagnosis: Diagnosis | None = None
+
+
+@cache
+def _recommended() -> FailurePolicy:
+    """The policy of agents that have none of their own, made once."""
+    return FailurePolicy.recommended()
+
+
+async def decide(session: Session, context: FailureContext) -> Decision:
+    """Decide what to do. No I/O of ours: limits and gates are pure, a strategy may be async."""
+    diagnosis = context.diagnosis
+    limits = session.limits
+    if diagnosis.severity is Severity.FATAL:
+        return Decision(
+            Abort(str(diagnosis)), "severity", "a fatal failure allows nothing", fatal=True
+        )
+    if context.error is not None and context.error.refused:
+        # A refusal is final, whatever the classifier says.
+        reason = "the error says that it must never be tried again"
+        return Decision(Abort(f"{diagnosis}; {reason}"), "severity", reason, fatal=True)
+    question = session.question
+    if question is not None:
+        fails = session.config.durability.on_in_doubt == "fail"
+        if fails and question.guesses and not question.inner:
+            return Decision(Escalate(question.text), "calls", question.text)
+        return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
+    state = session.state
+    breach: Diagnosis | None = diagnosis
+    if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
+        breach = limits.exceeded(
+            context,
+            steps=state.all_steps,
+            tool_calls=state.tool_calls,
+            per_tool=state.calls_per_tool,
+        )
+    if breach is not None:
+        return await _at_limit(session, context, breach)
+    action = await (session.config.policy or _recommended()).dispatch(context)
+    breach = limits.allows(action, context)
+    if breach is not None:
+        return await _at_limit(session, context, breach)
+    return _gated(session, context, action, "policy")
+
+
+async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis) -> Decision:
+    """The action at a limit: what `Limits.on_limit` says; by default the run ends."""
+    reason = f"limit reached: {breach.evidence[0].text}"
+    wanted = session.limits.on_limit
+    name = limit_of(breach)
+    by = f"{AT_LIMIT}{name}"
+    if wanted == "suspend":
+        field = name.partition(":")[0]
+        question = f"{reason} (Limits.{field}). May the run use as much once more?"
+        return Decision(Suspend(question, {"limit": name}), by, reason)
+    if wanted == "escalate" or session.state.grants.get(name):
+        return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
+    action = await FailurePolicy(default=wanted).dispatch(replace(context, diagnosis=breach))
+    # It goes beyond this limit, and beyond no other.
+    beyond = session.limits.raised({name: 1})
+    other = beyond.allows(action, replace(context, diagnosis=breach, seconds_left=None))
+    if other is not None:
+        reason = f"{reason}; {action.kind} refused: {other.evidence[0].text}"
+        return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
+    decision = _gated(session, context, action, by)
+    ends = isinstance(decision.action, Escalate | Abort)
+    return decision._replace(diagnosis=breach) if ends else decision
+
+
+def _gated(session: Session, context: FailureContext, action: Action, by: str) -> Decision:
+    """The action, unless it cannot be performed, or would wait too long where the other side asks."""
+    refused = infeasible(session, action) or unsafe(session, context, action)
+    if refused is not None:
+        return Decision(Escalate(refused), "gate", refused)
+    if context.diagnosis.retry_after_s is None or not session.limits.too_long(action):
+        return Decision(action, by)
+    delay = delay_of(action)
+    due = session.config.env.time() + delay
+    until = datetime.fromtimestamp(due, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    reason = (
+        f"the other side asks to wait {delay:g} s, until {until}, and one wait may take "
+        f"{session.limits.longest_wait:g} s (Limits.longest_wait)"
+    )
+    if not session.config.durable:
+        return Decision(Escalate(reason), "limits", reason)
+    question = f"{reason[0].upper()}{reason[1:]}. Approve to go on, then or now."
+    return Decision(Suspend(question, {"until": due, "wait_s": delay}), "limits", reason)
+
+
+def infeasible(session: Session, action: Action) -> str | None:
+    """Why an action cannot be performed at all; None if it can."""
+    match action:
+        case Retry(inject=inject) if inject and session.config.parameters is not None:
+            unknown = [name for name in inject if name not in session.config.parameters]
+            if unknown:
+                names = ", ".join(unknown)
+                return f"Retry.inject names {names}, which the agent function does not take"
+        case Rollback(checkpoint_id=int(at)) if session.state.ledger_at(at) is None:
+            return (
+                f"Rollback.checkpoint_id {at} is no checkpoint of this run; use what "
+                "record_step or update_state returned, or None for the last one"
+            )
+        case Resume(subgoal=None) if not session.state.open_subgoals:
+            return "Resume() needs a subgoal, and none is declared and open"
+        case _:
+            pass
+    return None
+
+
+def unsafe(session: Session, context: FailureContext, action: Action) -> str | None:
+    """Why an action would repeat what must not be repeated; None if it would not."""
+    state = session.state
+    if isinstance(action, Rollback):
+        chosen = context.checkpoint_id if action.checkpoint_id is None else action.checkpoint_id
+        return _undoable(session, state, -1 if chosen is None else chosen)
+    if not isinstance(action, DELAYED):
+        return None
+    for effect in state.effects:
+        if not available(session, effect.key):
+            return (
+                f"the step {effect.action} had the effect {effect.effect} and was recorded by hand: it "
+                "cannot be repeated; make it a @triage.tool, or register a compensator"
+            )
+    if not session.has_calls or not isinstance(action, Retry):
+        return None
+    point = point_of_return(state, action)
+    if isinstance(point, Impasse):
+        return point.why
+    if repeats_itself(state) and not asks_anew(state, point):
+        return (
+            "the last attempt was given all its calls from the record and failed with the same words; "
+            "another one would do the same"
+        )
+    return None
+
+
+def _undoable(session: Session, state: RunState, position: int) -> str | None:
+    """Why the effects after a position, in any attempt, cannot be undone; None if they can."""
+    done = [(effect.key, effect.action, effect.effect, effect.seq) for effect in state.effects]
+    done += [
+        (call.key, call.tool, call.effect, call.done_at)
+        for call in state.calls.values()
+        if call.outcome == "done" and not call.undone and call.effect in UNSAFE
+        if call.done_at is not None
+    ]
+    kept = calls_kept(state.ledger_at(position), position)
+    for key, name, effect, seq in done:
+        if seq > position and key not in kept and not available(session, key):
+            return (
+                f"{name} had the effect {effect} after the checkpoint and has no compensator; give its "
+                "tool compensate=…, or register one"
+            )
+    return None
+
+
+def asked_of(question: Question) -> dict[str, Any]:
+    """A question as the fields of an `ApprovalAsked`."""
+    about = {
+        "tool": question.tool,
+        "effect": question.effect,
+        "arguments": question.arguments,
+        "doubt": question.doubt,
+    }
+    if question.kind:
+        about |= {"kind": question.kind, "editable": list(question.editable)}
+    if question.inner:
+        about |= {"inner": question.inner, "asks": question.asks}
+    return {
+        "kind": "call",
+        "subject": question.key,
+        "question": question.text,
+        "payload": about,
+    }
+
+
+def choose(session: Session, context: FailureContext, decision: Decision) -> None:
+    """Journal the chosen action."""
+    session.add(
+        ActionChosen,
+        attempt=context.attempt,
+        action=kept(decision.action),
+        by=decision.by,
+        reason=decision.reason,
+    )
+
+
+def kept(action: Action) -> Action:
+    """The action as the journal keeps it: with copies of the values it carries."""
+    if isinstance(action, Retry) and action.inject:
+        return replace(action, inject=plain(dict(action.inject)))
+    if isinstance(action, Suspend) and action.metadata:
+        return replace(action, metadata=plain(dict(action.metadata)))
+    return action
+
+
+# Perform: the next attempt, or the end.
+
+
+async def perform(session: Session, context: FailureContext, decision: Decision) -> Next:
+    """Carry out the action: the start of the next attempt, or the error that ends the run."""
+    action = decision.action
+    if decision.diagnosis is not None:
+        context = replace(context, diagnosis=decision.diagnosis)
+    if isinstance(action, PROCEEDING):
+        return await _proceed(session, context, action)
+    if isinstance(action, Suspend):
+        return await _suspend(session, context, action)
+    if decision.fatal:
+        return await _stop(session, context, TriageFatalError, action.reason)
+    kind = TriageAbortError if isinstance(action, Abort) else TriageEscalationError
+    return await _stop(session, context, kind, action.reason, compensate=action.compensate)
+
+
+async def _proceed(session: Session, context: FailureContext, action: Proceed) -> Next:
+    """Flush, compensate, wait; how the next attempt starts."""
+    if session.keeper is not None:
+        try:
+            await session.flush_attempt()
+        except Exception as error:
+            if not session.does_without_store(error):
+                if context.exception is None:
+                    raise
+                error.add_note(f"raised while recovering from: {context.error}")
+                raise error from context.exception
+    following = _plan_next(session, context, action)
+    if session.undo is not None and not isinstance(action, Resume):
+        # Undo what the next attempt would otherwise repeat, newest first.
+        for entry in behind(session.state, following.base):
+            # Recorded calls are reused by a retry, and met again by a new plan; only hand-written
+            # steps have to be undone for those.
+            if not isinstance(action, Rollback) and not entry.key.startswith("step@"):
+                continue
+            failed = await undo(session, context.attempt, entry)
+            if failed is not None:
+                await _stop(
+                    session, context, TriageEscalationError, _in_vain(session, entry, failed)
+                )
+    delay = delay_of(action)
+    if delay > 0:
+        await session.config.env.sleep(delay)
+    return following
+
+
+def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
+    """How the attempt after this action starts, by the action alone."""
+    diagnosis, state = context.diagnosis, session.state
+    told = Guidance(diagnosis=diagnosis, action=action)
+    following = Next(context.attempt + 1, told, action.kind)
+    match action:
+        case Retry(hint=hint, inject=inject):
+            told = told._replace(hint=hint, inject=inject or None)
+            return following._replace(guidance=told, returns_to=_returns_to(state, action))
+        case Replan(hint=hint):
+            told = told._replace(hint=hint or diagnosis.hint or _REPLAN_HINT)
+            return following._replace(guidance=told, returns_to=START)
+        case Resume(subgoal=subgoal, hint=hint):
+            subgoal = subgoal or state.open_subgoals[0]
+            told = told._replace(hint=hint, subgoal=subgoal, state=context.state)
+            return following._replace(
+                guidance=told, keep_state=True, returns_to=_returns_to(state, action)
+            )
+        case Rollback(checkpoint_id=checkpoint, hint=hint):
+            base = checkpoint if checkpoint is not None else context.checkpoint_id
+            ledger = None if base is None else state.ledger_at(base)
+            kept_part = Ledger() if ledger is None or base is None else ledger.cut(base)
+            rolled_back = _ROLLBACK_HINT.format(len(kept_part.steps))
+            hint = hint or f"{rolled_back} {diagnosis.hint or ''}".strip()
+            told = told._replace(hint=hint, state=plain(kept_part.state))
+            returns_to = _returns_to(state, replace(action, checkpoint_id=base))
+            return following._replace(guidance=told, base=base, returns_to=returns_to)
+
+
+def _returns_to(state: RunState, action: Proceed) -> int:
+    """The position before which the next attempt reuses what is recorded."""
+    point = point_of_return(state, action)
+    # Without a point of return only a person can have said to go on: reuse everything recorded.
+    return point.at if isinstance(point, Point) else state.last_seq
+
+
+_REPLAN_HINT = "The approach so far has failed. Make a new plan and do not repeat the last one."
+_ROLLBACK_HINT = (
+    "The work was rolled back: the first {} recorded steps and their state are kept, what came after "
+    "is undone. Go on from there in another way."
+)
+STATUSES: dict[str, type[TriageError]] = {
+    "escalated": TriageEscalationError,
+    "aborted": TriageAbortError,
+    "fatal": TriageFatalError,
+}
+"""The status of a run that has failed, and the error it raises."""
+
+
+async def _stop(
+    session: Session,
+    context: FailureContext,
+    kind: type[TriageError],
+    reason: str | None,
+    *,
+    compensate: bool = False,
+) -> NoReturn:
+    """End the run: journal it, store it, and raise `kind` from the original error.
+
+    compensate: undo first what can be undone. What stays is told in notes and in the report.
+    """
+    status = next(name for name, raised in STATUSES.items() if raised is kind)
+    if compensate:
+        await undo_all(session, context.attempt)
+    session.add(RunFinished, status=status, error=context.error)
+    session.count_in_parent()
+    for whose, leave in (session.at_failure or {}).items():
+        try:
+            await leave()
+        except Exception as late:
+            logger.warning(
+                "run %s: %s was not left as it should be: %r", session.run_id, whose, late
+            )
+    error = kind(_message(context, status, reason), context)
+    error.reporter = report_of
+    tell_not_undone(error, session)
+    if context.exception is not None:
+        for note in error.not_undone:
+            context.exception.add_note(redact(note))
+    await session.flush_beside(error)
+    await end_inner(session)
+    raise error from context.exception
+
+
+def _in_vain(session: Session, entry: Compensation, failed: Exception) -> str:
+    """Why a rollback ends a run: which compensator failed, how often it was tried, and what stays."""
+    now = next(one for one in session.state.compensations if one.seq == entry.seq)
+    stays = "; ".join(not_undone(session.state))
+    kind = type(failed).__name__
+    return f"the compensator {entry.name} failed with {kind} after {tried(now)}; {stays}"
+
+
+def tell_not_undone(error: TriageError, session: Session) -> None:
+    """Tell on the error that ends a run which effects stay although they were to be undone."""
+    error.not_undone = not_undone(session.state)
+    for note in error.not_undone:
+        error.add_note(redact(note))
+
+
+def _message(context: FailureContext, status: str, reason: str | None) -> str:
+    diagnosis = str(context.diagnosis)
+    because = f"; {context.error}" if context.error is not None else ""
+    if not because and context.diagnosis.evidence:
+        # No exception says it: what was seen of the failure itself, rather than of a limit.
+        seen = context.diagnosis.evidence
+        own = next((item for item in seen if not item.rule.startswith("limit:")), seen[0])
+        because = f"; {own.text}"
+    why = f": {reason}" if reason and reason != diagnosis else ""
+    text = f"run {context.run_id[:8]} {status} after attempt {context.attempt}: {diagnosis}"
+    return redact(f"{text}{why}{because}"[:2000])
+
+
+async def _suspend(session: Session, context: FailureContext, action: Suspend) -> NoReturn:
+    """Stop until a person answers: journal the question, and raise the error with the token."""
+    # The token names its run, so that any process with the store can find it.
+    token = f"{session.run_id}~{session.config.env.new_token()}"
+    question = redact(action.question or f"{context.diagnosis}; how should the run go on?")
+    asked = session.question
+    expires = None
+    if action.expires_s is not None:
+        try:
+            expires = await time_of(session.config) + action.expires_s
+        except Exception as silent:
+            logger.warning("run %s: its store gives no time: %r", session.run_id, silent)
+            expires = session.config.env.time() + action.expires_s
+    session.add(
+        RunSuspended,
+        attempt=context.attempt,
+        token_digest=digest_of(token),
+        question=question,
+        metadata=plain(dict(action.metadata)),
+        call=None if asked is None else asked.key,
+        doubt=asked is not None and asked.doubt,
+        expires=expires,
+    )
+    error = TriageSuspendedError(
+        f"run {session.run_id[:8]} is suspended: {question}",
+        context,
+        token=token,
+        question=question,
+    )
+    error.reporter = report_of
+    since = session.config.env.monotonic()
+    session.config.suspensions[digest_of(token)] = Waiting(session, context, since)
+    await session.flush_beside(error)
+    if session.lost:
+        # Whoever owns the run asks it: this token opens nothing.
+        del session.config.suspensions[digest_of(token)]
+        await session.flush()
+    raise error from context.exception

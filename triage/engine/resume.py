@@ -1,0 +1,636 @@
+"""Going on with a suspended run: the answer is checked, the token used up, the answer carried out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import anyio
+from msgspec.structs import replace
+
+from triage.core import (
+    HIDDEN,
+    Action,
+    ActionChosen,
+    AlreadyResumed,
+    AttemptFailed,
+    AttemptStarted,
+    Cause,
+    Diagnosis,
+    Escalate,
+    Event,
+    Evidence,
+    FailureContext,
+    FailureType,
+    ResultLost,
+    RunBusy,
+    RunFinished,
+    RunOver,
+    RunRecovered,
+    RunResumed,
+    RunStarted,
+    RunState,
+    RunSuspended,
+    Severity,
+    StaleWriter,
+    StateUpdated,
+    Suspend,
+    TokenExpired,
+    UnknownRun,
+    UsageError,
+    exact,
+    fold,
+    is_milestone,
+    logger,
+    plain,
+)
+from triage.stores import Store
+
+from .approvals import (
+    answered,
+    check,
+    digest_of,
+    open_inside,
+    question_at,
+    question_of,
+    time_of,
+    waits_for,
+)
+from .at_hand import bring_compensators
+from .calls import Run
+from .config import Config, validate_result
+from .journal import TASK, Session, inside, release
+from .loop import run_loop, unbroken
+from .recovery import (
+    STATUSES,
+    Decision,
+    Next,
+    choose,
+    context_of,
+    decide,
+    infeasible,
+    kept,
+    perform,
+    tell_not_undone,
+    unsafe,
+)
+from .reporter import report_of
+from .run import NO_GUIDANCE, Guidance
+from .tools import Function
+
+# A run that was left in its store: taken over, read, and gone on with from where its journal ends.
+
+
+UNSET: Any = object()
+
+
+class MissingArguments(UsageError):
+    """Arguments that could not be stored with a run were not given again. names: theirs."""
+
+    def __init__(self, run_id: str, names: Sequence[str], remedy: str) -> None:
+        super().__init__(
+            f"{', '.join(names)} could not be stored with run {run_id}; give it again: {remedy}"
+        )
+        self.run_id = run_id
+        self.names = tuple(names)
+
+
+def _lost_state(events: Sequence[Event]) -> list[str]:
+    """Keys of the state whose values held a secret and were not stored, and are not set anew since."""
+    lost: dict[str, None] = {}
+    for event in events:
+        if isinstance(event, AttemptStarted) and event.base is None and not event.keep_state:
+            lost.clear()
+        elif isinstance(event, StateUpdated):
+            for name in event.values:
+                lost.pop(name, None)
+            lost.update(dict.fromkeys(event.unstored))
+    return list(lost)
+
+
+def _injected_again(
+    events: Sequence[Event], given: dict[str, Any]
+) -> tuple[list[Event], list[str]]:
+    """The events, with values of the last action's `inject` that were not stored as they are given now.
+
+    given: values by name; what is an injected value alone is taken out. Also names those that lack.
+    """
+    events = list(events)
+    missing: list[str] = []
+    started = events[0]
+    arguments = {*started.args, *started.unstored} if isinstance(started, RunStarted) else set()
+    for at in range(len(events) - 1, -1, -1):
+        event = events[at]
+        if not isinstance(event, ActionChosen | RunResumed):
+            continue
+        inject = dict(getattr(event.action, "inject", None) or {})
+        lost = [name for name, value in inject.items() if HIDDEN in json.dumps(plain(value))]
+        missing = [name for name in lost if name not in given]
+        inject.update({name: given[name] for name in lost if name in given})
+        for name in lost:
+            if name not in arguments:
+                given.pop(name, None)
+        if lost:
+            events[at] = replace(event, action=replace(event.action, inject=inject))
+        break
+    return events, missing
+
+
+class Recovered(NamedTuple):
+    """How a run ended that `recover_all` has taken over. error: None where it has a result."""
+
+    run_id: str
+    result: Any
+    error: Exception | None
+
+
+async def reopen(
+    config: Config,
+    function: Function,
+    run_id: str,
+    kwargs: Mapping[str, Any],
+    *,
+    task: Any = UNSET,
+    state: Mapping[str, Any] | None = None,
+    at_once: bool = True,
+    force: bool = False,
+) -> Any:
+    """Take a run over and go on with it: its result, as `run` gives it.
+
+    state: merged into the state that is recorded. at_once: although its owner's lease may live. force:
+    although it is a dead letter. Raises as `Agent.recover` says.
+    """
+    events = await config.read(run_id)
+    if not events:
+        raise UnknownRun(f"the store knows no run {run_id}")
+    check_owner(config, events)
+    if isinstance(events[-1], RunFinished):
+        return outcome(config, events)
+    check_waiting(events, force=force)
+    try:
+        session = opened(config, function, events, kwargs, task, state, "recover(run_id")
+    except UsageError:
+        if not at_once:  # one that lives is left alone, whatever it would need
+            claim = await config.store.claim(run_id, lease_s=config.durability.lease_s)
+            await release(config.store, run_id, claim.epoch)
+        raise
+    try:
+        cancelled = await unbroken(
+            own(session, events, at_once=at_once, asks_anew=force, force=force)
+        )
+    except RunOver:  # it has ended meanwhile
+        return outcome(config, await config.read(run_id))
+    try:
+        return await run_loop(session, function, taken_over(session, function, cancelled, state))
+    except Exception as error:
+        if not session.lost:
+            raise
+        # Nothing that was said here counts: the run is in another's hands.
+        raise await _taken_away(config, run_id) from error
+
+
+async def _taken_away(config: Config, run_id: str) -> RunBusy:
+    """The error of who recovered a run that somebody else has taken over meanwhile."""
+    info = await config.store.info(run_id)
+    until = None if info is None else info.lease_until
+    left = 0.0 if until is None else max(0.0, until - await config.store.now())
+    return RunBusy(
+        f"run {run_id} was taken over by somebody else while it was recovered here", wait_s=left
+    )
+
+
+def check_owner(config: Config, events: Sequence[Event]) -> None:
+    """Raise UsageError for a run of another agent, and for a journal that does not begin with its start."""
+    started = events[0]
+    if not isinstance(started, RunStarted):
+        raise UsageError(f"the journal of run {started.run_id} does not begin with its start")
+    config.check_owns(started.run_id, started.agent)
+
+
+def check_waiting(events: Sequence[Event], *, force: bool) -> None:
+    """Raise UsageError for a run that waits for an answer, unless it is to ask anew."""
+    asked = next(filter(is_milestone, reversed(events)), None)
+    if isinstance(asked, RunSuspended) and not force:
+        raise UsageError(
+            f"run {asked.run_id} waits for an answer; give it with resume(token, answer), or have it ask "
+            "anew, with a new token, by recover(run_id, force=True)"
+        )
+
+
+async def own(
+    session: Session,
+    events: Sequence[Event],
+    *,
+    at_once: bool,
+    asks_anew: bool = False,
+    force: bool = False,
+) -> None:
+    """Become the run's owner, with all that the one before has written.
+
+    at_once, force: as for `reopen`. asks_anew: although it waits for an answer.
+    """
+    config, run_id = session.config, session.run_id
+    lease_s = config.durability.lease_s
+    claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once, revive=force)
+    try:
+        more = await config.read(run_id, after=len(events) - 1)
+        if more:
+            check_waiting(more, force=asks_anew)
+            session.take_in([*session.events, *more])
+        await _fence_inner(config.store, session.run_id, session.state, lease_s)
+    except BaseException:
+        await release(config.store, run_id, claim.epoch)
+        raise
+    session.keep(claim.epoch)
+
+
+async def _fence_inner(store: Store, run_id: str, state: RunState, lease_s: float) -> None:
+    """Stop the owner before in the runs inside one too: it may stand in the midst of them.
+
+    One that another store keeps is stopped when the run comes to it.
+    """
+    for inner in open_inside(state):
+        info = await store.info(inner)
+        if info is None or info.parent != run_id:
+            continue
+        try:
+            claim = await store.claim(inner, lease_s=lease_s, force=True, revive=True)
+        except RunOver:
+            continue
+        await release(store, inner, claim.epoch)
+        await _fence_inner(store, inner, fold(await store.read(inner)), lease_s)
+
+
+def opened(
+    config: Config,
+    function: Function,
+    events: Sequence[Event],
+    kwargs: Mapping[str, Any],
+    task: Any,
+    state: Mapping[str, Any] | None,
+    asked: str,
+) -> Session:
+    """The session of a run from its journal. asked: the beginning of the call that asks for it.
+
+    Raises MissingArguments, which names that call, for arguments that must be given again.
+    """
+    started = events[0]
+    assert isinstance(started, RunStarted)  # `check_owner` has seen it
+    given = dict(kwargs)
+    events, missing = _injected_again(events, given)
+    missing += [name for name in started.unstored if name not in given and name != TASK]
+    if TASK in started.unstored and task is UNSET:
+        missing.insert(0, TASK)
+    lost = [name for name in _lost_state(events) if name not in (state or {})]
+    if missing or lost:
+        entries = ", ".join(f"{name!r}: …" for name in lost)
+        again = [f"{name}=…" for name in missing] + [f"state={{{entries}}}"] * bool(lost)
+        names = [*missing, *(f"state[{name!r}]" for name in lost)]
+        raise MissingArguments(started.run_id, names, f"{', '.join([asked, *again])})")
+    given = {**started.args, **given}
+    function.check(given)
+    task = started.task if task is UNSET else task
+    return Session(config, task, given, started.run_id, None, events)
+
+
+async def taken_over(
+    session: Session,
+    function: Function,
+    cancelled: BaseException | None,
+    state: Mapping[str, Any] | None = None,
+) -> Next:
+    """Journal that the run has a new owner; how it goes on. Raises the error it ends with instead.
+
+    state: given again by the new owner, merged into what is recorded.
+    """
+    if cancelled is not None:
+        raise cancelled
+    bring_compensators(session, function.function)
+    events = session.events
+    started = events[0]
+    assert isinstance(started, RunStarted)
+    changed = bool(started.code) and started.code != session.config.code
+    if changed:
+        logger.warning(
+            "run %s: the code of %s is not the one it was started with",
+            session.run_id,
+            session.config.name,
+        )
+    last = next(filter(is_milestone, reversed(events)), None)
+    session.question = question_at(events)
+    attempt = session.state.attempt
+    session.add(RunRecovered, attempt=attempt, epoch=session.epoch, changed=changed)
+    if state:
+        session.add(StateUpdated, attempt=attempt, values=exact(dict(state), "state"))
+    match last:
+        case AttemptStarted():
+            lost = _unrepeatable(session, last)
+            if lost is None:
+                return _again(session, last, state or {})
+            session.add(AttemptFailed, attempt=last.attempt, error=None, diagnosis=lost)
+            return await _decided(session)
+        case AttemptFailed():
+            return await _decided(session)
+        case ActionChosen(action=action, by=by):
+            context = context_at(session)
+            refused = unsafe(session, context, action)
+            if refused is None:
+                decision = Decision(action, "journal", fatal=by == "severity")
+            else:
+                reason = f"{refused}; the process that did it is gone"
+                decision = Decision(Escalate(reason), "gate", reason)
+                choose(session, context, decision)
+            return await perform(session, context, decision)
+        case RunResumed(action=action):
+            return await perform(session, context_at(session), Decision(action, "journal"))
+        case RunSuspended():
+            asked = session.state.history[-1].action
+            assert isinstance(asked, Suspend)
+            return await perform(session, context_at(session), Decision(asked, "journal"))
+        case _:
+            return Next(1, NO_GUIDANCE, "retry")
+
+
+async def _decided(session: Session) -> Next:
+    context = context_at(session)
+    decision = await decide(session, context)
+    choose(session, context, decision)
+    return await perform(session, context, decision)
+
+
+def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None:
+    """Why an attempt that was cut off cannot be begun again; None if it can."""
+    done = [effect for effect in session.state.effects if effect.seq > started.seq]
+    if not done:
+        return None
+    text = f"the step {done[0].action} was recorded by hand with the effect {done[0].effect}"
+    return Diagnosis(
+        FailureType.EXTERNAL_FAULT,
+        cause=Cause.IN_DOUBT,
+        severity=Severity.CRITICAL,
+        evidence=(Evidence("crash:effect", f"{text}, and the process died after it"),),
+        technical_details=f"the process of attempt {started.attempt} is gone; {text}",
+        user_message="The work was cut off after a step that must not be repeated.",
+        classifier="crash",
+    )
+
+
+def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any]) -> Next:
+    """The attempt that was cut off, once more under its number: nothing of it had failed.
+
+    restored: state that was given again.
+    """
+    state = session.state
+    past = state.history[-1] if state.history else None
+    action = None if past is None else past.action
+    base = None if started.base is None else state.ledger_at(started.base)
+    left = state.state if base is None or started.base is None else base.cut(started.base).state
+    guidance = Guidance(
+        started.hint,
+        started.subgoal,
+        plain({**left, **restored}) or None,
+        None if past is None else past.diagnosis,
+        action,
+        getattr(action, "inject", None) or None,
+    )
+    return Next(
+        started.attempt,
+        guidance,
+        "crash",
+        started.base,
+        keep_state=started.base is None,
+        returns_to=started.returns_to,
+    )
+
+
+def context_at(session: Session) -> FailureContext:
+    """What was known of the last failure, read from the journal; the live exception is gone."""
+    past = session.state.history[-1]
+    run = Run(session, past.number, NO_GUIDANCE, None, len(past.trajectory))
+    checks = session.config.checks
+    trajectory = past.trajectory
+    if checks is not None:
+        trajectory.tools = checks.manifest
+    return context_of(session, run, None, trajectory, past.diagnosis)
+
+
+def outcome(config: Config, events: Sequence[Event]) -> Any:
+    """What a finished run has come to: its recorded result, or the error it ended with, raised."""
+    finished = events[-1]
+    assert isinstance(finished, RunFinished)
+    run_id, status = finished.run_id, finished.status
+    if status == "done":
+        return _result(config, finished)
+    kind = STATUSES.get(status)
+    if kind is None:
+        raise RunOver(
+            f"run {run_id} has ended: {status}; {finished.error or 'no error is recorded'}"
+        )
+    session = Session(config, None, {}, run_id, None, events)
+    context = context_at(session) if session.state.history else None
+    error = kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
+    error.reporter = report_of
+    tell_not_undone(error, session)
+    raise error
+
+
+def _result(config: Config, finished: RunFinished) -> Any:
+    """A recorded result as what it was. Raises ResultLost where the journal does not say that."""
+    if finished.typed and config.returns.type is not Any:
+        try:
+            return config.returns.read(finished.result)
+        except Exception as error:
+            logger.debug("run %s: its result is not what is declared: %s", finished.run_id, error)
+    if not finished.exact:
+        raise ResultLost(
+            f"run {finished.run_id} has finished, and its result cannot be read back from JSON here; "
+            "return a value of JSON types, or set result_type, or annotate what the function returns",
+            tool=config.name,
+            key=finished.run_id,
+        )
+    if config.checks is not None and config.checks.result_type is not None:
+        return validate_result(config.checks.result_type, finished.result)
+    return finished.result
+
+
+async def reopen_all(config: Config, function: Function, concurrency: int) -> list[Recovered]:
+    """`reopen` for every run of this agent whose lease has ended."""
+    limiter = anyio.CapacityLimiter(concurrency)
+    found: list[Recovered] = []
+
+    async def one(run_id: str) -> None:
+        async with limiter:
+            try:
+                result = await reopen(config, function, run_id, {}, at_once=False)
+            except RunBusy:
+                return
+            except Exception as error:
+                found.append(Recovered(run_id, None, error))
+            else:
+                found.append(Recovered(run_id, result, None))
+
+    async with anyio.create_task_group() as group:
+        for name in dict.fromkeys((config.name, *config.aliases)):
+            for info in await config.store.runs("running", agent=name):
+                # A run inside another is gone on with when the outer one comes to it.
+                if info.parent is None:
+                    group.start_soon(one, info.run_id)
+    return found
+
+
+_OLD = "this token was used before; a token answers one question once"
+SHORTEST_S, LONGEST_S = 0.01, 0.5
+"""Seconds between two looks at a run that somebody else is answering."""
+PATIENCE_S = 2.0
+"""Seconds such a run is looked at. To answer takes milliseconds: who has not by then has died of it."""
+
+
+async def resume(
+    config: Config,
+    function: Function,
+    token: str,
+    answer: Any,
+    kwargs: Mapping[str, Any],
+    task: Any = UNSET,
+    state: Mapping[str, Any] | None = None,
+) -> Any:
+    """Carry out a person's answer, whichever process asked; the run's result, as `run` gives it."""
+    digest = digest_of(token)
+    events = await config.read(token.partition("~")[0])
+    if events:
+        check_owner(config, events)
+    asked = _asked(events, digest)
+    session, start = await answer_to(config, function, events, asked, answer, kwargs, task, state)
+    return await run_loop(session, function, start)
+
+
+async def answer_to(
+    config: Config,
+    function: Function,
+    events: Sequence[Event],
+    asked: RunSuspended,
+    answer: Any,
+    kwargs: Mapping[str, Any],
+    task: Any = UNSET,
+    state: Mapping[str, Any] | None = None,
+    given_by: str = "resume(token, answer",
+    *,
+    at_once: bool = False,
+) -> tuple[Session, Coroutine[Any, Any, Next]]:
+    """Take an answer to what a run has asked last: its session, and what is to be done first.
+
+    given_by: the beginning of the call that gives the arguments. at_once: although somebody's lease
+    on the run lives. Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
+    """
+    digest = asked.token_digest
+    if asked.expires is not None and await time_of(config) >= asked.expires:
+        raise TokenExpired(
+            f"the answer to run {asked.run_id} came after its time; the run still waits"
+        )
+    waiting = config.suspensions.get(digest)
+    if waiting is not None:
+        # It waits here: what only this process has (results without a JSON form) is still at hand.
+        session, context = waiting.session, waiting.context
+    else:
+        session = opened(config, function, events, kwargs, task, state, given_by)
+        session.question = question_at(events) or question_of(session.state, asked)
+        bring_compensators(session, function.function)
+        context = context_at(session)
+    _check(session, answer)
+    cancelled = await _own(session, digest, len(events), at_once=at_once)
+    # What is in memory may not be what the store has, if it fails now: who comes again reads the store.
+    config.suspensions.pop(digest, None)
+    if waiting is not None:
+        session.started += config.env.monotonic() - waiting.since
+
+    async def start() -> Next:
+        if cancelled is not None:
+            raise cancelled
+        action = _carry_out(session, answer)
+        if state:
+            session.add(StateUpdated, attempt=context.attempt, values=exact(dict(state), "state"))
+        session.add(RunResumed, attempt=context.attempt, action=kept(action))
+        try:
+            await session.flush()
+        except StaleWriter as error:
+            raise AlreadyResumed(_OLD) from error
+        if session.keeper is not None and session.keeper.error is not None:
+            raise session.keeper.error  # an answer that is not durable could be given twice
+        return await perform(session, context, Decision(action, "person"))
+
+    return session, start()
+
+
+async def _own(
+    session: Session, digest: str, length: int, *, at_once: bool
+) -> BaseException | None:
+    """Become the owner of a run that waits with a journal so long; a cancellation that came meanwhile.
+
+    Raises AlreadyResumed where somebody else has answered, and RunBusy where somebody else seems to
+    have died of it: then the token is still good, and is taken once the lease has ended.
+    """
+    config, run_id = session.config, session.run_id
+
+    async def take() -> None:
+        lease_s = config.durability.lease_s
+        claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once)
+        if claim.events != length:
+            await release(config.store, run_id, claim.epoch)
+            raise AlreadyResumed(_OLD)
+        session.flushed = length
+        session.keep(claim.epoch)
+
+    pause, waited = SHORTEST_S, 0.0
+    while True:
+        try:
+            return await unbroken(take())
+        except RunOver as error:
+            raise AlreadyResumed(_OLD) from error
+        except RunBusy as error:
+            _asked(await config.read(run_id), digest)
+            if waited >= PATIENCE_S and error.wait_s > LONGEST_S:
+                raise
+        await config.env.sleep(pause)
+        waited += pause
+        pause = min(2 * pause, LONGEST_S)
+
+
+def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
+    """The question this token answers. Raises UsageError for no such token, AlreadyResumed for an old
+    one.
+    """
+    asked = [event for event in events if isinstance(event, RunSuspended)]
+    if all(event.token_digest != digest for event in asked):
+        _unknown()
+    last = waits_for(events)
+    if last is None or last.token_digest != digest:
+        raise AlreadyResumed(_OLD)
+    return last
+
+
+def _unknown() -> NoReturn:
+    raise UsageError(
+        "no run of this agent waits with this token; give the token of the "
+        "TriageSuspendedError to an agent with the same store"
+    )
+
+
+def _check(session: Session, answer: Any) -> None:
+    action = check(session.question, answer)
+    refused = None if action is None else infeasible(session, action)
+    if refused is not None:
+        raise UsageError(refused)
+
+
+def _carry_out(session: Session, answer: Any) -> Action:
+    """Journal the answer to a question about a call; the action that follows from any answer."""
+    action, entries, live, inner = answered(session.state, session.question, answer)
+    if live is not None:
+        session.live = {**(session.live or {}), **live}
+    if inner is not None:
+        inside(session).answers.update(inner)
+    for make in entries:
+        session.add(make)
+    session.has_calls = session.has_calls or bool(session.state.calls)
+    return action

@@ -1,0 +1,372 @@
+"""The point of return: how far back a failed attempt goes, and which recorded calls are reused before it.
+
+The world is reused, the judgement is not. An answer of a model that led to a failure is asked for
+anew; what was read or done before it is given again. Everything here is read from the journal alone,
+so that another process comes to the same point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from triage.core import (
+    UNSAFE,
+    Action,
+    Attempt,
+    Call,
+    Cause,
+    ErrorInfo,
+    FailureType,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    RunState,
+    digest,
+    label_of,
+)
+
+START = 0
+"""The point of return before everything: only what must not happen twice is reused."""
+
+WAITS = "waits_for_answer"
+"""The cause of an attempt's end that is no failure: a framework's agent waits for a person."""
+
+_STOPPED = (Cause.IN_DOUBT, Cause.NEEDS_APPROVAL, Cause.LIMIT, WAITS)
+"""Causes for which an attempt was stopped from outside of its work: nothing it was told was wrong."""
+
+
+class Point(NamedTuple):
+    """A point of return. at: position in the journal; what ended before it is reused. why: in words."""
+
+    at: int
+    why: str
+
+
+class Impasse(NamedTuple):
+    """Why no attempt could come to another end than the last one."""
+
+    why: str
+
+
+def point_of_return(state: RunState, action: Action) -> Point | Impasse:
+    """Where the attempt after this action returns to; the last attempt of `state` has failed.
+
+    Asked for Retry, Replan, Rollback and Resume; any other action returns nowhere, which is the start.
+    """
+    match action:
+        case Retry():
+            return _behind_effects(state, _led_here(state))
+        case Resume():
+            point = _behind_effects(state, _led_here(state))
+            done = max((seq for seq, _ in state.ledger.completed), default=START)
+            if isinstance(point, Point) and point.at < done:
+                return Point(done, "the last subgoal that was completed")
+            return point
+        case Rollback(checkpoint_id=int(checkpoint)):
+            return Point(checkpoint + 1, f"checkpoint {checkpoint}")
+        case Replan():
+            return Point(START, "a new plan begins at the start")
+        case _:
+            return Point(START, "the start")
+
+
+def _led_here(state: RunState) -> Point | Impasse:
+    """What the failure came from, whatever stands behind it."""
+    past = state.history[-1]
+    calls = _ended(state, past.number)
+    diagnosis = past.diagnosis
+    end = Point(state.last_seq, "the end: all that was recorded is reused")
+    if diagnosis.cause in _STOPPED:
+        return end
+    if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
+        if diagnosis.cause == Cause.CONFLICT:
+            return Point(START, "the start: after a conflict nothing that was read is trusted")
+        failed = _failed(calls, past)
+        if failed is not None:
+            return Point(_end_of(failed), f"the call of {failed.tool} that failed")
+        if not repeats_itself(state):
+            return end
+    elif _has_returned(state):
+        return Point(START, "the start: to ask the last answer anew has led to the same failure")
+    return _last_answer(state, calls, diagnosis.critical_step)
+
+
+def _last_answer(state: RunState, calls: list[Call], critical: int | None) -> Point | Impasse:
+    """The last answered model call, at or before the critical step where one is known."""
+    answers = [call for call in calls if _is_answer(call)]
+    if critical is not None:
+        answers = [call for call in answers if call.step is not None and call.step <= critical]
+    if not answers:
+        return Point(START, "the start: no model call is recorded that could have led here")
+    asked_anew = [call for call in answers if call.effect not in UNSAFE]
+    if not asked_anew:
+        return Impasse(
+            f"{answers[-1].tool} has completed with an effect, so it is not run again, and no model "
+            "call is recorded that could be asked anew"
+        )
+    last = asked_anew[-1]
+    around = _around(state, calls, last)
+    if around is not None:
+        return Point(_end_of(around) + 1, f"just behind {around.tool}, which is not repeated")
+    return Point(_end_of(last), f"the last answered model call ({last.tool})")
+
+
+def _is_answer(call: Call) -> bool:
+    """Whether a call gave a model's answer: a model call, or a run inside this one that made some."""
+    if call.outcome != "done" or call.undone:
+        return False
+    return call.kind == "model" or (call.kind == "run" and call.asked_model)
+
+
+def _around(state: RunState, calls: list[Call], inner: Call) -> Call | None:
+    """The outermost completed call that is not to be repeated and that this one is part of."""
+    found: Call | None = None
+    done = [call for call in calls if call.outcome == "done"]
+    part: Call | None = inner
+    while part is not None and part.within is not None:
+        part = _holding(state, done, part.within)
+        if part is not None and part.effect in UNSAFE and part.kind == "tool":
+            found = part
+    return found
+
+
+def _behind_effects(state: RunState, point: Point | Impasse) -> Point | Impasse:
+    """No point before an effect that a model has been told of: asked again, it would word it otherwise.
+
+    An effect of an earlier attempt counts as well, as a conversation may go on from it without the call.
+    """
+    if isinstance(point, Impasse):
+        return point
+    calls = _ended(state)
+    told = [call for call in calls if call.kind in ("model", "run") and call.outcome == "done"]
+    for call in reversed(calls):
+        if call.outcome != "done" or call.undone or call.effect not in UNSAFE:
+            continue
+        end = _end_of(call)
+        if end < point.at:
+            break
+        if any(_begun_after(end, answer, state) for answer in told):
+            return Point(end + 1, f"just behind {call.tool}, whose result the model has seen")
+    return point
+
+
+def _begun_after(position: int, call: Call, state: RunState) -> bool:
+    """Whether a call that has ended began after this position, in its attempt."""
+    reused = call.seq < state.started_at
+    return (_end_of(call) if reused else call.seq) > position
+
+
+def _ended(state: RunState, attempt: int | None = None) -> list[Call]:
+    """The calls that have ended, in that order: those an attempt has made or been given again, or all."""
+    calls = [call for call in state.calls.values() if attempt in (None, call.attempt)]
+    return sorted((call for call in calls if call.done_at is not None), key=_end_of)
+
+
+def _end_of(call: Call) -> int:
+    assert call.done_at is not None
+    return call.done_at
+
+
+# Why an attempt failed ------------------------------------------------------------------------------
+
+
+def _has_returned(state: RunState) -> bool:
+    """Whether the last failure of this kind was answered by asking anew from some answer on."""
+    *before, past = state.history
+    for earlier in reversed(before):
+        if earlier.diagnosis.cause in _STOPPED:
+            continue
+        if earlier.diagnosis.failure_type is not past.diagnosis.failure_type:
+            return False
+        asked_again = isinstance(earlier.action, Retry | Resume)
+        return asked_again and state.returns.get(earlier.number + 1, START) > START
+    return False
+
+
+def repeats_itself(state: RunState) -> bool:
+    """Whether the last two attempts failed with the same words of the agent's own, and the second
+    recorded nothing new: then no other side has failed, and what was reused is what is wrong.
+    """
+    if len(state.history) < 2:
+        return False
+    before, past = state.history[-2:]
+    if past.error is None or any(_comes_from_outside(error) for error in past.error.walk()):
+        return False
+    same = before.error is not None and (before.error.type_name, before.error.message) == (
+        past.error.type_name,
+        past.error.message,
+    )
+    return same and not _has_begun_calls(state, past.number)
+
+
+def _comes_from_outside(error: ErrorInfo) -> bool:
+    return error.status_code is not None or error.is_a("OSError")
+
+
+def _has_begun_calls(state: RunState, attempt: int) -> bool:
+    """Whether an attempt has begun a call of its own; one that is given again begins nothing."""
+    return any(
+        call.attempt == attempt and call.seq > state.started_at for call in state.calls.values()
+    )
+
+
+def _failed(calls: list[Call], past: Attempt) -> Call | None:
+    """The recorded call that failed, or whose answer was the error; None where no recorded call did."""
+    said = {(error.type_name, error.message) for error in _chain(past.error)}
+    for call in calls[::-1]:
+        if said & {(error.type_name, error.message) for error in _chain(call.error)}:
+            return call
+    if calls and calls[-1].outcome != "done":
+        return calls[-1]
+    texts = [text for _, text in said if len(text) >= _TELLING]
+    for call in calls[::-1]:
+        if call.effect not in UNSAFE and _answered_with(call, texts):
+            return call
+    critical = past.diagnosis.critical_step
+    at_step = [call for call in calls if call.step is not None and call.step == critical]
+    return at_step[0] if at_step else None
+
+
+_TELLING = 8
+"""Characters from which on an error's words can be looked for in an answer."""
+
+
+def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
+    return iter(()) if error is None else error.walk()
+
+
+def _answered_with(call: Call, texts: list[str]) -> bool:
+    """Whether a call's result is an error object that says what the attempt failed with."""
+    if call.outcome != "done" or not isinstance(call.result, Mapping):
+        return False
+    error = call.result.get("error") or call.result.get("errors")
+    words = list(_words(error)) if error else []
+    return any(word in text or text in word for word in words for text in texts)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """The texts of a JSON value that are long enough to be told apart."""
+    if isinstance(value, str):
+        if len(value) >= _TELLING:
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _words(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _words(item)
+
+
+# What is reused -------------------------------------------------------------------------------------
+
+
+def asks_anew(state: RunState, point: Point) -> bool:
+    """Whether a call of the last attempt runs again behind this point, or no model call is recorded."""
+    calls = [call for call in state.calls.values() if call.attempt == state.attempt]
+    if not any(call.kind == "model" or call.asked_model for call in calls):
+        return True
+    return any(
+        call.done_at is None or call.outcome != "done" or call.done_at >= point.at
+        for call in calls
+        if call.effect not in UNSAFE
+    )
+
+
+class Reach(NamedTuple):
+    """Which reads and model calls of earlier attempts an attempt is given again.
+
+    limits: by attempt, the position before which its calls are. at: the point of return, in the attempt
+    that failed. began: position at which that one had begun. around: keys of the call at the point, and
+    of those that it is part of.
+
+    What had begun before the point does not come from it, wherever it ended, unless it holds it.
+    """
+
+    limits: Mapping[int, float] = {}
+    at: float = START
+    began: int = -1
+    around: frozenset[str] = frozenset()
+
+    def holds(self, call: Call) -> bool:
+        """Whether a call that is done, and may be repeated, is given again."""
+        end = _end_of(call)
+        limit = self.limits.get(call.attempt, START)
+        if end < limit:
+            return True
+        return limit == self.at and self.began < call.seq < limit and call.key not in self.around
+
+
+def reach(state: RunState, attempt: int, at: float) -> Reach:
+    """What an attempt reuses that returns to this position.
+
+    A call of an earlier attempt counts for as long as no attempt since has returned to before it.
+    """
+    limits: dict[int, float] = {attempt: float("inf")}
+    limit = at
+    for number in range(attempt - 1, 0, -1):
+        limits[number] = limit
+        limit = min(limit, state.returns.get(number, START))
+    return Reach(
+        limits, at, state.starts.get(attempt - 1, -1), _around_point(state, attempt - 1, at)
+    )
+
+
+def _around_point(state: RunState, attempt: int, at: float) -> frozenset[str]:
+    """The keys of the call that ended at a position, and of those that it is part of."""
+    calls = _ended(state, attempt)
+    part = next((call for call in calls if _end_of(call) == at), None)
+    keys: set[str] = set()
+    while part is not None and part.key not in keys:
+        keys.add(part.key)
+        part = None if part.within is None else _holding(state, calls, part.within)
+    return frozenset(keys)
+
+
+def _holding(state: RunState, calls: list[Call], label: str) -> Call | None:
+    """The call that steps name so."""
+    for call in calls:
+        if label_of(call.tool, digest(state.run_id, call.key)) == label:
+            return call
+    return None
+
+
+# A dry look -----------------------------------------------------------------------------------------
+
+
+class Foretold(NamedTuple):
+    """What an attempt after some action would do with a recorded call, if it came to it again.
+
+    fate: `reused`, `asked anew` (a model), `run again`, `undone first`, or `cannot be undone`, for which
+    the run escalates.
+    """
+
+    call: Call
+    fate: str
+
+
+def _undoing(state: RunState, call: Call) -> str:
+    known = any(entry.key == call.key and not entry.ran for entry in state.compensations)
+    return "undone first" if known else "cannot be undone"
+
+
+def foretell(state: RunState, action: Action) -> list[Foretold]:
+    """What would become of each recorded call that has ended, in the order in which they ended.
+
+    The last attempt of `state` has failed. Nothing is done, and nothing is journalled.
+    """
+    point = point_of_return(state, action)
+    at = point.at if isinstance(point, Point) else state.last_seq
+    given = reach(state, state.attempt + 1, at)
+    found: list[Foretold] = []
+    for call in sorted((c for c in state.calls.values() if c.done_at is not None), key=_end_of):
+        if call.outcome == "done" and not call.undone and call.effect in UNSAFE:
+            behind = isinstance(action, Rollback) and _end_of(call) >= at
+            found.append(Foretold(call, _undoing(state, call) if behind else "reused"))
+        elif call.outcome == "done" and not call.undone and given.holds(call):
+            found.append(Foretold(call, "reused"))
+        else:
+            asks = call.kind in ("model", "judge")
+            found.append(Foretold(call, "asked anew" if asks else "run again"))
+    return found

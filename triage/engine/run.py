@@ -1,0 +1,773 @@
+"""What one attempt records, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import WeakSet
+
+import anyio
+import anyio.lowlevel
+from msgspec.structs import replace
+
+from triage.classifiers import scheduler
+from triage.core import (
+    Action,
+    Attempt,
+    AttemptInterrupted,
+    AttemptOver,
+    CompensatorRegistered,
+    Diagnosis,
+    ErrorInfo,
+    Event,
+    StateUpdated,
+    Step,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    Trajectory,
+    Usage,
+    UsageError,
+    UsageRecorded,
+    WatchNoticed,
+    exact,
+    is_call,
+    is_reused,
+    logger,
+    plain,
+    plain_noting,
+    refuse,
+)
+from triage.strategies import Limits
+
+from .cancellation import Cancellations, current_task
+from .config import FIRST_LOOK
+from .journal import Session
+from .returning import Reach
+from .tools import Undoing, calling, name_of
+from .watching import Watcher, watcher_of
+
+if TYPE_CHECKING:
+    from .call_keys import Tally
+
+# What an attempt is told, and which recorded calls it may reuse.
+
+
+class Guidance(NamedTuple):
+    """What an attempt is told, built from the last action alone; all None in the first attempt.
+
+    hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
+    the attempt before. inject: keyword arguments for this attempt. model, keep_last, summary: what
+    requests to models are to be made of, from the last actions of the run that said it: which model is
+    asked, how many messages at their end keep the outputs of tools, and what stands for the rest.
+    """
+
+    hint: str | None = None
+    subgoal: str | None = None
+    state: Mapping[str, Any] | None = None
+    diagnosis: Diagnosis | None = None
+    action: Action | None = None
+    inject: Mapping[str, Any] | None = None
+    model: str | None = None
+    keep_last: int | None = None
+    summary: str | None = None
+
+
+class Replay(NamedTuple):
+    """Which recorded calls an attempt may reuse, by the action before it.
+
+    kind: the action's. kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of
+    the unsafe calls of earlier attempts that this one has not come to yet. reach: which reads and model
+    calls of theirs are reused.
+    """
+
+    kind: str
+    kept: frozenset[str]
+    unmatched: dict[str, set[str]]
+    reach: Reach
+
+    def meet(self, tool: str, key: str) -> None:
+        """The attempt has come to this call."""
+        self.unmatched.get(tool, set()).discard(key)
+
+
+NO_GUIDANCE = Guidance()
+
+
+GRACE = 5.0
+"""Seconds an interrupted attempt has to stop before it is reported as one that goes on, and told again."""
+LOOK_EVERY = 6
+"""Steps of an attempt between two looks at them, while nothing was seen."""
+WHOLE_FROM = 16
+"""The step from which on each one goes through the detectors."""
+
+
+class Recorder:
+    """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
+
+    After the attempt every recording raises `AttemptOver`; after an interrupt, `AttemptInterrupted`.
+    """
+
+    session: Session
+    number: int
+    # alert: set as soon as a recording may have to be refused, so that one look suffices on the way in.
+    # calls_open: unsafe calls now running.
+    alert: bool
+    interrupt: Diagnosis | None
+    calls_open: int
+    over = False
+    scope: anyio.CancelScope | None = None
+    # Under asyncio: how often the task was cancelled that the attempt runs in. owner: that task where
+    # there is no scope; cancelled: how often it was cancelled from here.
+    cancellations: Cancellations | None = None
+    owner: asyncio.Task[Any] | None = None
+    cancelled = 0
+    # Set when the last unsafe call has ended.
+    _settled: threading.Event | None = None
+    _held_deadline = 0.0
+    _thread = 0
+    _in_loop: Callable[[Callable[[], object]], None]
+    # The limits that a recording is held against; calls that run and are not counted yet, by tool.
+    _watch: Limits | None = None
+    _running: dict[str, int] | None = None
+    # The attempts of runs inside this one.
+    _inside: WeakSet[Recorder] | None = None
+    # Reports an attempt that does not stop.
+    _unstopped: threading.Timer | None = None
+    _reported = False
+    # The calls of this attempt as they are counted, made when the first one is made, or there are some
+    # of earlier attempts.
+    tally: Tally | None = None
+    # What watching found and the agent is to know while it goes on.
+    live: Diagnosis | None = None
+    hint_read = False
+    _watcher: Watcher | None = None
+    # Index of the first step; of the next that is looked at; of the next at which anything is to be done.
+    first = 0
+    _look_at: float = FIRST_LOOK
+    _whole_from = WHOLE_FROM
+
+    def __init__(
+        self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
+    ) -> None:
+        self.session = session
+        self.number = number
+        self.told: Guidance = guidance
+        self.replay = replay
+        self._count = count
+        self._due: float = FIRST_LOOK
+        self.alert = False
+        self.interrupt = None
+        self.calls_open = 0
+        self.has_subgoals = False
+        config = session.config
+        usual = config.first_look == FIRST_LOOK and config.checks is None
+        if session.busy or count or not usual or number > 1 or session.parent is not None:
+            self._arrange(session, count)
+
+    def _arrange(self, session: Session, count: int) -> None:
+        """What is otherwise than in most attempts."""
+        self.first = count
+        self._watch = session.watch
+        config = session.config
+        self._look_at = count + config.first_look
+        checks = config.checks
+        alone = checks is not None and (checks.constraints or checks.manifest)
+        if config.watching and (alone or self.number > 1):
+            # One step may be wrong by itself, or begin the loop of an earlier attempt again.
+            self._look_at = self._whole_from = 0
+        self._due = 0 if session.busy else self._look_at
+        if session.parent is not None:
+            session.parent.has_inside(self)
+
+    @property
+    def guidance(self) -> Guidance:
+        """What this attempt is told; empty while calls are given again by their position.
+
+        While the attempt is seen to go round in a loop, `hint` says so first, and `diagnosis` what it is.
+        """
+        told = self.told
+        self.hint_read = True
+        if self.tally is not None and self.tally.replaying:
+            return NO_GUIDANCE
+        live = self.live
+        if live is None:
+            return told
+        hints = [hint for hint in (live.hint, told.hint) if hint]
+        return told._replace(hint="\n".join(hints) or None, diagnosis=live)
+
+    # What is known ----------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, the same in all its attempts."""
+        return self.session.run_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.number
+
+    @property
+    def task(self) -> Any:
+        """The task as given to the run."""
+        return self.session.task
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What this attempt has recorded so far."""
+        return self.ended_by(None)
+
+    def ended_by(self, error: ErrorInfo | None) -> Trajectory:
+        """What this attempt has recorded, with the error that ended it."""
+        checks = self.session.config.checks
+        return Trajectory(
+            self.session.state.steps,
+            error=error,
+            attempt=self.number,
+            task=self.session.task,
+            tools=None if checks is None else checks.manifest,
+            constraints=() if checks is None else tuple(checks.constraints),
+            run_id=self.session.run_id,
+        )
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of the state as merged so far."""
+        return cast("dict[str, Any]", plain(self.session.state.state))
+
+    @property
+    def history(self) -> tuple[Attempt, ...]:
+        """The failed attempts before this one, oldest first."""
+        return tuple(self.session.state.history)
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used so far, all attempts together."""
+        return self.session.state.usage
+
+    # Recording --------------------------------------------------------------------------------
+
+    def record_step(self, step: Step) -> int:
+        """Record what the agent did; the id of the checkpoint made by it.
+
+        The run sets `index` and, where it is None, `timestamp`. Raises UsageError for anything but a
+        `Step`.
+        """
+        if not isinstance(step, Step):
+            raise UsageError(str(refuse("record_step()", step, "a Step", "write Step(action=…)")))
+        if self.alert:
+            self.check_open()
+        with self.session.lock:
+            event = self._put_step(step)
+        if event.index >= self._due:
+            self._attend(event, event.index)
+        return event.seq
+
+    def _put_step(self, step: Step) -> StepRecorded:
+        """Record the next step, for a caller that holds the lock."""
+        index = self._count
+        self._count += 1
+        event = self.session.put_locked(StepRecorded, attempt=self.number, index=index, step=step)
+        return cast("StepRecorded", event)
+
+    def update_state(self, values: Mapping[str, Any], *, secret_ok: Iterable[str] = ()) -> int:
+        """Merge top-level keys into the state; the id of the checkpoint made by it.
+
+        Values must be restorable from JSON: UsageError names the first that is not, its type and the
+        remedy, and nothing is recorded. A secret is kept by the store under `Durability(key=…)` alone,
+        encrypted; without a key it stays in this process, which is logged once. secret_ok: keys that may
+        hold one without a word.
+        """
+        self.check_open()
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                str(refuse("update_state()", values, "a mapping", 'write update_state({"key": …})'))
+            )
+        kept = exact(dict(values), "state")
+        if self.session.keeper is not None:
+            self.session.keeper.warn_of_secrets(kept, frozenset(secret_ok))
+        return self._record(StateUpdated, values=kept)
+
+    def record_usage(self, usage: Usage) -> None:
+        """Count what model calls consumed; a cost that is not given is taken from the prices.
+
+        Raises UsageError for anything but a `Usage`.
+        """
+        self.check_open()
+        if not isinstance(usage, Usage):
+            raise UsageError(str(refuse("record_usage()", usage, "a Usage")))
+        self._record(UsageRecorded, usage=self.session.limits.priced(usage))
+
+    def count(self, usage: Usage, run_id: str) -> None:
+        """As `record_usage` for a run inside this one, which must not be disturbed."""
+        self._record(UsageRecorded, raising=False, usage=usage, run=run_id)
+
+    def subgoals(self, names: Iterable[str]) -> None:
+        """Declare what is to be done, in order. Names already declared are left where they are."""
+        self.check_open()
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise UsageError(
+                f"subgoals() takes a list of names, not {type(names).__name__}; "
+                "write run.subgoals([name])"
+            )
+        declared = tuple(names)
+        for name in declared:
+            if not isinstance(name, str) or not name:
+                raise UsageError(f"subgoals() takes names that are text, not {name!r}")
+        self.has_subgoals = True
+        self._record(SubgoalsDeclared, names=declared)
+
+    def complete(self, name: str) -> None:
+        """Note a declared subgoal as done. Raises UsageError for one that was not declared."""
+        self.check_open()
+        declared = [known for _, known in self.session.state.ledger.subgoals]
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise UsageError(f"complete({name!r}): no such subgoal; declared are: {known}")
+        self._record(SubgoalCompleted, name=name)
+
+    def compensator(
+        self, function: Callable[..., Any], *args: Any, name: str | None = None
+    ) -> None:
+        """Register what undoes the last hand-written step: `function(*args)`, sync or async.
+
+        A rollback past that step runs it, newest first. name: as the journal shows it; None takes the
+        function's own. Raises UsageError before the first step.
+        """
+        self.check_open()
+        if not callable(function):
+            raise UsageError(str(refuse("compensator()", function, "a function")))
+        positions = self.session.state.ledger.positions
+        if not positions:
+            raise UsageError("compensator() undoes the last step, and none is recorded yet")
+        key = f"step@{positions[-1]}"
+        self.register_undo(name or name_of(function), key, Undoing(function, args, {}), args)
+
+    async def flush(self) -> None:
+        """Wait until all that was recorded so far is durable. Raises what the store raises."""
+        self.check_open()
+        await self.session.flush()
+
+    # Machinery for recorded calls and interrupts ------------------------------------------------
+
+    def register_undo(
+        self, name: str, key: str, undo: Callable[[], Any], args: tuple[Any, ...] | None = None
+    ) -> None:
+        """Register a compensator under a key: a call's, or that of a hand-written step.
+
+        args: what one for a step is called with.
+        """
+        session = self.session
+        if session.undo is None:
+            session.undo = {}
+        told = None
+        if args is not None:
+            shown, exact = plain_noting(list(args))
+            told = tuple(shown) if exact else None
+        seq = self._record(CompensatorRegistered, name=name, key=key, args=told)
+        session.undo[seq] = undo
+
+    def record_call_step(self, step: Step) -> int:
+        """Record a call's step although the attempt may be ending; its index."""
+        session = self.session
+        usage = step.usage
+        if usage is not None:
+            priced = session.limits.priced(usage)
+            if priced is not usage:
+                step = replace(step, usage=priced)
+        with session.lock:
+            event = self._put_step(step)
+            if self._running is not None:
+                self.count_off(step)
+        if event.index >= self._due:
+            # The end of the call goes to the store with it.
+            self._attend(event, event.index, raising=False, pump=False)
+        return event.index
+
+    def notice(self, kind: Callable[..., Event], /, **fields: Any) -> None:
+        """Record what watching has found, whatever becomes of the attempt."""
+        self._record(kind, raising=False, **fields)
+
+    def _attend(
+        self, event: Event, index: int = -1, *, raising: bool = True, pump: bool = True
+    ) -> None:
+        """Tell the observers of an event, hold it against the limits, and look at a step."""
+        session = self.session
+        if session.busy:
+            self._tell(event, raising=raising, pump=pump)
+            if index < self._look_at:
+                return
+        if self.over:
+            return
+        if self._watcher is None:
+            last = self._whole_from - 1
+            if index < last and not _comes_back(session.events, event.seq):
+                self._look_next(min(last, index + LOOK_EVERY))
+                return
+        self._look()
+        if raising and self.alert:
+            self.refuse()
+
+    def _tell(self, event: Event, *, raising: bool, pump: bool = True) -> None:
+        session = self.session
+        if session.config.observers:
+            session.tell(event)
+        if session.durable and session.keeper is not None:
+            if pump:
+                session.keeper.pump()
+            if raising:
+                session.keeper.check()
+        if self._watch is not None:
+            self._enforce(raising=raising)
+
+    def _look(self) -> None:
+        """Have the detectors look at what is new, and from now on at every step."""
+        if self._watcher is not None:
+            self._watcher.look()
+            return
+        with self.session.lock:
+            if self._look_at == math.inf:
+                return  # somebody else begins to watch: what is recorded meanwhile is seen then
+            self._look_at = math.inf
+        self._watcher = watcher_of(self)
+        if self._watcher is not None:
+            self._look_next(0)
+            self._watcher.look()
+
+    def _look_next(self, index: float) -> None:
+        """Look at the steps from this one on. math.inf: at no further one of this attempt."""
+        self._look_at = index
+        self._due = 0 if self.session.busy else index
+
+    def unwatched(self) -> None:
+        """Look at no further step of this attempt."""
+        self.live = None
+        self._look_next(math.inf)
+
+    def _record(self, kind: Callable[..., Event], /, *, raising: bool = True, **fields: Any) -> int:
+        event = self.session.put(kind, attempt=self.number, **fields)
+        if self.session.busy:
+            self._attend(event, raising=raising)
+        return event.seq
+
+    def _enforce(self, *, raising: bool) -> None:
+        session = self.session
+        assert self._watch is not None
+        state = session.state
+        breach = self._watch.watch(
+            state.all_steps, state.tool_calls, state.usage, state.calls_per_tool
+        )
+        if breach is not None:
+            self.stop(breach)
+            if raising:
+                self.refuse()
+
+    # Being stopped ------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise `AttemptOver` or `AttemptInterrupted` when nothing may be recorded any more."""
+        if not self.alert:
+            return
+        if self.over:
+            raise AttemptOver(
+                f"attempt {self.number} of run {self.session.run_id} is over: a task or thread it left "
+                "behind tried to record; await it before the agent function returns"
+            )
+        if self.interrupt is None:
+            if not self._expired():
+                return
+            self.stop(out_of_time(self.session))
+        elif self.owner is not None and not self.calls_open:
+            self._cancel()  # what was raised before did not end it
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Raise `AttemptInterrupted` after an interrupt.
+
+        Not within a call while one with an effect runs, as that one is finished first.
+        """
+        if self.interrupt is not None and (not self.calls_open or calling.get() is None):
+            raise AttemptInterrupted(self.interrupt)
+
+    def _expired(self) -> bool:
+        """Whether the attempt's time is over, asked from any thread."""
+        if self.scope is None:
+            return False
+        if threading.get_ident() == self._thread:
+            return self.scope.cancel_called
+        left = self.session.attempt_seconds_left()
+        return left is not None and left <= 0 and not self.calls_open
+
+    def stop(self, diagnosis: Diagnosis) -> None:
+        """Interrupt the attempt: it has failed, whatever it does from now on.
+
+        Unsafe calls that are running are waited for before anything is cancelled. An attempt that goes
+        on all the same is reported after `GRACE` seconds, and waited for.
+        """
+        with self.session.lock:
+            if self.interrupt is not None or self.over:
+                return
+            self.interrupt = diagnosis
+            self.alert = True
+            reminder = self._reminder()
+        reminder.start()
+        if not self.calls_open:
+            self._cancel()
+
+    def enter_task(self, task: asyncio.Task[Any] | None) -> None:
+        """Tell the attempt in which task of asyncio it runs, None for trio."""
+        self.cancellations = None if task is None else Cancellations(task)
+
+    def watched(self, work: Any, root: Any = None) -> Any:
+        """What the function gave to be awaited, so that no group inside it is taken for a cancellation.
+
+        root: the async generator that gave it.
+        """
+        return work if self.cancellations is None else self.cancellations.watched(work, root)
+
+    def enter_scope(self, scope: anyio.CancelScope) -> None:
+        """Tell the attempt which scope an interrupt cancels; called in the event loop's thread."""
+        self.scope = scope
+        self.alert = True
+        self._thread = threading.get_ident()
+        self._in_loop = scheduler()
+        self.enter_task(current_task())
+        if self.interrupt is not None and not self.calls_open:
+            scope.cancel()  # it came between two steps of a stream
+
+    def _cancel(self) -> None:
+        """Cancel the attempt where it waits, unless it is over, or in an unsafe call, by then."""
+        if self.scope is not None:
+            # A scope may only be touched in its own thread.
+            if threading.get_ident() == self._thread:
+                self.scope.cancel()
+            else:
+                self._in_loop(self._cancel_scope)
+        elif self.owner is not None:
+            # Not at once: mostly what is raised here ends it, and then nothing is left to cancel.
+            with suppress(RuntimeError):  # its loop has ended
+                self.owner.get_loop().call_soon_threadsafe(self._cancel_owner)
+
+    def _cancel_scope(self) -> None:
+        if self.scope is not None and not (self.over or self.calls_open):
+            self.scope.cancel()
+
+    def _cancel_owner(self) -> None:
+        if self.owner is not None and not (self.over or self.calls_open):
+            self.cancelled += 1
+            self.owner.cancel()
+
+    def check_call(self, tool: str) -> None:
+        """Before a call runs: raise `AttemptInterrupted` where it would go over a limit.
+
+        Those that run at the same time count. No call begins within one after an interrupt.
+        """
+        if self.interrupt is not None:
+            raise AttemptInterrupted(self.interrupt)
+        if self._watch is None:
+            return
+        session = self.session
+        state = session.state
+        with session.lock:
+            running = {} if self._running is None else self._running
+            breach = self._watch.before_call(
+                tool,
+                state.tool_calls + sum(running.values()),
+                state.calls_per_tool.get(tool, 0) + running.get(tool, 0),
+            )
+            if breach is None:
+                running[tool] = running.get(tool, 0) + 1
+                self._running = running
+        if breach is not None:
+            self.stop(breach)
+            raise AttemptInterrupted(breach)
+
+    def has_inside(self, inner: Recorder) -> None:
+        """Register an attempt of an inner run that begins."""
+        with self.session.lock:
+            if self._inside is None:
+                self._inside = WeakSet()
+            self._inside.add(inner)
+
+    @property
+    def recorded(self) -> int:
+        """How much was recorded, by the runs inside this one too: another number after each recording."""
+        with self.session.lock:
+            inner = () if self._inside is None else tuple(self._inside)
+        return self.session.position + sum(one.recorded for one in inner)
+
+    def count_off(self, step: Step) -> None:
+        """Stop counting a call that `check_call` admitted: it is recorded now."""
+        began = is_call(step) and not is_reused(step.metadata)
+        if began and self._running is not None and step.tool_called is not None:
+            self._running[step.tool_called] -= 1
+
+    def unsafe_begun(self) -> None:
+        """An unsafe call begins: the attempt's deadline waits until it has ended."""
+        session = self.session
+        with session.lock:
+            self.calls_open += 1
+            first = self.calls_open == 1
+        if first and self.scope is not None:
+            self._hold_deadline(self.scope)
+        if session.parent is not None:
+            session.parent.unsafe_begun()
+
+    def _hold_deadline(self, scope: anyio.CancelScope) -> None:
+        if not self._held_deadline and threading.get_ident() == self._thread:
+            self._held_deadline, scope.deadline = scope.deadline, math.inf
+
+    def unsafe_ended(self) -> None:
+        """An unsafe call has ended and is recorded: what waited for it goes on."""
+        session = self.session
+        if session.parent is not None:
+            session.parent.unsafe_ended()
+        with session.lock:
+            self.calls_open -= 1
+            last = not self.calls_open
+        if not last:
+            return
+        if self._held_deadline:
+            # A scope may only be touched in its own thread.
+            if threading.get_ident() == self._thread:
+                self._release_deadline()
+            else:
+                self._in_loop(self._release_deadline)
+        if self.interrupt is not None:
+            self._cancel()
+        if self._settled is not None:
+            self._settled.set()
+
+    def _release_deadline(self) -> None:
+        if self.scope is None or self.calls_open:
+            return
+        self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
+        # Asked for, because trio looks at a deadline that has passed only when it is asked.
+        if self.scope.cancel_called:
+            self.stop(out_of_time(self.session))
+
+    def close(self) -> None:
+        """The attempt is over: nothing is recorded from now on."""
+        with self.session.lock:
+            self.over = self.alert = True
+            if self._unstopped is not None:
+                self._unstopped.cancel()
+
+    def leave(self) -> None:
+        """The function has ended: its task is not cancelled any more, and what was asked of it is taken
+        back.
+        """
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            for _ in range(self.cancelled):
+                owner.uncancel()
+
+    async def give_way(self) -> None:
+        """Raise the cancellation from outside that came together with an interrupt.
+
+        The agent or the event loop may have taken it for ours, and it has the last word.
+        """
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self.cancellations is not None and await self.cancelled_outside():
+            raise anyio.get_cancelled_exc_class()
+
+    async def cancelled_outside(self) -> bool:
+        """Whether somebody else has cancelled what the attempt runs in, and still means it."""
+        if self.cancellations is not None:
+            return self.cancellations.count() > 0
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except anyio.get_cancelled_exc_class():
+            return True  # trio raises it again wherever the task waits next
+        return False
+
+    async def settle(self, grace: float) -> None:
+        """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
+        if not self.calls_open:
+            return
+        self._settled = threading.Event()
+        if self.calls_open:
+            await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
+
+    def _reminder(self) -> threading.Timer:
+        # A thread's, as the event loop may be what the agent holds up.
+        reminder = self._unstopped = threading.Timer(GRACE, self._remind)
+        reminder.daemon = True
+        return reminder
+
+    def _remind(self) -> None:
+        """It goes on although interrupted: say so once, and cancel it again; it is never abandoned."""
+        session = self.session
+        event, text = None, ""
+        with session.lock:
+            if self.over:
+                return
+            reminder = self._reminder()
+            if not self._reported:
+                self._reported = True
+                text = f"not stopped {GRACE:g} seconds after its interrupt"
+                if self.calls_open:
+                    text += ": a call with an effect is finished first"
+                event = session.put_locked(
+                    WatchNoticed,
+                    attempt=self.number,
+                    response="unstopped",
+                    rule="watch.interrupt",
+                    text=text,
+                )
+        reminder.start()
+        if not self.calls_open:
+            self._cancel()
+        if event is not None:
+            logger.warning(
+                "run %s: attempt %d has %s; it is waited for", session.run_id, self.number, text
+            )
+            session.tell(event)
+
+
+def out_of_time(session: Session) -> Diagnosis:
+    """Why an attempt whose scope ran out of time has failed."""
+    left = session.seconds_left()
+    over = left is not None and left <= 0
+    return session.limits.time_is_up("seconds" if over else "attempt_seconds")
+
+
+_BACK = 18
+"""Events before a step in which it is looked for: six recorded calls, each begun, shown and ended."""
+
+
+def _comes_back(events: list[Event], seq: int) -> bool:
+    """Whether a step does what one of the six before it did, or its tool has failed there too.
+
+    Looked at are the last events, of which the calls of tools have three each.
+    """
+    last = events[seq]
+    assert isinstance(last, StepRecorded)
+    return any(
+        _alike(event.step, last.step)
+        for event in events[max(0, seq - _BACK + 1) : seq]
+        if isinstance(event, StepRecorded)
+    )
+
+
+def _alike(one: Step, other: Step) -> bool:
+    if one.tool_called != other.tool_called:
+        return False
+    if one.error is not None and other.error is not None:
+        return True  # whatever the arguments were
+    # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
+    return (
+        one.tool_input == other.tool_input
+        and one.tool_output == other.tool_output
+        and (other.tool_called is not None or one.llm_output == other.llm_output)
+    )
+
+
+current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
+"""The attempt the running code belongs to."""

@@ -1,0 +1,826 @@
+"""Functions whose calls are recorded (`Tool`), and the call a tool runs in (`CurrentCall`)."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import functools
+import hashlib
+import inspect
+import json
+import threading
+import typing
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError
+
+from triage.core import (
+    MARK,
+    UNSAFE,
+    Effect,
+    ErrorInfo,
+    Step,
+    TriageError,
+    UsageError,
+    canonical,
+    canonical_items,
+    check_count,
+    check_number,
+    check_word,
+    digest,
+    effect_of,
+    infer_effect,
+    label_of,
+    logger,
+    misuse,
+    plain,
+    plain_noting,
+    redact,
+)
+from triage.strategies import Backoff, Preset
+
+if TYPE_CHECKING:
+    from .calls import Run
+
+
+# A user's function, read once: what it takes, and how it will be called.
+
+
+_INJECTED: dict[str, Callable[[Run], Any]] = {
+    "record_step": lambda run: run.record_step,
+    "update_state": lambda run: run.update_state,
+    "record_usage": lambda run: run.record_usage,
+    "run": lambda run: run,
+    "_triage_hint": lambda run: run.told.hint,
+    "_triage_subgoal": lambda run: run.told.subgoal,
+    "_triage_state": lambda run: run.told.state,
+    "_triage_context": lambda run: run.told if run.number > 1 else None,
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Function:
+    """A user's function as it will be called. kind: `async`, `sync` or `generator`.
+
+    injected: the parameters the run fills. wanted: others without a default. known: all that may be
+    given by keyword; None when it takes any. of_instance: its first parameter is the instance or class
+    it will be bound to. told: the names of the guidance that it takes as any other keyword (`**kwargs`):
+    those it is given only where there is something to tell.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    kind: str
+    injected: tuple[tuple[str, Callable[[Run], Any]], ...]
+    wanted: frozenset[str]
+    known: frozenset[str] | None
+    of_instance: bool
+    told: tuple[tuple[str, Callable[[Run], Any]], ...] = ()
+
+    @property
+    def is_deaf(self) -> bool:
+        """True if no parameter can bring it a hint: it can only ask `current_run()`."""
+        hearing = ("run", "_triage_hint", "_triage_context")
+        return not self.told and not any(name in hearing for name, _ in self.injected)
+
+    @property
+    def has_generated_name(self) -> bool:
+        """True if Python made its name up: two such functions may share it, and an edit may change it."""
+        if isinstance(self.function, functools.partial):
+            return True
+        return "<locals>" in self.name or "<lambda>" in self.name
+
+    def check_bound(self) -> None:
+        """UsageError for a method that has no instance: it could only be called without its task."""
+        if self.of_instance:
+            raise UsageError(
+                f"{self.name} is a method and was called through its class; call it through an instance, "
+                "or give the instance before the task"
+            )
+
+    def check(self, kwargs: Mapping[str, Any]) -> None:
+        """UsageError for arguments the function does not take, or that the run fills itself."""
+        self.check_bound()
+        for name in kwargs:
+            if name in _INJECTED and any(name == injected for injected, _ in self.injected):
+                raise UsageError(f"{name} is filled by the run; do not give it to run() as well")
+            if self.known is not None and name not in self.known:
+                known = ", ".join(sorted(self.known)) or "none but the task"
+                raise UsageError(f"{self.name} takes no parameter {name}; it takes: {known}")
+        missing = self.wanted - kwargs.keys()
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise UsageError(f"{self.name} needs {names}; give it as run(task, {names}=…)")
+
+
+def read_function(function: Any, *, bound: bool) -> Function:
+    """Read what a user's function takes and how to call it. bound: it is a method of an object.
+
+    Raises UsageError for what cannot be called with a task.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if not callable(function):
+        raise UsageError(f"an agent must be a function, not {type(function).__name__}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise UsageError(f"{name} has no signature to read; wrap it in a function") from None
+    parameters = list(signature.parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    leading = 2 if not bound and positional and positional[0].name in ("self", "cls") else 1
+    if len(positional) < leading and not takes_any:
+        raise UsageError(f"{name} takes no task; its first parameter must be the task")
+    if positional and positional[leading - 1].name in _INJECTED:
+        raise UsageError(
+            f"the first parameter of {name} must be the task, not {positional[leading - 1].name}"
+        )
+    rest = [p for p in parameters if p not in positional[:leading]]
+    for p in rest:
+        if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
+            raise UsageError(f"{name} takes {p.name} by position only; only the task is given so")
+    keywords = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    _refuse_misspelt(name, keywords)
+    return Function(
+        function=function,
+        name=name,
+        kind=_kind(function, name),
+        injected=tuple((p.name, _INJECTED[p.name]) for p in keywords if p.name in _INJECTED),
+        wanted=frozenset(
+            p.name for p in keywords if p.default is p.empty and p.name not in _INJECTED
+        ),
+        # `**kwargs` brings the hint, to those that do not take their guidance by name.
+        told=(("_triage_hint", _INJECTED["_triage_hint"]),)
+        if open_ended
+        and not any(p.name in ("_triage_hint", "_triage_context", "run") for p in keywords)
+        else (),
+        known=None
+        if open_ended
+        else frozenset(p.name for p in keywords if p.name not in _INJECTED),
+        of_instance=leading > 1,
+    )
+
+
+_DATA = {kind for data in (bool, int, float, str) for kind in (data, data.__name__)}
+
+
+def _refuse_misspelt(name: str, keywords: list[inspect.Parameter]) -> None:
+    """UsageError for a parameter that is one edit away from one the run fills, and nothing else.
+
+    One with a default or the annotation of plain data is the caller's. `run` is too short to tell.
+    """
+    names = {p.name for p in keywords}
+    for p in keywords:
+        if p.default is not p.empty or p.name in _INJECTED or p.annotation in _DATA:
+            continue
+        for meant in _INJECTED:
+            if meant != "run" and meant not in names and _is_one_edit(p.name, meant):
+                raise UsageError(
+                    f"{name} takes {p.name}, which no run fills; did you mean {meant}? A parameter that "
+                    "run(…) is to be given needs another name, a default or the annotation of its data"
+                )
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Whether a letter put in, left out, replaced or swapped with the next makes one the other."""
+    if len(one) > len(other):
+        one, other = other, one
+    if one == other or len(other) - len(one) > 1:
+        return False
+    at = next(
+        (i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one)
+    )
+    if len(one) < len(other):
+        return one[at:] == other[at + 1 :]
+    swapped = one[:at] + one[at : at + 2][::-1] + one[at + 2 :]
+    return one[at + 1 :] == other[at + 1 :] or swapped == other
+
+
+def whole(function: Any) -> Any:
+    """The function inside a `functools.partial`; anything else as it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _kind(function: Any, name: str) -> str:
+    function = whole(function)
+    candidates = (function, getattr(function, "__call__", None))
+    if any(inspect.isasyncgenfunction(candidate) for candidate in candidates):
+        return "generator"
+    if any(inspect.iscoroutinefunction(candidate) for candidate in candidates):
+        return "async"
+    if any(inspect.isgeneratorfunction(candidate) for candidate in candidates):
+        raise UsageError(
+            f"{name} is a sync generator; make it an async generator to stream from it"
+        )
+    return "sync"
+
+
+def fingerprint(function: Function) -> str:
+    """A digest of the function's code, nested functions included: another one means other code.
+
+    Where the code cannot be read (a callable of a compiled module), only the name counts.
+    """
+    target = whole(inspect.unwrap(function.function))
+    target = getattr(target, "__func__", target)
+    if not hasattr(target, "__code__"):  # an object that is called
+        target = type(target).__call__
+    code = getattr(target, "__code__", None)
+    found = hashlib.sha256(function.name.encode())
+    waiting = [code] if isinstance(code, CodeType) else []
+    while waiting:
+        block = waiting.pop()
+        found.update(block.co_code)
+        found.update(repr(block.co_names).encode())
+        for constant in block.co_consts:
+            if isinstance(constant, CodeType):
+                waiting.append(constant)
+            else:
+                # The order of a set differs from process to process.
+                items = constant if isinstance(constant, frozenset) else (constant,)
+                found.update(repr(sorted(map(repr, items))).encode())
+    return found.hexdigest()[:16]
+
+
+# The declared result type of a tool, and reading its results back from JSON as that type.
+
+
+_UNREAD = object()
+
+
+class Returns:
+    """The return annotation of a function, read when it is first needed, or what is declared instead.
+
+    What has no exact JSON form (a model, a dataclass, a tuple, a date) can be read back where the
+    annotation says what it was. `says_all` finds out by doing it.
+    """
+
+    __slots__ = ("_adapter", "_function", "_type")
+
+    def __init__(self, function: Callable[..., Any], declared: Any = None) -> None:
+        self._function = function
+        self._type: Any = _UNREAD if declared is None else declared
+        self._adapter: Any = None
+
+    @property
+    def type(self) -> Any:
+        """The declared type; None where there is none, or its name is known to type checkers only."""
+        if self._type is _UNREAD:
+            self._type = _declared(self._function)
+        return self._type
+
+    def says_all(self, result: Any, data: Any) -> bool:
+        """Whether `data`, the JSON form of `result`, is read back as an equal value of its type."""
+        if self.type is None or self.type is Any:
+            return False
+        try:
+            back = self.read(data)
+            return type(back) is type(result) and bool(back == result)
+        except Exception:
+            return False
+
+    def read(self, data: Any) -> Any:
+        """The value of a JSON form. Raises ValueError or what pydantic raises where it is none."""
+        if self.type is None:
+            raise ValueError("no return annotation")
+        if self._adapter is None:
+            self._adapter = _adapter_of(self.type)
+        text = json.dumps(data)
+        if MARK in text:
+            return self._adapter.validate_python(_unmarked(data))
+        return self._adapter.validate_json(text)
+
+
+def _adapter_of(declared: Any) -> Any:
+    """A pydantic adapter of a type; of a union with members that are no data, of the models in it."""
+    try:
+        return TypeAdapter(declared)
+    except PydanticSchemaGenerationError:
+        members = [kind for kind in get_args(declared) if isinstance(kind, type)]
+        models = [kind for kind in members if issubclass(kind, BaseModel)]
+        if not models:
+            raise
+        return TypeAdapter(reduce(or_, models))
+
+
+def _declared(function: Any, of: str = "return") -> Any:
+    """The annotation of the result or a parameter, its names looked up where the function was written."""
+    function = whole(function)
+    if not hasattr(function, "__code__"):
+        # An object that is called, or a bound method.
+        function = getattr(function, "__func__", type(function).__call__)
+    try:
+        found = inspect.get_annotations(function).get(of)
+        if found is None:
+            return None
+        inner = inspect.unwrap(function)
+        cells = getattr(inner, "__closure__", None) or ()
+        names = inner.__code__.co_freevars if cells else ()
+        local: dict[str, Any] = {
+            name: cell.cell_contents for name, cell in zip(names, cells, strict=False)
+        }
+        holder = type("holder", (), {"__annotations__": {of: found}})
+        return typing.get_type_hints(holder, getattr(inner, "__globals__", {}), local)[of]
+    except Exception:
+        return None
+
+
+def _unmarked(data: Any) -> Any:
+    """The marks of what JSON has no form for, made into values again where they say all of it."""
+    if isinstance(data, list):
+        return [_unmarked(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    kind = data.get(MARK)
+    if kind == "bytes":
+        return base64.b64decode(data["text"], validate=True)
+    if kind == "map":
+        return {_unmarked(key): _unmarked(value) for key, value in data["items"]}
+    if kind == "float":
+        return float(data["text"])
+    if kind is not None:
+        raise ValueError(f"a value was lost: {kind}")
+    return {key: _unmarked(value) for key, value in data.items()}
+
+
+# Trying a call again at once, inside the call: how often, after which errors, after how long.
+
+
+_PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 501, 505})
+"""HTTP answers that the same request gets again."""
+_MISTAKES = (
+    TriageError, TypeError, AttributeError, NameError, ImportError, AssertionError,
+    NotImplementedError,
+)  # fmt: skip
+"""Errors of the program, which no repetition mends."""
+
+
+def tries_of(field: str, value: object) -> Preset | None:
+    """What `retries=` says: calls altogether and the waiting between them; None for a single one.
+
+    Takes None, a number of retries (with the waiting of `Backoff()`) or a `Preset`. Raises UsageError
+    naming the field.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Backoff):
+        raise misuse(field, value, "a number of retries or a Preset", "write Preset(3, Backoff(…))")
+    if isinstance(value, Preset):
+        check_count(f"{field} attempts", value.attempts, 1, "1 never retries")
+        if not isinstance(value.backoff, Backoff):
+            raise misuse(f"{field} backoff", value.backoff, "a Backoff")
+        return value if value.retries else None
+    check_count(field, value, 0, "0 never retries")
+    assert isinstance(value, int)
+    return Preset(value + 1, Backoff()) if value else None
+
+
+def pause_before(
+    tries: Preset | None,
+    retry: int,
+    error: Exception,
+    info: ErrorInfo,
+    *,
+    draw: float,
+    left: float | None,
+) -> float | None:
+    """Seconds to wait before this retry, from 1; None where there is to be none.
+
+    There is none for an error that will come again, where the other side asks for more than the cap,
+    or where the wait would not end before the deadline. left: seconds until that, None without one.
+    """
+    if tries is None or retry > tries.retries or not _may_pass(error, info):
+        return None
+    asked = _asked(info)
+    if asked is not None and asked > tries.backoff.cap:
+        return None
+    pause = tries.backoff.delay(retry, draw, asked)
+    return None if left is not None and pause >= left else pause
+
+
+def _asked(info: ErrorInfo) -> float | None:
+    """The wait in seconds that the error, or one of its causes, asks for."""
+    for error in info.walk():
+        told = None if error.hint is None else error.hint.get("retry_after_s")
+        seconds: float | None = error.retry_after_s if told is None else told
+        if seconds is not None:
+            return seconds
+    return None
+
+
+def _may_pass(error: Exception, info: ErrorInfo) -> bool:
+    if isinstance(error, _MISTAKES) or info.status_code in _PERMANENT:
+        return False
+    said = info.decisive
+    told = None if said is None or said.hint is None else said.hint.get("severity")
+    return not info.refused and (told is None or told == "retriable")
+
+
+class Compensator:
+    """A function that undoes a call, and how often it is tried: `tool(compensate=Compensator(…))`.
+
+    function: as for `compensate`. retries: a number, or a `Preset` of `triage.strategies`; None tries
+    once. Whatever it says, one that was cut off is run again, with the same idempotency key. Raises
+    UsageError naming the field.
+    """
+
+    __slots__ = ("function", "tries")
+
+    def __init__(
+        self, function: Callable[..., Any], *, retries: int | Preset | None = None
+    ) -> None:
+        if not callable(function):
+            raise misuse("Compensator.function", function, "a function")
+        self.function = function
+        self.tries = tries_of("Compensator.retries", retries)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Compensator({name_of(self.function)}, retries={self.tries})"
+
+
+class Undoing:
+    """A compensator with what it is to be called with."""
+
+    __slots__ = ("_args", "_kwargs", "function", "tries")
+
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.tries: Preset | None = None
+        if isinstance(function, Compensator):
+            self.tries = function.tries
+            function = function.function
+        self.function = function
+        self._args = args
+        self._kwargs = kwargs
+
+    def __call__(self) -> Any:
+        return self.function(*self._args, **self._kwargs)
+
+
+MAX_SHOWN = 200
+"""Characters of a call's arguments that people are shown."""
+
+
+def shown(arguments: Any) -> str:
+    """A call's arguments as people are shown them."""
+    text = redact(json.dumps(arguments))
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+def name_of(function: Any) -> str:
+    """A function's name for people."""
+    if isinstance(function, Compensator):
+        function = function.function
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+class Tool:
+    """What is known of a function whose calls are recorded. Made by `tool`, read by the engine.
+
+    declared: somebody said what its effect is. inferred: nobody did, and its name tells it.
+    """
+
+    nested: ClassVar[bool] = False
+    """Whether each call is a run of its own, inside the one that makes it."""
+
+    kind: str
+    """What its calls are in the journal: `model`, `judge`, `tool` or `run`."""
+
+    editable: ClassVar[bool] = True
+    """Whether a person who approves a call may change its arguments: it must take them when it runs."""
+
+    counted: ClassVar[bool] = True
+    """Whether its calls are calls of a tool: limits and guards leave others alone, as those of a model."""
+
+    __slots__ = (
+        "_by_name", "_hidden", "_known_by", "by_position", "compensate",
+        "declared", "effect", "function", "ignore", "inferred", "is_async", "key", "kind", "name",
+        "returns", "signature", "timeout", "tries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        effect: Effect | str | None = None,
+        compensate: Callable[..., Any] | None = None,
+        key: Callable[..., Any] | None = None,
+        ignore: tuple[str, ...] = (),
+        match: str = "arguments",
+        timeout: float | None = None,
+        retries: int | Preset | None = None,
+        name: str | None = None,
+    ) -> None:
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"tool(name=…) must be text or None, not {type(name).__name__}")
+        self.function = function
+        self.name = str(name or getattr(function, "__name__", type(function).__name__))
+        try:
+            self.effect = effect_of("tool(effect=…)", Effect.UNKNOWN if effect is None else effect)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        for option, value in (("compensate", compensate), ("key", key)):
+            if value is not None and not callable(value):
+                raise UsageError(f"tool({option}=…) must be a function, not {type(value).__name__}")
+        if timeout is not None:
+            check_number("tool(timeout=…)", timeout, "seconds", above=True)
+        check_word("tool(match=…)", match, ("arguments", "position"))
+        if match == "position" and self.effect in UNSAFE:
+            raise UsageError(
+                f'tool(match="position") is for calls that may be made again: say effect="read" for '
+                f"{self.name}; what must not happen twice is known by its arguments"
+            )
+        self.declared = effect is not None
+        self.inferred = False
+        self._by_name: Tool | None = None
+        self.by_position = match == "position"
+        self.kind = "model" if self.by_position else "tool"
+        self.tries = tries_of("tool(retries=…)", retries)
+        self.compensate = compensate
+        self.key = key
+        self.timeout = timeout
+        called = getattr(function, "__call__", None)
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, called)))
+        self.signature = _signature(function, self.name)
+        self.ignore = _ignored(ignore, self.name, self.signature)
+        first = next(iter(self.signature.parameters), None)
+        self._hidden = self.ignore | ({first} if first in ("self", "cls") else set())
+        names = sorted(self.signature.parameters.keys() - self._hidden)
+        # Each with what stands before it in a key's text.
+        self._known_by = [(name, f'{"," if at else ""}"{name}":') for at, name in enumerate(names)]
+        self.returns = Returns(function)
+
+    def by_name(self) -> Tool:
+        """The tool with the effect its name tells, where none was declared; else the tool itself."""
+        if self.declared or infer_effect(self.name) is Effect.UNKNOWN:
+            return self
+        if self._by_name is None:
+            known = copy.copy(self)
+            known.effect, known.inferred = infer_effect(self.name), True
+            self._by_name = known
+        return self._by_name
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}() {error}") from None
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def spread(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Turn arguments by name into the positional and keyword arguments of a call."""
+        order = {name: bound[name] for name in self.signature.parameters if name in bound}
+        given = inspect.BoundArguments(self.signature, OrderedDict(order))
+        return given.args, given.kwargs
+
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:
+        """The digest of the call's arguments, or of what `key` says of them."""
+        if self.key is not None:
+            named = named_by(self.key, bound)
+            return digest(salt, canonical(self.key(**named), "the result of key"))
+        try:
+            text = canonical_items(self._known_by, bound)
+        except UsageError:
+            if not self.by_position:
+                raise
+            # Known by its position, it needs no exact form.
+            return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
+        return digest(salt, text)
+
+    def argument(self, name: str, data: Any) -> Any:
+        """An argument from its JSON form. Raises ValueError, or what pydantic raises, where it is lost."""
+        declared = _declared(self.function, name)
+        if declared is None and MARK in json.dumps(data):
+            raise ValueError(f"the type of {name} is not declared")
+        return data if declared is None else Returns(self.function, declared).read(data)
+
+    def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments as JSON, for people: without `self`, `cls` and those to ignore."""
+        hidden = self._hidden
+        if hidden:
+            bound = {name: value for name, value in bound.items() if name not in hidden}
+        return plain(bound)  # type: ignore[no-any-return] # JSON of a dict
+
+    def dumped(self, result: Any) -> tuple[Any, bool]:
+        """A result as JSON of its own, and whether that says all of it."""
+        return plain_noting(result)
+
+    def loaded(self, data: Any) -> Any:
+        """Read back a result that JSON holds exactly."""
+        return data
+
+    def fails(self, data: Any) -> bool:
+        """Whether a result says that the call has failed, so that it is made again, not reused."""
+        return False
+
+    def step(self, step: Step) -> Step:
+        """The step that records one of its calls."""
+        return step
+
+
+def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
+    called = getattr(function, "__call__", None)
+    if any(map(inspect.isgeneratorfunction, (function, called))) or any(
+        map(inspect.isasyncgenfunction, (function, called))
+    ):
+        raise UsageError(
+            f"tool {name} is a generator, whose result is never complete; return a list, or record "
+            "its steps by hand with record_step"
+        )
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        raise UsageError(
+            f"tool {name} has no signature to read its arguments from; wrap it in a function"
+        ) from None
+
+
+def _ignored(ignore: object, name: str, signature: inspect.Signature) -> frozenset[str]:
+    if isinstance(ignore, str):
+        raise UsageError(f'tool(ignore=…) takes names in a tuple; write ignore=("{ignore}",)')
+    if not isinstance(ignore, tuple | list | frozenset | set):
+        raise UsageError(f"tool(ignore=…) takes names in a tuple, not {type(ignore).__name__}")
+    unknown = {str(entry) for entry in ignore} - signature.parameters.keys()
+    if unknown:
+        raise UsageError(
+            f"tool(ignore=…) names {', '.join(sorted(unknown))}, but {name} takes "
+            f"{', '.join(signature.parameters) or 'nothing'}"
+        )
+    return frozenset(ignore)
+
+
+def named_by(
+    function: Callable[..., Any], bound: Mapping[str, Any], *, after: int = 0
+) -> dict[str, Any]:
+    """Those of a call's arguments that a function names; all where it takes any.
+
+    after: so many of its first parameters are filled otherwise.
+    """
+    if isinstance(function, Compensator):
+        function = function.function
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) and not after:
+        return dict(bound)
+    wanted = {parameter.name for parameter in parameters[after:]}
+    return {name: value for name, value in bound.items() if name in wanted}
+
+
+class CurrentCall:
+    """The recorded call a tool runs in. on_asked: called when the tool first takes its key.
+
+    label: how steps name it that are part of it, by its tool and the beginning of its key.
+    """
+
+    __slots__ = ("_key", "asked", "on_asked", "run_id", "tool")
+
+    def __init__(self, tool: str, key: str, run_id: str) -> None:
+        self.tool = tool
+        self.run_id = run_id
+        self._key = key
+        self.asked = False
+        self.on_asked: Callable[[], object] | None = None
+
+    @property
+    def label(self) -> str:
+        """Names it in the steps of what is done inside; the key does not count as taken."""
+        return label_of(self.tool, self._key)
+
+    @property
+    def idempotency_key(self) -> str:
+        """32 hexadecimal digits, the same for this call in every attempt and process of the run.
+
+        Give it to a service that knows such keys: a tool that has taken it may be run again after a
+        failure that leaves open whether it happened.
+        """
+        if not self.asked:
+            self.asked = True
+            if self.on_asked is not None:
+                self.on_asked()
+        return self._key
+
+
+calling: ContextVar[CurrentCall | None] = ContextVar("triage_call", default=None)
+
+
+def current_call() -> CurrentCall:
+    """The recorded call the calling code runs in. Raises UsageError outside of any."""
+    call = calling.get()
+    if call is None:
+        raise UsageError(
+            "current_call() was called outside of a recorded call; use it inside a @triage.tool "
+            "function, or one given to run.call, while an agent runs"
+        )
+    return call
+
+
+TOOL_ATTRIBUTE = "__triage_tool__"
+AGENT_ATTRIBUTE = "__triage_agent__"
+"""True on agents, by which code that imports nothing of ours knows them."""
+
+
+_undeclared = functools.lru_cache(maxsize=1024)(Tool)
+
+
+class Nested(Tool):
+    """An agent as a tool: each of its calls is a run inside the run that makes it.
+
+    Idempotent, as such a run has a journal of its own: started again, it is gone on with.
+    """
+
+    __slots__ = ()
+    nested = True
+    editable = False
+
+    def __init__(self, name: str, returns: Returns) -> None:
+        super().__init__(_any, effect=Effect.IDEMPOTENT, name=name)
+        self.kind = "run"
+        self.returns = returns
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The task and the arguments that were given."""
+        (task,) = args
+        return {"task": task, **kwargs}
+
+    def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All of them. Their names may be of any kind of text."""
+        return plain(bound)  # type: ignore[no-any-return] # JSON of a dict
+
+    def digest(self, bound: Mapping[str, Any], salt: str) -> str:
+        """The digest of the task and the arguments; of one without an exact form, its name alone.
+
+        Raises UsageError where it is the task that has none.
+        """
+        parts = [f'"task":{canonical(bound["task"], "task")}']
+        for name, value in bound.items():
+            if name != "task":
+                parts.append(_named(name, value))
+        return digest(salt, "run,{}".format(",".join(sorted(parts))))
+
+
+def _any(task: Any, **arguments: Any) -> None:
+    """The signature of an agent as a tool; never called."""
+
+
+def _named(name: str, value: Any) -> str:
+    try:
+        return f'"{name}":{canonical(value, name)}'
+    except UsageError:
+        return f'"{name}"'
+
+
+_MOST_SAID = 1_000
+_said: set[str] = set()
+_said_lock = threading.Lock()
+
+
+def say_inferred(tool: Tool) -> None:
+    """Say in the log that a tool's effect is inferred from its name, once for each name."""
+    with _said_lock:
+        if tool.name in _said or len(_said) >= _MOST_SAID:
+            return
+        _said.add(tool.name)
+    logger.info(
+        "the effect of the tool %.100r is not declared; by its name it is a %s, which a recovery may "
+        "call again. Declare it (effect=… or effects={…}), or turn this off with infer_effects=False",
+        tool.name,
+        tool.effect.value,
+    )
+
+
+def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
+    """What is known of a function given to `run.call`, and the object it is bound to, if any.
+
+    A function that is no tool has the effect `unknown`.
+    """
+    owner: tuple[Any, ...] = ()
+    bound_to = getattr(function, "__self__", None)
+    if bound_to is not None:
+        unbound = getattr(function, "__func__", None)
+        if unbound is not None:
+            owner, function = (bound_to,), unbound
+    known = getattr(function, TOOL_ATTRIBUTE, None)
+    if isinstance(known, Tool):
+        return known, owner
+    if not callable(function):
+        raise UsageError(f"run.call() takes a function, not {type(function).__name__}")
+    try:
+        return _undeclared(function), owner
+    except TypeError:  # an unhashable callable
+        return Tool(function), owner

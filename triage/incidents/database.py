@@ -1,0 +1,830 @@
+"""The desk's database: a connection with statements that are the same in both dialects, and its threads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import sqlite3
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from triage.core import (
+    FailureType,
+    Level,
+    Severity,
+    StoreCorrupt,
+    StoreError,
+    StoreTooNew,
+    TriageError,
+    UsageError,
+)
+from triage.stores import (
+    Call,
+    Lane,
+    MemoryStore,
+    PostgresStore,
+    SQLiteStore,
+    Store,
+    ThreadedStore,
+    stop_with,
+    together,
+    translated,
+)
+
+from .model import (
+    CLOSED,
+    AgentRecord,
+    Incident,
+    IncidentBusy,
+    Message,
+    RecoveryStrategy,
+    Status,
+    TaskRecord,
+    UnknownIncident,
+    iso,
+)
+
+# The tables of the room, beside those of the runs, in two dialects.
+
+
+def _words(words: object) -> str:
+    return ", ".join(f"'{word}'" for word in words)  # type: ignore[attr-defined] # enums and sets
+
+
+_CLOSED = _words(sorted(CLOSED))
+
+# {id}, {real}, {text} and {big} are the dialect's words; all else is the same.
+TABLES: tuple[str, ...] = (
+    """CREATE TABLE tasks (
+        task_id {text} PRIMARY KEY NOT NULL,
+        title {text} NOT NULL DEFAULT '',
+        status {text} NOT NULL CHECK (status IN ('open', 'done', 'failed')),
+        priority {big},
+        estimated_hours {real} CHECK (estimated_hours >= 0),
+        timeout_s {real} CHECK (timeout_s > 0))""",
+    """CREATE TABLE waits (
+        task_id {text} NOT NULL REFERENCES tasks (task_id),
+        waits_for {text} NOT NULL,
+        PRIMARY KEY (task_id, waits_for))""",
+    f"""CREATE TABLE incidents (
+        id {{id}},
+        fingerprint {{text}} NOT NULL,
+        source {{text}} NOT NULL,
+        agent_id {{text}},
+        agent_type {{text}} NOT NULL DEFAULT '',
+        task_id {{text}},
+        run_id {{text}},
+        message {{text}} NOT NULL,
+        failure_type {{text}} NOT NULL CHECK (failure_type IN ({_words(FailureType)})),
+        cause {{text}},
+        severity {{text}} NOT NULL CHECK (severity IN ({_words(Severity)})),
+        level {{text}} NOT NULL CHECK (level IN ({_words(Level)})),
+        retryable {{big}} NOT NULL CHECK (retryable IN (0, 1)),
+        action {{text}} NOT NULL,
+        strategy {{text}} NOT NULL CHECK (strategy IN ({_words(RecoveryStrategy)})),
+        status {{text}} NOT NULL CHECK (status IN ({_words(Status)})),
+        attempt {{big}} NOT NULL DEFAULT 0 CHECK (attempt >= 0),
+        max_retries {{big}} NOT NULL CHECK (max_retries >= 0),
+        retry_after_s {{real}},
+        next_attempt_at {{real}},
+        escalation_level {{text}},
+        ack_due {{real}},
+        acknowledged_by {{text}},
+        owner {{text}},
+        lease_until {{real}},
+        stamp {{text}} NOT NULL DEFAULT '',
+        files {{text}} NOT NULL DEFAULT '[]',
+        stack_trace {{text}},
+        recovery_action {{text}},
+        first_seen {{real}} NOT NULL,
+        last_seen {{real}} NOT NULL CHECK (last_seen >= first_seen),
+        occurrences {{big}} NOT NULL DEFAULT 1 CHECK (occurrences >= 1),
+        resolved_at {{real}},
+        version {{big}} NOT NULL DEFAULT 0,
+        CHECK ((status = 'recovering') = (owner IS NOT NULL)),
+        CHECK ((owner IS NULL) = (lease_until IS NULL)),
+        CHECK ((status = 'waiting') = (next_attempt_at IS NOT NULL)),
+        CHECK ((status IN ({_CLOSED})) = (resolved_at IS NOT NULL)))""",
+    "CREATE UNIQUE INDEX incidents_open ON incidents (fingerprint) WHERE resolved_at IS NULL",
+    "CREATE INDEX incidents_by_fingerprint ON incidents (fingerprint, id)",
+    "CREATE INDEX incidents_by_status ON incidents (status, last_seen, id)",
+    "CREATE INDEX incidents_open_by_time ON incidents (last_seen, id) WHERE resolved_at IS NULL",
+    "CREATE INDEX incidents_by_level ON incidents (level, status)",
+    "CREATE INDEX incidents_by_task ON incidents (task_id) WHERE task_id IS NOT NULL",
+    "CREATE INDEX incidents_by_run ON incidents (run_id) WHERE run_id IS NOT NULL",
+    "CREATE INDEX incidents_by_type ON incidents (agent_type)",
+    "CREATE INDEX incidents_due ON incidents (next_attempt_at) WHERE next_attempt_at IS NOT NULL",
+    "CREATE INDEX incidents_leased ON incidents (lease_until) WHERE lease_until IS NOT NULL",
+    "CREATE INDEX incidents_unheard ON incidents (ack_due) WHERE ack_due IS NOT NULL",
+    "CREATE INDEX incidents_ended ON incidents (resolved_at) WHERE resolved_at IS NOT NULL",
+    # What a source has shown us already; without an incident where that was pruned.
+    """CREATE TABLE sightings (
+        source {text} NOT NULL,
+        key {text} NOT NULL,
+        incident {big} REFERENCES incidents (id),
+        at {real} NOT NULL,
+        PRIMARY KEY (source, key))""",
+    "CREATE INDEX sightings_by_incident ON sightings (incident, at)",
+    "CREATE INDEX sightings_by_time ON sightings (at)",
+    "CREATE TABLE cursors (source {text} PRIMARY KEY NOT NULL, mark {text} NOT NULL)",
+    """CREATE TABLE agents (
+        agent_id {text} PRIMARY KEY NOT NULL,
+        agent_type {text} NOT NULL,
+        task_id {text} REFERENCES tasks (task_id),
+        status {text} NOT NULL CHECK (status IN
+            ('running', 'done', 'failed', 'killed', 'timeout', 'dead', 'replaced')),
+        started {real} NOT NULL,
+        heartbeat {real},
+        heartbeat_s {real} CHECK (heartbeat_s > 0),
+        due {real},
+        ended {real},
+        message {text},
+        replaces {text} REFERENCES agents (agent_id),
+        root {text} NOT NULL,
+        attempt {big} NOT NULL DEFAULT 1 CHECK (attempt >= 1),
+        unseen {big} NOT NULL DEFAULT 0 CHECK (unseen IN (0, 1)),
+        CHECK ((status = 'running') = (ended IS NULL)))""",
+    "CREATE INDEX agents_unseen ON agents (ended) WHERE unseen = 1",
+    "CREATE INDEX agents_by_status ON agents (status, due)",
+    "CREATE INDEX agents_by_task ON agents (task_id) WHERE task_id IS NOT NULL",
+    """CREATE TABLE incident_log (
+        id {id},
+        incident {big} REFERENCES incidents (id),
+        at {real} NOT NULL,
+        verb {text} NOT NULL,
+        actor {text} NOT NULL,
+        status {text},
+        attempt {big},
+        text {text} NOT NULL DEFAULT '')""",
+    "CREATE INDEX incident_log_by_incident ON incident_log (incident, id)",
+    f"""CREATE TABLE messages (
+        id {{id}},
+        incident {{big}} NOT NULL REFERENCES incidents (id),
+        role {{text}} NOT NULL,
+        level {{text}} NOT NULL CHECK (level IN ({_words(Level)})),
+        kind {{text}} NOT NULL,
+        key {{text}} NOT NULL UNIQUE,
+        text {{text}} NOT NULL,
+        body {{text}} NOT NULL,
+        status {{text}} NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'sent', 'failed')),
+        attempts {{big}} NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+        created_at {{real}} NOT NULL,
+        due {{real}} NOT NULL,
+        sent_at {{real}},
+        CHECK ((status = 'sent') = (sent_at IS NOT NULL)))""",
+    "CREATE INDEX messages_by_role ON messages (role, sent_at) WHERE sent_at IS NOT NULL",
+    "CREATE INDEX messages_by_status ON messages (status, due)",
+    "CREATE INDEX messages_by_incident ON messages (incident)",
+    # The last commit of each desk, so that one whose reply was lost is known.
+    """CREATE TABLE commits (
+        desk {text} PRIMARY KEY NOT NULL,
+        stamp {text} NOT NULL,
+        at {real} NOT NULL)""",
+    # A row stands in it only inside of the transaction that prunes.
+    "CREATE TABLE pruning (at {real} NOT NULL)",
+)
+
+SQLITE_KEEP: tuple[str, ...] = (
+    """CREATE TRIGGER incident_log_no_update BEFORE UPDATE ON incident_log
+    BEGIN SELECT RAISE(ABORT, 'the incident log is only added to'); END""",
+    """CREATE TRIGGER incident_log_no_delete BEFORE DELETE ON incident_log
+    WHEN NOT EXISTS (SELECT 1 FROM pruning)
+    BEGIN SELECT RAISE(ABORT, 'the incident log is only added to'); END""",
+)
+POSTGRES_KEEP: tuple[str, ...] = (
+    """CREATE FUNCTION incident_log_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_OP = 'DELETE' THEN
+            IF EXISTS (SELECT 1 FROM pruning) THEN RETURN NULL; END IF;
+        END IF;
+        RAISE EXCEPTION 'the incident log is only added to';
+    END $$""",
+    """CREATE TRIGGER incident_log_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON incident_log
+    FOR EACH STATEMENT EXECUTE FUNCTION incident_log_kept()""",
+)
+"""What keeps the log from being changed, and from being shortened but by pruning, also by hand."""
+
+SQLITE_WORDS = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "real": "REAL",
+    "text": "TEXT",
+    "big": "INTEGER",
+}
+POSTGRES_WORDS = {
+    "id": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "real": "float8",
+    "text": 'text COLLATE "C"',
+    "big": "bigint",
+}
+MIGRATIONS: tuple[tuple[str, ...], ...] = (TABLES,)
+"""What brings the tables from each version to the next."""
+VERSION = len(MIGRATIONS)
+
+T = TypeVar("T")
+Values = Mapping[str, Any]
+Work = Callable[["Db"], Any]
+Outcome = tuple[Any, Exception | None]
+"""What a work has given, or what it has raised."""
+
+
+class Dialect(NamedTuple):
+    """In what the two databases differ.
+
+    write, read: begin a transaction. lock: taken in it by who writes, so that desks write one after the
+    other; SQLite does that itself. now: the store's clock; SQLite is on our machine and has ours. columns:
+    the names of a table's columns. words: types. kept: what guards the log.
+    """
+
+    name: str
+    write: str
+    read: str
+    lock: str | None
+    now: str | None
+    columns: str
+    words: Mapping[str, str]
+    kept: tuple[str, ...]
+
+
+SQLITE = Dialect(
+    name="sqlite",
+    write="BEGIN IMMEDIATE",
+    read="BEGIN",
+    lock=None,
+    now=None,
+    columns="SELECT name FROM pragma_table_info(:name, :place)",
+    words=SQLITE_WORDS,
+    kept=SQLITE_KEEP,
+)
+POSTGRES = Dialect(
+    name="postgres",
+    write="BEGIN",
+    read="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    lock="SELECT pg_advisory_xact_lock(hashtext('triage incidents'), hashtext(current_schema()))",
+    now="SELECT extract(epoch FROM clock_timestamp())::float8",
+    columns="SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(concat_ws('.', "
+    "quote_ident(coalesce(:place, current_schema())), quote_ident(:name))) "
+    "AND attnum > 0 AND NOT attisdropped",
+    words=POSTGRES_WORDS,
+    kept=POSTGRES_KEEP,
+)
+
+
+class Db:
+    """One connection, used by one thread at a time.
+
+    now: seconds since the epoch on the store's clock, taken when the transaction began.
+    """
+
+    close_at_fork: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        connection: Any,
+        translated: Callable[[], AbstractContextManager[Any]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.dialect = dialect
+        self.now = 0.0
+        self._connection = connection
+        self._translated = translated
+        self._clock = clock
+        self._attached: set[str] = set()
+
+    def rows(self, statement: str, values: Values | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return [tuple(row) for row in self._execute(statement, values).fetchall()]
+
+    def one(self, statement: str, values: Values | None = None) -> tuple[Any, ...] | None:
+        """The first row, None if there is none."""
+        row = self._execute(statement, values).fetchone()
+        return None if row is None else tuple(row)
+
+    def run(self, statement: str, values: Values | None = None) -> int:
+        """Change something; how many rows were."""
+        return int(self._execute(statement, values).rowcount)
+
+    def columns(self, table: str, place: str | None = None) -> frozenset[str]:
+        """The names of a table's columns, none for a table that is not there. place: its schema."""
+        found = self.rows(self.dialect.columns, {"name": table, "place": place})
+        return frozenset(str(row[0]) for row in found)
+
+    def attach(self, uri: str, name: str) -> None:
+        """Let another SQLite file be read beside ours, under a name; not inside a transaction."""
+        if name not in self._attached:
+            self.run(f"ATTACH DATABASE :uri AS {name}", {"uri": uri})
+            self._attached.add(name)
+
+    def _execute(self, statement: str, values: Values | None) -> Any:
+        with self._translated():
+            if self.dialect is POSTGRES:
+                return self._connection.execute(_for_postgres(statement), values or {})
+            return self._connection.execute(statement, values or {})
+
+    @contextmanager
+    def transaction(self, *, write: bool) -> Generator[None]:
+        """All of it or nothing."""
+        self.run(self.dialect.write if write else self.dialect.read)
+        try:
+            if write and self.dialect.lock is not None:
+                self.rows(self.dialect.lock)
+            if self.dialect.now is None:
+                self.now = self._clock()
+            else:
+                self.now = float((self.one(self.dialect.now) or (0.0,))[0])
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            try:
+                self.run("ROLLBACK")
+            except Exception as error:
+                # A lost connection has rolled back by itself; the driver may wrap that error.
+                lost = isinstance(error, StoreError)
+                if not lost and not isinstance(getattr(error, "error", None), StoreError):
+                    raise
+            raise
+
+    def each(self, works: list[Work], outcomes: list[Outcome], mark: Mark) -> None:
+        """Do these in one commit; one that is refused changes nothing and does not touch the others.
+
+        outcomes: gets what each has given, or why it was refused.
+        """
+        with self.transaction(write=True):
+            self.run(_MARK, {**mark._asdict(), "now": self.now})
+            for work in works:
+                self.run("SAVEPOINT one")
+                try:
+                    outcomes.append((work(self), None))
+                    self.run("RELEASE one")
+                except TriageError as refusal:
+                    # What the store itself refuses (no room, no connection) is the fate of them all.
+                    if isinstance(refusal, StoreError):
+                        raise
+                    self.run("ROLLBACK TO one")
+                    outcomes.append((None, refusal))
+
+    def has_committed(self, mark: Mark) -> bool:
+        """Whether the last commit of this desk is the one it has marked so."""
+        found = self.one(
+            "SELECT 1 FROM commits WHERE desk = :desk AND stamp = :stamp", mark._asdict()
+        )
+        return found is not None
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._connection.close()
+
+
+class Mark(NamedTuple):
+    """Names a commit: by whom, and which."""
+
+    desk: str
+    stamp: str
+
+
+_MARK = """INSERT INTO commits (desk, stamp, at) VALUES (:desk, :stamp, :now)
+ON CONFLICT (desk) DO UPDATE SET stamp = excluded.stamp, at = excluded.at"""
+_NAME = re.compile(r"(?<!:):([a-z_][a-z_0-9]*)")
+
+
+def _for_postgres(statement: str) -> bytes:
+    return _NAME.sub(r"%(\1)s", statement.replace("%", "%%")).encode()
+
+
+def migrate(db: Db) -> None:
+    """Bring the room's tables to this release's version. Raises StoreTooNew for newer ones."""
+    version = _version(db)
+    if version < VERSION:
+        with db.transaction(write=True):
+            version = _version(db)
+            if not version:
+                db.run("CREATE TABLE IF NOT EXISTS incident_meta (version integer NOT NULL)")
+                db.run(
+                    "INSERT INTO incident_meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM incident_meta)"
+                )
+                # Postgres may remember a name that was looked up before the lock as of nothing.
+                version = _version(db)
+            for statements in MIGRATIONS[version:]:
+                for statement in statements:
+                    db.run(statement.format_map(db.dialect.words))
+            if not version:
+                for statement in db.dialect.kept:
+                    db.run(statement)
+            if version < VERSION:
+                db.run("UPDATE incident_meta SET version = :version", {"version": VERSION})
+    elif version > VERSION:
+        raise StoreTooNew(
+            f"the store's incidents are of version {version}, this release knows {VERSION}; use the "
+            "release that wrote them or a newer one"
+        )
+
+
+def _version(db: Db) -> int:
+    if not db.columns("incident_meta"):
+        return 0
+    return int((db.one("SELECT max(version) FROM incident_meta") or (0,))[0] or 0)
+
+
+def in_memory(clock: Callable[[], float]) -> Db:
+    """A desk's tables in memory, gone with the desk."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    db = Db(SQLITE, connection, lambda: translated("memory:"), clock)
+    migrate(db)
+    return db
+
+
+# The desk's threads -------------------------------------------------------------------------------
+
+BATCH = 200
+"""Works that share a commit at most."""
+TIMEOUT = 10.0
+_HERE = os.urandom(8).hex()
+
+
+class _Write(Call):
+    """A job in a transaction whose commit others may share."""
+
+
+class _Read(Call):
+    """A job in a transaction that reads. before: what is done before it begins."""
+
+    def __init__(self, work: Work, before: Work | None) -> None:
+        super().__init__(work)
+        self.before = before
+
+
+class Lanes:
+    """The way to the database of a store, under asyncio and trio: one thread writes and one reads.
+
+    Raises UsageError for a store that is neither SQLite, Postgres nor memory. Nothing is opened yet.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        connect = _connects(store, clock)
+        timeout = store.timeout if isinstance(store, ThreadedStore) else TIMEOUT
+        self._memory = isinstance(store, MemoryStore)
+        writes, reads = partial(connect, writes=True), partial(connect, writes=False)
+        self._writer = Lane("incidents-writer", writes, _work, timeout=timeout)
+        # What is in memory has one connection, and what it reads waits behind what it writes.
+        self._reader = (
+            self._writer
+            if self._memory
+            else Lane("incidents-reader", reads, _work, timeout=timeout)
+        )
+        stop_with(self, self._writer, self._reader)
+
+    async def write(self, work: Callable[[Db], T]) -> T:
+        """Do this in a transaction whose commit others may share.
+
+        Raises what `work` raises, or StoreError.
+        """
+        job = _Write(work)
+        self._writer.put(job)
+        found: T = await job.waiter
+        return found
+
+    async def read(self, work: Callable[[Db], T], *, before: Work | None = None) -> T:
+        """Do this in a transaction that reads. before: what is done before it begins."""
+        job = _Read(work, before)
+        self._reader.put(job)
+        found: T = await job.waiter
+        return found
+
+    async def close(self) -> None:
+        """Wait for what was given to them, then end the threads and close the connections.
+
+        Tables in memory stay as long as their store.
+        """
+        if not self._memory:
+            await self._writer.close()
+            await self._reader.close()
+
+
+_of_memory: weakref.WeakKeyDictionary[MemoryStore, Lanes] = weakref.WeakKeyDictionary()
+
+
+def lanes_of(store: Store, clock: Callable[[], float]) -> Lanes:
+    """The way to a store's tables; all desks of one memory store share theirs. Raises as `Lanes`."""
+    if not isinstance(store, MemoryStore):
+        return Lanes(store, clock)
+    found = _of_memory.get(store)
+    if found is None:
+        found = _of_memory[store] = Lanes(store, clock)
+    return found
+
+
+def _work(lane: Lane[Db], jobs: list[Any]) -> None:
+    """Do jobs in their order: writes that stand together in one commit, reads one by one."""
+    size = BATCH if isinstance(jobs[0], _Write) else 1
+    for start in range(0, len(jobs), size):
+        some = jobs[start : start + size]
+        work = _Commit(lane, some) if isinstance(some[0], _Write) else partial(_read, some[0])
+        try:
+            outcomes: list[Outcome] = lane.use(work)
+        except Exception as error:  # handed to whoever waits
+            outcomes = [(None, copy.copy(error)) for _ in some]
+        with together():
+            for job, (result, refusal) in zip(some, outcomes, strict=True):
+                job.waiter.wake(result, refusal)
+
+
+class _Commit:
+    """Works that share a commit. Asked for again after its reply was lost, it is not made twice."""
+
+    def __init__(self, lane: Lane[Db], jobs: list[_Write]) -> None:
+        self._works = [job.work for job in jobs]
+        # A forked child has the same lane, and commits of its own.
+        self._mark = Mark(f"{_HERE}-{id(lane):x}-{os.getpid()}", os.urandom(8).hex())
+        self._outcomes: list[Outcome] = []
+
+    def __call__(self, db: Db) -> list[Outcome]:
+        if not self._outcomes or not db.has_committed(self._mark):
+            self._outcomes = []
+            db.each(self._works, self._outcomes, self._mark)
+        return self._outcomes
+
+
+def _read(job: _Read, db: Db) -> list[Outcome]:
+    """What a work gave or refused; what the store itself raises goes on to the lane."""
+    try:
+        if job.before is not None:
+            job.before(db)
+        with db.transaction(write=False):
+            return [(job.work(db), None)]
+    except StoreError:
+        raise
+    except TriageError as refusal:
+        return [(None, refusal)]
+
+
+def _connects(store: Store, clock: Callable[[], float]) -> Callable[..., Db]:
+    """What opens a connection for the room where a store keeps its runs."""
+    if isinstance(store, MemoryStore):
+        return lambda writes: in_memory(clock)  # one connection reads and writes
+    kind = type(store).__name__
+    if isinstance(store, SQLiteStore):
+        return partial(_opened, store, clock, SQLITE)
+    if isinstance(store, PostgresStore):
+        return partial(_opened, store, clock, POSTGRES)
+    raise UsageError(
+        f"IncidentDesk.store must be in SQLite, Postgres or memory, not {kind}: incidents need tables; "
+        'write "sqlite:///runs.db" or "postgresql://…"'
+    )
+
+
+def _opened(
+    store: ThreadedStore, clock: Callable[[], float], dialect: Dialect, *, writes: bool
+) -> Db:
+    driver = store.connect(writes=writes)
+    db = Db(dialect, driver.raw, driver.translated, clock)
+    try:
+        if dialect is SQLITE:
+            db.run("PRAGMA foreign_keys = ON")
+        migrate(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+# Removing what has been over for long, so that the tables do not grow for ever.
+
+
+PRUNED = 200
+"""Incidents removed in one commit: others may write in between."""
+_COMMITS_S = 86_400.0
+"""Seconds that the mark of a desk's last commit is kept; it is asked for within some seconds."""
+
+_OVER = """
+SELECT id FROM incidents WHERE resolved_at < :border
+AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.incident = incidents.id AND m.status = 'pending')
+ORDER BY resolved_at LIMIT :most"""
+# What another system's table or a run still shows would be found anew; it stays known.
+_SHOWN = """
+UPDATE sightings SET incident = NULL WHERE {these}
+AND source NOT IN ('agents', 'tasks', 'reports', 'desk'){but}"""
+_BUT_RUNS_THAT_ARE_GONE = """
+AND (source <> 'runs' OR EXISTS (SELECT 1 FROM runs WHERE runs.run_id =
+    (SELECT i.run_id FROM incidents i WHERE i.id = sightings.incident)))"""
+_ENDED_AGENTS = """
+DELETE FROM agents WHERE ended < :border AND unseen = 0
+AND NOT EXISTS (SELECT 1 FROM agents a WHERE a.replaces = agents.agent_id)"""
+
+
+class Pruned(NamedTuple):
+    """How many rows were removed."""
+
+    incidents: int = 0
+    log: int = 0
+    messages: int = 0
+    agents: int = 0
+
+    def and_(self, other: Pruned) -> Pruned:
+        """Both together."""
+        return Pruned._make(one + more for one, more in zip(self, other, strict=True))
+
+
+def prunable(db: Db, older_than: float) -> int:
+    """How many incidents would go."""
+    statement = f"SELECT count(*) FROM ({_OVER}) found"
+    row = db.one(statement, {"border": db.now - older_than, "most": 1 << 60})
+    return 0 if row is None else int(row[0])
+
+
+def prune_some(db: Db, older_than: float) -> Pruned:
+    """Remove incidents that ended so many seconds ago, with all that is theirs; at most `PRUNED`."""
+    found = db.rows(_OVER, {"border": db.now - older_than, "most": PRUNED})
+    if not found:
+        return Pruned()
+    numbers = ", ".join(str(int(row[0])) for row in found)
+    these = f"incident IN ({numbers})"
+    # Only numbers get into the statements.
+    with _unlocked(db):
+        log = db.run(f"DELETE FROM incident_log WHERE {these}")
+    messages = db.run(f"DELETE FROM messages WHERE {these}")
+    but = _BUT_RUNS_THAT_ARE_GONE if db.columns("runs") else ""
+    db.run(_SHOWN.format(these=these, but=but))
+    db.run(f"DELETE FROM sightings WHERE {these}")
+    gone = db.run(f"DELETE FROM incidents WHERE id IN ({numbers})")
+    return Pruned(gone, log, messages)
+
+
+def prune_rest(db: Db, older_than: float) -> Pruned:
+    """Remove what is as old and belongs to no incident, and the messages of open ones."""
+    values = {"border": db.now - older_than}
+    with _unlocked(db):
+        log = db.run("DELETE FROM incident_log WHERE incident IS NULL AND at < :border", values)
+    messages = db.run(
+        "DELETE FROM messages WHERE status <> 'pending' AND created_at < :border", values
+    )
+    agents = 0
+    while some := db.run(_ENDED_AGENTS, values):  # the last of a line, then the one before it
+        agents += some
+    db.run("DELETE FROM commits WHERE at < :border", {"border": db.now - _COMMITS_S})
+    return Pruned(0, log, messages, agents)
+
+
+@contextmanager
+def _unlocked(db: Db) -> Generator[None]:
+    """Inside, lines of the log may be removed; nobody else's."""
+    db.run("INSERT INTO pruning (at) VALUES (:now)", {"now": db.now})
+    yield
+    db.run("DELETE FROM pruning")
+
+
+# The rows of the room: read as values, written by compare-and-set.
+
+
+INCIDENT = ", ".join(Incident._fields)
+AGENT = ", ".join(AgentRecord._fields)
+TASK = ", ".join(TaskRecord._fields)
+MESSAGE = ", ".join(Message._fields)
+LOG = "id, incident, at, verb, actor, status, attempt, text"
+
+# Only names of our own fields get into statements; values are bound.
+_BY_ID = f"SELECT {INCIDENT} FROM incidents WHERE id = :id"
+_FIELDS = [name for name in Incident._fields if name != "id"]
+_INSERT = (
+    f"INSERT INTO incidents ({', '.join(_FIELDS)}) "
+    f"VALUES ({', '.join(f':{name}' for name in _FIELDS)})"
+)
+_LAST = "SELECT max(id) FROM incidents WHERE fingerprint = :fingerprint"
+_LOG = """INSERT INTO incident_log (incident, at, verb, actor, status, attempt, text)
+VALUES (:incident, :at, :verb, :actor, :status, :attempt, :text)"""
+_ENQUEUE = """
+INSERT INTO messages (incident, role, level, kind, key, text, body, created_at, due)
+VALUES (:incident, :role, :level, :kind, :key, :text, :body, :now, :now) ON CONFLICT (key) DO NOTHING"""
+
+
+def incident_of(row: tuple[Any, ...]) -> Incident:
+    """An incident from its columns. Raises StoreCorrupt for a row that is none."""
+    raw = Incident._make(row)
+    try:
+        return raw._replace(
+            failure_type=FailureType(raw.failure_type),
+            severity=Severity(raw.severity),
+            level=Level(raw.level),
+            retryable=bool(raw.retryable),
+            strategy=RecoveryStrategy(raw.strategy),
+            status=Status(raw.status),
+            files=tuple(json.loads(str(raw.files))),
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"incident {raw.id} is damaged: {error}") from error
+
+
+def _columns(incident: Incident) -> dict[str, Any]:
+    values = incident._asdict()
+    values["files"] = json.dumps(incident.files)
+    values["retryable"] = int(incident.retryable)
+    for name in ("failure_type", "severity", "level", "strategy", "status"):
+        values[name] = str(values[name])
+    return values
+
+
+def load(db: Db, number: int) -> Incident:
+    """The incident of a number. Raises UnknownIncident."""
+    row = db.one(_BY_ID, {"id": number})
+    if row is None:
+        raise UnknownIncident(f"the store knows no incident err-{number:03d}")
+    return incident_of(row)
+
+
+def find(db: Db, where: str, values: dict[str, Any], *, order: str, limit: int) -> list[Incident]:
+    """Incidents for which a condition of ours holds, in an order of ours."""
+    statement = f"SELECT {INCIDENT} FROM incidents WHERE {where} ORDER BY {order} LIMIT :most"
+    return [incident_of(row) for row in db.rows(statement, {**values, "most": limit})]
+
+
+def insert(db: Db, incident: Incident) -> Incident:
+    """A new incident, with the number it has got."""
+    values = _columns(incident)
+    db.run(_INSERT, values)
+    found = db.one(_LAST, {"fingerprint": incident.fingerprint})
+    return incident._replace(id=int((found or (0,))[0]))
+
+
+def save(db: Db, before: Incident, after: Incident) -> Incident:
+    """Write what a move has changed. Raises IncidentBusy when another one was faster."""
+    old, new = _columns(before), _columns(after)
+    changed = [name for name in _FIELDS if old[name] != new[name]]
+    if not changed:
+        return after
+    sets = ", ".join(f"{name} = :{name}" for name in changed)
+    statement = f"UPDATE incidents SET {sets} WHERE id = :id AND version = :before"
+    values = {name: new[name] for name in changed}
+    if not db.run(statement, {**values, "id": before.id, "before": before.version}):
+        raise IncidentBusy(f"{before.error_id} was changed by somebody else meanwhile; look again")
+    return after
+
+
+def log(db: Db, verb: str, actor: str, text: str = "", incident: Incident | None = None) -> None:
+    """Add to the log."""
+    values = {
+        "incident": None if incident is None else incident.id,
+        "at": db.now,
+        "verb": verb,
+        "actor": actor,
+        "status": None if incident is None else str(incident.status),
+        "attempt": None if incident is None else incident.attempt,
+        "text": text,
+    }
+    db.run(_LOG, values)
+
+
+def enqueue(
+    db: Db, incident: Incident, roles: Iterable[str], kind: str, text: str, mark: object
+) -> int:
+    """Put a message to each role into the outbox, in this commit; how many were new.
+
+    mark: what tells this message of the incident from others of its kind.
+    """
+    body = json.dumps(message_body(incident, kind, text))
+    count = 0
+    for role in roles:
+        values = {
+            "incident": incident.id,
+            "role": role,
+            "level": str(incident.level),
+            "kind": kind,
+            "key": f"{incident.error_id}/{incident.fingerprint[:8]}/{kind}/{role}/{mark}",
+            "text": text,
+            "body": body,
+            "now": db.now,
+        }
+        count += db.run(_ENQUEUE, values)
+    return count
+
+
+def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
+    """What a message says of its incident."""
+    return {
+        "kind": kind,
+        "text": text,
+        "error_id": incident.error_id,
+        "agent_id": incident.agent_id,
+        "task_id": incident.task_id,
+        "run_id": incident.run_id,
+        "error_message": incident.message,
+        "failure_type": str(incident.failure_type),
+        "cause": incident.cause,
+        "severity": str(incident.level),
+        "retryable": incident.retryable,
+        "recommended_action": incident.action,
+        "files_affected": list(incident.files),
+        "occurrences": incident.occurrences,
+        "attempt": incident.attempt,
+        "timestamp": iso(incident.last_seen),
+    }
+
+
+def message_of(row: tuple[Any, ...]) -> Message:
+    """A message from its columns."""
+    raw = Message._make(row)
+    return raw._replace(level=Level(raw.level), body=json.loads(str(raw.body)))

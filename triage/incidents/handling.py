@@ -1,0 +1,506 @@
+"""The moves of incidents in the tables: each is one transaction, with its log and its messages."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from triage.core import Level, TriageSuspendedError, UsageError, logger, redact
+from triage.engine import Agent
+from triage.stores import OPEN
+
+from . import agents
+from . import database as rows
+from .database import Db
+from .detection import Rules, errors_in_window, title_of
+from .model import (
+    RECOVERY_ACTION,
+    Hook,
+    Hooks,
+    Incident,
+    Plan,
+    Recovery,
+    RecoveryStrategy,
+    Status,
+    UnknownIncident,
+    busy,
+    check_id,
+    claimed,
+    decide,
+    leased,
+    moved,
+    next_delay,
+    untouched,
+)
+
+DUE = 500
+"""Incidents one round looks at."""
+_HELD = (Status.ESCALATED, Status.ACKNOWLEDGED)
+_OPEN_OF_TASK = "(task_id = :task OR run_id = :task) AND resolved_at IS NULL"
+
+
+class Order(NamedTuple):
+    """What is asked of the desk. stamp: names this call. by: a person's name, None for the desk itself.
+
+    retry_max: the most attempts at the incident, None for what was allowed when it was found.
+    """
+
+    stamp: str
+    hooks: Hooks
+    strategy: RecoveryStrategy | None = None
+    by: str | None = None
+    retry_max: int | None = None
+
+
+class Begun(NamedTuple):
+    """What was decided and written. recovery: what the hook is told, None where no hook runs."""
+
+    incident: Incident
+    plan: Plan
+    recovery: Recovery | None
+    told: int
+    by_person: bool
+
+
+class HookOutcome(NamedTuple):
+    """How a hook ended.
+
+    error: why it failed. doubt: nobody knows whether it did its work. final: to try again is of no use.
+    stopped: its desk was, in the middle of it or before.
+    """
+
+    ok: bool
+    new_agent_id: str | None = None
+    error: str = ""
+    doubt: bool = False
+    final: bool = False
+    stopped: bool = False
+
+
+STOPPED = HookOutcome(ok=False, error="the desk was stopped before it", stopped=True)
+CUT_OFF = HookOutcome(ok=False, error="the desk was stopped during it", doubt=True, stopped=True)
+
+
+def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
+    """Decide what is done about an incident, and begin it: nobody else will, while the lease lasts."""
+    incident = rows.load(db, number)
+    if incident.stamp == order.stamp and incident.status is Status.RECOVERING:
+        # The same call, made again because the reply to its commit was lost.
+        return Begun(
+            incident=incident,
+            plan=Plan("recover", incident.strategy),
+            recovery=_recovery(db, rules, incident),
+            told=0,
+            by_person=order.strategy is not None,
+        )
+    untouched(incident, db.now)
+    if order.retry_max is not None:
+        allowed = incident._replace(max_retries=order.retry_max)
+        incident = rows.save(db, incident, allowed)
+    if order.strategy is None:
+        plan = _decided(db, rules, order, incident)
+    else:  # a fallback needs no hook: the desk marks its task itself
+        missing = order.hooks.of(order.strategy) is None
+        plan = Plan("escalate" if missing else "recover", order.strategy)
+    action = action_of(plan.strategy)
+    by_person = order.strategy is not None
+    if plan.kind == "wait":
+        due = db.now + plan.delay_s
+        after = moved(incident, "postpone", db.now, next_attempt_at=due, recovery_action=action)
+        after = rows.save(db, incident, after)
+        rows.log(db, "postponed", rules.owner, f"tried again in {plan.delay_s:g} s", after)
+        told = _tell_handling(db, rules, after)
+        return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=False)
+    if plan.kind == "escalate":
+        incident = incident._replace(recovery_action=action)
+        if plan.strategy is RecoveryStrategy.FALLBACK:
+            _task_failed(db, rules, incident)
+        after, told = escalate(db, rules, incident, None, plan.reason, order.by or rules.owner)
+        return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=by_person)
+    after = claimed(
+        incident,
+        db.now,
+        plan.strategy,
+        owner=rules.owner,
+        stamp=order.stamp,
+        lease_s=order.hooks.lease_s,
+    )
+    after = rows.save(db, incident, after._replace(recovery_action=action))
+    text = f"{plan.strategy}, attempt {after.attempt}"
+    rows.log(db, "recovering", order.by or rules.owner, text, after)
+    return Begun(
+        incident=after,
+        plan=plan,
+        recovery=_recovery(db, rules, after),
+        told=_tell_handling(db, rules, after),
+        by_person=by_person,
+    )
+
+
+def action_of(strategy: RecoveryStrategy) -> str:
+    """A strategy as the desk's JSON calls it."""
+    return RECOVERY_ACTION.get(strategy, str(strategy))
+
+
+def _decided(db: Db, rules: Rules, order: Order, incident: Incident) -> Plan:
+    if incident.status in _HELD:
+        raise busy(incident, db.now)
+    if incident.status is Status.WAITING and (incident.next_attempt_at or 0.0) > db.now:
+        raise busy(incident, db.now)
+    if incident.status is Status.RECOVERING and order.hooks.on_in_doubt == "escalate":
+        reason = f"{incident.owner} went silent while recovering it; whether it did is not known"
+        return Plan("escalate", RecoveryStrategy.MANUAL, reason)
+    errors = errors_in_window(db, incident, rules.threshold)
+    return decide(incident, errors, rules.threshold, rules.retries, order.hooks)
+
+
+def _recovery(db: Db, rules: Rules, incident: Incident) -> Recovery:
+    task = agents.task(db, incident.task_id)
+    timeout = None if task is None else task.timeout_s
+    if incident.strategy is RecoveryStrategy.INCREASE_TIMEOUT:
+        timeout = rules.retries.raised(timeout)
+    key = f"{incident.fingerprint[:12]}-{incident.error_id}-{incident.occurrences}"
+    return Recovery(
+        incident=incident,
+        strategy=incident.strategy,
+        attempt=incident.attempt,
+        key=key,
+        timeout_s=timeout,
+        task=task,
+    )
+
+
+def _tell_handling(db: Db, rules: Rules, incident: Incident) -> int:
+    """Tell those who hear of what the desk does by itself."""
+    if incident.level is not Level.MEDIUM:
+        return 0
+    roles = rules.notifications.roles.get(incident.level, ())
+    text = f"{incident.error_id}: {incident.recovery_action} for {where(incident)}"
+    return rows.enqueue(
+        db, incident, roles, "handling", text, f"{incident.occurrences}.{incident.attempt}"
+    )
+
+
+def where(incident: Incident) -> str:
+    """What an incident is about, in a word."""
+    return incident.task_id or incident.run_id or incident.agent_id or incident.error_id
+
+
+def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcome) -> Incident:
+    """Write down how a recovery ended. Raises IncidentBusy where it is somebody else's by now."""
+    incident = rows.load(db, begun.incident.id)
+    said = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
+    if incident.stamp != begun.incident.stamp or incident.status is not Status.RECOVERING:
+        rows.log(db, "came too late", rules.owner, said, incident)
+        return incident
+    rows.log(db, "hook done" if outcome.ok else "hook failed", rules.owner, said, incident)
+    if begun.plan.strategy is RecoveryStrategy.FALLBACK:
+        _task_failed(db, rules, incident)
+        reason = "" if outcome.ok else f"the fallback failed: {outcome.error}"
+        return escalate(db, rules, incident, None, reason, rules.owner)[0]
+    if outcome.ok:
+        return _recovered(db, rules, begun, incident, outcome)
+    if outcome.doubt and hooks.on_in_doubt == "escalate":
+        reason = f"{outcome.error}; whether it has happened is not known"
+    elif outcome.stopped:  # for the next desk, at once; an attempt that a stop has cut off is none
+        attempt = incident.attempt - 1
+        after = moved(incident, "postpone", db.now, next_attempt_at=db.now, attempt=attempt)
+        after = rows.save(db, incident, after)
+        rows.log(db, "given back", rules.owner, "the desk was stopped", after)
+        return after
+    elif begun.by_person or outcome.final:
+        reason = f"{begun.plan.strategy} failed: {outcome.error}"
+    elif incident.attempt >= incident.max_retries:
+        reason = f"{incident.attempt} of {incident.max_retries} retries failed, the last: {outcome.error}"
+    else:
+        delay = next_delay(incident, rules.retries)
+        after = moved(incident, "postpone", db.now, next_attempt_at=db.now + delay)
+        after = rows.save(db, incident, after)
+        rows.log(db, "postponed", rules.owner, f"tried again in {delay:g} s", after)
+        return after
+    return escalate(db, rules, incident, None, reason, rules.owner)[0]
+
+
+def renew(db: Db, begun: Begun, lease_s: float) -> bool:
+    """Keep a recovery for as long again; False where it is somebody else's by now."""
+    changed = db.run(
+        "UPDATE incidents SET lease_until = :until "
+        "WHERE id = :id AND stamp = :stamp AND status = 'recovering'",
+        {
+            "until": db.now + lease_s,
+            "id": begun.incident.id,
+            "stamp": begun.incident.stamp,
+        },
+    )
+    return changed == 1
+
+
+def _recovered(
+    db: Db, rules: Rules, begun: Begun, incident: Incident, outcome: HookOutcome
+) -> Incident:
+    after = rows.save(db, incident, moved(incident, "recover", db.now))
+    if outcome.new_agent_id is not None:
+        agents.successor(db, incident, outcome.new_agent_id)
+    timeout = begun.recovery.timeout_s if begun.recovery is not None else None
+    if begun.plan.strategy is RecoveryStrategy.INCREASE_TIMEOUT and incident.task_id is not None:
+        agents.ensure_task(db, incident.task_id)
+        db.run(
+            "UPDATE tasks SET timeout_s = :timeout WHERE task_id = :task_id",
+            {"timeout": timeout, "task_id": incident.task_id},
+        )
+    kind = "Task" if incident.task_id is not None else "Run" if incident.run_id else "Agent"
+    text = f"{kind} resumed (retry {after.attempt} of {after.max_retries})"
+    rows.log(db, "recovered", rules.owner, text, after)
+    if after.level is Level.MEDIUM:
+        roles = rules.notifications.roles.get(after.level, ())
+        rows.enqueue(
+            db,
+            after,
+            roles,
+            "recovered",
+            f"{after.error_id}: {text}, {where(after)}",
+            after.occurrences,
+        )
+    return after
+
+
+def _task_failed(db: Db, rules: Rules, incident: Incident) -> None:
+    if incident.task_id is None:
+        return
+    agents.ensure_task(db, incident.task_id)
+    db.run(
+        "UPDATE tasks SET status = 'failed' WHERE task_id = :task_id", {"task_id": incident.task_id}
+    )
+    rows.log(db, "task failed", rules.owner, incident.task_id, incident)
+
+
+def message_for(incident: Incident, reason: str = "") -> str:
+    """How an escalation is worded."""
+    title, need = title_of(incident)
+    return f"{title} in {where(incident)} requires {need}{reason and f': {reason}'}"
+
+
+def escalate(
+    db: Db, rules: Rules, incident: Incident, role: str | None, reason: str, by: str
+) -> tuple[Incident, int]:
+    """Hand it to a role, the one its level begins with by default; how many messages were new."""
+    policy = rules.notifications
+    chosen = policy.start(incident.level) if role is None else role
+    seconds = policy.ack_s.get(incident.level)
+    before = rows.load(db, incident.id)
+    after = moved(
+        incident, "escalate", db.now, escalation_level=chosen, acknowledged_by=None,
+        ack_due=None if seconds is None else db.now + seconds,
+    )  # fmt: skip
+    after = rows.save(db, before, after)
+    text = message_for(after, reason)
+    rows.log(db, "escalated", by, f"to {chosen}: {text}", after)
+    told = 0
+    if after.source != "desk":
+        told = rows.enqueue(db, after, (chosen,), "escalated", text, after.version)
+    return after, told
+
+
+def escalate_by_order(
+    db: Db, rules: Rules, number: int, role: str, by: str
+) -> tuple[Incident, int]:
+    """As a person says, whatever the desk would do."""
+    incident = rows.load(db, number)
+    untouched(incident, db.now)
+    return escalate(db, rules, incident, role, "", by)
+
+
+def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
+    """Somebody has it: no further role is told."""
+    incident = rows.load(db, number)
+    untouched(incident, db.now)
+    after = rows.save(db, incident, moved(incident, "acknowledge", db.now, acknowledged_by=by))
+    rows.log(db, "acknowledged", by, note, after)
+    return after
+
+
+def close(db: Db, number: int, outcome: str, by: str, note: str) -> Incident:
+    """Bring it to its end, as a person says."""
+    incident = rows.load(db, number)
+    untouched(incident, db.now)
+    if incident.status is Status.RECOVERING:  # its owner is gone, and a person knows how it went
+        incident = rows.save(db, incident, moved(incident, "escalate", db.now))
+    after = rows.save(db, incident, moved(incident, outcome, db.now))
+    rows.log(db, "resolved", by, f"{outcome}{note and f': {note}'}", after)
+    # A circle of tasks or a sink that is still so is a new incident then.
+    db.run(
+        "DELETE FROM sightings WHERE incident = :id AND source IN ('tasks', 'desk')", {"id": number}
+    )
+    return after
+
+
+def number_of_task(db: Db, task_id: str) -> int:
+    """The newest open incident of a task or run. Raises UnknownIncident, or IncidentBusy."""
+    found = rows.find(db, _OPEN_OF_TASK, {"task": task_id}, order="id DESC", limit=20)
+    if not found:
+        raise UnknownIncident(f"no incident of {task_id} is open")
+    free = [incident for incident in found if not leased(incident, db.now)]
+    if not free:
+        raise busy(found[0], db.now)
+    return free[0].id
+
+
+DUE_QUERIES = {
+    "detected": ("status = 'detected' AND last_seen <= :now", "last_seen"),
+    "waiting": ("next_attempt_at <= :now AND next_attempt_at IS NOT NULL", "next_attempt_at"),
+    "left": ("lease_until <= :now AND lease_until IS NOT NULL", "lease_until"),
+}
+"""What one round handles: what is new, what is due, and what a desk that died has left."""
+
+
+def due(db: Db, most: int = DUE) -> list[int]:
+    """The numbers of incidents that something is to be done about now."""
+    found: list[int] = []
+    for where_, order in DUE_QUERIES.values():
+        statement = f"SELECT id FROM incidents WHERE {where_} ORDER BY {order} LIMIT :most"
+        found += [row[0] for row in db.rows(statement, {"now": db.now, "most": most})]
+    return found
+
+
+UNHEARD = "ack_due <= :now AND ack_due IS NOT NULL"
+
+
+def remind(db: Db, rules: Rules) -> int:
+    """Tell the next role of what nobody has acknowledged in time; how many."""
+    late = rows.find(db, UNHEARD, {"now": db.now}, order="ack_due", limit=DUE)
+    for incident in late:
+        role = rules.notifications.after(incident.escalation_level or "")
+        if role is None:
+            after = incident._replace(ack_due=None, version=incident.version + 1)
+            rows.save(db, incident, after)
+            rows.log(
+                db, "unheard", rules.owner, "nobody acknowledged it, and the chain ends", after
+            )
+        else:
+            reason = f"{incident.escalation_level} did not acknowledge it"
+            escalate(db, rules, incident, role, reason, rules.owner)
+    return len(late)
+
+
+# The user's functions, sync or async, under a deadline.
+
+
+async def call(function: Callable[..., Any], argument: Any, deadline_s: float) -> Any:
+    """What a function gives, in a thread where it is sync. Raises TimeoutError at the deadline.
+
+    A thread that does not come back is left behind.
+    """
+    plain: Any = function
+    while isinstance(plain, partial):
+        plain = plain.func
+    with anyio.fail_after(deadline_s):
+        if any(map(inspect.iscoroutinefunction, (plain, plain.__call__))):
+            return await function(argument)
+        # A limiter of its own: what hangs must not take a place from others.
+        found = await anyio.to_thread.run_sync(
+            partial(function, argument), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+        )
+        return await found if inspect.isawaitable(found) else found
+
+
+async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOutcome:
+    """Carry a strategy out; whatever the hook does, there is an outcome."""
+    began = anyio.current_time()
+    try:
+        answer = await call(hook, recovery, deadline_s)
+    except TimeoutError as error:
+        if anyio.current_time() - began >= deadline_s:
+            return HookOutcome(ok=False, error=f"the hook hung for {deadline_s:g} s", doubt=True)
+        return HookOutcome(ok=False, error=error_line(error))
+    except Exception as error:  # whatever it raises is the attempt's outcome
+        # It says itself that it was asked for what it cannot do; to ask again is of no use.
+        final = isinstance(error, UsageError)
+        if not final:
+            logger.warning(
+                "incident %s: the hook failed", recovery.incident.error_id, exc_info=True
+            )
+        return HookOutcome(ok=False, error=error_line(error), final=final)
+    if answer is None or answer is True:
+        return HookOutcome(ok=True)
+    if answer is False:
+        return HookOutcome(ok=False, error="the hook said it could not")
+    try:
+        return HookOutcome(ok=True, new_agent_id=check_id("the hook's answer", answer))
+    except UsageError as error:
+        # It has come to its end, so something was started; under which name is not known.
+        return HookOutcome(ok=False, error=error_line(error), doubt=True)
+
+
+def error_line(error: BaseException) -> str:
+    """An error in a line, without secrets."""
+    text = " ".join(str(error).split())[:300]
+    return redact(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
+    """A hook that takes a recorded run over with `agent.recover`, and goes on with it.
+
+    agents: those whose runs the store holds, told apart by their names. group: a task group the run goes
+    on in, after the hook has returned; without one the hook returns when the run has ended, so its
+    deadline must be longer than a run. A run that has found an owner meanwhile is left to that one. A
+    dead letter is taken over by force. A run that waits for an answer again counts as recovered. What is
+    of no use to try again (a run of another agent, one that has ended) raises UsageError, and a person
+    is asked at once.
+
+    Raises UsageError for what is no agent, and for two of one name.
+    """
+    for one in agents:
+        if not isinstance(one, Agent):
+            raise UsageError(f"recovers() takes agents, not {type(one).__name__}")
+    own = {one.name: one for one in agents}
+    if not agents or len(own) < len(agents):
+        raise UsageError("recovers() takes one or more agents, each with a name of its own")
+    known = {alias: one for one in agents for alias in one.aliases} | own
+
+    async def recover_run(recovery: Recovery) -> bool | None:
+        incident = recovery.incident
+        chosen = known.get(incident.agent_type)
+        if incident.run_id is None or chosen is None:
+            names = ", ".join(known)
+            raise UsageError(
+                f"{incident.error_id} is of no run of {names}, but of {incident.agent_type or 'no agent'}"
+            )
+        if await _is_seen_to(chosen, incident.run_id):
+            return None
+        force = incident.cause == "dead_letter"
+        take_over = partial(_take_over, chosen, incident.run_id, force=force)
+        if group is None:
+            await take_over(quiet=False)
+        else:
+            group.start_soon(partial(take_over, quiet=True))
+        return None
+
+    return recover_run
+
+
+async def _is_seen_to(agent: Agent[Any], run_id: str) -> bool:
+    """Whether a run is done, or has an owner that lives. Raises UsageError for one that has failed."""
+    store = agent.store
+    info = await store.info(run_id)
+    if info is None:
+        raise UsageError(f"the store of {agent.name} knows no run {run_id}")
+    if info.status not in (*OPEN, "done"):
+        raise UsageError(f"run {run_id} has ended as {info.status}; start a new one in its place")
+    alive = info.lease_until is not None and info.lease_until > await store.now()
+    return info.status == "done" or alive
+
+
+async def _take_over(agent: Agent[Any], run_id: str, *, force: bool, quiet: bool) -> None:
+    try:
+        await agent.recover(run_id, force=force)
+    except TriageSuspendedError:
+        return
+    except Exception:
+        if not quiet:
+            raise
+        logger.warning("run %s was taken over and has failed", run_id, exc_info=True)

@@ -1,0 +1,574 @@
+"""What a step of a plan can be: a function with a name, what it needs and what it leaves behind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from triage.classifiers import diagnose
+from triage.core import (
+    DEFAULT_LEVEL,
+    Diagnosis,
+    Effect,
+    Evidence,
+    FailureType,
+    Severity,
+    UsageError,
+    effect_of,
+    misuse,
+)
+from triage.engine import TOOL_ATTRIBUTE, Tool, tool_of, tries_of
+from triage.strategies import Backoff, Preset
+
+from .plans import ExecutionPlan, Parameters, PlannedStep, closest, name_of, quoted, suggested
+
+CAPABILITY_ATTRIBUTE = "__triage_capability__"
+_RESPONDERS = ("respond", "clarify")
+
+F = TypeVar("F", bound=Callable[..., Any])
+ClassifyError: TypeAlias = Callable[
+    [BaseException, Mapping[str, Any]], Diagnosis | FailureType | Severity | None
+]
+"""Says why a capability failed, given the exception and what is known of the step; None: it does not
+know."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Something a plan may ask for: a function, and what a planner and a validator must know of it.
+
+    name: what plans call it, up to 100 characters; case does not count. description: for the planner.
+    function: does it, async or not. requires: types of the results it must be given. provides: types
+    of the results it may leave; empty is not checked. effect: `read`, `idempotent`, `once` or `unknown`;
+    None takes that of a `triage.tool`, else `unknown`. retry: how often and after how long it is tried
+    again, a number of retries or a `Preset`; None is `Backoff.CAPABILITY`. classify_error: says why it
+    failed. responds: it answers the user and so ends a plan; None: one called respond or clarify does.
+
+    Raises UsageError naming the field.
+    """
+
+    name: str
+    description: str
+    function: Callable[..., Any]
+    requires: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+    effect: Effect | str | None = None
+    retry: Preset | int | None = None
+    classify_error: ClassifyError | None = None
+    responds: bool | None = None
+
+    def __post_init__(self) -> None:
+        put = self.__dict__.__setitem__
+        put("name", name_of("Capability.name", self.name))
+        if not isinstance(self.description, str) or not self.description.strip():
+            raise misuse("Capability.description", self.description, "text that is not blank")
+        if not callable(self.function):
+            raise misuse("Capability.function", self.function, "a function, async or not")
+        put("requires", types_of("Capability.requires", self.requires))
+        put("provides", types_of("Capability.provides", self.provides))
+        put("effect", self._effect())
+        tries_of("Capability.retry", self.retry)
+        classify = self.classify_error
+        if classify is not None and (not callable(classify) or is_async(classify)):
+            wanted = "a function that is not async, of the exception and what is known of the step"
+            raise misuse("Capability.classify_error", classify, wanted)
+        if self.responds is None:
+            put("responds", self.name.casefold() in _RESPONDERS)
+        elif not isinstance(self.responds, bool):
+            raise misuse("Capability.responds", self.responds, "True, False or None")
+
+    def _effect(self) -> Effect:
+        if self.effect is not None:
+            try:
+                return effect_of("Capability.effect", self.effect)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+        known = getattr(self.function, TOOL_ATTRIBUTE, None)
+        return known.effect if isinstance(known, Tool) else Effect.UNKNOWN
+
+    @property
+    def is_async(self) -> bool:
+        """True if calling the function gives something to await."""
+        return is_async(self.function)
+
+    @property
+    def repeatable(self) -> bool:
+        """True if it may be run again whatever became of the first time: its effect says so."""
+        return self.effect in (Effect.READ, Effect.IDEMPOTENT)
+
+    @property
+    def tries(self) -> Preset:
+        """How often it is tried, and what waits between."""
+        if self.retry is None:
+            return Backoff.CAPABILITY
+        return tries_of("Capability.retry", self.retry) or Preset(1, Backoff())
+
+    def diagnose(self, error: BaseException, context: Mapping[str, Any] | None = None) -> Diagnosis:
+        """Why it failed: what its `classify_error` says, else what `triage.diagnose` does.
+
+        context: what is known of the step, passed on. A Severity or a FailureType as an answer is put
+        into the diagnosis of the rules. What raises, or answers anything else, is noted as evidence: the
+        failure itself stays what it was. What nobody knows is CRITICAL: neither another plan nor another
+        selection mends it.
+        """
+        if self.classify_error is None:
+            return diagnosed(error, self.name)
+        try:
+            answer: Any = self.classify_error(error, dict(context or {}))
+        except Exception as fault:  # whoever explains a failure may not replace it
+            return _noting(diagnosed(error, self.name), f"raised {type(fault).__name__}: {fault}")
+        if isinstance(answer, Diagnosis):
+            return (
+                answer
+                if answer.classifier
+                else msgspec.structs.replace(answer, classifier=self.name)
+            )
+        found = diagnosed(error, self.name)
+        if isinstance(answer, Severity):
+            return msgspec.structs.replace(found, severity=answer, classifier=self.name)
+        if isinstance(answer, FailureType):
+            return Diagnosis(
+                answer, technical_details=found.technical_details, classifier=self.name
+            )
+        if answer is None:
+            return found
+        if inspect.iscoroutine(answer):
+            answer.close()
+        return _noting(found, f"answered {type(answer).__name__}, which is no diagnosis")
+
+
+def diagnosed(error: BaseException, name: str) -> Diagnosis:
+    """Why what has this name failed, by the rules; CRITICAL where they do not know."""
+    found = diagnose(error)
+    unknown = found.failure_type is FailureType.UNKNOWN
+    if not unknown or found.severity is not Severity.RECLASSIFICATION:
+        return found
+    return msgspec.structs.replace(
+        found,
+        severity=Severity.CRITICAL,
+        level=DEFAULT_LEVEL[Severity.CRITICAL],
+        user_message=f"Something went wrong in {name} that nobody expected.",
+        suggestions=found.suggestions
+        or (f"Look at what {name} logged.", "Ask whoever looks after it."),
+    )
+
+
+def _noting(diagnosis: Diagnosis, what: str) -> Diagnosis:
+    evidence = Evidence("capability.classify_error", f"classify_error {what}"[:500])
+    return msgspec.structs.replace(diagnosis, evidence=(*diagnosis.evidence, evidence))
+
+
+def is_async(function: Any) -> bool:
+    """Say whether calling it gives something to await: an async function, or an object whose call is."""
+    return any(map(inspect.iscoroutinefunction, (function, function.__call__)))
+
+
+def types_of(field: str, value: object) -> tuple[str, ...]:
+    """Names of types as a tuple; a single one may be given as text."""
+    if isinstance(value, str):
+        value = (value,)
+    if not isinstance(value, Iterable):
+        raise misuse(field, value, "names of types")
+    found = tuple(name_of(f"{field} item", item) for item in value)
+    if len(set(found)) < len(found):
+        raise misuse(field, found, "names of types, each of them once")
+    return found
+
+
+def capability(
+    name: str,
+    description: str,
+    *,
+    requires: Iterable[str] = (),
+    provides: Iterable[str] = (),
+    effect: Effect | str | None = None,
+    retry: Preset | int | None = None,
+    classify_error: ClassifyError | None = None,
+    responds: bool | None = None,
+) -> Callable[[F], F]:
+    """Make a function, async or not, something a plan may ask for.
+
+    The function stays as it is; `Registry.add` finds what is said here. The arguments are those of
+    `Capability`. For a bound method make the `Capability` itself. Raises UsageError for arguments that
+    do not fit, and for a function that is one already.
+    """
+
+    def decorate(function: F) -> F:
+        if hasattr(function, CAPABILITY_ATTRIBUTE):
+            raise UsageError(f"{quoted(name)} decorates a capability; a function can be one only")
+        known = Capability(
+            name=name,
+            description=description,
+            function=function,
+            requires=types_of("Capability.requires", requires),
+            provides=types_of("Capability.provides", provides),
+            effect=effect,
+            retry=retry,
+            classify_error=classify_error,
+            responds=responds,
+        )
+        setattr(function, CAPABILITY_ATTRIBUTE, known)
+        return function
+
+    return decorate
+
+
+def capability_of(value: object) -> Capability:
+    """The capability a value is, or was decorated as; a method's is bound to its object."""
+    if isinstance(value, Capability):
+        return value
+    known = getattr(value, CAPABILITY_ATTRIBUTE, None)
+    if not isinstance(known, Capability):
+        wanted = "a Capability or a function decorated with capability(…)"
+        raise misuse("Registry.add()", value, wanted)
+    bound = getattr(value, "__self__", None) is not None
+    return replace(known, function=cast("Callable[..., Any]", value)) if bound else known
+
+
+# What a capability's function is called with: the plan's parameters, and the results it is given.
+
+
+FILLED = ("task", "step", "results")
+"""Parameters that the run fills where a function names them."""
+
+
+class Takes(NamedTuple):
+    """The parameters of a function. required: those without a default. open: it takes any by name.
+
+    told: for a planner, name to annotation and default. filled: those that the run fills.
+    """
+
+    names: frozenset[str]
+    required: frozenset[str]
+    open: bool
+    told: Mapping[str, str]
+    filled: tuple[str, ...]
+
+
+def takes(function: Callable[..., Any]) -> Takes:
+    """What a function can be given by name; read once, as every step of a plan asks for it."""
+    tool, owner = tool_of(function)
+    return _takes(tool.function, len(owner))
+
+
+@lru_cache(maxsize=1024)
+def _takes(function: Callable[..., Any], bound: int) -> Takes:
+    parameters = list(inspect.signature(function).parameters.values())[bound:]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    told = {p.name: _told(p) for p in named}
+    required = (p.name for p in named if p.default is p.empty and p.name not in FILLED)
+    return Takes(
+        names=frozenset(told),
+        required=frozenset(required),
+        open=any(p.kind is p.VAR_KEYWORD for p in parameters),
+        told={name: text for name, text in told.items() if name not in FILLED},
+        filled=tuple(name for name in FILLED if name in told),
+    )
+
+
+def _told(parameter: inspect.Parameter) -> str:
+    kind = parameter.annotation
+    if kind is parameter.empty:
+        text = "any"
+    elif isinstance(kind, str):
+        text = kind
+    else:
+        text = kind.__name__ if isinstance(kind, type) else str(kind)
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"[:200]
+
+
+def place_of(kind: str, key: str, known: Takes) -> str | None:
+    """The parameter that an input of this type and key goes into; None for none of its own.
+
+    Under its type in lower case, else under its key.
+    """
+    name = kind.lower()
+    if name in known.names:
+        return name
+    return key if key in known.names or known.open else None
+
+
+def misfits(step: PlannedStep, known: Takes) -> tuple[list[str], list[str]]:
+    """Parameters of a step that its function does not take, and those it needs and is not given."""
+    names = named(step)
+    given = names.union(place_of(kind, key, known) or "" for kind, key in step.inputs)
+    unknown = [] if known.open else sorted(names - known.names)
+    return unknown, sorted(known.required - given)
+
+
+def named(step: PlannedStep) -> frozenset[str]:
+    """The names of a step's parameters."""
+    found = step.parameters
+    return found.names if isinstance(found, Parameters) else frozenset(found)
+
+
+def arguments(
+    step: PlannedStep, known: Takes, results: Mapping[str, Any], task: object
+) -> dict[str, Any]:
+    """What the function is called with. results: of the step's inputs, by key.
+
+    An input wins over a parameter of the same name. Several inputs of one type are given as a list.
+    """
+    given = step.given
+    if step.inputs:
+        counted: dict[str, list[Any]] = {}
+        for kind, key in step.inputs:
+            place = place_of(kind, key, known)
+            if place is not None:
+                counted.setdefault(place, []).append(results[key])
+        for place, values in counted.items():
+            given[place] = values[0] if len(values) == 1 else values
+    for name in known.filled:
+        filled = {"task": task, "step": step, "results": dict(results)}
+        given.setdefault(name, filled[name])
+    return given
+
+
+def tool_for(function: Callable[..., Any], name: str, effect: Any) -> tuple[Tool, tuple[Any, ...]]:
+    """What is recorded of a capability's calls, and the object its function is bound to, if any.
+
+    A tool keeps what was said of it.
+    """
+    if hasattr(function, TOOL_ATTRIBUTE):
+        return tool_of(function)
+    known = takes(function)
+    ignored = tuple(name for name in ("task", "step") if name in known.names)
+    return Tool(function, effect=effect, name=name, ignore=ignored), ()
+
+
+def by_origin(tool: Tool, origins: Mapping[str, str]) -> Tool:
+    """The same tool, whose calls are known by where these arguments come from, not by what they are.
+
+    origins: name of an argument to the key of the call whose result it is.
+    """
+
+    def key(**bound: Any) -> dict[str, Any]:
+        kept = {name: value for name, value in bound.items() if name not in tool.ignore}
+        return {**kept, **{name: {"result of": key} for name, key in origins.items()}}
+
+    return Tool(
+        tool.function,
+        effect=tool.effect if tool.declared else None,
+        name=tool.name,
+        ignore=tuple(tool.ignore),
+        compensate=tool.compensate,
+        timeout=tool.timeout,
+        key=key,
+    )
+
+
+# The capabilities of one orchestrator. There is no other place where they are kept.
+
+
+class Registry:
+    """Capabilities by name. Names are told apart whatever their case, and found so.
+
+    capabilities: to add at once. Raises UsageError as `add` does.
+    """
+
+    def __init__(self, capabilities: Iterable[Capability | Callable[..., Any]] = ()) -> None:
+        self._known: dict[str, Capability] = {}
+        self.add(*capabilities)
+
+    def add(self, *capabilities: Capability | Callable[..., Any]) -> None:
+        """Add capabilities, or functions decorated as such. All are added, or none.
+
+        Raises UsageError for anything else and for a name that is there already, whatever its case.
+        """
+        known = dict(self._known)
+        for given in capabilities:
+            found = capability_of(given)
+            before = known.get(found.name.casefold())
+            if before is not None:
+                other = "" if before.name == found.name else f", as {quoted(before.name)}"
+                raise UsageError(
+                    f"the capability {quoted(found.name)} is registered already{other}; give one of "
+                    "them another name"
+                )
+            known[found.name.casefold()] = found
+        self._known = known
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of registration."""
+        return tuple(known.name for known in self)
+
+    def __iter__(self) -> Iterator[Capability]:
+        return iter(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __repr__(self) -> str:
+        return f"Registry({', '.join(self.names)})"
+
+    def get(self, name: str) -> Capability | None:
+        """The capability of this name, whatever its case and the spaces around it; None: there is none."""
+        return self._known.get(name.strip().casefold())
+
+    def nearest(self, name: str) -> str | None:
+        """The registered name that is most like this one; None if none is close."""
+        return closest(name, self.names)
+
+    def subset(self, names: Iterable[str], *, providers: bool = False) -> Registry:
+        """A registry of these capabilities and all that respond, in the order of registration.
+
+        providers: with every capability that provides what those require, and what these require in
+        turn. Raises UsageError naming the unknown name and the nearest.
+        """
+        wanted: dict[str, Capability] = {}
+        for name in [names] if isinstance(names, str) else names:
+            found = self.get(name) if isinstance(name, str) else None
+            if found is None:
+                near = self.nearest(name) if isinstance(name, str) else None
+                raise UsageError(f"there is no capability {quoted(name)}{suggested(near)}")
+            wanted[found.name] = found
+        wanted |= {known.name: known for known in self if known.responds}
+        queue = list(wanted.values()) if providers else []
+        while queue:
+            needed = {kind for known in queue for kind in known.requires}
+            queue = [known for kind in needed for known in self.providers(kind)]
+            queue = [known for known in queue if known.name not in wanted]
+            wanted |= {known.name: known for known in queue}
+        return Registry(known for known in self if known.name in wanted)
+
+    def providers(self, kind: str) -> tuple[Capability, ...]:
+        """The capabilities that provide results of this type."""
+        return tuple(known for known in self if kind in known.provides)
+
+    @property
+    def responder(self) -> Capability | None:
+        """What answers the user where a plan forgot to: `respond`, else the first one that responds."""
+        named = self.get("respond")
+        if named is not None and named.responds:
+            return named
+        return next((known for known in self if known.responds), None)
+
+    def manifest(self) -> list[dict[str, Any]]:
+        """What a planner or a selector is told of each capability, as JSON values."""
+        return [
+            {
+                "name": known.name,
+                "description": known.description,
+                "requires": list(known.requires),
+                "provides": list(known.provides),
+                "effect": str(known.effect),
+                **_parameters(known),
+                **({"ends_the_plan": True} if known.responds else {}),
+            }
+            for known in self
+        ]
+
+
+def _parameters(known: Capability) -> dict[str, dict[str, str]]:
+    """The parameters a plan fills, with what the function says of them; nothing where it takes any.
+
+    Its inputs come by themselves.
+    """
+    found = takes(known.function)
+    inputs = {kind.lower() for kind in known.requires}
+    told = {name: text for name, text in found.told.items() if name not in inputs}
+    return {} if found.open else {"parameters": told}
+
+
+def output_of(step: PlannedStep | None, found: Capability | None) -> str | None:
+    """The type of a step's result: as planned, else the only one its capability provides."""
+    if step is not None and step.expected_output is not None:
+        return step.expected_output
+    provided = () if found is None else found.provides
+    return provided[0] if len(provided) == 1 else None
+
+
+# What planners and selectors are given, and how they are called.
+
+
+class PlanRequest(NamedTuple):
+    """What a planner is given.
+
+    task: as given to the run. capabilities: those a plan may use, as `Registry.manifest` tells them.
+    results: what is there already, key to type. feedback: what must not be repeated, what is done, and
+    what was wrong before; empty the first time. version: of the plan that is to be made, from 1. steps:
+    the most it may have. background: what the run was given beside the task. entry: how much the run has
+    entered so far; each request has its own, and a process that goes on after another the same.
+    """
+
+    task: Any
+    capabilities: list[dict[str, Any]]
+    results: dict[str, str | None]
+    feedback: str = ""
+    version: int = 1
+    steps: int = 50
+    background: Any = None
+    entry: int = 0
+
+
+class SelectionRequest(NamedTuple):
+    """What a selector is given.
+
+    task: as given to the run. capabilities: all there are, as `Registry.manifest` tells them. feedback:
+    what failed before; empty the first time. selection: which it is, from 1. background: what the run
+    was given beside the task.
+    """
+
+    task: Any
+    capabilities: list[dict[str, Any]]
+    feedback: str = ""
+    selection: int = 1
+    background: Any = None
+
+
+Planner: TypeAlias = Callable[[PlanRequest], Any | Awaitable[Any]]
+"""Makes a plan: an `ExecutionPlan`, its JSON object, or the text of one. Sync ones run in a thread."""
+Selector: TypeAlias = Callable[[SelectionRequest], Iterable[str] | Awaitable[Iterable[str]]]
+"""Chooses the capabilities a plan may use, by name. Sync ones run in a thread."""
+
+
+def asked(field: str, function: Any, name: str) -> Tool:
+    """A planner or a selector as a recorded call. Raises UsageError for none.
+
+    By position, so that a task without an exact form will do; what is asked makes each call another.
+    """
+    if isinstance(function, type) or not callable(function):
+        raise misuse(field, function, "a function of the request, async or not")
+    answering: Callable[[Any], Any] = function
+
+    async def ask(request: Any) -> Any:
+        return as_json(await answering(request))
+
+    def ask_in_a_thread(request: Any) -> Any:
+        answer = answering(request)
+        return Later(answer, as_json) if inspect.isawaitable(answer) else as_json(answer)
+
+    chosen = ask if is_async(function) else ask_in_a_thread
+    return Tool(chosen, effect=Effect.READ, match="position", name=name)
+
+
+class Later:
+    """What a sync function gave to be awaited, in another form. Trio takes no coroutine from a thread."""
+
+    def __init__(self, answer: Awaitable[Any], form: Callable[[Any], Any]) -> None:
+        self._answer = answer
+        self._form = form
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._form((yield from self._answer.__await__()))
+
+
+def as_json(answer: Any) -> Any:
+    """An answer in a form that another process can read from the journal, where it has one."""
+    if isinstance(answer, ExecutionPlan):
+        return answer.to_json()
+    dump = getattr(answer, "model_dump", None)
+    if dump is not None and not isinstance(answer, type):
+        return dump()
+    if isinstance(answer, set | frozenset | tuple):
+        return sorted(answer, key=str) if isinstance(answer, set | frozenset) else list(answer)
+    return answer

@@ -1,0 +1,128 @@
+"""Moved."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from triage.core import UsageError, nearest, redact
+
+from .base import Store
+from .memory import MemoryStore
+from .sqlite import SQLiteStore
+from .writer import ThreadedStore
+
+_METHODS = (
+    "append", "submit", "read", "runs", "info", "claim", "renew", "release", "find", "now", "prune",
+    "close",
+)  # fmt: skip
+
+
+_opened: weakref.WeakValueDictionary[str, ThreadedStore] = weakref.WeakValueDictionary()
+
+
+_lock = threading.Lock()
+
+
+def open_store(store: Store | str | None) -> Store:
+    """A store from what an agent was given: a store, None for memory, or text.
+
+    `"memory:"` is a new store in memory, as is None. `"sqlite:///runs.db"` (four slashes for an absolute
+    path), `"postgresql://…"` and `"redis://…"` are durable; options of ours may follow as in a URL,
+    `"sqlite:///runs.db?synchronous=normal"`. Equal texts give the same object while it is in use.
+    Nothing is opened yet.
+
+    Raises UsageError for anything else, and for a store whose package is not installed.
+    """
+    if store is None or store == "memory:":
+        return MemoryStore()
+    if isinstance(store, str):
+        return _opened_from(store)
+    # Not `isinstance`: from Python 3.12 on it does not see what a wrapper of a store passes on.
+    missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
+    if missing:
+        raise UsageError(
+            f"store must be a Store, text or None, not {type(store).__name__}, which has no "
+            f"{', '.join(missing)}"
+        )
+    return store
+
+
+def _opened_from(text: str) -> ThreadedStore:
+    """The store of a text; equal texts share one, whose commits then serve all who use it."""
+    scheme, colon, _ = text.partition(":")
+    make = _SCHEMES.get(scheme) if colon else None
+    if make is None:
+        guess = nearest(scheme, _SCHEMES)
+        raise UsageError(
+            f'store {redact(text)!r} is not known; write "memory:", "sqlite:///runs.db", '
+            f'"postgresql://…", "redis://…" or give a Store{guess and f"; {guess}"}'
+        )
+    store = make(text)
+    with _lock:
+        # A path is where the process was, so equal texts may mean two files.
+        return _opened.setdefault(f"{text}\n{store!r}", store)
+
+
+def _options(text: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
+    """The text without the options that are ours, and those."""
+    base, _, query = text.partition("?")
+    rest: list[tuple[str, str]] = []
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in ours:
+            rest.append((name, value))
+            continue
+        try:
+            options[name] = ours[name](value)
+        except ValueError:
+            raise UsageError(f"store option {name} must be a number, not {value!r}") from None
+    return (f"{base}?{urlencode(rest)}" if rest else base), options
+
+
+def _sqlite(text: str) -> ThreadedStore:
+    base, options = _options(text, {"synchronous": str, "timeout": float})
+    place, mark, rest = base.partition("?")
+    if mark:
+        known = "synchronous and timeout"
+        raise UsageError(f"store {redact(text)!r} has options not known: {rest}; known are {known}")
+    path = place.removeprefix("sqlite:///")
+    if path == place or not path:
+        raise UsageError(
+            f'store {redact(text)!r} names no file; write "sqlite:///runs.db", with four slashes '
+            "for an absolute path"
+        )
+    return SQLiteStore(unquote(path), **options)
+
+
+def _postgres(text: str) -> ThreadedStore:
+    from .postgres import PostgresStore
+
+    base, options = _options(text, {"schema": str, "timeout": float})
+    return PostgresStore(base, **options)
+
+
+def _redis(text: str) -> ThreadedStore:
+    from .redis import RedisStore
+
+    ours: dict[str, Callable[[str], Any]] = {
+        "prefix": str,
+        "persistence": str,
+        "wait_replicas": int,
+        "timeout": float,
+    }
+    base, options = _options(text, ours)
+    return RedisStore(base, **options)
+
+
+_SCHEMES: dict[str, Callable[[str], ThreadedStore]] = {
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rediss": _redis,
+    "unix": _redis,
+}

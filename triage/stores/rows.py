@@ -1,0 +1,436 @@
+"""What a durable store writes for an append, and how it is read back."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring_ascii as _quoted
+from typing import Any, NamedTuple, overload
+
+from triage.core import (
+    HEAVY,
+    CallFinished,
+    Event,
+    Keyring,
+    Redactor,
+    RunFinished,
+    RunStarted,
+    StateUpdated,
+    StoreCorrupt,
+    StoreError,
+    UsageError,
+    check_number,
+    json_parts,
+    misuse,
+    redacted,
+    weight_of,
+    wire,
+)
+
+from .base import Owned, RunInfo, stale, told_by
+
+LARGE = 16_384
+"""Events whose line is longer than this have their large values kept apart."""
+PIECE_BYTES = 4096
+"""Values of a large event whose JSON is longer than this stand apart."""
+MOST_CHARACTERS = 128 * 2**20
+"""Of an event's line; a larger one is refused: to write it would keep all others waiting."""
+MAX_ID = 512
+"""Characters of the longest run id."""
+MOST = 2**31
+"""Events a run may have; owners too."""
+Done = Callable[[BaseException | None], None]
+"""Told how an append ended: None, or what it failed with."""
+
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def as_column(text: str) -> str:
+    """A text as every database keeps and compares it: NUL and lone surrogates are escaped."""
+    return _quoted(text)[1:-1]
+
+
+def from_column(text: str) -> str:
+    """What `as_column` was given."""
+    return str(json.loads(f'"{text}"'))
+
+
+class Outgoing(Sequence[Event]):
+    """Events of a living run on their way to a store: whoever reads one gets it without its secrets.
+
+    size: how many characters they hold, nearly; where it is above `HEAVY` they may hold more. redactor:
+    finds the secrets; None finds none. keys: the original of an event with a secret is sealed into it;
+    None keeps it nowhere.
+    """
+
+    def __init__(
+        self, events: Sequence[Event], redactor: Redactor | None, keys: Keyring | None
+    ) -> None:
+        self._events = list(events[:])
+        self._redactor = redactor
+        self._keys = keys
+        self.size = 0
+        for event in self._events:
+            self.size += weight_of(event, HEAVY)
+            if self.size > HEAVY:
+                break
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        if isinstance(index, slice):
+            return [self._clean(event) for event in self._events[index]]
+        return self._clean(self._events[index])
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(self._clean, self._events)
+
+    def _clean(self, event: Event) -> Event:
+        return event if self._redactor is None else redacted(event, self._redactor, self._keys)
+
+    def whole(self) -> list[Event]:
+        """The events as they were recorded, secrets and all."""
+        return self._events
+
+
+# Large values -------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """A value that stands apart. seq: position of its event. path: of keys. body: its JSON."""
+
+    seq: int
+    path: tuple[str, ...]
+    digest: str
+    body: bytes
+
+    def ref(self) -> list[Any]:
+        """What stands in the journal's row for it."""
+        return [self.seq, list(self.path), self.digest]
+
+
+def _split(event: Event, seq: int) -> tuple[str, list[Piece]]:
+    """An event's line with its large values taken out, and those values."""
+    data = wire.dump(event)
+    pieces: list[Piece] = []
+    places: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), data)]
+    step = data.get("step")
+    if isinstance(step, dict):
+        places.append((("step",), step))
+    for path, values in places:
+        for name, value in values.items():
+            if value is step or not isinstance(value, str | dict | list):
+                continue
+            body = b"".join(part.encode("ascii") for part in json_parts(value))
+            if len(body) > PIECE_BYTES:
+                pieces.append(Piece(seq, (*path, name), hashlib.sha256(body).hexdigest(), body))
+                values[name] = None
+    return _json(data), pieces
+
+
+def refs_text(pieces: Iterable[Piece]) -> str | None:
+    """What a row says of the values that stand apart, None for none."""
+    refs = [piece.ref() for piece in pieces]
+    return _json(refs) if refs else None
+
+
+def packed(body: bytes) -> bytes:
+    """A value as it is kept."""
+    return zlib.compress(body, 3)
+
+
+def _unpacked(digest: str, kept: bytes | None) -> Any:
+    """The value of what is kept under a digest. Raises StoreCorrupt if it is not that."""
+    try:
+        body = zlib.decompress(kept or b"")
+    except zlib.error:
+        body = b""
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise StoreCorrupt(f"the value kept as {digest[:16]} is damaged or gone")
+    return json.loads(body)
+
+
+def _joined(line: str, refs: Iterable[Any], fetch: Callable[[str], bytes | None]) -> Event:
+    """The event of a line whose large values stand apart."""
+    data = json.loads(line)
+    for _seq, path, digest in refs:
+        place = data
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = _unpacked(digest, fetch(digest))
+    return wire.load(data)
+
+
+# Appends ------------------------------------------------------------------------------------------
+
+
+class Append:
+    """One append on its way through a store's thread.
+
+    run_id: as a column. done: told in the store's thread how it ended. lines: of its events, as JSON.
+    pieces: large values that stand apart. started: where it creates the run. status, token: what its
+    events say of them, None for no change. error: why it was not written.
+
+    What a living run has recorded does not change any more, and is encoded by `encode` in the store's
+    thread; anything else at once, so that no later change of a value can change what is written.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        events: Sequence[Event],
+        at: int,
+        epoch: int,
+        lease_s: float | None,
+        done: Done,
+    ) -> None:
+        _check(run_id, events, at, epoch, lease_s)
+        self.run_id = as_column(run_id)
+        self.at = at
+        self.epoch = epoch
+        self.lease_s = lease_s
+        self.done = done
+        self.lines: list[str] = []
+        self.pieces: list[Piece] = []
+        self.started: RunStarted | None = None
+        self.status: str | None = None
+        self.token: str | None = None
+        self.updated = 0.0
+        self.error: BaseException | None = None
+        self._outgoing: Outgoing | None = None
+        if isinstance(events, Outgoing):
+            self.size = events.size
+            self._outgoing = events
+        else:
+            self.size = 0
+            self._take(events)
+
+    def encode(self) -> None:
+        """Make the lines that are not made yet; what that fails with is the append's error."""
+        events, self._outgoing = self._outgoing, None
+        if events is not None:
+            try:
+                self._take(events)
+            except Exception as error:
+                self.error = error
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            # A very large line is not made in one piece, which would keep all other threads waiting.
+            line = "" if weight_of(event, HEAVY) > HEAVY else wire.dumps(event)
+            if not line or len(line) > LARGE:
+                line = self._parted(event)
+            self.size += len(line)
+            self.lines.append(line)
+            self.updated = event.time
+            if isinstance(event, RunStarted):
+                self.started = event
+            told = told_by(event)
+            if told is not None:
+                status, token = told
+                self.status = as_column(status)
+                self.token = None if token is None else as_column(token)
+
+    def _parted(self, event: Event) -> str:
+        """The line of an event without its large values. Raises StoreError for one that is too long."""
+        line, pieces = _split(event, self.at + len(self.lines))
+        size = sum(len(piece.body) for piece in pieces)
+        if len(line) + size > MOST_CHARACTERS:
+            raise StoreError(
+                f"{_contents(event)} of run {event.run_id} takes {len(line) + size:,} characters as "
+                f"JSON, and a store keeps up to {MOST_CHARACTERS:,}; keep it elsewhere and record where "
+                "it is"
+            )
+        self.pieces += pieces
+        self.size += size
+        return line
+
+    def without(self, count: int) -> None:
+        """Leave out the first events: they are written already."""
+        self.at += count
+        self.lines = self.lines[count:]
+        self.pieces = [piece for piece in self.pieces if piece.seq >= self.at]
+
+    def columns(self) -> dict[str, Any]:
+        """What the statements of a database are given, by name."""
+        started = self.started
+        parent = None if started is None else started.parent
+        row = self.row()
+        return {
+            "run_id": self.run_id,
+            "at": self.at,
+            "epoch": self.epoch,
+            "count": row.size,
+            "updated": self.updated,
+            "lease_s": self.lease_s,
+            "status": self.status,
+            "token": self.token,
+            "agent": None if started is None else as_column(started.agent),
+            "parent": None if parent is None else as_column(parent),
+            "started": None if started is None else started.time,
+            "crc": row.crc,
+            "body": row.body,
+            "refs": row.refs,
+        }
+
+    def row(self) -> Row:
+        """What is written for its events."""
+        body, refs = "\n".join(self.lines), refs_text(self.pieces)
+        return Row(self.at, len(self.lines), crc_of(self.run_id, self.at, body, refs), body, refs)
+
+
+def _contents(event: Event) -> str:
+    """What an event holds that may be large, in words."""
+    if isinstance(event, CallFinished):
+        tool = event.key.rsplit(":", 2)[0]  # digest and occurrence follow
+        return f"the result of tool {tool}"
+    held: Mapping[type, str] = {
+        RunStarted: "the task and the arguments",
+        RunFinished: "the result",
+        StateUpdated: "a state",
+    }
+    return held.get(type(event)) or f"an event {type(event).__name__}"
+
+
+def _check(
+    run_id: str, events: Sequence[Event], at: int, epoch: int, lease_s: float | None
+) -> None:
+    """Raise UsageError for what cannot be appended."""
+    if not events:
+        raise UsageError("append.events must hold at least one event")
+    for name, value in (("at", at), ("epoch", epoch)):
+        if type(value) is not int or not 0 <= value < MOST:
+            raise misuse(f"append.{name}", value, "a whole number from 0")
+    if lease_s is not None:
+        check_number("append.lease_s", lease_s, "seconds", above=True)
+    if len(run_id) > MAX_ID:
+        raise UsageError(f"run_id must have at most {MAX_ID} characters, not {len(run_id)}")
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """Events that were written at once.
+
+    seq: position of the first. size: how many. refs: see `refs_text`.
+    """
+
+    seq: int
+    size: int
+    crc: int
+    body: str
+    refs: str | None
+
+    @property
+    def end(self) -> int:
+        """The position behind its last event."""
+        return self.seq + self.size
+
+
+def row_of(run_id: str, columns: tuple[Any, ...]) -> Row:
+    """A row as the database gave it. Raises StoreCorrupt for columns of other types."""
+    match columns:
+        case (int(), int(), int(), str(), str() | None):
+            return Row(*columns)
+        case _:
+            raise StoreCorrupt(f"run {run_id} is damaged")
+
+
+def crc_of(run_id: str, seq: int, body: str, refs: str | None) -> int:
+    """The checksum of a row: it covers where the row stands too."""
+    return zlib.crc32(body.encode(), zlib.crc32(f"{run_id}\n{seq}\n{refs or ''}\n".encode()))
+
+
+def _checked(run_id: str, rows: Iterable[Row], start: int) -> Iterator[Row]:
+    """The rows from a position on, each of them whole and none missing. Raises StoreCorrupt."""
+    following: int | None = None
+    for row in rows:
+        if following is None and row.seq > start:
+            raise StoreCorrupt(f"run {run_id} lacks events from position {start} on")
+        if following is not None and row.seq != following:
+            raise StoreCorrupt(f"run {run_id} lacks events from position {following} on")
+        if crc_of(run_id, row.seq, row.body, row.refs) != row.crc:
+            raise StoreCorrupt(f"run {run_id} is damaged at position {row.seq}")
+        following = row.end
+        yield row
+
+
+def _lines_of(run_id: str, rows: Iterable[Row], start: int) -> Iterator[tuple[str, list[Any]]]:
+    """The lines from a position on, each with what it says of values that stand apart."""
+    for row in _checked(run_id, rows, start):
+        refs: list[Any] = [] if row.refs is None else json.loads(row.refs)
+        for seq, line in enumerate(row.body.split("\n"), row.seq):
+            if seq >= start:
+                yield line, [ref for ref in refs if ref[0] == seq]
+
+
+def events_of(
+    run_id: str, rows: Iterable[Row], after: int, fetch: Callable[[str], bytes | None]
+) -> list[Event]:
+    """The events of a run's rows behind a position. fetch: what is kept under a digest."""
+    return [
+        _joined(line, refs, fetch) if refs else wire.loads(line)
+        for line, refs in _lines_of(run_id, rows, after + 1)
+    ]
+
+
+def _standing(append: Append, rows: Sequence[Row]) -> int | None:
+    """How many events of the append stand in the journal already, None if others stand there.
+
+    rows: those from the append's position on.
+    """
+    if not rows or rows[0].seq > append.at:
+        return None
+    found = list(_lines_of(append.run_id, rows, append.at))
+    for seq, ((theirs, refs), ours) in enumerate(zip(found, append.lines, strict=False), append.at):
+        if theirs != ours or refs != [piece.ref() for piece in append.pieces if piece.seq == seq]:
+            return None
+    return min(len(found), len(append.lines)) or None
+
+
+def refused(
+    append: Append, owned: Owned | None, rows: Callable[[], Sequence[Row]]
+) -> StoreError | None:
+    """Why an append that could not be written must not be; None when it is, or can be now.
+
+    What stands in the journal already is left out of the append, perhaps all of it. rows: those of the
+    journal from the append's position on.
+    """
+    if owned is None and append.at == 0 and append.epoch == 0:
+        if append.started is None:
+            return StoreError(f"run {append.run_id} must begin with RunStarted")
+        return None
+    if owned is None or owned.epoch != append.epoch or append.at > owned.events:
+        return stale(append.run_id, append.at, append.epoch, owned)
+    if append.at < owned.events:
+        count = _standing(append, rows())
+        if count is None:
+            return stale(append.run_id, append.at, append.epoch, owned)
+        append.without(count)
+    return None
+
+
+def info_of(columns: Mapping[str, Any]) -> RunInfo:
+    """A run from its columns."""
+    info = RunInfo(**columns)
+    return info._replace(
+        run_id=from_column(info.run_id),
+        agent=from_column(info.agent),
+        parent=None if info.parent is None else from_column(info.parent),
+    )
+
+
+def fresh(error: BaseException) -> BaseException:
+    """The same error for one more reader: each of them may add notes to its own."""
+    again = copy.copy(error)
+    again.__cause__ = error.__cause__
+    return again

@@ -1,0 +1,664 @@
+"""A durable store around a synchronous driver: one thread writes, in group commits, and one reads."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from triage.core import (
+    DeadLetter,
+    Event,
+    RunBusy,
+    RunOver,
+    StaleWriter,
+    StoreError,
+    UnknownRun,
+    check_count,
+    check_number,
+    groups,
+)
+
+from .base import (
+    Claim,
+    Owned,
+    RunInfo,
+    check_lease,
+    check_prune,
+    claim_of,
+    claimed,
+    released,
+    renewed,
+)
+from .rows import Append, as_column, fresh, from_column
+
+QUEUE = 10_000
+"""Jobs that may wait; who submits more waits for room."""
+BATCH = 1_000
+BATCH_BYTES = 4 * 2**20
+"""What one commit takes at most: appends, and characters of them."""
+AT_EXIT = 30.0
+"""Seconds that what was submitted has to become durable when the interpreter ends."""
+
+Change = Callable[[Owned | None, float], Owned]
+"""From a run's row, None for an unknown run, and the store's time to its new row."""
+
+
+class Lost(Exception):
+    """The connection failed so that to connect and try again may help. Carries what to raise if not."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Connection(Protocol):
+    """What a thread holds. close_at_fork: it must be closed before its process is forked."""
+
+    close_at_fork: ClassVar[bool]
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Driver(Connection, Protocol):
+    """A connection to where runs are kept. Texts are columns, as `as_column` makes them."""
+
+    @property
+    def raw(self) -> Any:
+        """The connection itself."""
+        ...
+
+    def translated(self) -> AbstractContextManager[Any]:
+        """What the connection raises inside is raised as a StoreError, or as `Lost`."""
+        ...
+
+    def commit(self, batch: list[Append]) -> None:
+        """Write appends in one commit, those of a run in their order; `error` is why one was not."""
+        ...
+
+    def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
+        """Change the rows of runs, in one commit: for each, its row now, or what `change` raised."""
+        ...
+
+    def read(self, run_id: str, after: int) -> list[Event]:
+        """As in `Store`."""
+        ...
+
+    def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
+        """The runs whose columns have these values, newest first."""
+        ...
+
+    def find(self, token: str) -> str | None:
+        """The run that waits with this token."""
+        ...
+
+    def now(self) -> float:
+        """As in `Store`."""
+        ...
+
+    def prune(self, older_than: float | None, keep: int | None) -> int:
+        """As in `Store`; one of the two is given."""
+        ...
+
+
+def own_each(
+    batch: list[tuple[str, Change]], own: Callable[[str, Change], Owned]
+) -> list[Owned | StoreError]:
+    """Change one row after the other; what `change` raised stands for a row that was not changed."""
+    rows: list[Owned | StoreError] = []
+    for run_id, change in batch:
+        try:
+            rows.append(own(run_id, change))
+        except (RunBusy, RunOver, DeadLetter, UnknownRun, StaleWriter) as refusal:
+            rows.append(refusal)
+    return rows
+
+
+# Waiting ------------------------------------------------------------------------------------------
+
+
+class Waiter:
+    """Awaits a job in an event loop of asyncio or trio; cancelled meanwhile, the job is still done."""
+
+    def __init__(self) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+        try:
+            self.loop: Any = asyncio.get_running_loop()
+        except RuntimeError:
+            import trio
+
+            self.loop = trio.lowlevel.current_trio_token()
+            self.call_soon: Callable[..., object] = self.loop.run_sync_soon
+            self._told: Any = trio.Event()
+        else:
+            self.call_soon = self.loop.call_soon_threadsafe
+            self._told = self.loop.create_future()
+
+    def wake(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Tell how the job ended, from any thread."""
+        self._result, self._error = result, error
+        if _held.waiters is None:
+            _wake([self])
+        else:
+            _held.waiters.append(self)
+
+    def tell(self) -> None:
+        """Let whoever awaits this go on, in the thread of the event loop."""
+        if not isinstance(self._told, asyncio.Future):
+            self._told.set()
+        elif not self._told.done():  # else it was cancelled
+            self._told.set_result(None)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """What the job gave. Raises what it raised."""
+        told = self._told if isinstance(self._told, asyncio.Future) else self._told.wait()
+        yield from told.__await__()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class _Held(threading.local):
+    """Who is to be woken when `together` ends in this thread; None outside of it."""
+
+    waiters: list[Waiter] | None = None
+
+
+_held = _Held()
+
+
+@contextmanager
+def together() -> Generator[None]:
+    """Wake everybody who is told inside at its end, each event loop once.
+
+    To wake a loop gives the interpreter away: who is woken one by one keeps this thread waiting as often.
+    """
+    told: list[Waiter] = []
+    _held.waiters = told
+    try:
+        yield
+    finally:
+        _held.waiters = None
+        _wake(told)
+
+
+def _wake(waiters: list[Waiter]) -> None:
+    by_loop: dict[Any, list[Waiter]] = {}
+    for waiter in waiters:
+        by_loop.setdefault(waiter.loop, []).append(waiter)
+    for some in by_loop.values():
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+            some[0].call_soon(_tell, some)
+
+
+def _tell(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        waiter.tell()
+
+
+class ThreadWaiter(threading.Event):
+    """Waits in a thread that may block."""
+
+    def wake(self) -> None:
+        """The job is done."""
+        self.set()
+
+
+# A thread and its connection ----------------------------------------------------------------------
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Call:
+    """A job that uses the connection."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self.work = work
+        self.waiter = Waiter()
+
+
+class Stop:
+    """A job that closes the connection, and ends the thread where nothing else waits."""
+
+    def __init__(self, stopped: Callable[[], object]) -> None:
+        self.stopped = stopped
+
+
+class Lane(Generic[C]):
+    """A thread with a connection, both made for the first job, that works jobs off in order.
+
+    connect: opens a connection, or raises StoreError or `Lost`. work: does jobs that wait together, and
+    raises nothing. timeout: seconds until a connection that does not answer is given up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], C],
+        work: Callable[[Lane[C], list[Any]], None],
+        *,
+        timeout: float,
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._work = work
+        self._timeout = timeout
+        self._reset()
+        _lanes.add(self)
+
+    def _reset(self) -> None:
+        """As new: a forked child has none of its parent's threads and connections."""
+        self._jobs: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._connection: C | None = None
+        # Held while the connection is used, so that no process is forked in the middle of it.
+        self._busy = threading.Lock()
+
+    def put(self, job: Any, *, wait: bool = False) -> None:
+        """Have this job done. wait: not before there is room for it."""
+        with self._changed:
+            if wait and threading.current_thread() is not self._thread:
+                self._changed.wait_for(lambda: len(self._jobs) < QUEUE)
+            self._jobs.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._live, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    async def call(self, work: Callable[[C], Any]) -> Any:
+        """What `work` gives, done with the connection."""
+        job = Call(work)
+        self.put(job)
+        return await job.waiter
+
+    def _live(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs)
+                jobs = list(self._jobs)
+                self._jobs.clear()
+                self._changed.notify_all()
+            for kind, group in groupby(jobs, key=type):
+                if kind is not Stop:
+                    self._work(self, list(group))
+                    continue
+                with self._busy:
+                    self._drop()
+                for stop in group:
+                    stop.stopped()
+            if isinstance(jobs[-1], Stop):
+                with self._changed:
+                    if not self._jobs:
+                        self._thread = None
+                        return
+
+    def use(self, work: Callable[[C], Any]) -> Any:
+        """Do something with the connection; connect again and repeat it while the connection fails.
+
+        Raises StoreError, after the timeout at the latest.
+        """
+        deadline = time.monotonic() + self._timeout
+        pause = 0.02
+        while True:
+            try:
+                with self._busy:
+                    return self._used(work)
+            except Lost as lost:
+                if time.monotonic() + pause > deadline:
+                    raise lost.error from lost.__cause__
+            time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
+            pause = min(pause * 2, 1.0)
+
+    def _used(self, work: Callable[[C], Any]) -> Any:
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            return work(self._connection)
+        except StoreError:
+            raise
+        except Lost:
+            self._drop()
+            raise
+        except Exception as error:
+            self._drop()
+            raise StoreError(f"{type(error).__name__}: {error}") from error
+
+    def _drop(self) -> None:
+        """Let go of the connection, whatever state it is in."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # it is gone either way
+                connection.close()
+
+    async def close(self) -> None:
+        """Wait for the jobs so far, then let go of the connection and the thread."""
+        if self._thread is not None:
+            waiter = Waiter()
+            self.put(Stop(waiter.wake))
+            await waiter
+
+    def stop(self) -> threading.Event:
+        """Have the thread end once all jobs so far are done: set when they are."""
+        ended = threading.Event()
+        if self._thread is None:
+            ended.set()
+        else:
+            self.put(Stop(ended.set))
+        return ended
+
+    def before_fork(self) -> None:
+        """Wait until the connection is not in use, and keep it so."""
+        self._busy.acquire()
+        if self._connection is not None and self._connection.close_at_fork:
+            self._drop()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._busy.release()
+
+    def after_fork_in_child(self) -> None:
+        """Neither use nor close what is the parent's, nor have it collected."""
+        if self._connection is not None:
+            _of_the_parent.append(self._connection)
+        self._reset()
+
+
+_lanes: weakref.WeakSet[Lane[Any]] = weakref.WeakSet()
+_forking: list[Lane[Any]] = []
+_of_the_parent: list[Any] = []
+
+
+def stop_with(owner: object, *lanes: Lane[Any]) -> None:
+    """Stop these threads once nobody holds their owner any more."""
+
+    def stop() -> None:
+        for lane in lanes:
+            lane.stop()
+
+    weakref.finalize(owner, stop).atexit = False
+
+
+def _before_fork() -> None:
+    for lane in list(_lanes):
+        lane.before_fork()
+        _forking.append(lane)
+
+
+def _after_fork_in_parent() -> None:
+    for lane in _forking:
+        lane.after_fork_in_parent()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for lane in _forking:
+        lane.after_fork_in_child()
+    _forking.clear()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Let the threads finish what was submitted, while they may still run."""
+    deadline = time.monotonic() + AT_EXIT
+    for ended in [lane.stop() for lane in list(_lanes)]:
+        ended.wait(max(0.0, deadline - time.monotonic()))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
+
+
+# What a store's threads do ------------------------------------------------------------------------
+
+
+class Own(Call):
+    """A job that changes a run's row."""
+
+    def __init__(self, run_id: str, change: Change) -> None:
+        self.run_id = as_column(run_id)
+        self.change = change
+        self.waiter = Waiter()
+
+
+class _Worker:
+    """Does the jobs of a store: appends that wait together in one commit, changes of rows too."""
+
+    def __init__(self) -> None:
+        # Runs of which an append failed, with its position: what was submitted behind it fails too.
+        self._failed: dict[str, tuple[int, BaseException]] = {}
+
+    def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
+        kind = type(jobs[0])
+        if kind is Append:
+            # A very large one does not keep those before it waiting.
+            for batch in groups(jobs, BATCH_BYTES, BATCH):
+                self._commit(lane, batch)
+        elif kind is Own:
+            _own(lane, jobs)
+        else:
+            for job in jobs:
+                do(lane, job)
+
+    def _commit(self, lane: Lane[Driver], batch: list[Append]) -> None:
+        tried: list[Append] = []
+        for append in batch:
+            append.encode()
+            if self._may_try(append):
+                tried.append(append)
+        if tried:
+            try:
+                lane.use(lambda driver: driver.commit(tried))
+            except Exception as error:
+                for append in tried:
+                    append.error = error
+        for append in tried:
+            at, before = self._failed.get(append.run_id, (append.at, None))
+            if at < append.at:
+                append.error = before
+            # What stands behind a stale append is stale itself.
+            elif append.error is not None and not isinstance(append.error, StaleWriter):
+                self._remember(append, append.error)
+        with together():
+            for append in batch:
+                try:
+                    append.done(None if append.error is None else fresh(append.error))
+                except Exception:
+                    logging.getLogger("triage").exception("what waited for an append failed itself")
+
+    def _may_try(self, append: Append) -> bool:
+        """Whether neither the append nor one before it has failed; one at or before that starts anew."""
+        at, error = self._failed.get(append.run_id, (append.at, None))
+        if error is not None and append.at <= at:
+            del self._failed[append.run_id]
+        elif error is not None:
+            append.error = error
+            return False
+        if append.error is not None:
+            self._remember(append, append.error)
+        return append.error is None
+
+    def _remember(self, append: Append, error: BaseException) -> None:
+        if len(self._failed) >= QUEUE:
+            self._failed.clear()
+        self._failed.setdefault(append.run_id, (append.at, error))
+
+
+def do(lane: Lane[Any], job: Call) -> None:
+    """Do a job by itself, and tell who waits for it."""
+    try:
+        result = lane.use(job.work)
+    except Exception as error:
+        job.waiter.wake(error=error)
+    else:
+        job.waiter.wake(result)
+
+
+def _own(lane: Lane[Driver], jobs: list[Own]) -> None:
+    """Change the rows of runs, in one commit."""
+    try:
+        rows = lane.use(lambda driver: driver.own([(job.run_id, job.change) for job in jobs]))
+    except Exception as error:
+        rows = [fresh(error) for _ in jobs]
+    with together():
+        for job, row in zip(jobs, rows, strict=True):
+            if isinstance(row, BaseException):
+                job.waiter.wake(error=row)
+            else:
+                job.waiter.wake(row)
+
+
+class ThreadedStore:
+    """What the durable stores share.
+
+    connect: opens a connection, or raises StoreError or `Lost`. timeout: seconds until a store that does
+    not answer is given up. One object serves any number of event loops and threads; a forked child opens
+    its own connections. What was submitted is written before the interpreter ends.
+    """
+
+    def __init__(self, connect: Callable[..., Driver], *, timeout: float) -> None:
+        name = type(self).__name__
+        check_number(f"{name}.timeout", timeout, "seconds", above=True)
+        self.timeout = timeout
+        self._connect = connect
+        writes, reads = partial(connect, writes=True), partial(connect, writes=False)
+        # The threads know their lanes only, so that a store nobody holds any more can go.
+        self._writer = Lane(f"{name}-writer", writes, _Worker(), timeout=timeout)
+        self._reader = Lane(f"{name}-reader", reads, _Worker(), timeout=timeout)
+        stop_with(self, self._writer, self._reader)
+
+    async def open(self) -> None:
+        """Connect now, and raise what the first use would raise: StoreError."""
+        await self._writer.call(lambda _driver: None)
+
+    def connect(self, *, writes: bool) -> Driver:
+        """One more connection, opened and checked as the store's own, for tables beside the runs.
+
+        Blocks. Used by one thread at a time, and closed by who has asked for it. Raises StoreError or
+        `Lost`.
+        """
+        return self._connect(writes=writes)
+
+    async def append(
+        self,
+        run_id: str,
+        events: Sequence[Event],
+        *,
+        at: int,
+        epoch: int,
+        lease_s: float | None = None,
+    ) -> None:
+        """As in `Store`."""
+        waiter = Waiter()
+        done = partial(waiter.wake, None)
+        self._writer.put(Append(run_id, events, at, epoch, lease_s, done))
+        await waiter
+
+    def submit(
+        self,
+        run_id: str,
+        events: Sequence[Event],
+        *,
+        at: int,
+        epoch: int,
+        lease_s: float | None,
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        """As in `Store`."""
+        self._writer.put(Append(run_id, events, at, epoch, lease_s, done), wait=True)
+
+    async def read(self, run_id: str, after: int = -1) -> list[Event]:
+        """As in `Store`."""
+        run_id = as_column(run_id)
+        found: list[Event] = await self._reader.call(lambda driver: driver.read(run_id, after))
+        return found
+
+    async def runs(
+        self,
+        status: str | None = None,
+        *,
+        agent: str | None = None,
+        parent: str | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        """As in `Store`."""
+        if limit is not None:
+            check_count("runs.limit", limit, 0)
+        given = {"status": status, "agent": agent, "parent": parent}
+        where = {name: as_column(value) for name, value in given.items() if value is not None}
+        found: list[RunInfo] = await self._reader.call(lambda driver: driver.runs(where, limit))
+        return found
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        """As in `Store`."""
+        where = {"run_id": as_column(run_id)}
+        found: list[RunInfo] = await self._reader.call(lambda driver: driver.runs(where, 1))
+        return found[0] if found else None
+
+    async def claim(
+        self, run_id: str, *, lease_s: float, force: bool = False, revive: bool = False
+    ) -> Claim:
+        """As in `Store`."""
+        check_lease("claim", lease_s)
+        claimant = os.urandom(8).hex()
+
+        def change(row: Owned | None, now: float) -> Owned:
+            return claimed(run_id, row, now, lease_s, force=force, revive=revive, claimant=claimant)
+
+        return claim_of(run_id, await self._own(run_id, change))
+
+    async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
+        """As in `Store`."""
+        check_lease("renew", lease_s)
+        await self._own(run_id, lambda row, now: renewed(run_id, row, epoch, now, lease_s))
+
+    async def release(self, run_id: str, *, epoch: int) -> None:
+        """As in `Store`."""
+        await self._own(run_id, lambda row, _now: released(run_id, row, epoch))
+
+    async def _own(self, run_id: str, change: Change) -> Owned:
+        job = Own(run_id, change)
+        self._writer.put(job)
+        row: Owned = await job.waiter
+        return row
+
+    async def find(self, token_digest: str) -> str | None:
+        """As in `Store`."""
+        token = as_column(token_digest)
+        found = await self._reader.call(lambda driver: driver.find(token))
+        return None if found is None else from_column(found)
+
+    async def now(self) -> float:
+        """As in `Store`."""
+        return float(await self._reader.call(lambda driver: driver.now()))
+
+    async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
+        """As in `Store`."""
+        check_prune(older_than, keep)
+        if older_than is None and keep is None:
+            return 0
+        count: int = await self._writer.call(lambda driver: driver.prune(older_than, keep))
+        return count
+
+    async def close(self) -> None:
+        """As in `Store`."""
+        await self._writer.close()
+        await self._reader.close()

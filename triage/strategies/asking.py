@@ -1,0 +1,431 @@
+"""Strategies that ask again with what was wrong: the evidence, the fields, the loop, what is too long."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from triage.core import (
+    MAX_FIELDS,
+    UNSAFE,
+    Action,
+    Cause,
+    Effect,
+    Escalate,
+    FailureContext,
+    Retry,
+    Step,
+    as_json,
+    call_text,
+    check_count,
+    fields_of,
+    misuse,
+    plain,
+    quote,
+    redact,
+)
+
+from .base import Answer, last_failed, named, needs_a_person, no_retry, sentences
+
+# Which fields of an answer or a call were wrong, as data: `wrong_fields`.
+
+
+_LONGEST = 160
+_NEAR = 0.6
+_EXAMPLES: dict[str, Any] = {
+    "string": "text",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "date": "2026-01-31",
+    "datetime": "2026-01-31T12:00:00Z",
+    "time": "12:00:00",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "null": None,
+}
+_KINDS = (
+    ("int_", "integer"), ("float_", "number"), ("decimal_", "number"), ("bool_", "boolean"),
+    ("string_", "string"), ("str_", "string"), ("list_", "array"), ("tuple_", "array"),
+    ("set_", "array"), ("dict_", "object"), ("model_", "object"), ("dataclass_", "object"),
+    ("datetime_", "datetime"), ("date_", "date"), ("time_", "time"), ("uuid_", "uuid"),
+    ("none_required", "null"),
+)  # fmt: skip
+"""What pydantic calls its errors begins with what was expected."""
+_ALTERNATIVES = re.compile(r"'([^']{1,80})'")
+
+
+def wrong_fields(context: FailureContext) -> list[dict[str, Any]]:
+    """The wrong fields of this failure, most telling first; empty where none is named.
+
+    From the errors of a pydantic validation where the exception is at hand or kept, else from what the
+    exception's words name. What stands in them is without credentials, and cut.
+    """
+    schema = _schema(context)
+    for error in _behind(context.exception):
+        listed = _listed(error)
+        if listed:
+            return _known(listed, schema)
+    if context.error is None:
+        return []
+    for info in context.error.walk():
+        detail = info.body.get("detail") if isinstance(info.body, Mapping) else None
+        if isinstance(detail, list | tuple) and any(isinstance(one, Mapping) for one in detail):
+            return _known([one for one in detail if isinstance(one, Mapping)], schema)
+    given = _arguments(context)
+    found = []
+    for field in fields_of(context.error):
+        wrong = {"field": _text(field.name), "expected": _text(field.problem)}
+        found += _completed(wrong, field.name.split("."), schema, given)
+    return found[:MAX_FIELDS]
+
+
+def _behind(error: BaseException | None) -> Iterable[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _listed(error: BaseException) -> list[Mapping[str, Any]]:
+    errors = getattr(error, "errors", None)
+    if type(error).__name__ != "ValidationError" or not callable(errors):
+        return []
+    try:
+        listed: Any = errors()
+    except Exception:
+        return []
+    if not isinstance(listed, list | tuple):
+        return []
+    return [one for one in listed if isinstance(one, Mapping) and "type" in one]
+
+
+def _known(errors: Sequence[Mapping[str, Any]], schema: Any) -> list[dict[str, Any]]:
+    """As pydantic lists them. An error of the whole text names no field."""
+    found: list[dict[str, Any]] = []
+    for error in errors[:MAX_FIELDS]:
+        kind, path = str(error.get("type", "")), [str(part) for part in error.get("loc") or ()]
+        if kind == "json_invalid" and not path:
+            continue
+        wrong: dict[str, Any] = {"field": _text(".".join(path)) or "the whole value"}
+        missing = kind in ("missing", "missing_argument", "missing_keyword_only_argument")
+        given = error.get("input")
+        if missing:
+            wrong["expected"] = "required"
+        else:
+            if "input" in error:
+                wrong["got"] = _value(given)
+            wrong["expected"] = _text(str(error.get("msg", "")).removeprefix("Input should be "))
+            given = None if isinstance(given, Mapping) and kind != "extra_forbidden" else given
+        example = next((word for start, word in _KINDS if kind.startswith(start)), None)
+        choices = _choices(error)
+        if choices:
+            wrong["example"] = choices[0]
+            near = get_close_matches(str(given), choices, 1, _NEAR)
+            if near:
+                wrong["did_you_mean"] = near[0]
+        elif example is not None:
+            wrong["example"] = _example(example, given)
+        found += _completed(wrong, path, schema, given if missing else None)
+    return found[:MAX_FIELDS]
+
+
+def _completed(
+    wrong: dict[str, Any], path: Sequence[str], schema: Any, given: Any
+) -> list[dict[str, Any]]:
+    """The wrong field with what the schema says of it; and the name that was given in its place."""
+    name = path[-1] if path else ""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if isinstance(properties, Mapping) and len(path) == 1:
+        declared = properties.get(name)
+        if isinstance(declared, Mapping):
+            _declared(wrong, declared)
+        elif "did_you_mean" not in wrong:
+            near = get_close_matches(name, [str(key) for key in properties], 1, _NEAR)
+            if near:
+                wrong["did_you_mean"] = near[0]
+    found = [wrong]
+    if isinstance(given, Mapping) and name and name not in given:
+        names = [str(key)[:80] for key in given]
+        known = set(properties) if isinstance(properties, Mapping) else set()
+        near = get_close_matches(name, [key for key in names if key not in known], 1, _NEAR)
+        if near:
+            meant = {"field": near[0], "got": _value(given.get(near[0])), "did_you_mean": name}
+            found.append(meant)
+    return found
+
+
+def _declared(wrong: dict[str, Any], declared: Mapping[str, Any]) -> None:
+    kind = declared.get("type")
+    if wrong.get("expected") in ("required", "required, and missing") and isinstance(kind, str):
+        wrong["expected"] = f"required, {kind}"
+    if "example" in wrong:
+        return
+    for key in ("examples", "enum"):
+        values = declared.get(key)
+        if isinstance(values, list | tuple) and values:
+            wrong["example"] = _value(values[0])
+            return
+    if "default" in declared:
+        wrong["example"] = _value(declared["default"])
+    elif isinstance(kind, str) and kind in _EXAMPLES:
+        wrong["example"] = _EXAMPLES[kind]
+
+
+def _choices(error: Mapping[str, Any]) -> list[str]:
+    if error.get("type") not in ("literal_error", "enum"):
+        return []
+    context = error.get("ctx")
+    said = context.get("expected") if isinstance(context, Mapping) else error.get("msg")
+    return _ALTERNATIVES.findall(str(said))[:20]
+
+
+def _example(kind: str, given: Any) -> Any:
+    """A value of this kind; the given one in the right form, where it has one."""
+    if isinstance(given, str):
+        text = given.strip()
+        if kind == "integer" and re.fullmatch(r"[+-]?\d{1,15}", text):
+            return int(text)
+        if kind == "number" and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", text):
+            return float(text)
+        if kind == "boolean" and text.lower() in ("true", "false", "yes", "no"):
+            return text.lower() in ("true", "yes")
+    elif kind == "string" and isinstance(given, int | float) and not isinstance(given, bool):
+        return str(given)
+    elif kind == "integer" and isinstance(given, float) and given.is_integer():
+        return int(given)
+    return _EXAMPLES[kind]
+
+
+def _schema(context: FailureContext) -> Any:
+    """The schema of the arguments of the call that failed, where its tool has one."""
+    step = last_failed(context)
+    if step is None or step.tool_called is None or context.trajectory.tools is None:
+        return None
+    return context.trajectory.tools.get(step.tool_called)
+
+
+def _arguments(context: FailureContext) -> Any:
+    step = last_failed(context)
+    return None if step is None else step.tool_input
+
+
+def _value(value: Any) -> Any:
+    """A value as it may be shown: as it is where it is short, else as cut text."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _text(value)
+    return _text(repr(plain(value)))
+
+
+def _text(text: str) -> str:
+    clean = redact(text[: 4 * _LONGEST])
+    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
+
+
+Summarize: TypeAlias = "Callable[[FailureContext], str | Awaitable[str]]"
+"""Given a failure, what the messages that are left out said. May be async."""
+
+_MOST_EVIDENCE = 3
+_MOST_TOOLS = 20
+_MOST_CALLS = 40
+
+
+class ask_again(Struct, frozen=True):
+    """Call the function again at once, told what was wrong and what shows it.
+
+    The recorded calls before the answer that led to the failure are reused, and the model is asked
+    anew from there. max_attempts: retries for this failure type in this run, 2 by default. The hint is
+    the diagnosis' own, and at most three pieces of its evidence, each quoted and cut.
+
+    Escalates once the retries are used up, at once if the diagnosis is CRITICAL or FATAL, and where a
+    step recorded by hand had an effect that the same attempt again would repeat.
+    """
+
+    max_attempts: int = 2
+    same_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("ask_again.max_attempts", self.max_attempts, 0, "it counts retries")
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = no_retry(context, self.max_attempts) or _would_repeat(context)
+        if stop is not None:
+            return stop
+        diagnosis = context.diagnosis
+        told = diagnosis.hint or ""
+        shown = [
+            quote(item.text)
+            for item in diagnosis.evidence
+            if item.text and item.text not in told and item.rule != "hint"
+        ]
+        seen = f"What shows it: {'; '.join(shown[:_MOST_EVIDENCE])}." if shown else None
+        return Retry(sentences(told, seen) or None)
+
+
+class break_loop(Struct, frozen=True):
+    """Return to the step before the loop, told what was repeated and what else there is.
+
+    max_attempts: retries for this failure type in this run, 1 by default. The hint is the diagnosis'
+    own, which names the repeated calls, and names the tools that were not among them. Escalates as
+    `ask_again` does.
+    """
+
+    max_attempts: int = 1
+    same_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("break_loop.max_attempts", self.max_attempts, 0, "it counts retries")
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = no_retry(context, self.max_attempts) or _would_repeat(context)
+        if stop is not None:
+            return stop
+        first = context.diagnosis.critical_step or 0
+        repeated = {
+            step.tool_called for step in context.trajectory.steps if (step.index or 0) >= first
+        }
+        others = [tool[:80] for tool in context.tools if tool not in repeated]
+        more = None
+        if others:
+            rest = ", …" if len(others) > _MOST_TOOLS else ""
+            more = f"Other tools there are: {', '.join(others[:_MOST_TOOLS])}{rest}."
+        told = context.diagnosis.hint or "The same steps were repeated. Take another way."
+        return Retry(sentences(told, more))
+
+
+class repair_arguments(Struct, frozen=True):
+    """Call the function again at once, told for each wrong field what it must be.
+
+    max_attempts: retries for this failure type in this run, 3 by default. After the diagnosis' hint
+    stands a JSON array with an object for each field, at most six: `field` is its path with dots, `got`
+    what was given, `expected` what it must be, `example` a value that would do, `did_you_mean` the name
+    or value that is nearest. What is not known is left out. Where no field is named, the hint is the
+    diagnosis' own.
+
+    Escalates once the retries are used up, and at once if the diagnosis is CRITICAL or FATAL.
+    """
+
+    max_attempts: int = 3
+    same_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("repair_arguments.max_attempts", self.max_attempts, 0, "it counts retries")
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = no_retry(context, self.max_attempts)
+        if stop is not None:
+            return stop
+        found = wrong_fields(context)
+        fields = None
+        if found:
+            fields = f"The wrong fields as JSON: {json.dumps(found, ensure_ascii=False)}"
+        return Retry(sentences(context.diagnosis.hint, fields) or None)
+
+
+class shrink_context(Struct, frozen=True):
+    """Call the function again with shorter requests: old outputs of tools left out, then a summary.
+
+    keep_last: messages at the end of a request that stay as they are, 10 by default. First, the outputs
+    of tools before those are left out; outputs of calls with an effect stay, as they are receipts. If
+    that is not enough, a summary stands for those messages. summarize: makes it of the
+    `FailureContext`, sync or async; None lists the calls and what they gave. Both hold until the run
+    ends. Recorded clients and adapters apply it to what they send; an agent that builds its own
+    requests finds it as `run.guidance.keep_last` and `run.guidance.summary`.
+
+    Escalates once both were done, if the diagnosis is CRITICAL or FATAL, and where it was the answer
+    that was cut off, which no shorter request cures.
+    """
+
+    keep_last: int = 10
+    summarize: Summarize | None = None
+
+    def __post_init__(self) -> None:
+        check_count("shrink_context.keep_last", self.keep_last, 0, "it counts messages")
+        summarize: object = self.summarize
+        if summarize is not None and not callable(summarize):
+            wanted = "a function of the FailureContext, or None"
+            raise misuse("shrink_context.summarize", self.summarize, wanted)
+
+    def __call__(self, context: FailureContext) -> Answer:
+        """What to do about this failure."""
+        stop = needs_a_person(context)
+        if stop is not None:
+            return stop
+        if context.diagnosis.cause == Cause.OUTPUT_CUT:
+            return Escalate(
+                f"{named(context)}: the answer was cut off; no shorter request cures that"
+            )
+        done = [past.action for past in context.attempt_history if isinstance(past.action, Retry)]
+        hint = context.diagnosis.hint
+        if all(action.keep_last is None for action in done):
+            left_out = (
+                f"Older outputs of tools are left out of the conversation, the last {self.keep_last} "
+                "messages are whole: call a read again for what you still need of it."
+            )
+            return Retry(sentences(hint, left_out), keep_last=self.keep_last)
+        if any(action.summary is not None for action in done):
+            return Escalate(f"{named(context)}: too long with old outputs left out and summarized")
+        text = _digest(context) if self.summarize is None else self.summarize(context)
+        if inspect.isawaitable(text):
+            return self._later(context, text)
+        return self._summarized(context, text)
+
+    async def _later(self, context: FailureContext, text: Awaitable[str]) -> Action:
+        return self._summarized(context, await text)
+
+    def _summarized(self, context: FailureContext, text: object) -> Action:
+        if not isinstance(text, str):
+            raise misuse("shrink_context.summarize's answer", text, "a text")
+        if not text.strip():
+            return Escalate(f"{named(context)}: there is nothing to summarize")
+        return Retry(context.diagnosis.hint, keep_last=self.keep_last, summary=text)
+
+
+def _digest(context: FailureContext) -> str:
+    """The calls of this attempt and what they gave, one a line; those with an effect all of them."""
+    calls = [step for step in context.trajectory.steps if step.tool_called is not None]
+    spare = max(0, len(calls) - _MOST_CALLS)
+    kept = []
+    for step in calls:
+        if spare and not _has_effect(step):
+            spare -= 1
+            continue
+        kept.append(step)
+    return "\n".join(f"- {call_text(step)} → {_outcome(step)}" for step in kept)
+
+
+def _outcome(step: Step) -> str:
+    if step.error is not None:
+        return f"failed: {quote(step.error, 200)}"
+    return as_json(step.tool_output, 600 if _has_effect(step) else 200)
+
+
+def _has_effect(step: Step) -> bool:
+    return step.effect is not None and step.effect != Effect.READ
+
+
+def _would_repeat(context: FailureContext) -> Escalate | None:
+    """Escalate where a step that was recorded by hand had an effect: nothing could reuse it."""
+    attempts: Iterable[Any] = (*context.attempt_history, context)
+    for attempt in attempts:
+        for step in attempt.trajectory.steps:
+            if step.effect in UNSAFE and not (step.metadata and "call" in step.metadata):
+                done = step.tool_called or step.action
+                return Escalate(f"{named(context)}: {done} was recorded by hand and had an effect")
+    return None

@@ -1,0 +1,334 @@
+"""`Passage`: one call's way through a gate, and what the gate learns from how the call ended."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast
+
+import anyio
+
+from triage.core import (
+    SYSTEM,
+    CircuitOpen,
+    Environment,
+    ErrorInfo,
+    UsageError,
+    capture,
+    in_event_loop,
+    misuse,
+)
+
+if TYPE_CHECKING:
+    from trio.lowlevel import TrioToken
+
+__all__ = [
+    "Passage",
+    "Turn",
+    "Verdict",
+    "delay_after",
+    "environment_of",
+    "key_of",
+    "verdict_of",
+]
+
+
+# What an exception that left a call says about the service: is it down, does it ask to wait?
+
+
+Verdict: TypeAlias = Literal["up", "down", "unknown"]
+
+_TIMED_OUT = 408
+_FROM_SERVER = 500
+_ASKED_TOO_OFTEN = frozenset({429, 529})
+_OURS = ("PoolTimeout", "EmptyPoolError", "UnsupportedProtocol", "InvalidURL", "InvalidUrlClientError",
+         "MissingSchema", "InvalidSchema", "LocationParseError", "LocalProtocolError")  # fmt: skip
+"""The request never left because of this side: nothing is known of the other."""
+_LOST = ("TimeoutError", "ConnectionError")
+_REFUSED_S = 1.0
+"""Seconds of the hold after a refusal that names none."""
+
+
+def verdict_of(error: BaseException) -> Verdict:
+    """Whether the service is down, judging by what a call of it has raised.
+
+    Down: an answer 5xx or 408, a request that was not sent or not answered, a timeout. Up: any
+    other answer. Unknown: what says nothing about the service, such as a ValueError.
+    """
+    if not isinstance(error, Exception) or isinstance(error, CircuitOpen):
+        return "unknown"
+    for info in _what_caused(capture(error)):
+        if info.is_a(*_OURS):
+            return "unknown"
+        if info.status_code is not None:
+            down = info.status_code >= _FROM_SERVER or info.status_code == _TIMED_OUT
+            return "down" if down else "up"
+        if info.phase in {"not_sent", "sent"} or info.is_a(*_LOST):
+            return "down"
+    return "unknown"
+
+
+def delay_after(error: BaseException) -> float | None:
+    """Seconds for which a call that was refused for its rate holds the others; None where it was not."""
+    if not isinstance(error, Exception):
+        return None
+    refused = False
+    for info in _what_caused(capture(error)):
+        delay = info.retry_after_s
+        if delay is None and info.hint is not None:
+            delay = info.hint.get("retry_after_s")
+        if delay is not None:
+            return max(0.0, delay)
+        refused = refused or info.status_code in _ASKED_TOO_OFTEN
+    return _REFUSED_S if refused else None
+
+
+def _what_caused(info: ErrorInfo) -> Iterator[ErrorInfo]:
+    """The error, its causes and group members; not what merely was being handled."""
+    yield info
+    for other in info.related:
+        if other.relation != "context":
+            yield from _what_caused(other)
+
+
+# Waiting for somebody in another task, thread or event loop: a `Turn` for each way to wait.
+
+
+class Turn(Protocol):
+    """What one waits for, once. Made where it is waited for, woken from anywhere."""
+
+    def wake(self) -> bool:
+        """End the waiting; False if nobody can be waiting any more."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait in an event loop, cancellably."""
+        ...
+
+    def wait_here(self) -> None:
+        """Wait in a thread."""
+        ...
+
+
+def in_loop() -> Turn:
+    """A turn for the task that runs now, under asyncio or trio."""
+    try:
+        return _InAsyncio(asyncio.get_running_loop())
+    except RuntimeError:
+        import trio
+
+        return _InTrio(trio.lowlevel.current_trio_token())
+
+
+class InThread:
+    """A turn for this thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wake(self) -> bool:
+        self._event.set()
+        return True
+
+    async def wait(self) -> None:
+        raise NotImplementedError("a thread's turn is waited for in the thread")
+
+    def wait_here(self) -> None:
+        self._event.wait()
+
+
+class _InAsyncio:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future = loop.create_future()
+
+    def wake(self) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(self._set)
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+    def _set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        await self._future
+
+    def wait_here(self) -> None:
+        raise NotImplementedError("a task's turn is awaited")
+
+
+class _InTrio:
+    def __init__(self, token: TrioToken) -> None:
+        import trio
+
+        self._token = token
+        self._event = trio.Event()
+        self._over = trio.RunFinishedError
+
+    def wake(self) -> bool:
+        try:
+            self._token.run_sync_soon(self._event.set)
+        except self._over:
+            return False
+        return True
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    def wait_here(self) -> None:
+        raise NotImplementedError("a task's turn is awaited")
+
+
+# One call's way through a gate: a context manager, sync and async, and a decorator.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Passage:
+    """What `through()` gives: `async with` and `with` around one call, or a decorator of a function.
+
+    A decorated function passes anew with each call; it may be async or sync. A sync `with` waits in
+    its thread, and raises UsageError where it would have to wait inside an event loop. A passage is
+    used for one call at a time: UsageError for a second one inside the first.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._env = environment
+        self._inside = False
+
+    # What a gate says -----------------------------------------------------------------------------
+
+    def _ask(self, turn: Callable[[], Turn]) -> float | Turn | None:
+        """None: it may pass. Else what to wait for before asking again: seconds, or a turn."""
+        raise NotImplementedError
+
+    def _withdraw(self) -> None:
+        """It waits no more and does not pass."""
+
+    def _left(self, error: BaseException | None) -> None:
+        """It has passed, and the call has ended so."""
+        raise NotImplementedError
+
+    def _another(self) -> Passage:
+        """A passage like this one."""
+        raise NotImplementedError
+
+    # The ways to use it ---------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        try:
+            while (wait := self._ask(in_loop)) is not None:
+                if isinstance(wait, int | float):
+                    await self._env.sleep(wait)
+                else:
+                    await wait.wait()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inside = False
+        self._left(error)
+
+    def __enter__(self) -> Self:
+        self._begin()
+        try:
+            while (wait := self._ask(InThread)) is not None:
+                self._wait_here(wait)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inside = False
+        self._left(error)
+
+    def _wait_here(self, wait: float | Turn) -> None:
+        if in_event_loop():
+            raise UsageError(
+                "`with gate.through()` would stop the event loop while it waits; write `async with`"
+            )
+        if not isinstance(wait, int | float):
+            wait.wait_here()
+        elif self._env is SYSTEM:
+            time.sleep(wait)
+        else:
+            anyio.run(self._env.sleep, wait)
+
+    def __call__(self, function: F) -> F:
+        """`function` with a passage of its own around each call."""
+        if not callable(function):
+            raise misuse("through() around", function, "a function")
+        plain = _body_of(function)
+        if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+            remedy = "write `async with gate.through():` inside of it"
+            raise misuse("through() around", function, "a function that is no generator", remedy)
+        if inspect.iscoroutinefunction(plain):
+
+            @functools.wraps(function)
+            async def passing(*args: Any, **kwargs: Any) -> Any:
+                async with self._another():
+                    return await function(*args, **kwargs)
+
+            return cast("F", passing)
+
+        @functools.wraps(function)
+        def passing_here(*args: Any, **kwargs: Any) -> Any:
+            with self._another():
+                return function(*args, **kwargs)
+
+        return cast("F", passing_here)
+
+    def _begin(self) -> None:
+        if self._inside:
+            raise UsageError("a passage is for one call at a time; call through() again for each")
+        self._inside = True
+
+    def _end(self) -> None:
+        self._inside = False
+        self._withdraw()
+
+
+def environment_of(field: str, environment: Environment | None) -> Environment:
+    """The given one, the machine's for None. UsageError naming `field` for anything else."""
+    if environment is None:
+        return SYSTEM
+    if not isinstance(environment, Environment):
+        raise misuse(field, environment, "an Environment or None")
+    return environment
+
+
+def key_of(field: str, key: object) -> str:
+    """A key as it was given. UsageError naming `field` for anything but text."""
+    if not isinstance(key, str):
+        raise misuse(field, key, "text", 'name the service, such as "openai"')
+    return key
+
+
+def _body_of(function: Any) -> Any:
+    """The function that runs when this is called: of a partial its function, of an object `__call__`."""
+    while isinstance(function, functools.partial):
+        function = cast("Any", function).func
+    return function if inspect.isroutine(function) else type(function).__call__

@@ -1,0 +1,610 @@
+"""Which strategy answers which failure: `FailurePolicy`."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
+
+from msgspec import Struct
+
+from triage.core import (
+    ACTIONS,
+    Abort,
+    Action,
+    Cause,
+    Diagnosis,
+    Escalate,
+    FailureContext,
+    FailureType,
+    Recovery,
+    RecoveryAction,
+    Suspend,
+    UsageError,
+    misuse,
+    nearest,
+)
+
+from .asking import ask_again, break_loop, repair_arguments, shrink_context
+from .base import Strategy, always, as_strategy
+from .gates import CircuitBreaker, RetryBudget, behind_gate, circuit_breaker, within_budget
+from .ready_made import (
+    Backoff,
+    Preset,
+    backoff_and_retry,
+    by_severity,
+    chain,
+    compensating_rollback,
+    replan,
+    resume_from_subgoal,
+    retry_expired_credential,
+    retry_with_tool_manifest,
+    rollback_to_checkpoint,
+    sequence,
+)
+from .switching import substitute, switch_model
+
+
+class Dispatches(Protocol):
+    """A policy of one's own: an object that says what to do about a failure, now or when awaited."""
+
+    def dispatch(self, context: FailureContext, /) -> Action | Awaitable[Action]:
+        """The action for this failure."""
+        ...
+
+
+Policy: TypeAlias = "Dispatches | Callable[[FailureContext], Action | Awaitable[Action]]"
+"""What `Agent(policy=…)` takes: a `FailurePolicy`, an object with `dispatch`, or a function."""
+Answering: TypeAlias = Strategy | Action | None
+"""What a policy takes for a failure type: a strategy, an action that is always taken, or None."""
+
+
+class ByType(TypedDict, total=False):
+    """The ten failure types as keywords."""
+
+    WRONG_TOOL_CALLED: Answering
+    CONSTRAINT_IGNORED: Answering
+    LOOP_DETECTED: Answering
+    HALLUCINATED_STATE: Answering
+    PLAN_INCOMPLETE: Answering
+    SCHEMA_MISMATCH: Answering
+    CONTEXT_OVERFLOW: Answering
+    GOAL_DRIFT: Answering
+    EXTERNAL_FAULT: Answering
+    UNKNOWN: Answering
+
+
+_LONGEST_REASON = 200
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class FailurePolicy:
+    """Which strategy answers which failure.
+
+    Each of the ten failure types is a keyword: a strategy (a function of the `FailureContext` that
+    returns an action, sync or async), an action instance that is always taken, or None. default:
+    for the types that have none; None escalates them. causes: strategies for a `Cause`, or for an
+    application's own cause, looked up first. recoveries: strategies for what an exception says would
+    help (`triage.core.faults`, `triage.hint(recovery=…)`), looked up before the failure type.
+
+    Raises UsageError for a keyword that is no failure type, with the closest one that is, and for
+    a value that is no strategy.
+
+    >>> FailurePolicy(LOOP_DETECTED=replan("Try another source."), default=Escalate())
+    FailurePolicy(LOOP_DETECTED=replan(hint='Try another source.', max_replans=3), \
+default=Escalate(reason=None))
+    """
+
+    strategies: Mapping[FailureType, Strategy]
+    causes: Mapping[str, Strategy]
+    recoveries: Mapping[Recovery, Strategy]
+    default: Strategy | None
+
+    def __init__(
+        self,
+        *,
+        default: Answering = None,
+        causes: Mapping[Cause | str, Strategy | Action] | None = None,
+        recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
+        **strategies: Unpack[ByType],
+    ) -> None:
+        by_type: dict[FailureType, Strategy] = {}
+        for name, value in cast("Mapping[str, Any]", strategies).items():
+            if name not in FailureType.__members__:
+                raise UsageError(f"FailurePolicy has no failure type {name!r}{_known(name)}")
+            if value is not None:
+                by_type[FailureType[name]] = as_strategy(f"FailurePolicy.{name}", value)
+        by_cause = {
+            _cause(key): as_strategy(f"FailurePolicy.causes[{str(key)!r}]", value)
+            for key, value in _mapping("causes", causes).items()
+        }
+        by_recovery = {
+            _recovery(key): as_strategy(f"FailurePolicy.recoveries[{str(key)!r}]", value)
+            for key, value in _mapping("recoveries", recoveries).items()
+        }
+        set_ = object.__setattr__
+        ordered = {kind: by_type[kind] for kind in FailureType if kind in by_type}
+        set_(self, "strategies", ordered)
+        set_(self, "causes", by_cause)
+        set_(self, "recoveries", by_recovery)
+        fallback = None if default is None else as_strategy("FailurePolicy.default", default)
+        set_(self, "default", fallback)
+
+    def __repr__(self) -> str:
+        parts = [f"{kind.name}={strategy!r}" for kind, strategy in self.strategies.items()]
+        if self.default is not None:
+            parts.append(f"default={self.default!r}")
+        for name, table in (("causes", self.causes), ("recoveries", self.recoveries)):
+            if table:
+                inner = ", ".join(f"{str(key)!r}: {value!r}" for key, value in table.items())
+                parts.append(f"{name}={{{inner}}}")
+        return f"FailurePolicy({', '.join(parts)})"
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.strategies), frozenset(self.causes)))
+
+    def strategy_for(self, diagnosis: Diagnosis) -> Strategy | None:
+        """The strategy for its cause, else for its recovery, else for its failure type, else the default;
+        None without.
+        """
+        if diagnosis.cause is not None and diagnosis.cause in self.causes:
+            return self.causes[diagnosis.cause]
+        if diagnosis.recovery is not None and diagnosis.recovery in self.recoveries:
+            return self.recoveries[diagnosis.recovery]
+        return self.strategies.get(diagnosis.failure_type, self.default)
+
+    async def dispatch(self, context: FailureContext) -> Action:
+        """What to do about this failure. Always answers an action and raises no Exception.
+
+        A strategy that raises, or answers something that is no action, gives an Escalate whose
+        reason names the strategy and what it did; so does a failure type without a strategy.
+        Cancellation and other BaseExceptions pass.
+        """
+        strategy = self.strategy_for(context.diagnosis)
+        if strategy is None:
+            kind = context.failure_type
+            remedy = f"give the policy {kind.name}=… or default=…"
+            return Escalate(f"the policy has no strategy for {kind}; {remedy}")
+        try:
+            answer: object = strategy(context)
+            if not isinstance(answer, ACTIONS) and isawaitable(answer):
+                answer = await answer
+            if isinstance(answer, ACTIONS):
+                return answer
+        except Exception as error:
+            return Escalate(f"the strategy {_named(strategy)} raised {_told(error)}")
+        return Escalate(f"the strategy {_named(strategy)} answered {no_action(answer)}")
+
+    def replace(
+        self,
+        *,
+        causes: Mapping[Cause | str, Strategy | Action] | None = None,
+        recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
+        **changes: Unpack[_Changes],
+    ) -> FailurePolicy:
+        """This policy with other strategies for some types; None takes a type's strategy away.
+
+        causes, recoveries: added to those there are. Raises as the constructor does.
+        """
+        merged: dict[str, Any] = {kind.name: value for kind, value in self.strategies.items()}
+        merged["default"] = self.default
+        merged.update(changes)
+        by_cause = {**self.causes, **_mapping("causes", causes)}
+        by_recovery = {**self.recoveries, **_mapping("recoveries", recoveries)}
+        return FailurePolicy(causes=by_cause, recoveries=by_recovery, **merged)
+
+    @staticmethod
+    def sequence(*strategies: Strategy | Action) -> sequence:
+        """The n-th failure of a type in a run gets the n-th strategy; after the last, Escalate."""
+        return sequence(*strategies)
+
+    @staticmethod
+    def chain(
+        primary: Strategy | Action,
+        fallback: Strategy | Action,
+        after: tuple[type[RecoveryAction], ...] = (Escalate,),
+    ) -> chain:
+        """`primary`, and `fallback` whenever primary answers one of `after`."""
+        return chain(primary, fallback, after)
+
+    @staticmethod
+    def escalate_by_default() -> Strategy:
+        """For `default=`: hand over whatever has no strategy of its own."""
+        return always(Escalate("no strategy of the policy is for this failure"))
+
+    @staticmethod
+    def abort_by_default() -> Strategy:
+        """For `default=`: stop the run for good at whatever has no strategy of its own."""
+        return always(Abort("no strategy of the policy is for this failure"))
+
+    @classmethod
+    def recommended(
+        cls,
+        *,
+        models: Iterable[str] = (),
+        substitutes: Mapping[str, Iterable[str]] | None = None,
+    ) -> Self:
+        """What an agent without a policy of its own gets.
+
+        | failure type | answer, counted per type and run |
+        |---|---|
+        | EXTERNAL_FAULT that may pass | wait and try again for `Limits.outage_seconds`; another model, a \
+substitute; one new plan that names the failed call |
+        | EXTERNAL_FAULT, not there (404) | the same without waiting |
+        | EXTERNAL_FAULT that never passes | a credential that expired is fetched again once |
+        | SCHEMA_MISMATCH | ask again up to 3 times, told each wrong field |
+        | WRONG_TOOL_CALLED | ask again up to 3 times, told which tools exist |
+        | LOOP_DETECTED | go back before the loop once, told what was repeated; one new plan |
+        | CONTEXT_OVERFLOW | leave old outputs of tools out, summarize; one new plan |
+        | HALLUCINATED_STATE | ask again up to 2 times with the evidence; roll back once; one new plan |
+        | CONSTRAINT_IGNORED, GOAL_DRIFT | ask again up to 2 times with the evidence; one new plan |
+        | PLAN_INCOMPLETE | the first open subgoal, up to 3 times; else as CONSTRAINT_IGNORED |
+        | UNKNOWN | try again twice |
+
+        Then it escalates. At once escalate: every diagnosis that is CRITICAL (a wrong key, a spent
+        quota, a bug), as no repetition cures it, and the causes CONTENT_FILTER and GUARDRAIL, as a
+        refusal on grounds of safety must not be worked around.
+
+        What an exception says would help comes before its type: retry as EXTERNAL_FAULT, regenerate up
+        to 3 times at once, told what was wrong, replan and reclassify up to 2 times (each by another plan),
+        and ask, configure and never by escalating.
+
+        models: names of other models to ask where the one that is asked is down, refuses the key or is
+        gone, in this order. substitutes: for the name of a tool, names of tools that do the same. Raises
+        UsageError for names that are none.
+        """
+        again = by_severity(replan(max_replans=2))
+        plan_once = replan(max_replans=1)
+        shown = chain(ask_again(2), plan_once)
+        refused = Escalate("refused on grounds of safety, which must not be worked around")
+        others = _others(models, substitutes)
+        held_out = _chained(backoff_and_retry(None, Backoff(cap=30.0)), *others, plan_once)
+        return cls(
+            WRONG_TOOL_CALLED=retry_with_tool_manifest(3),
+            CONSTRAINT_IGNORED=by_severity(shown),
+            LOOP_DETECTED=by_severity(chain(break_loop(1), plan_once)),
+            HALLUCINATED_STATE=by_severity(
+                chain(ask_again(2), chain(rollback_to_checkpoint(max_rollbacks=1), plan_once))
+            ),
+            PLAN_INCOMPLETE=by_severity(chain(resume_from_subgoal(3), shown)),
+            SCHEMA_MISMATCH=repair_arguments(3),
+            CONTEXT_OVERFLOW=by_severity(chain(shrink_context(keep_last=10), plan_once)),
+            GOAL_DRIFT=by_severity(shown),
+            EXTERNAL_FAULT=by_severity(
+                held_out, critical=_chained(retry_expired_credential(1), *others)
+            ),
+            UNKNOWN=backoff_and_retry(2, Backoff(jitter=False)),
+            causes={Cause.CONTENT_FILTER: refused, Cause.GUARDRAIL: refused},
+            recoveries={
+                Recovery.RETRY: held_out,
+                Recovery.REGENERATE: backoff_and_retry(3, Backoff(base=0.0)),
+                Recovery.REPLAN: again,
+                Recovery.RECLASSIFY: again,
+                Recovery.ASK: Escalate("the failing code asks for a person"),
+                Recovery.CONFIGURE: Escalate("a setting must be changed"),
+                Recovery.NEVER: refused,
+            },
+        )
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """The policy a TOML file describes.
+
+            LOOP_DETECTED = "replan"
+            EXTERNAL_FAULT = { strategy = "backoff_and_retry", max_attempts = 5, backoff = "LLM" }
+            UNKNOWN = ["backoff_and_retry", { strategy = "abort", reason = "twice" }]
+            default = "escalate"
+
+            [causes]
+            auth = "abort"
+
+            [recoveries]
+            ask = "suspend"
+
+        A value is the name of a strategy, a table with its name and arguments, or a list of these
+        for a `sequence`. The names are those of `triage.strategies`, and `escalate`, `abort` and
+        `suspend`. A `backoff` is a table (`base`, `factor`, `cap`, `jitter`) or the name of a
+        preset. Raises UsageError, which names the file, the key and the closest valid name.
+        """
+        name = os.fspath(path)
+        try:
+            with Path(path).open("rb") as file:
+                data = tomllib.load(file)
+        except OSError as error:
+            raise UsageError(f"{name}: cannot be read: {error.strerror or error}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{name}: is not TOML: {error}") from error
+        return cls._described(data, name)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The policy that a mapping of the form of `from_file` describes.
+
+        Keys may also be `FailureType` members, and their names in any case; values strategies, actions
+        and None, which is no strategy. Raises UsageError as `from_file` does.
+        """
+        if not isinstance(data, Mapping):
+            raise misuse(
+                "FailurePolicy.from_dict", data, "a mapping of failure types to strategies"
+            )
+        return cls._described(data, "FailurePolicy.from_dict")
+
+    @classmethod
+    def _described(cls, data: Mapping[str, Any], where: str) -> Self:
+        given: dict[str, Any] = {}
+        for key, value in data.items():
+            if key in ("causes", "recoveries"):
+                if not isinstance(value, Mapping):
+                    raise misuse(f"{where}: {key}", value, f"a table of {key} to strategies")
+                table = cast("Mapping[str, Any]", value)
+                given[key] = {
+                    word: strategy_from(spec, f"{where}: {key}.{word}")
+                    for word, spec in table.items()
+                }
+                continue
+            name = _named_type(key)
+            if name is None:
+                raise UsageError(f"{where}: {key!r} is no failure type{_known(key)}")
+            if name in given:
+                raise UsageError(f"{where}: {name} is given twice; give it one strategy")
+            given[name] = None if value is None else strategy_from(value, f"{where}: {name}")
+        return cls(**given)
+
+
+def _chained(first: Strategy, *rest: Strategy) -> Strategy:
+    return chain(first, _chained(*rest)) if rest else first
+
+
+def _others(models: object, substitutes: object) -> list[Strategy]:
+    """What may stand for a model or a tool that is down."""
+    others: list[Strategy] = []
+    field = "FailurePolicy.recommended"
+    if isinstance(models, str) or not isinstance(models, Iterable):
+        raise misuse(f"{field}(models=…)", models, "a list of names", "write models=[name]")
+    named = tuple(models)
+    if named:
+        others.append(switch_model(named))
+    if substitutes is not None:
+        if not isinstance(substitutes, Mapping):
+            wanted = "a mapping of a tool's name to those of its substitutes"
+            raise misuse(f"{field}(substitutes=…)", substitutes, wanted)
+        others += [substitute(tool, by=by) for tool, by in substitutes.items()]
+    return others
+
+
+def as_policy(value: object) -> FailurePolicy:
+    """`value` as a policy: an object with `dispatch(context)`, or a function of the context, answers
+    every failure. Raises UsageError for anything else.
+    """
+    if isinstance(value, FailurePolicy):
+        return value
+    field = "Agent(policy=…)"
+    if isinstance(value, type):
+        remedy = f"make one: {value.__name__}(…)"
+        raise UsageError(f"{field} must be a policy, not the class {value.__name__}; {remedy}")
+    answering = getattr(value, "dispatch", value)
+    if isinstance(value, ACTIONS) or not callable(answering):
+        wanted = "a FailurePolicy, an object with dispatch(context) or a function of the context"
+        raise misuse(field, value, wanted, "write FailurePolicy(default=…)")
+    return FailurePolicy(default=as_strategy(field, answering))
+
+
+class _Changes(ByType, total=False):
+    default: Answering
+
+
+def _known(name: str) -> str:
+    keys = (*FailureType.__members__, "default", "causes", "recoveries")
+    return f"; {nearest(str(name), keys) or 'the keys are ' + ', '.join(keys)}"
+
+
+def _named_type(key: object) -> str | None:
+    """The key of a policy file: the name of a failure type, whatever its case, or `default`."""
+    if not isinstance(key, str):
+        return None
+    name = key.name if isinstance(key, FailureType) else key.upper()
+    if name in FailureType.__members__:
+        return name
+    return key if key == "default" else None
+
+
+_ALMOST = 0.85
+"""How similar to a Cause an application's own cause may be before it is refused as a misspelling."""
+
+
+def _cause(key: object) -> str:
+    """A key of `causes`; the name of a Cause, in any case, stands for it."""
+    if not isinstance(key, str) or not key:
+        raise misuse("FailurePolicy.causes key", key, "a Cause or a text")
+    known = Cause.__members__.get(key.upper())
+    if known is not None:
+        return known
+    close = get_close_matches(key.lower(), map(str, Cause), n=1, cutoff=_ALMOST)
+    if close and key not in close:
+        raise misuse(
+            "FailurePolicy.causes key",
+            key,
+            "a Cause, or a cause of your own",
+            f"did you mean {close[0]!r}?",
+        )
+    return key
+
+
+def _recovery(key: object) -> Recovery:
+    """A key of `recoveries`, by its value or its name in upper case."""
+    try:
+        return Recovery(Recovery.__members__.get(cast("str", key), cast("str", key)))
+    except (TypeError, ValueError):
+        raise misuse("FailurePolicy.recoveries key", key, "one of " + ", ".join(Recovery)) from None
+
+
+def _mapping(name: str, value: object) -> Mapping[Any, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise misuse(f"FailurePolicy.{name}", value, f"a mapping of {name} to strategies")
+    return value
+
+
+def no_action(answer: object) -> str:
+    """What was answered in place of an action, and what to write for it."""
+    if isinstance(answer, type):
+        return f"the class {answer.__name__}, which is no action; write {answer.__name__}()"
+    return f"{type(answer).__name__}, which is no action"
+
+
+def _named(strategy: object) -> str:
+    name = getattr(strategy, "__qualname__", None)
+    return name if isinstance(name, str) else type(strategy).__name__
+
+
+def _told(error: Exception) -> str:
+    """The error and where it was raised, as the run raises its own error and not this one."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    code = None if trace is None else trace.tb_frame.f_code
+    where = "" if code is None or trace is None else f" at {code.co_filename}:{trace.tb_lineno}"
+    try:
+        text = repr(error)
+    except Exception:
+        text = type(error).__name__
+    return f"{text[:_LONGEST_REASON]}{where}"
+
+
+# Strategies by name, as a policy file writes them.
+
+
+_NAMED: Mapping[str, type[Struct]] = {
+    made.__name__: made
+    for made in (
+        backoff_and_retry,
+        retry_expired_credential,
+        retry_with_tool_manifest,
+        ask_again,
+        break_loop,
+        repair_arguments,
+        shrink_context,
+        switch_model,
+        substitute,
+        replan,
+        rollback_to_checkpoint,
+        compensating_rollback,
+        resume_from_subgoal,
+        circuit_breaker,
+        within_budget,
+        behind_gate,
+        chain,
+        by_severity,
+    )
+} | {"escalate": Escalate, "abort": Abort, "suspend": Suspend}
+
+_PRESETS = ("CAPABILITY", "INFRA", "EXTRACT", "CLASSIFY", "LLM", "WRITE")
+_OF_A_BREAKER = ("failures", "cooldown_s")
+_OF_A_BUDGET = ("retries", "per_success", "per_second")
+_NESTED = ("inner", "primary", "fallback", "otherwise", "retriable", "replanning",
+           "reclassification", "critical")  # fmt: skip
+
+
+def strategy_from(spec: object, where: str) -> Strategy:
+    """The strategy that a name, a table or a list describes; UsageError begins with `where`."""
+    if isinstance(spec, str):
+        return _strategy_named(spec, {}, where)
+    if isinstance(spec, Mapping):
+        table = dict(cast("Mapping[str, Any]", spec))
+        name = table.pop("strategy", None)
+        if not isinstance(name, str):
+            wanted = "the name of a strategy"
+            raise misuse(f"{where}.strategy", name, wanted, 'write { strategy = "replan" }')
+        return _strategy_named(name, table, where)
+    if isinstance(spec, list | tuple):
+        items = cast("list[object]", spec)
+        if not items:
+            raise UsageError(f"{where} is an empty list; name at least one strategy")
+        return sequence(*(strategy_from(item, f"{where}[{n}]") for n, item in enumerate(items)))
+    if isinstance(spec, ACTIONS) or callable(spec):
+        return as_strategy(where, spec)
+    raise misuse(where, spec, "the name of a strategy, a table or a list of them")
+
+
+def _strategy_named(name: str, arguments: dict[str, Any], where: str) -> Strategy:
+    if name not in _NAMED:
+        known = ", ".join(_NAMED)
+        guess = nearest(name, _NAMED) or f"the strategies are {known}"
+        raise UsageError(f"{where}: there is no strategy {name!r}; {guess}")
+    kind = _NAMED[name]
+    if kind is circuit_breaker:
+        arguments = _with_own(arguments, where, "breaker", CircuitBreaker, _OF_A_BREAKER)
+    if kind is within_budget:
+        arguments = _with_own(arguments, where, "budget", RetryBudget, _OF_A_BUDGET)
+    if kind is behind_gate:
+        arguments.setdefault("inner", "backoff_and_retry")
+    arguments = {
+        key: strategy_from(value, f"{where}.{key}") if key in _NESTED else value
+        for key, value in arguments.items()
+    }
+    if kind is backoff_and_retry and "backoff" in arguments:
+        arguments["backoff"] = _backoff(arguments["backoff"], f"{where}.backoff")
+    if kind is chain and "after" in arguments:
+        arguments["after"] = _after(arguments["after"], f"{where}.after")
+    return as_strategy(where, _build(kind, name, arguments, where))
+
+
+def _build(kind: type[Struct], name: str, arguments: Mapping[str, Any], where: str) -> Any:
+    known = kind.__struct_fields__
+    for key in arguments:
+        if key not in known:
+            guess = nearest(key, known) or f"it takes {', '.join(known)}"
+            raise UsageError(f"{where}: {name} has no argument {key!r}; {guess}")
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _backoff(value: object, where: str) -> Backoff:
+    if isinstance(value, str):
+        if value not in _PRESETS:
+            guess = nearest(value, _PRESETS) or f"the presets are {', '.join(_PRESETS)}"
+            raise UsageError(f"{where}: there is no preset {value!r}; {guess}")
+        return cast("Preset", getattr(Backoff, value)).backoff
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        return cast("Backoff", _build(Backoff, "backoff", table, where))
+    if isinstance(value, Backoff):
+        return value
+    raise misuse(where, value, "the name of a preset or a table with base, factor, cap, jitter")
+
+
+def _with_own(
+    arguments: Mapping[str, Any],
+    where: str,
+    field: str,
+    make: Callable[..., Any],
+    of: tuple[str, ...],
+) -> dict[str, Any]:
+    """The arguments with a breaker or a budget of this entry's own, unless there is one."""
+    rest = dict(arguments)
+    if field not in rest:
+        own = {key: rest.pop(key) for key in of if key in rest}
+        try:
+            rest[field] = make(**own)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from error
+    rest.setdefault("inner", "backoff_and_retry")
+    return rest
+
+
+def _after(value: object, where: str) -> tuple[type[Any], ...]:
+    kinds = {action.kind: action for action in ACTIONS}
+    names = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+    for name in names:
+        if not isinstance(name, str) or name not in kinds:
+            guess = nearest(name, kinds) if isinstance(name, str) else ""
+            raise misuse(where, name, "one of " + ", ".join(kinds), guess)
+    return tuple(kinds[cast("str", name)] for name in names)

@@ -1,0 +1,270 @@
+"""`Prices`: what tokens cost, from a file with date and source. What is not known stays unknown."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from logging import getLogger
+from os import PathLike
+from pathlib import Path
+from pkgutil import get_data
+from threading import Lock
+from typing import Any, NamedTuple, Self, cast
+
+from triage.core import Usage, UsageError, check_number, misuse, nearest
+
+_MILLION = 1_000_000
+_LONGEST_NAME = 200
+_MOST_SAID = 1_000
+_FIELDS = ("input", "output", "cached", "date", "source")
+_PAIR = 2
+_DATED = re.compile(r"(?:[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|\d{3})|-latest|-0)$")
+"""What providers add to a name for one release of the model."""
+_PREFIXES = {
+    "openai": ("openai",),
+    "anthropic": ("anthropic",),
+    "google": ("google", "gemini", "models", "google-gla"),
+}
+"""How a name says that the provider itself is asked. Other hosts have prices of their own."""
+_log = getLogger("triage.strategies.prices")
+
+
+class Price(NamedTuple):
+    """US dollars for a million tokens.
+
+    input, output: tokens sent, tokens received. cached: tokens sent that the provider had cached;
+    None: they cost as much as the others. date: when it was known to hold, as `2025-08-07`. source:
+    where it is published. Both are empty for prices given without.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+    date: str = ""
+    source: str = ""
+
+    def of(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+        """What so many tokens cost, in US dollars. cached_tokens: those of the input that were."""
+        cached = self.input if self.cached is None else self.cached
+        fresh = input_tokens - cached_tokens
+        total = fresh * self.input + cached_tokens * cached + output_tokens * self.output
+        return total / _MILLION
+
+
+class Prices:
+    """List prices by model, with prices of your own over them.
+
+    own: prices by the model's name, US dollars for a million tokens: a `Price`, a pair (input,
+    output), or a mapping with input, output and, where known, cached, date and source. listed: False
+    leaves out all others: those that come with triage are as old as their dates say. Raises
+    UsageError, which names the model and the field, for anything else.
+
+    Where the package genai-prices is installed (`triage-recovery[prices]`), it prices the models that
+    are neither given nor in that list, offline.
+
+    A model is found by its exact name; then without a date (`gpt-4o-2024-08-06`, `…-20250929`,
+    `…-latest`) and without the provider's own prefix (`openai/gpt-4o`). A model of another host or
+    a fine-tuned one has another price, and is unknown until it is given.
+
+    >>> Prices({"ours": (1.0, 4.0)}).cost(Usage(500_000, 250_000, model="ours"))
+    1.5
+    """
+
+    def __init__(self, own: Mapping[str, Any] | None = None, *, listed: bool = True) -> None:
+        if own is not None and not isinstance(own, Mapping):
+            raise misuse(
+                "Prices.own", own, "a mapping of model names to prices", "Prices.load(path)"
+            )
+        if not isinstance(listed, bool):
+            raise misuse("Prices.listed", listed, "True or False")
+        self._others = _by_genai_prices() if listed else None
+        self._known: dict[str, Price] = dict(built_in()[0]) if listed else {}
+        self._known.update(_read("Prices", own or {}))
+        self._said: set[str] = set()
+        self._lock = Lock()
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, listed: bool = True) -> Self:
+        """Prices from a TOML file with a table for each model:
+
+            [models."our-model"]
+            input = 1.0
+            output = 4.0
+            date = 2026-11-01
+            source = "our contract"
+
+        Raises UsageError naming the file for one that cannot be read or holds anything else.
+        """
+        where = f"Prices.load({str(path)!r})"
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise UsageError(f"{where}: is not TOML: {error}") from error
+        models = data.pop("models", None)
+        if data:
+            raise UsageError(f'{where}: has {next(iter(data))!r}; write a table [models."name"]')
+        if not isinstance(models, dict):
+            raise UsageError(f'{where}: has no models; write a table [models."name"]')
+        return cls(_read(where, cast("dict[str, Any]", models)), listed=listed)
+
+    def price(self, model: str) -> Price | None:
+        """The price of a model, None if it is not known."""
+        if not isinstance(model, str):
+            raise misuse("Prices.price model", model, "a model's name")
+        if len(model) > _LONGEST_NAME:
+            return None
+        provider, name = _provider_and_name(model)
+        undated = _DATED.sub("", name)
+        names = [model, name, _DATED.sub("", model), undated]
+        _, providers = built_in()
+        listed_by = providers.get(name) or providers.get(undated)
+        if provider is not None and listed_by not in (None, provider):
+            names = [model]  # `openai/claude-3-opus` is somebody's proxy
+        for candidate in names:
+            found = self._known.get(candidate)
+            if found is not None:
+                return found
+        return self._others(provider, name) if self._others is not None else None
+
+    def cost(self, usage: Usage, *, cached_tokens: int = 0) -> float | None:
+        """US dollars for this usage. None where the model is not known or not named: never 0 for it.
+
+        cached_tokens: how many of the input tokens the provider had cached. A `cost_usd` that is
+        there is the answer. An unknown model is said once in the log `triage.strategies.prices`. Raises
+        UsageError for anything but a `Usage`, and for more cached tokens than input tokens.
+        """
+        if not isinstance(usage, Usage):
+            raise misuse("Prices.cost usage", usage, "a Usage")
+        if type(cached_tokens) is not int or not 0 <= cached_tokens <= usage.input_tokens:
+            wanted = f"a whole number from 0 to the {usage.input_tokens} input tokens"
+            raise misuse("Prices.cost cached_tokens", cached_tokens, wanted)
+        if usage.cost_usd is not None or usage.model is None:
+            return usage.cost_usd
+        price = self.price(usage.model)
+        if price is None:
+            self._say(usage.model)
+            return None
+        return price.of(usage.input_tokens, usage.output_tokens, cached_tokens)
+
+    def _say(self, model: str) -> None:
+        name = model[:_LONGEST_NAME]
+        with self._lock:
+            if name in self._said or len(self._said) >= _MOST_SAID:
+                return
+            self._said.add(name)
+        _log.warning(
+            "the price of the model %r is not known: its cost is unknown and limits on cost do not "
+            "count it; give Prices({%r: (input, output)}) in US dollars for a million tokens",
+            name, name,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Prices of {len(self._known)} models>"
+
+
+def _provider_and_name(model: str) -> tuple[str | None, str]:
+    """The provider that a name begins with, None where it says none, and the rest of the name."""
+    prefix, slash, rest = model.partition("/")
+    if not slash:
+        prefix, slash, rest = model.partition(":")
+    provider = next((name for name, words in _PREFIXES.items() if prefix in words), None)
+    return (None, model) if provider is None or not slash else (provider, rest)
+
+
+@cache
+def _by_genai_prices() -> Callable[[str | None, str], Price | None] | None:
+    """What finds a price in the package genai-prices, None where that is not installed.
+
+    The package has its prices with it: nothing is fetched, unless the application has it keep them up
+    to date. Of prices that grow with the prompt it is the lowest.
+    """
+    try:
+        from genai_prices import Usage as Tokens
+        from genai_prices import calc_price
+    except ImportError:
+        return None
+
+    @lru_cache(maxsize=256)  # asked with each answer of a model
+    def find(provider: str | None, name: str) -> Price | None:
+        try:
+            found = calc_price(Tokens(), name, provider_id=provider)
+        except LookupError:
+            return None
+        sent, received, cached = (
+            None if price is None else float(getattr(price, "base", price))
+            for field in ("input_mtok", "output_mtok", "cache_read_mtok")
+            for price in [getattr(found.model_price, field, None)]
+        )
+        if sent is None or received is None:
+            return None
+        source = next(iter(found.provider.pricing_urls or ()), "")
+        return Price(input=sent, output=received, cached=cached, source=source)
+
+    find(None, "gpt-4o")  # reads all of its data, so that no event loop waits for it later
+    return find
+
+
+def _read(where: str, models: Mapping[Any, Any]) -> dict[str, Price]:
+    return {
+        _name(where, name): _price(f"{where} {name!r}", given) for name, given in models.items()
+    }
+
+
+def _name(where: str, name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        raise misuse(f"{where} model", name, f"a name of at most {_LONGEST_NAME} characters")
+    return name
+
+
+def _price(where: str, given: Any) -> Price:
+    if isinstance(given, Mapping):
+        price = _from_table(where, cast("Mapping[str, Any]", given))
+    elif isinstance(given, Price):
+        price = given
+    elif isinstance(given, tuple | list) and len(cast("list[Any]", given)) == _PAIR:
+        price = Price(*cast("list[Any]", given))
+    else:
+        raise misuse(where, given, "a Price, a pair (input, output) or a table of them")
+    for name in ("input", "output", "cached"):
+        value = getattr(price, name)
+        if value is not None or name != "cached":
+            check_number(f"{where}.{name}", value, "US dollars for a million tokens")
+    for name in ("date", "source"):
+        if not isinstance(getattr(price, name), str):
+            raise misuse(f"{where}.{name}", getattr(price, name), "text")
+    return price
+
+
+def _from_table(where: str, table: Mapping[str, Any]) -> Price:
+    for key in table:
+        if key not in _FIELDS:
+            guess = nearest(str(key), _FIELDS) or f"it takes {', '.join(_FIELDS)}"
+            raise UsageError(f"{where} has no field {key!r}; {guess}")
+    for name in ("input", "output"):
+        if name not in table:
+            raise UsageError(f"{where} has no {name}; give US dollars for a million tokens")
+    fields = dict(table)
+    if isinstance(fields.get("date"), dt.date):
+        fields["date"] = fields["date"].isoformat()
+    return Price(**fields)
+
+
+# Read with the module, from wherever modules come, so that no event loop waits for a file later.
+_TOML = get_data("triage.strategies", "prices.toml") or b""
+
+
+@cache
+def built_in() -> tuple[dict[str, Price], dict[str, str]]:
+    """The prices that come with the package, and the provider of each."""
+    prices: dict[str, Price] = {}
+    providers: dict[str, str] = {}
+    for provider, listed in tomllib.loads(_TOML.decode()).items():
+        for name, fields in listed["models"].items():
+            prices[name] = _price(f"prices.toml {name!r}", {**fields, "source": listed["source"]})
+            providers[name] = provider
+    return prices, providers

@@ -1,0 +1,630 @@
+"""Strategies that call the function again as it is: after a while, or with the tools named."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from triage.core import (
+    ACTIONS,
+    DELAYED,
+    PROCEEDING,
+    Action,
+    Cause,
+    ErrorInfo,
+    Escalate,
+    FailureContext,
+    FailureType,
+    RecoveryAction,
+    Replan,
+    Resume,
+    Retry,
+    Rollback,
+    Severity,
+    Step,
+    UsageError,
+    call_text,
+    check_count,
+    check_number,
+    misuse,
+    quote,
+    words_of,
+)
+
+from .base import (
+    Answer,
+    Strategy,
+    always,
+    as_strategy,
+    counted,
+    last_failed,
+    named,
+    needs_a_person,
+    no_retry,
+    sentences,
+    then,
+    used_up,
+)
+from .outages import Outage, may_pass, outage_of
+
+# How long to wait before a retry: `Backoff`, and presets that say how often, too.
+
+
+_FLOOR = 0.5
+"""The part of a step that is always waited."""
+
+
+class Backoff(Struct, frozen=True):
+    """Waiting that grows with every retry.
+
+    Before retry n, from 1, the step is `min(cap, base * factor ** (n - 1))` seconds. Half of it is
+    always waited, and of the other half a random part, which keeps many clients from coming back
+    together. Never less than what the other side asked for.
+
+    base: seconds, 1 by default; 0 never waits. factor: from 1, 2 by default. cap: seconds, 60 by
+    default. jitter: False waits the whole time. Raises UsageError, which names the field.
+
+    With the defaults and no jitter: 1, 2, 4, 8, 16, 32, 60, 60, … seconds.
+
+    >>> [Backoff(jitter=False).delay(n) for n in (1, 2, 3, 7)]
+    [1.0, 2.0, 4.0, 60.0]
+    >>> Backoff(base=2.0).delay(3, draw=0.25)
+    5.0
+    >>> Backoff(base=2.0).delay(3, draw=0.25, retry_after_s=90)
+    90.0
+    """
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 60.0
+    jitter: bool = True
+
+    CAPABILITY: ClassVar[Preset]
+    INFRA: ClassVar[Preset]
+    EXTRACT: ClassVar[Preset]
+    CLASSIFY: ClassVar[Preset]
+    LLM: ClassVar[Preset]
+    WRITE: ClassVar[Preset]
+
+    def __post_init__(self) -> None:
+        check_number("Backoff.base", self.base, "seconds")
+        check_number("Backoff.factor", self.factor, "", least=1.0)
+        check_number("Backoff.cap", self.cap, "seconds")
+        if not isinstance(self.jitter, bool):
+            raise misuse("Backoff.jitter", self.jitter, "True or False")
+
+    def delay(self, n: int, draw: float = 1.0, retry_after_s: float | None = None) -> float:
+        """Seconds to wait before retry `n`.
+
+        n: from 1. draw: the random number for this failure, from 0 to 1; `FailureContext.draw` has
+        one. Not used without jitter. retry_after_s: what the other side asked for, seconds; the
+        delay is never less, whatever the cap. Raises UsageError for an `n` or a `draw` outside.
+        """
+        check_count("Backoff.delay n", n, 1, "the first retry is 1")
+        if not 0 <= draw <= 1:
+            raise misuse("Backoff.delay draw", draw, "a number from 0 to 1")
+        seconds = min(self.cap, self._grown(n - 1))
+        if self.jitter:
+            seconds *= _FLOOR + (1 - _FLOOR) * draw
+        return float(seconds if retry_after_s is None else max(seconds, retry_after_s))
+
+    def _grown(self, times: int) -> float:
+        if self.base == 0 or self.factor == 1:
+            return self.base
+        try:
+            return self.base * self.factor**times
+        except OverflowError:
+            return self.cap
+
+
+class Preset(NamedTuple):
+    """A known way of trying again: how often, and how long to wait.
+
+    attempts: calls altogether, the first one included, so 1 never retries. backoff: what waits
+    between them. `backoff_and_retry.preset(Backoff.LLM)` makes a strategy of one.
+    """
+
+    attempts: int
+    backoff: Backoff
+
+    @property
+    def retries(self) -> int:
+        """Calls after the first one."""
+        return self.attempts - 1
+
+
+Backoff.CAPABILITY = Preset(3, Backoff(0.5, 1.5))
+"""A tool or capability of one's own: 3 attempts, 0.5 s, factor 1.5."""
+Backoff.INFRA = Preset(2, Backoff(0.2, 1.2))
+"""Local infrastructure, quick to answer: 2 attempts, 0.2 s, factor 1.2."""
+Backoff.EXTRACT = Preset(3, Backoff(1.0, 1.5))
+"""A small model call, such as extracting a task: 3 attempts, 1 s, factor 1.5."""
+Backoff.CLASSIFY = Preset(4, Backoff(1.0, 1.8))
+"""Many concurrent model calls: 4 attempts, 1 s, factor 1.8."""
+Backoff.LLM = Preset(4, Backoff(2.0, 2.0))
+"""A long model call, such as planning: 4 attempts, 2 s, factor 2."""
+Backoff.WRITE = Preset(1, Backoff(2.0, 2.0))
+"""A write to hardware or to the world: 1 attempt, as it might happen twice."""
+
+_DEFAULT_BACKOFF = Backoff()
+_MOST_TOOLS = 64
+_DEFAULT_RETRIES = 5
+_NO_TIME = 1e-3
+"""Seconds of which clocks are not certain."""
+
+
+class backoff_and_retry(Struct, frozen=True):
+    """Wait, longer every time, and call the function again.
+
+    max_attempts: retries for this failure type in this run, 5 by default; 0 never retries. Of a fault
+    of the other side, those since the run last made progress. None: for as long as
+    `Limits.outage_seconds` of the run, 300 s by default, where the other side's fault may pass, and 5
+    for anything else. backoff: how long to wait. What the other side asked for
+    (`diagnosis.retry_after_s`) is the least. The diagnosis' hint, if it has one, is told to the next
+    attempt.
+
+    Escalates once the retries or the seconds are used up; at once if the delay would pass the run's
+    deadline, or if the diagnosis is CRITICAL or FATAL (a wrong key, a spent quota), which no waiting
+    cures.
+
+    >>> backoff_and_retry(max_attempts=3)  # doctest: +ELLIPSIS
+    backoff_and_retry(max_attempts=3, backoff=Backoff(base=1.0, factor=2.0, ...))
+    """
+
+    max_attempts: int | None = 5
+    backoff: Backoff = _DEFAULT_BACKOFF
+    same_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None:
+            remedy = "it counts retries; None holds out for Limits(outage_seconds=…)"
+            check_count("backoff_and_retry.max_attempts", self.max_attempts, 0, remedy)
+        backoff: object = self.backoff
+        if not isinstance(backoff, Backoff):
+            is_preset = isinstance(backoff, Preset)
+            remedy = "write backoff_and_retry.preset(…) for a preset" if is_preset else ""
+            raise misuse("backoff_and_retry.backoff", self.backoff, "a Backoff", remedy)
+
+    @classmethod
+    def preset(cls, preset: Preset) -> Self:
+        """The strategy for a preset: `backoff_and_retry.preset(Backoff.LLM)` retries 3 times."""
+        return cls(preset.retries, preset.backoff)
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        diagnosis, left = context.diagnosis, context.seconds_left
+        outage = outage_of(context) if may_pass(diagnosis) else None
+        tried = context.tried(Retry) if outage is None else outage.retries
+        asked = diagnosis.retry_after_s
+        most = _DEFAULT_RETRIES if self.max_attempts is None else self.max_attempts
+        holds_out = outage is not None and self.max_attempts is None
+        stop = needs_a_person(context)
+        remaining = None
+        if holds_out and outage is not None:
+            remaining = _remaining(context.outage_seconds, outage)
+            if remaining is not None and remaining <= _NO_TIME:
+                stop = stop or _given_up(context, outage)
+        else:
+            stop = stop or used_up(context, "retried", tried, most)
+        if stop is not None:
+            return stop
+        delay = self.backoff.delay(tried + 1, context.draw, asked)
+        if remaining is not None and asked is None:
+            delay = min(delay, remaining)
+        if left is not None and delay > left:
+            until = f"{max(left, 0.0):.3g} s are left to the deadline"
+            return Escalate(f"the next retry would wait {delay:.3g} s, and {until}")
+        return Retry(hint=diagnosis.hint, delay=delay, outage=holds_out)
+
+
+def _remaining(allowed: float | None, outage: Outage) -> float | None:
+    return None if allowed is None else allowed - outage.seconds
+
+
+def _given_up(context: FailureContext, outage: Outage) -> Escalate:
+    often = f"and was tried again {counted(outage.retries)}" if outage.retries else ""
+    lasted = f"the outage has lasted {outage.seconds:.4g} s {often}".rstrip()
+    return Escalate(
+        f"{named(context)}: {lasted} (the most is {context.outage_seconds:g} s, Limits.outage_seconds)"
+    )
+
+
+class retry_expired_credential(Struct, frozen=True):
+    """Call the function again where a credential has expired, so that it is fetched anew.
+
+    max_attempts: retries for this failure type in this run, 1 by default. Answers only a refusal (401,
+    403) whose words say that something has expired. Where the attempt had read a token, a session or
+    the like, all reads are made again; else only the call that was refused.
+
+    Escalates for any other refusal, and once the retries are used up.
+    """
+
+    max_attempts: int = 1
+
+    def __post_init__(self) -> None:
+        field = "retry_expired_credential.max_attempts"
+        check_count(field, self.max_attempts, 0, "it counts retries")
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        error = context.error
+        expired = error is not None and any(map(_expired, error.walk()))
+        if not expired or context.diagnosis.cause not in (Cause.AUTH, Cause.PERMISSION):
+            return needs_a_person(context) or Escalate(f"{named(context)}: nothing has expired")
+        tried = context.tried(Retry) + context.tried(Replan)
+        stop = used_up(context, "tried again", tried, self.max_attempts)
+        if stop is not None:
+            return stop
+        if any(_reads_credential(step) for step in context.trajectory.steps):
+            return Replan("A credential had expired. Fetch it again, and go on as before.")
+        return Retry()
+
+
+_EXPIRED = re.compile(r"(?i)\bexpired?\b|\bexpiry\b|ExpiredToken|token_expired")
+_CREDENTIAL = re.compile(
+    r"(?i)(?:^|[^a-z])(?:access|auth\w*|credentials?|login|log_in|oauth|session|sign_in|tokens?)(?:[^a-z]|$)"
+)
+
+
+def _expired(info: ErrorInfo) -> bool:
+    body = "" if info.body is None else str(info.body)
+    said = (info.message, info.code or "", info.type_name, body)
+    return any(_EXPIRED.search(text[:4_000]) for text in said)
+
+
+def _reads_credential(step: Step) -> bool:
+    """Whether a step is a read that gave a token or the like, by its tool's name."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", step.tool_called or "")
+    return step.error is None and bool(_CREDENTIAL.search(name))
+
+
+class retry_with_tool_manifest(Struct, frozen=True):
+    """Call the function again and tell it which tools exist.
+
+    max_attempts: retries for this failure type in this run, 3 by default. The hint names the tools
+    of `context.tools`, at most 64 of them, and ends with the diagnosis' hint; it is never empty. Tools
+    that the diagnosis' hint names all itself are not named again.
+    Escalates once the retries are used up, and at once if the diagnosis is CRITICAL or FATAL.
+    """
+
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        field = "retry_with_tool_manifest.max_attempts"
+        check_count(field, self.max_attempts, 0, "it counts retries")
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = no_retry(context, self.max_attempts)
+        if stop is not None:
+            return stop
+        told = context.diagnosis.hint
+        return Retry(hint=sentences(_manifest(context.tools, told or ""), told))
+
+
+def _manifest(tools: tuple[str, ...], told: str) -> str:
+    """The tools by name; without the names where the hint that follows has them all."""
+    if all(_names(told, tool) for tool in tools[:_MOST_TOOLS]):
+        return "Call only tools that exist, by their exact names."
+    listed = ", ".join(tools[:_MOST_TOOLS])
+    more = len(tools) - _MOST_TOOLS
+    rest = f" and {more} more" if more > 0 else ""
+    return f"Call only these tools, by their exact names: {listed}{rest}."
+
+
+def _names(text: str, tool: str) -> bool:
+    """Whether a tool's name stands in a text as a word of its own."""
+    return re.search(rf"(?<![\w.-]){re.escape(tool)}(?![\w-])", text) is not None
+
+
+# Strategies made of strategies: in turn, one instead of another, one for each severity.
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class sequence:
+    """The n-th failure of this type in this run gets the n-th strategy; after the last, Escalate.
+
+    `sequence(backoff_and_retry(), replan())` retries once, replans once and then escalates.
+    Raises UsageError without strategies, or for a value that is neither a strategy nor an action.
+    """
+
+    strategies: tuple[Strategy, ...]
+
+    def __init__(self, *strategies: Strategy | Action) -> None:
+        if not strategies:
+            raise UsageError("sequence needs at least one strategy; write sequence(replan(), …)")
+        made = (as_strategy(f"sequence[{n}]", value) for n, value in enumerate(strategies))
+        object.__setattr__(self, "strategies", tuple(made))
+
+    def __call__(self, context: FailureContext) -> Answer:
+        """What to do about this failure."""
+        n, most = context.failures(), len(self.strategies)
+        if n <= most:
+            return self.strategies[n - 1](context)
+        what = "the only strategy has" if most == 1 else f"all {most} strategies have"
+        return Escalate(f"{named(context)}: failed {counted(n)}, and {what} had a turn")
+
+    def __repr__(self) -> str:
+        return f"sequence({', '.join(map(repr, self.strategies))})"
+
+
+class chain(Struct, frozen=True):
+    """`primary`, and `fallback` whenever primary answers one of `after`, Escalate by default.
+
+    `chain(rollback_to_checkpoint(), replan())` rolls back as long as that strategy does, then
+    replans. A primary that raises is a bug and not an answer: fallback is not asked.
+
+    The severity is heeded: where the diagnosis is CRITICAL or FATAL, fallback is not asked for another
+    attempt at the same (`replan`, `ask_again` and their like), and a fault of the other side for which
+    it is no use to wait goes past a `backoff_and_retry`. A wait that is longer than
+    `Limits.longest_wait` is left out where fallback has another model or tool.
+    """
+
+    primary: Strategy | Action
+    fallback: Strategy | Action
+    after: tuple[type[RecoveryAction], ...] = (Escalate,)
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "primary", as_strategy("chain.primary", self.primary))
+        force_setattr(self, "fallback", as_strategy("chain.fallback", self.fallback))
+        force_setattr(self, "after", _kinds(self.after))
+
+    def __call__(self, context: FailureContext) -> Answer:
+        """What to do about this failure."""
+        fallback = cast("Strategy", self.fallback)
+
+        def go_on(action: Action) -> Answer:
+            if isinstance(action, self.after):
+                if (
+                    isinstance(action, Escalate)
+                    and needs_a_person(context)
+                    and _same_again(fallback)
+                ):
+                    return action
+                return then(fallback(context), lambda last: _both(action, last, fallback, context))
+            longest = context.longest_wait
+            if isinstance(action, DELAYED) and longest is not None and action.delay > longest:
+                return _another(fallback, context) or action
+            return action
+
+        if isinstance(self.primary, backoff_and_retry) and _needs_a_plan(context):
+            return fallback(context)
+        return then(cast("Strategy", self.primary)(context), go_on)
+
+    def __repr__(self) -> str:
+        after = ", ".join(kind.__name__ for kind in self.after)
+        shown = "" if self.after == (Escalate,) else f", after=({after},)"
+        return f"chain({self.primary!r}, {self.fallback!r}{shown})"
+
+
+class by_severity(Struct, frozen=True):
+    """One strategy for each severity of the diagnosis.
+
+    otherwise: for the severities that have none of their own. retriable, replanning,
+    reclassification: None takes `otherwise`. critical: for CRITICAL and FATAL; None escalates,
+    as these need a person, whatever `otherwise` is.
+
+    `by_severity(replan(), retriable=backoff_and_retry())` waits for what passes by itself, replans
+    for the rest, and hands over what needs a person.
+    """
+
+    otherwise: Strategy | Action
+    retriable: Strategy | Action | None = None
+    replanning: Strategy | Action | None = None
+    reclassification: Strategy | Action | None = None
+    critical: Strategy | Action | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("otherwise", "retriable", "replanning", "reclassification", "critical"):
+            value = getattr(self, name)
+            if value is not None or name == "otherwise":
+                force_setattr(self, name, as_strategy(f"by_severity.{name}", value))
+
+    def __call__(self, context: FailureContext) -> Answer:
+        """What to do about this failure."""
+        match context.diagnosis.severity:
+            case Severity.RETRIABLE:
+                chosen = self.retriable
+            case Severity.REPLANNING:
+                chosen = self.replanning
+            case Severity.RECLASSIFICATION:
+                chosen = self.reclassification
+            case Severity.CRITICAL | Severity.FATAL:
+                stop = needs_a_person(context)
+                chosen = stop if self.critical is None else self.critical
+                if isinstance(chosen, Escalate):
+                    return chosen
+        return cast("Strategy", self.otherwise if chosen is None else chosen)(context)
+
+    def __repr__(self) -> str:
+        given = (
+            f", {name}={getattr(self, name)!r}"
+            for name in ("retriable", "replanning", "reclassification", "critical")
+            if getattr(self, name) is not None
+        )
+        return f"by_severity({self.otherwise!r}{''.join(given)})"
+
+
+def _both(first: Action, last: Action, fallback: Strategy, context: FailureContext) -> Action:
+    """Where both give up, the reasons of both; words that are always said stay as they are."""
+    if not (isinstance(first, Escalate) and isinstance(last, Escalate)):
+        return last
+    if isinstance(fallback, always) or not first.reason or not last.reason:
+        return last
+    more = last.reason.removeprefix(f"{named(context)}: ")
+    reason = first.reason if more in first.reason else f"{first.reason}; {more}"
+    return Escalate(reason, compensate=first.compensate or last.compensate)
+
+
+def _same_again(strategy: Strategy) -> bool:
+    """Whether a strategy calls the function again and brings nothing that a person would have to."""
+    if isinstance(strategy, always):
+        return isinstance(strategy.action, PROCEEDING)
+    return getattr(strategy, "same_again", False) is True
+
+
+def _another(strategy: Strategy, context: FailureContext) -> Action | None:
+    """What a strategy says that has another model or tool, itself or one of those it is made of."""
+    if isinstance(strategy, chain):
+        primary, fallback = cast("Strategy", strategy.primary), cast("Strategy", strategy.fallback)
+        return _another(primary, context) or _another(fallback, context)
+    if getattr(strategy, "has_another", False) is not True:
+        return None
+    answer = strategy(context)
+    return answer if isinstance(answer, PROCEEDING) else None
+
+
+def _needs_a_plan(context: FailureContext) -> bool:
+    """Whether the other side failed in a way that no waiting ends, and another plan may go around."""
+    diagnosis = context.diagnosis
+    if diagnosis.severity not in (Severity.REPLANNING, Severity.RECLASSIFICATION):
+        return False
+    return (
+        diagnosis.failure_type is FailureType.EXTERNAL_FAULT or diagnosis.cause == Cause.NOT_FOUND
+    )
+
+
+def _kinds(after: Any) -> tuple[type[Action], ...]:
+    kinds: list[Any] = list(after) if hasattr(after, "__iter__") else [after]
+    for kind in kinds:
+        if kind not in ACTIONS:
+            wanted = "a tuple of action classes"
+            raise misuse("chain.after item", kind, wanted, "write after=(Escalate, Abort)")
+    return tuple(kinds)
+
+
+# Strategies that go on otherwise: another plan, an earlier point, the next subgoal.
+
+
+class replan(Struct, frozen=True):
+    """Call the function again with a new plan.
+
+    hint: told to the next attempt; None gives the diagnosis' own, or a sentence that asks for
+    another plan; after a fault of the other side it names the call that failed and quotes its error.
+    max_replans: for this failure type in this run, 3 by default. Escalates once they are used up.
+    """
+
+    hint: str | None = None
+    max_replans: int = 3
+    same_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_text("replan.hint", self.hint)
+        check_count("replan.max_replans", self.max_replans, 0)
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = used_up(context, "replanned", context.tried(Replan), self.max_replans)
+        if stop is not None:
+            return stop
+        if self.hint is None and context.failure_type is FailureType.EXTERNAL_FAULT:
+            call = failed_call(context)
+            return Replan(None if call is None else sentences(context.diagnosis.hint, call))
+        return Replan(self.hint)
+
+
+class rollback_to_checkpoint(Struct, frozen=True):
+    """Restore the steps and the state of an earlier point and call the function from there.
+
+    checkpoint_id: None is the last position before the critical step, or the last one if there is
+    none; where the first step is the critical one, the start. max_rollbacks: for this failure type
+    in this run, 3 by default. hint: None says that the work was taken back, and adds the diagnosis'
+    own hint; it is never empty.
+
+    Escalates once the rollbacks are used up, or if nothing was recorded that could be taken back.
+    """
+
+    checkpoint_id: int | None = None
+    max_rollbacks: int = 3
+    hint: str | None = None
+    same_again: ClassVar[bool] = True
+
+    _TAKEN_BACK: ClassVar[str] = (
+        "The work was taken back to an earlier point, and goes on from the state it had there. "
+        "What was done after that point no longer counts: do it another way."
+    )
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.checkpoint_id is not None:
+            check_count(f"{name}.checkpoint_id", self.checkpoint_id, 0)
+        _check_text(f"{name}.hint", self.hint)
+        check_count(f"{name}.max_rollbacks", self.max_rollbacks, 0)
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = used_up(context, "rolled back", context.tried(Rollback), self.max_rollbacks)
+        if stop is not None:
+            return stop
+        anything = context.checkpoint_id is not None or context.trajectory.steps or context.state
+        if self.checkpoint_id is None and not anything:
+            return Escalate(f"{named(context)}: nothing was recorded that could be rolled back")
+        hint = sentences(self.hint) or sentences(self._TAKEN_BACK, context.diagnosis.hint)
+        return Rollback(self.checkpoint_id, hint)
+
+
+class compensating_rollback(rollback_to_checkpoint, frozen=True):
+    """Undo what the attempt did to the world after a point, and call the function from there.
+
+    Rolls back as `rollback_to_checkpoint` does. Every rollback undoes the completed calls after the
+    checkpoint by their compensators, newest first; this strategy says so to the next attempt, and
+    does it only once by default, as undoing has a price of its own.
+    """
+
+    max_rollbacks: int = 1
+
+    _TAKEN_BACK: ClassVar[str] = (
+        "The work was taken back to an earlier point, and what had been done to the outside world "
+        "after that point was undone. Where it is still needed, it must be done again."
+    )
+
+
+class resume_from_subgoal(Struct, frozen=True):
+    """Keep the state and what is done, and go on with the first subgoal that is open.
+
+    max_resumes: for this failure type in this run, 3 by default. The diagnosis' hint, if it has
+    one, is told too. Escalates once the resumes are used up, or if no declared subgoal is open.
+    """
+
+    max_resumes: int = 3
+    same_again: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("resume_from_subgoal.max_resumes", self.max_resumes, 0)
+
+    def __call__(self, context: FailureContext) -> Action:
+        """What to do about this failure."""
+        stop = used_up(context, "resumed", context.tried(Resume), self.max_resumes)
+        if stop is not None:
+            return stop
+        if not context.open_subgoals:
+            return Escalate(f"{named(context)}: there is no open subgoal to resume from")
+        return Resume(context.open_subgoals[0], context.diagnosis.hint)
+
+
+def failed_call(context: FailureContext) -> str | None:
+    """The call that the other side did not serve and its error, as a sentence; None where none is known."""
+    step = last_failed(context)
+    error = context.error
+    said = words_of(error) if error is not None else "" if step is None else step.error or ""
+    if not said:
+        return None
+    error_text = quote(said, _LONGEST_ERROR)
+    if step is None or step.tool_called is None:
+        return f"A call to the other side failed with {error_text}."
+    return (
+        f"The call {call_text(step)} failed with {error_text}. Reach the goal without it if you can, "
+        "or say what is missing."
+    )
+
+
+_LONGEST_ERROR = 300
+
+
+def _check_text(field: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise misuse(field, value, "a text or None")
