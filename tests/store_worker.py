@@ -24,6 +24,9 @@ Pause = Callable[[str], Awaitable[None]]
 SHAPES = {"alone": 1, "nested": 1, "parallel": 2}
 """How many pay at once: the run itself, a run inside it, or two of those."""
 
+STOPPED_IN = (3, 7)
+"""The third payment of each of those."""
+
 
 def worker(store: Any, file: Path, pause: Pause, shape: str = "alone") -> Agent[list[str]]:
     """An agent that has each of those who pay do so four times.
@@ -37,7 +40,7 @@ def worker(store: Any, file: Path, pause: Pause, shape: str = "alone") -> Agent[
 
     @triage.tool(effect="once")
     async def pay(number: int) -> str:
-        if number in (3, 7):
+        if number in STOPPED_IN:
             await pause("inside")
         await anyio.to_thread.run_sync(charge, number)
         return f"paid {number}"

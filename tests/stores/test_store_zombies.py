@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ import psycopg
 import pytest
 from durable_runs import check_journal
 from store_kinds import POSTGRES, Opened, opening
-from store_worker import RUN, SHAPES, worker
+from store_worker import RUN, SHAPES, STOPPED_IN, worker
 from support import RETRY
 
 import triage
@@ -84,21 +85,32 @@ async def nowhere(_place: str) -> None:
     """The one that takes over waits nowhere."""
 
 
-async def taken_over(store: Store, effects: Path, shape: str) -> tuple[list[str], int]:
-    """What another process' worker comes to once the lease has ended, and how many calls were in doubt."""
+def made(effects: Path, number: int) -> bool:
+    """Whether a payment was made, or is by the worker that stands still inside it.
+
+    Others are in doubt too where a question cut off the one that was paying beside it.
+    """
+    return number in STOPPED_IN or str(number) in effects.read_text().split()
+
+
+async def taken_over(store: Store, effects: Path, shape: str) -> tuple[list[str], set[int]]:
+    """What another process' worker comes to once the lease has ended, and which payments were in doubt."""
     agent = worker(store, effects, nowhere, shape)
     with anyio.fail_after(30):
         while not (ended := await agent.recover_all()):
             await anyio.sleep(0.02)
-    doubts, asked = 0, ended[0].error
+    doubts: set[int] = set()
+    asked = ended[0].error
     if asked is None:
         return ended[0].result, doubts
     while True:
         assert isinstance(asked, TriageSuspendedError), asked
-        doubts += 1
-        number = next(each for each in (3, 7) if f'"number": {each}' in asked.question)
+        about = re.search(r'"number": (\d)', asked.question)
+        assert about, asked.question
+        number = int(about[1])
+        doubts.add(number)
+        answer = triage.happened(f"paid {number}") if made(effects, number) else triage.rerun()
         try:
-            answer = triage.happened(f"paid {number}")
             return await agent.resume(asked.token, answer), doubts
         except TriageSuspendedError as more:
             asked = more
@@ -121,7 +133,10 @@ def test_a_worker_that_stood_still_writes_nothing_and_repeats_nothing(
     async def meanwhile() -> dict[str, list[Event]]:
         result, doubts = await taken_over(store, effects, shape)
         assert result == [f"paid {number}" for number in numbers]
-        assert doubts == (SHAPES[shape] if where == "inside" else 0)
+        if where == "inside":
+            assert doubts >= set(STOPPED_IN[: SHAPES[shape]])
+        else:
+            assert not doubts.intersection(STOPPED_IN)
         return await journals()
 
     try:
