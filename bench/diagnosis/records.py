@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FILE = "dev.jsonl.gz"
-HEALTHY = ("tau2_ok", "sentinel_healthy")
+HEALTHY = ("tau2_ok", "sentinel_healthy", "fresh_healthy")
 """Sources of runs that went well: every answer there is a false alarm."""
 _STEP = ("action", "tool_called", "tool_input", "tool_output", "llm_output", "error")
 
