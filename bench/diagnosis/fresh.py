@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from .records import Record
+from .records import FRESH_HEALTHY, Record, half
 
 SEED = 20_240
 WORDINGS = 5
 PER_WORDING = 2
-HEALTHY = "fresh_healthy"
 FAULTY = "fresh_fault"
 
 Step = dict[str, Any]
@@ -358,11 +357,12 @@ def _faulty() -> Iterator[Record]:
                 steps, wrong = one.make(run, wording)
                 where = len(begun) + wrong
                 id_ = f"fresh/{one.name}/{wording}/{turn}"
-                task = _task(run, one, wording)
-                yield _record(id_, FAULTY, task, [*begun, *steps], one.kind, where)
+                wanted = task(run, one, wording)
+                yield _record(id_, FAULTY, wanted, [*begun, *steps], one.kind, where)
 
 
-def _task(run: Run, one: Fault, wording: int) -> str:
+def task(run: Run, one: Fault, wording: int) -> str:
+    """What a run with a fault is asked to do; limits and lists of wanted things stand here."""
     if one.make is _unfinished:
         wanted = ", ".join(run.ids[:4])
         return f"{run.trade.goal}: {wanted}. All four are needed."
@@ -389,7 +389,7 @@ def _healthy() -> Iterator[Record]:
             said = f"{run.trade.thing} {run.ids[0]} is at {run.prices[0]:.2f}."
             steps = [*run.start(), *ending(run), run.say(said)]
             yield _record(
-                f"fresh/{name}/0/{turn}", HEALTHY, run.trade.goal + ".", steps, None, None
+                f"fresh/{name}/0/{turn}", FRESH_HEALTHY, run.trade.goal + ".", steps, None, None
             )
 
 
@@ -397,4 +397,4 @@ def _record(
     id_: str, source: str, task: str, steps: list[Step], kind: str | None, where: int | None
 ) -> Record:
     labels = frozenset({kind} if kind else ())
-    return Record(id_, source, task, tuple(steps), labels, frozenset(), where, 0)
+    return Record(id_, source, task, tuple(steps), labels, frozenset(), where, half(id_))
