@@ -4,8 +4,10 @@
         [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
 
 Trajectories: beside constant answers and triage-agent. Every figure is given for all records and for
-each half of them; the halves share no record. Exceptions: those of the fault lab, beside what was
-published of triage-agent. Its libraries are many; they are installed by `--make-lab` alone.
+each half of them; the halves share no record. Fresh ones are made up by `fresh`, and no rule was
+written for them: they are also told by fault and wording, without and with `grounding`. Exceptions:
+those of the fault lab, beside what was published of triage-agent. Its libraries are many; they are
+installed by `--make-lab` alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from statistics import median
 
 from bench import envs
 
-from . import lab, ours, peer, records, scores
+from . import fresh, lab, ours, peer, records, scores
 
 _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who&When, algorithm-generated", ("whowhen_ag",)),
@@ -28,9 +30,16 @@ _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sentinel, healthy", ("sentinel_healthy",)),
     ("tau2, went well", ("tau2_ok",)),
     ("tau2, failed", ("tau2_fail",)),
+    ("fresh, faults", (fresh.FAULTY,)),
+    ("fresh, faults and healthy", (fresh.FAULTY, records.FRESH_HEALTHY)),
+    ("fresh, healthy", (records.FRESH_HEALTHY,)),
 )
 _HEAD = (
-    "", "records", "labelled", "answered", "hits", "precision", "macro-F1", "loop F1", "exact step",
+    "", "records", "labelled", "answered", "hits", "precision", "macro-F1", "loop F1", "exact step", "ECE",
+)  # fmt: skip
+_FRESH_HEAD = (
+    "", "records", "answered", "right", *(f"wording {at + 1}" for at in range(fresh.WORDINGS)),
+    "precision", "exact step", "right, grounding", "answered, grounding",
 )  # fmt: skip
 _LAB_HEAD = ("", "cases", "ours", "promised", "", "triage-agent 1.0.1, published")
 _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
@@ -45,10 +54,14 @@ def main() -> int:
 
 
 def _trajectories(options: argparse.Namespace) -> None:
-    if not (options.trajectories / records.FILE).is_file():
-        print(f"there are no trajectories: {options.trajectories / records.FILE} is missing")
-        return
-    taken = list(records.read(options.trajectories))
+    taken = fresh.records()
+    if (options.trajectories / records.FILE).is_file():
+        taken += records.read(options.trajectories)
+    else:
+        print(
+            "there are no trajectories of real agents: "
+            f"{options.trajectories / records.FILE} is missing"
+        )
     told = ours.answers(taken)
     python = None if options.no_peer else envs.ready("triage-agent")
     theirs = None if python is None else peer.answers(python, taken)
@@ -57,13 +70,46 @@ def _trajectories(options: argparse.Namespace) -> None:
         rows = [
             row
             for name, sources in _SETS
+            if any(record.source in sources for record in taken)
             for row in _rows(name, _part(told, sources, half), _part(theirs, sources, half))
         ]
         _table(_HEAD, rows)
+    _fresh(told)
     if python is not None:
         ratios = [ours.seconds() / peer.seconds(python) for _ in range(options.rounds)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         print(f"\n10,000 steps, time to triage-agent's: {median(ratios):.2f} ({spread})")
+
+
+def _fresh(told: Sequence[scores.Pair]) -> None:
+    """Print how each kind of fault is found in each of its wordings, and what healthy runs set off."""
+    plain = [pair for pair in told if pair[0].source in (fresh.FAULTY, records.FRESH_HEALTHY)]
+    grounded = ours.answers((record for record, _ in plain), grounding=True)
+    print("\nfresh trajectories, by fault and wording\n")
+    names = dict.fromkeys(fresh.fault(record)[0] for record, _ in plain)
+    _table(
+        _FRESH_HEAD,
+        [_fresh_row(name, _of_fault(plain, name), _of_fault(grounded, name)) for name in names],
+    )
+
+
+def _fresh_row(
+    name: str, plain: Sequence[scores.Pair], grounded: Sequence[scores.Pair]
+) -> tuple[str, ...]:
+    whole, with_grounds = scores.line("", plain), scores.line("", grounded)
+    wordings = [
+        scores.line("", [pair for pair in plain if fresh.fault(pair[0])[1] == at]).hits
+        for at in range(fresh.WORDINGS)
+    ]
+    shares = (
+        whole.answered, whole.hits, *wordings, whole.precision, whole.exact,
+        with_grounds.hits, with_grounds.answered,
+    )  # fmt: skip
+    return (name, str(whole.records), *map(_share, shares))
+
+
+def _of_fault(pairs: Sequence[scores.Pair], name: str) -> list[scores.Pair]:
+    return [pair for pair in pairs if fresh.fault(pair[0])[0] == name]
 
 
 def _faults(options: argparse.Namespace) -> bool | None:
@@ -151,7 +197,7 @@ def _row(name: str, pairs: Sequence[scores.Pair], *, counts: bool = True) -> tup
     loops = scores.loop_f1(pairs) if any(scores.LOOP in r.labels for r, _ in pairs) else None
     sizes = (str(line.records), str(line.labelled)) if counts else ("", "")
     shares = (line.answered, line.hits, line.precision, line.macro_f1, loops, line.exact)
-    return (name, *sizes, *map(_share, shares))
+    return (name, *sizes, *map(_share, shares), _share(scores.calibration_error(pairs)))
 
 
 def _best(pairs: Sequence[scores.Pair]) -> tuple[str, ...]:
@@ -170,6 +216,7 @@ def _best(pairs: Sequence[scores.Pair]) -> tuple[str, ...]:
         best(scores.macro_f1),
         best(scores.loop_f1) if loops else _NOTHING,
         _NOTHING if position is None else f"{_share(position[1])} (step {position[0]})",
+        _NOTHING,
     )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ LENGTH = 10_000
 SAMPLES = 9
 
 
-def answers(records: Iterable[Record]) -> list[Pair]:
+def answers(records: Iterable[Record], *, grounding: bool = False) -> list[Pair]:
     """Each record with the answer to it."""
-    classifier = RulesClassifier()
+    classifier = RulesClassifier(grounding=grounding)
     return [(record, _answer(classifier.classify(trajectory(record)))) for record in records]
 
 
@@ -30,7 +30,7 @@ def _answer(found: Diagnosis) -> Answer:
     kind = found.failure_type.value
     if kind == "external_fault" and found.cause == "timeout":
         kind = "timeout"
-    return Answer(kind, found.critical_step)
+    return Answer(kind, found.critical_step, found.confidence)
 
 
 def seconds() -> float:

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 FILE = "dev.jsonl.gz"
 HEALTHY = ("tau2_ok", "sentinel_healthy")
-"""Sources of runs that went well: every answer there is a false alarm."""
+"""Sources of real runs that went well: every answer there is a false alarm."""
+FRESH_HEALTHY = "fresh_healthy"
+"""The source of made-up runs that went well."""
 _STEP = ("action", "tool_called", "tool_input", "tool_output", "llm_output", "error")
 
 
@@ -32,7 +34,7 @@ class Record(NamedTuple):
     @property
     def healthy(self) -> bool:
         """True for a run that went well."""
-        return self.source in HEALTHY
+        return self.source in (*HEALTHY, FRESH_HEALTHY)
 
 
 def read(folder: Path) -> Iterator[Record]:
@@ -54,5 +56,10 @@ def _record(raw: dict[str, Any]) -> Record:
         frozenset(raw["mapped_labels"]) - {"unknown"},
         frozenset(raw.get("mapped_weak") or ()),
         raw.get("where_label"),
-        hashlib.sha256(raw["id"].encode()).digest()[0] % 2,
+        half(raw["id"]),
     )
+
+
+def half(id_: str) -> int:
+    """The half a record belongs to, 0 or 1, by its id."""
+    return hashlib.sha256(id_.encode()).digest()[0] % 2

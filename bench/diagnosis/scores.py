@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -14,10 +14,13 @@ LOOP = "loop_detected"
 
 
 class Answer(NamedTuple):
-    """kind: a failure type; `timeout` where that is the cause of an external fault. step: critical."""
+    """kind: a failure type; `timeout` where that is the cause of an external fault. step: critical.
+    confidence: how sure the answer is, None if that was not told.
+    """
 
     kind: str
     step: int | None
+    confidence: float | None = None
 
 
 Pair = tuple[Record, Answer]
@@ -106,6 +109,21 @@ def constants(
     scored = [(score([(r, Answer(k, None)) for r, _ in pairs]) or 0.0, k) for k in kinds]
     best, kind = max(scored)
     return kind, best
+
+
+def calibration_error(pairs: Sequence[Pair]) -> float | None:
+    """How far confidence and the share of right answers are apart (ECE), by tenths of confidence.
+
+    Of the answers to labelled or healthy records that are not UNKNOWN; None where none tells one.
+    """
+    tenths: defaultdict[int, list[float]] = defaultdict(list)
+    for record, answer in pairs:
+        judged = record.labels or record.healthy
+        if judged and answer.kind != UNKNOWN and answer.confidence is not None:
+            tenth = min(9, int(answer.confidence * 10))
+            tenths[tenth].append(answer.confidence - right(record, answer.kind))
+    told = sum(map(len, tenths.values()))
+    return ratio(sum(abs(sum(apart)) for apart in tenths.values()), told)
 
 
 def best_position(pairs: Sequence[Pair]) -> tuple[int, float] | None:
