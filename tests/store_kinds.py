@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import anyio.from_thread
 import psycopg
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg import sql
 
 from triage.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store
@@ -119,3 +124,29 @@ def opening(*kinds: str) -> Any:
             yield made
 
     return opened
+
+
+def play_over(
+    machine: type[RuleBasedStateMachine], kind: str, backend: Any, *, examples: int, steps: int
+) -> None:
+    """Run a state machine over a new store of a kind: its `store`, and `call`, which waits for it."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        opened = stack.enter_context(Opened(kind, Path(folder)))
+        portal = stack.enter_context(anyio.from_thread.start_blocking_portal(backend))
+        made = opened.new()
+        stack.callback(portal.call, made.close)
+        bound: Any = type("Bound", (machine,), {"store": made, "call": staticmethod(portal.call)})
+        play(bound, examples=examples, steps=steps)
+
+
+def play(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
+    """Run a state machine that waits for real stores, however long they take."""
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    steady = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=checks,
+    )
+    run_state_machine_as_test(machine, settings=steady)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import anyio.from_thread
 import pytest
 from durable_runs import check_journal
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from hypothesis.stateful import run_state_machine_as_test as run_machine
-from store_kinds import KINDS, Opened
+from store_kinds import KINDS, play_over
 from support import Says, always
 
 import triage
@@ -330,15 +325,4 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_runs_are_as_a_plain_model_says(kind: str, backend: Any) -> None:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        opened = stack.enter_context(Opened(kind, Path(folder)))
-        portal = stack.enter_context(anyio.from_thread.start_blocking_portal(backend))
-        made = opened.new()
-        stack.callback(portal.call, made.close)
-        machine: Any = type("Bound", (Machine,), {"store": made, "call": staticmethod(portal.call)})
-        checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-        steady = settings(
-            max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=checks
-        )
-        run_machine(machine, settings=steady)
+    play_over(Machine, kind, backend, examples=25, steps=20)

@@ -13,16 +13,16 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from incident_desks import World
+from store_kinds import play
 
 from triage.incidents import (
     Hooks,
@@ -264,14 +264,7 @@ def test_incidents_are_as_a_plain_model_says(kind: str, backend: Any, examples: 
             "left": left,
         }
         machine: Any = type("Bound", (Machine,), bound)
-        checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-        steady = settings(
-            max_examples=examples,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=checks,
-        )
-        run_state_machine_as_test(machine, settings=steady)
+        play(machine, examples=examples, steps=25)
 
 
 @given(st.sampled_from(sorted(MOVES)), st.sampled_from(Status))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import anyio.from_thread
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,9 +15,8 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from store_kinds import KINDS, Opened
+from store_kinds import KINDS, play_over
 
 from triage import Resume, Step
 from triage.core import (
@@ -232,15 +226,4 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_store_is_as_a_plain_model_says(kind: str, backend: Any) -> None:
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        opened = stack.enter_context(Opened(kind, Path(folder)))
-        portal = stack.enter_context(anyio.from_thread.start_blocking_portal(backend))
-        made = opened.new()
-        stack.callback(portal.call, made.close)
-        machine: Any = type("Bound", (Machine,), {"store": made, "call": staticmethod(portal.call)})
-        checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-        steady = settings(
-            max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=checks
-        )
-        run_state_machine_as_test(machine, settings=steady)
+    play_over(Machine, kind, backend, examples=40, steps=25)
