@@ -2,6 +2,10 @@
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What stands when a step of the set-up is done: an environment, the demonstrations' needs, everything.
+MADE = $(VENV)/.made
+DEMO = $(VENV)/.demo
 READY = $(VENV)/.ready
 
 # Tests and their some hundred processes import the package: it is compiled once.
@@ -14,19 +18,28 @@ CHECKS = format style types types-again contracts
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-$(READY): pyproject.toml constraints.txt
+$(MADE): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "triage needs Python 3.11 or newer: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--group dev --group demo --editable .
-	@touch $(READY)
+	@echo "Set-up, once: a virtual environment in $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) --upgrade pip
+	@touch $(MADE)
 
-demo: $(READY) ## a real agent against a failing service: bare, under blind retry, under triage
-	$(BIN)/python -m examples.demo
+$(DEMO): $(MADE) pyproject.toml
+	@echo "Set-up, once: triage and what its demonstrations need, some 10 s …"
+	@$(INSTALL) --group demo --editable .
+	@touch $(DEMO)
 
-demo-plan: $(READY) ## an analyst that plans first, over a database and files
-	$(BIN)/python -m examples.plan
+$(READY): $(MADE) pyproject.toml
+	@echo "Set-up, once: triage, every framework it adapts and the tools of its tests, some 40 s …"
+	@$(INSTALL) --group dev --group demo --editable .
+	@touch $(READY) $(DEMO)
+
+demo: $(DEMO) ## a real agent against a failing service: bare, under blind retry, under triage
+	@$(BIN)/python -m examples.demo $(if $(VERBOSE),--verbose)
+
+demo-plan: $(DEMO) ## an analyst that plans first, over a database and files
+	@$(BIN)/python -m examples.plan
 
 test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
 	$(BIN)/python -m pytest -n $(or $(JOBS),3)

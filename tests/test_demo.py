@@ -10,6 +10,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,7 +225,7 @@ def test_with_a_key_the_same_agent_talks_to_the_real_endpoint(
     with Service(tmp_path / "other") as real:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         monkeypatch.setenv("OPENAI_BASE_URL", f"{real.url}/v1")
-        show = Show(Console(file=io.StringIO()))
+        show = Show(Console(file=io.StringIO()), "bare")
         outcome = asyncio.run(run_task("bare", task, service, show))
         assert outcome.done
         assert outcome.model_calls == real.faults.requests(task.id) > 0
@@ -237,7 +238,7 @@ def demo() -> tuple[str, list[dict[str, Any]]]:
     """What `make demo` prints, and its JSON lines."""
     environment = {name: value for name, value in os.environ.items() if "OPENAI" not in name}
     finished = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--plain"],
+        [sys.executable, "-m", "examples.demo", "--plain", "--verbose"],
         cwd=ROOT,
         env=environment | {"PYTHONIOENCODING": "utf-8"},
         capture_output=True,
@@ -269,14 +270,35 @@ def test_triage_does_every_task_and_repeats_no_effect(demo: Any) -> None:
     assert 1 <= guided["seconds_waited"] < tenacity["seconds_waited"]
 
 
+def test_a_row_a_task_says_how_it_ended_in_each_mode(demo: Any) -> None:
+    text, reports = demo
+    rows = {line.split()[0]: line for line in text.splitlines() if line.split()[:1]}
+    for task in TASKS:
+        assert task.trouble in rows[task.id]
+        assert rows[task.id].rstrip().endswith("✓"), "done under triage"
+        assert len(rows[task.id]) <= 80
+    assert rows["late_crash"].count("paid again") == 1
+    assert rows["done"].split()[-3:] == [str(report["done"]) for report in reports]
+
+
 def test_the_demo_shows_the_diagnosis_the_evidence_and_the_action(demo: Any) -> None:
     text, _ = demo
-    shown = text.partition("triage: diagnose")[2]
     for task in TASKS:
-        part = shown.partition(f"\n{task.id}  ")[2].partition("✓ done")[0]
-        assert task.prompt in part
+        block = text.partition(f"\n{task.id} ")[2]
+        assert task.prompt in block.partition("\n  bare\n")[0]
+        part = block.partition("\n  triage\n")[2].partition("✓ done")[0]
         if task.id == "healthy":
             assert "failed" not in part
             continue
         for label in ("failed", "diagnosis", "evidence", "action", "again"):
             assert f"{label}  " in part, (task.id, label)
+
+
+def test_it_ends_with_what_to_paste_for_a_function_of_ones_own(demo: Any) -> None:
+    text, _ = demo
+    code = text.partition("from any framework or none.\n")[2].partition("\n{")[0]
+    own = "async def your_function(task): return f'did {task}'\n" + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-c", own], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "did your task\n", done.stderr

@@ -1,4 +1,4 @@
-"""`python -m examples.demo`: every task in every mode, then one JSON line for each mode."""
+"""`python -m examples.demo`: a row for each task, run in every mode, then a JSON line for each mode."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,11 +16,11 @@ from rich.console import Console
 
 from .modes import MODES, Outcome, Runner, desk, endpoint
 from .service import Service
-from .show import Show, describe
+from .show import Rows, Show, describe
 from .tasks import TASKS, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 
 class Report(NamedTuple):
@@ -43,53 +44,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     tasks = [task for task in TASKS if not options.task or task.id in options.task]
     modes = [mode for mode in MODES if not options.mode or mode in options.mode]
-    show = Show(_console(plain=options.plain), plain=options.plain)
-    reports: list[Report] = []
-    outcomes: dict[str, list[Outcome]] = {}
-    for mode in modes:
-        report, outcomes[mode] = run_mode(mode, tasks, show)
-        reports.append(report)
-    show.summary(tasks, outcomes)
+    console = _console(plain=options.plain)
+    table = Rows(console, modes, verbose=options.verbose)
+    reports = asyncio.run(run_all(modes, tasks, table))
+    if "triage" in modes:
+        table.invitation()
     for report in reports:
         sys.stdout.write(f"{json.dumps(report._asdict())}\n")
     return 0 if all(r.done == r.tasks for r in reports if r.mode == "triage") else 1
 
 
-def run_mode(mode: str, tasks: Sequence[Task], show: Show) -> tuple[Report, list[Outcome]]:
-    """All tasks in one mode, on a fresh copy of the shop."""
+async def run_all(modes: Sequence[str], tasks: Sequence[Task], table: Rows) -> list[Report]:
+    """Every task in all modes at once, each mode on its own copy of the shop; a row a task."""
+    with ExitStack() as stack:
+        services = {mode: stack.enter_context(_service()) for mode in modes}
+        table.heading(endpoint(next(iter(services.values())).url).model)
+        ended: dict[str, list[Outcome]] = {mode: [] for mode in modes}
+        for task in tasks:
+            shows = {mode: table.show(mode) for mode in modes}
+            runs = (run_task(mode, task, services[mode], shows[mode]) for mode in modes)
+            with table.running(task):
+                outcomes = dict(zip(modes, await asyncio.gather(*runs), strict=True))
+            table.row(task, outcomes, shows)
+            for mode, outcome in outcomes.items():
+                ended[mode].append(outcome)
+        table.total(ended)
+        return [_report(mode, ended[mode], services[mode]) for mode in modes]
+
+
+@contextmanager
+def _service() -> Generator[Service]:
     with tempfile.TemporaryDirectory() as directory, Service(Path(directory)) as service:
-        show.mode(mode, endpoint(service.url).model)
-        outcomes = asyncio.run(_run_tasks(mode, tasks, service, show))
-        repeated = service.shop.repeated_charges()
-    report = Report(
+        yield service
+
+
+def _report(mode: str, outcomes: Sequence[Outcome], service: Service) -> Report:
+    return Report(
         mode=mode,
-        tasks=len(tasks),
+        tasks=len(outcomes),
         done=sum(outcome.done for outcome in outcomes),
         model_calls=sum(outcome.model_calls for outcome in outcomes),
-        repeated_effects=repeated,
+        repeated_effects=service.shop.repeated_charges(),
         seconds_waited=round(sum(outcome.waited for outcome in outcomes), 2),
     )
-    return report, outcomes
-
-
-async def _run_tasks(
-    mode: str, tasks: Sequence[Task], service: Service, show: Show
-) -> list[Outcome]:
-    return [await run_task(mode, task, service, show) for task in tasks]
 
 
 async def run_task(mode: str, task: Task, service: Service, show: Show) -> Outcome:
-    """One task in one mode. Whatever the agent raises is its outcome."""
+    """Run one task in one mode. Whatever the agent raises is its outcome."""
     service.faults.set(task.id, task.faults)
     runner = Runner(mode, service, show)
     answer, error = None, None
     started = time.monotonic()
     async with desk(service, task.id) as agent:
-        with show.task(task):
-            try:
-                answer = await runner.run(agent, task)
-            except Exception as problem:
-                error = describe(problem)
+        try:
+            answer = await runner.run(agent, task)
+        except Exception as problem:
+            error = describe(problem)
     seconds = time.monotonic() - started
     outcome = Outcome(
         task=task.id,
@@ -116,6 +126,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     ids = [task.id for task in TASKS]
     parser.add_argument("--mode", action="append", choices=MODES, help="this mode only; repeatable")
     parser.add_argument("--task", action="append", choices=ids, help="this task only; repeatable")
+    parser.add_argument("--verbose", action="store_true", help="what happened, under each row")
     parser.add_argument("--plain", action="store_true", help="no colours, one line per event")
     return parser.parse_args(arguments)
 

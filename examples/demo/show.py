@@ -1,11 +1,13 @@
-"""The demonstration in the terminal: an observer of triage's events, and the frame around it."""
+"""The demonstration in the terminal: a table of tasks, and an observer that tells of each."""
 
 from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +17,6 @@ from triage.core import ActionChosen, AttemptFailed, AttemptStarted, Event, Step
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-    from rich.console import Console
 
     from triage import Step
     from triage.core import Action
@@ -30,34 +30,101 @@ _INTRO = {
     "triage": "diagnose, decide, recover",
 }
 _LONGEST = 150
+_WIDTHS = {"task": 16, "trouble": 31, "bare": 4, "tenacity": 12, "triage": 6}
+"""Columns of the table: 77 characters with the gaps between them."""
+INVITATION = """\
+Try it on a function of your own: async, from any framework or none.
+
+    import asyncio
+    from triage import Agent
+    print(asyncio.run(Agent(your_function).run("your task")))
+"""
+
+
+class Rows:
+    """The table, printed a row at a time, with what happened under each row where that is wanted."""
+
+    def __init__(self, console: Console, modes: Sequence[str], *, verbose: bool = False) -> None:
+        self.console = console
+        self.modes = modes
+        self.verbose = verbose
+
+    def heading(self, model: str) -> None:
+        """Say what is run, by which model, and name the columns."""
+        self.console.print(
+            Text(f"\nOne agent, {len(self.modes)} ways, against a failing service (model: {model})")
+        )
+        for mode in self.modes:
+            self.console.print(Text(f"  {mode:8}  {_INTRO[mode]}", "dim"))
+        self.console.print()
+        names = [Text(name, "bold") for name in ("task", "what goes wrong", *self.modes)]
+        self._line(*names)
+
+    @contextmanager
+    def running(self, task: Task) -> Generator[None]:
+        """While a task runs, a terminal shows which."""
+        if self.console.is_terminal:
+            with self.console.status(Text(f"{task.id}: {task.prompt}", "dim")):
+                yield
+        else:
+            yield
+
+    def show(self, mode: str) -> Show:
+        """What tells of one task in one mode; it is kept until the row is printed."""
+        console = Console(
+            file=StringIO(),
+            force_terminal=self.console.is_terminal,
+            color_system=self.console.color_system,  # type: ignore[arg-type] # a name it gave itself
+            no_color=self.console.no_color,
+            width=self.console.width,
+            highlight=False,
+        )
+        return Show(console, mode, plain=not self.console.is_terminal)
+
+    def row(self, task: Task, outcomes: dict[str, Outcome], shows: dict[str, Show]) -> None:
+        """One task in all modes."""
+        marks = [_mark(outcome) for outcome in outcomes.values()]
+        self._line(Text(task.id, "cyan"), Text(task.trouble), *marks)
+        if self.verbose:
+            self.console.print(Text(f"  {task.prompt}", "dim"))
+            for show in shows.values():
+                self.console.file.write(show.text())
+
+    def total(self, ended: dict[str, list[Outcome]]) -> None:
+        """Add the rows up."""
+        done = [sum(outcome.done for outcome in outcomes) for outcomes in ended.values()]
+        tasks = len(next(iter(ended.values())))
+        counts = [Text(str(count), "bold green" if count == tasks else "bold") for count in done]
+        self._line(Text("done", "bold"), Text(f"of {tasks}"), *counts)
+        self.console.print()
+
+    def invitation(self) -> None:
+        """Say how it is done with a function of one's own."""
+        self.console.print(Text(INVITATION), soft_wrap=True)
+
+    def _line(self, task: Text, trouble: Text, *marks: Text) -> None:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for name in ("task", "trouble", *self.modes):
+            grid.add_column(width=_WIDTHS[name], overflow="fold")
+        grid.add_row(task, trouble, *marks)
+        self.console.print(grid)
 
 
 class Show:
-    """Prints what happens as it happens.
+    """Tells what happens in one task and mode, as it happens.
 
     console: where to. plain: one line for each event, whatever its length, for logs.
     """
 
-    def __init__(self, console: Console, *, plain: bool = False) -> None:
+    def __init__(self, console: Console, mode: str, *, plain: bool = False) -> None:
         self.console = console
         self.plain = plain
+        self.console.print(Text(f"  {mode}", "bold"))
 
-    def mode(self, mode: str, model: str) -> None:
-        """A mode begins."""
-        self.console.print()
-        self.console.rule(Text(f"{mode}: {_INTRO[mode]} (model: {model})", "bold"))
-
-    @contextmanager
-    def task(self, task: Task) -> Generator[None]:
-        """A task begins; while it runs, a terminal shows that it does."""
-        self.console.print()
-        self.console.print(Text.assemble((task.id, "bold cyan"), "  ", (task.trouble, "dim")))
-        self.console.print(Text(f"  {task.prompt}"))
-        if self.console.is_terminal:
-            with self.console.status(Text(task.id, "dim")):
-                yield
-        else:
-            yield
+    def text(self) -> str:
+        """All that was told, where the console writes into a `StringIO`."""
+        file = self.console.file
+        return file.getvalue() if isinstance(file, StringIO) else ""
 
     def call(self, name: str, arguments: Any, output: Any) -> None:
         """A tool answered, in a run without triage."""
@@ -103,18 +170,6 @@ class Show:
         else:
             self.console.print(Padding(ending, (0, 0, 0, 2), expand=False))
         self.console.print(Text(f"  {facts}", "dim"))
-
-    def summary(self, tasks: Sequence[Task], outcomes: dict[str, list[Outcome]]) -> None:
-        """All tasks in all modes."""
-        table = Table(title="\nWhat was done", title_justify="left")
-        table.add_column("task")
-        table.add_column("what goes wrong")
-        for mode in outcomes:
-            table.add_column(mode)
-        for row, task in enumerate(tasks):
-            marks = [_mark(ended[row]) for ended in outcomes.values()]
-            table.add_row(task.id, task.trouble, *marks)
-        self.console.print(table)
 
     def _step(self, step: Step) -> None:
         if step.tool_called is None:
