@@ -65,7 +65,7 @@ async def _tried(
         try:
             await _run(compensator, CurrentCall(entry.name, key, session.run_id))
         except Exception as error:
-            info = capture(error)
+            info = capture(error, session.handled)
             session.add(CompensatorRan, **facts, error=info)
             tries = compensator.tries if isinstance(compensator, Undoing) else None
             pause = pause_before(

@@ -382,6 +382,8 @@ class Session:
     live: dict[str, Any] | None = None
     undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
+    # What the caller handles while the run goes on: no context of the run's own errors.
+    handled: BaseException | None = None
     # What is done where the run ends in a failure, by whose it is: the last attempt's.
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
     has_calls = False

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import math
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from contextvars import copy_context
@@ -88,6 +89,7 @@ async def run_loop(
     """
     run: Run | None = None
     outside = current.get()
+    session.handled = sys.exception()
     with session.redacting():
         try:
             following = None if before is None else await before
@@ -139,6 +141,7 @@ async def stream_loop(
     attempts = _streamed_attempts(session, function, before)
     try:
         while True:
+            session.handled = sys.exception()
             # Redact for the agent only, not for the consumer of the items.
             with session.redacting():
                 try:
@@ -519,7 +522,7 @@ async def _finish(session: Session, result: Any) -> Any:
 
 
 async def _leave(session: Session, error: BaseException, status: str) -> None:
-    session.add(RunFinished, status=status, error=capture(error))
+    session.add(RunFinished, status=status, error=capture(error, session.handled))
     await session.flush_beside(error)
     await end_inner(session)
 

@@ -95,7 +95,7 @@ class Next(NamedTuple):
 
 async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
     """From a failed attempt to the next one. Raises the error that ends the run instead."""
-    info = None if failure.error is None else capture(failure.error)
+    info = None if failure.error is None else capture(failure.error, session.handled)
     trajectory = run.ended_by(info)
     diagnosis = failure.diagnosis
     if diagnosis is None:
