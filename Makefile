@@ -44,7 +44,7 @@ demo-plan: $(DEMO) ## an analyst that plans first, over a database and files
 test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
 	$(BIN)/python -m pytest -n $(or $(JOBS),3)
 
-quick: $(READY) ## the tests that take under 50 ms each, in about a minute: run it all the time
+quick: $(READY) ## the tests that take under 50 ms each, on asyncio, in a minute: run it all the time
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --quick
 
 slow-tests: $(READY) ## measure all tests, and list anew those that `make quick` leaves out

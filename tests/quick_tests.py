@@ -1,4 +1,4 @@
-"""`pytest --quick`: the tests that take under 50 ms an item, as measured.
+"""`pytest --quick`: the tests that take under 50 ms an item, as measured, on asyncio alone.
 
 `slow_tests.txt` lists the test functions that take longer, so that a fresh clone knows them. Beyond that,
 each run of the tests remembers in `.pytest_cache` how long they took on this machine, and that counts more
@@ -63,6 +63,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow, seconds = listed(config), measured(config)
 
     def is_quick(item: pytest.Item) -> bool:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and callspec.params.get("anyio_backend") == "trio":
+            return False
         name = function_of(item.nodeid)
         limit = QUICK_S if name in slow else SLOW_S
         return seconds.get(name, limit if name in slow else 0.0) < limit

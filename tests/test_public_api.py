@@ -189,7 +189,7 @@ def test_a_module_that_has_moved_says_where_its_names_are(name: str) -> None:
 def test_the_types_are_shipped() -> None:
     assert files("triage").joinpath("py.typed").is_file()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "py.typed" in project["tool"]["setuptools"]["package-data"]["triage"]
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["triage"]}
 
 
 def test_the_version_is_that_of_the_project() -> None:

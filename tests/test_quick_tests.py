@@ -16,6 +16,10 @@ import time, pytest
 def test_quick(number):
     pass
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+def test_both(anyio_backend):
+    pass
+
 def test_slow():
     time.sleep(0.11)
 
@@ -50,10 +54,10 @@ def run(folder: Path, *options: str) -> str:
 
 
 def test_what_is_listed_is_left_out_and_what_is_new_is_measured_once(folder: Path) -> None:
-    assert "4 passed, 1 deselected" in run(folder, "--quick")
-    assert "3 passed, 2 deselected" in run(folder, "--quick")
-    assert "5 passed" in run(folder)
-    assert "4 passed, 1 deselected" in run(folder, "--quick"), "the mended one is known again"
+    assert "5 passed, 2 deselected" in run(folder, "--quick")
+    assert "4 passed, 3 deselected" in run(folder, "--quick")
+    assert "7 passed" in run(folder)
+    assert "5 passed, 2 deselected" in run(folder, "--quick"), "the mended one is known again"
 
 
 def test_the_list_is_written_anew_and_keeps_what_was_not_run(folder: Path) -> None:
