@@ -73,6 +73,22 @@ async def acknowledge(store: Any, names: list[str]) -> None:
         at += 1
 
 
+async def take(store: Any, words: list[str]) -> None:
+    """Claim runs with a wall clock that is off by so many seconds; say the store's time and who won."""
+    off, *names = words
+    real = time.clock_gettime
+    time.time = lambda: real(time.CLOCK_REALTIME) + float(off)
+    say(repr(await store.now()))
+    for run_id in names:
+        try:
+            await store.claim(run_id, lease_s=30)
+        except RunBusy:
+            say("busy")
+        else:
+            say("won")
+    await store.close()
+
+
 def leave(store: Any, names: list[str]) -> None:
     """Submit and end at once."""
     (run_id,) = names

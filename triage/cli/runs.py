@@ -596,9 +596,9 @@ async def _standing(
                 f"how it may be answered: {show}",
             ),
         )
-    # By this clock, which is good enough to ask: the store's own decides who owns the run.
-    if info.status == "running" and not force and (info.lease_until or 0.0) > now():
-        left = lease(info, now())
+    time = await kept.now()
+    if info.status == "running" and not force and (info.lease_until or 0.0) > time:
+        left = lease(info, time)
         return _Standing(
             FAILED,
             (f"run {run_id} has an owner that seems to live, {left}; wait, or take it: --force",),

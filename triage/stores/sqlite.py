@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import quote
@@ -135,6 +135,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO ids SELECT digest_of(run_id) FROM runs",
         f"UPDATE runs SET crc = {ROW_CRC}",
     ),
+    (
+        # One row for each start of the machine that has used the file: see `Clock`.
+        """CREATE TABLE clock (
+            boot TEXT PRIMARY KEY,
+            zero REAL NOT NULL,
+            seen REAL NOT NULL,
+            crc INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
 )
 """What brings a file from each version to the next."""
 VERSION = len(MIGRATIONS)
@@ -173,8 +181,8 @@ def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sql
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Let a connection compute what `ROW_CRC` and the table of ids need."""
-    db.create_function("row_crc", len(_COLUMNS), _row_crc, deterministic=True)
+    """Let a connection compute the checksums of rows, and what the table of ids needs."""
+    db.create_function("row_crc", -1, _row_crc, deterministic=True)
     db.create_function("digest_of", 1, _digest_of, deterministic=True)
 
 
@@ -275,6 +283,98 @@ def _migrate(db: sqlite3.Connection, path: str) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+# The clock ----------------------------------------------------------------------------------------
+
+NOTED = 60.0
+"""Seconds of the store's time after which it is noted again how late it is."""
+
+
+@cache
+def boot_id() -> str | None:
+    """Names this start of the machine, and this process' view of its clock; None if unknown.
+
+    Two processes with the same name read the same counter in `ticks`.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"  # noqa: PTH115 - the link leads nowhere
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def ticks() -> float:
+    """Seconds since the machine started, those it slept included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Clock:
+    """The time of a store in a file, in seconds since the epoch, the same for all processes that share it.
+
+    It counts on from the wall time of the first use since the machine started, so it does not follow
+    when the wall clock jumps. After a restart it starts from the wall time again, but not before the
+    latest time that the file has noted. Where the system does not name its starts, it is the wall time.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._zero: float | None = None
+        self._noted = 0.0
+
+    def read(self, db: sqlite3.Connection) -> float:
+        """The time. Writes nothing: before the first writer has set the clock, it is the wall time."""
+        boot = boot_id()
+        if boot is None:
+            return time.time()
+        if self._zero is None:
+            self._zero = self._stored(db, boot)
+        return self._start(db) if self._zero is None else self._zero + ticks()
+
+    def tell(self, db: sqlite3.Connection) -> float:
+        """The time, in a transaction that writes: sets the clock if need be, and notes how late it is."""
+        boot = boot_id()
+        if boot is None:
+            return time.time()
+        now = self.read(db)
+        if self._zero is None:
+            # Only whoever holds the lock comes here, so all others see this one.
+            self._zero = now - ticks()
+            db.execute(
+                "INSERT INTO clock VALUES (?1, ?2, ?3, row_crc(?1, ?2, ?3))",
+                (boot, self._zero, now),
+            )
+            self._noted = now
+        elif now - self._noted > NOTED:
+            db.execute(
+                "UPDATE clock SET seen = ?1, crc = row_crc(boot, zero, ?1) WHERE boot = ?2",
+                (now, boot),
+            )
+            self._noted = now
+        return now
+
+    def forget(self) -> None:
+        """Read the clock from the file next time: the transaction that set it was rolled back."""
+        self._zero = None
+        self._noted = 0.0
+
+    def _stored(self, db: sqlite3.Connection, boot: str) -> float | None:
+        row = db.execute(
+            "SELECT zero, crc = row_crc(boot, zero, seen) FROM clock WHERE boot = ?", (boot,)
+        ).fetchone()
+        if row is None:
+            return None
+        zero, sound = row
+        if not sound:
+            raise StoreCorrupt(f"the clock in {self._path} is damaged; restore it from a copy")
+        return float(zero)
+
+    def _start(self, db: sqlite3.Connection) -> float:
+        """The time at which a clock starts that nobody has set since the machine started."""
+        (seen,) = db.execute(
+            "SELECT max(seen) FROM clock WHERE crc = row_crc(boot, zero, seen)"
+        ).fetchone()
+        return max(time.time(), seen or 0.0)
 
 
 # A connection -------------------------------------------------------------------------------------
@@ -397,6 +497,7 @@ class SQLiteDriver:
     def __init__(self, file: _File, synchronous: str, timeout: float, *, writes: bool) -> None:
         self._path = file.path
         self._file = file
+        self._clock = Clock(file.path)
         if file.identity is not None:
             file.check()
         with translated(file.path):
@@ -427,6 +528,7 @@ class SQLiteDriver:
                 yield db
                 db.execute("COMMIT")
             except BaseException:
+                self._clock.forget()
                 if db.in_transaction:  # a full disk may have rolled it back
                     db.execute("ROLLBACK")
                 raise
@@ -439,7 +541,7 @@ class SQLiteDriver:
         bodies = {piece.digest: packed(piece.body) for each in batch for piece in each.pieces}
         while left := [append for append in batch if append.error is None]:
             with suppress(_Unkeepable), self._transaction() as db:
-                now = time.time()
+                now = self._clock.tell(db)
                 for append in left:
                     self._append(db, append, bodies, now)
                 break
@@ -515,7 +617,7 @@ class SQLiteDriver:
             return own_each(batch, partial(self._own, db))
 
     def _own(self, db: sqlite3.Connection, run_id: str, change: Change) -> Owned:
-        row = change(self._owned(db, run_id), time.time())
+        row = change(self._owned(db, run_id), self._clock.tell(db))
         db.execute(
             "UPDATE runs SET status = ?, epoch = ?, claims = ?, lease_until = ?, claimant = ? "
             "WHERE run_id = ?",
@@ -581,15 +683,16 @@ class SQLiteDriver:
         return None
 
     def now(self) -> float:
-        """As in `Driver`: this machine's, as a file has no other."""
-        return time.time()
+        """As in `Driver`; see `Clock`."""
+        with self.translated():
+            return self._clock.read(self._db)
 
     def prune(self, older_than: float | None, keep: int | None) -> int:
         """As in `Driver`."""
-        border = time.time() - (older_than or 0.0) if older_than is not None else float("inf")
         count = 0
         while True:
             with self._transaction() as db:
+                border = float("inf") if older_than is None else self._clock.tell(db) - older_than
                 gone = db.execute(_ENDED, (border, keep or 0, PRUNED)).fetchall()
                 db.executemany("DELETE FROM events WHERE run = ?", gone)
                 db.executemany(
