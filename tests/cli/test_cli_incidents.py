@@ -106,6 +106,39 @@ class TestTheFourOperations:
             },
         }
 
+    def test_the_threshold_and_the_retries_of_the_document(
+        self, rooms: Room, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        hook = ("--hook", "restart=agents:restart")
+        rooms.report()
+        assert rooms("detect", "--retry-max", "5", "--error-threshold", "2", "--json") == 0
+        assert told(capsys)["errors_found"] == 1
+        assert rooms("handle", "err-001", *hook, "--retry-max", "7", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["details"]["max_retries"] == 7
+        rooms.report(task_id="TASK-2", key="a")
+        rooms.report(task_id="TASK-2", key="b")
+        assert rooms("handle", "err-002", *hook, "--error-threshold", "1") == 0
+        assert "manual_intervention" in capsys.readouterr().out
+        assert rooms.incident("err-002").status is Status.ESCALATED
+        rooms.report(task_id="TASK-3")
+        assert main(["supervise", *hook, "--retry-max", "0", "--once", "--quiet"]) == 0
+        assert rooms.incident("err-003").status is Status.ESCALATED
+        assert rooms("handle", "err-003", "--desk", "agents:desk", "--retry-max", "-1") == 2
+        assert "RETRY_MAX must be" in capsys.readouterr().err
+
+    def test_a_critical_failure_comes_with_an_alternative(
+        self, room: Room, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        room.report("Data corruption in table orders")
+        other = room.incident().alternative
+        assert "last good copy" in other
+        assert room("handle", "err-001", "--json") == 0
+        assert told(capsys)["details"]["suggested_alternative"] == other
+        assert room("show", "err-001") == 0
+        assert other in " ".join(capsys.readouterr().out.split())
+        assert room("show", "err-001", "--json") == 0
+        assert told(capsys)["suggested_alternative"] == other
+
 
 class TestInLines:
     def test_detect_and_list_are_tables(

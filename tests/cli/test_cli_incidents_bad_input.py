@@ -136,15 +136,26 @@ VERBS = (
 )  # fmt: skip
 
 
+def test_only_what_may_come_first_makes_a_file_that_is_missing(
+    room: Room, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = {"detect", "report"}
+    for number, (verb, *arguments) in enumerate(VERBS):
+        file = room.folder / f"new-{number}.db"
+        code = room(verb, *arguments, "--store", f"sqlite:///{file.name}")
+        out, err = capsys.readouterr()
+        assert (code, file.exists()) == ((0, True) if verb in first else (2, False)), verb
+        said = f"made {file}" if verb in first else "--store: there is no file"
+        assert said in err, (verb, out, err)
+    file = room.folder / "new.db"
+    assert main(["supervise", "--once", "--quiet", "--store", "sqlite:///new.db"]) == 0
+    assert json.loads(capsys.readouterr().out)["detected"] == 0
+    assert room("list", "--store", "sqlite:///new.db") == 0
+    assert room("detect", "--store", "sqlite:///no/such/folder.db") != 0
+
+
 @pytest.mark.parametrize("arguments", VERBS, ids=[verb[0] for verb in VERBS])
 class TestStores:
-    def test_a_store_that_is_missing(
-        self, arguments: tuple[str, ...], room: Room, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert room(*arguments, "--store", "sqlite:///gone.db") == 2
-        assert "--store: there is no file" in refused(capsys)
-        assert not (room.folder / "gone.db").exists()
-
     def test_a_store_of_a_newer_release(
         self, arguments: tuple[str, ...], room: Room, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -258,7 +269,7 @@ class TestWhatWasTried:
         (("--sink", "log", "--sink", "*=log"), "--sink for all is given twice"),
         (("--sink", "https://user:pw@hooks.example.com/x"), "give its secret by TRIAGE_WEBHOOK_SECRET"),
         (("--sink", "file:"), "FileSink.path must be"),
-        (("--store", "sqlite:///gone.db"), "there is no file"),
+        (("--error-threshold", "0"), "ERROR_THRESHOLD must be"),
         (("--once", "--status", "h.json"), "Mutually exclusive arguments: {--once, --status}"),
         (("--status", "nowhere.json"), "--status nowhere.json cannot be read"),
         (("--status", "agents.py"), "--status agents.py must be JSON"),

@@ -174,6 +174,22 @@ async def test_tables_of_a_newer_release_are_refused(kind: str, tmp_path: Path) 
         await world.close()
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_tables_of_an_older_release_are_brought_up_to_date(kind: str, tmp_path: Path) -> None:
+    with World(kind, tmp_path) as world:
+        desk = world.desk()
+        await desk.report("Data corruption", task_id="T-1")
+        await desk.close()
+        world.execute(
+            "ALTER TABLE incidents DROP COLUMN alternative", "UPDATE incident_meta SET version = 1"
+        )
+        again = world.desk("again")
+        assert (await again.incident("err-001")).alternative == ""
+        await again.handle("err-001")
+        assert (await again.report("Data corruption", task_id="T-2")).alternative
+        await world.close()
+
+
 async def test_a_database_that_does_not_answer_is_an_error_soon() -> None:
     desk = IncidentDesk("postgresql://postgres@127.0.0.1:1/test?timeout=1")
     with pytest.raises(StoreError):

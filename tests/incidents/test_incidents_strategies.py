@@ -99,12 +99,18 @@ async def test_what_is_critical_falls_back_and_is_somebodys(world: World) -> Non
     assert (answer["success"], answer["recovery_action"]) == (True, "fallback")
     one = await desk.incident("err-001")
     assert (one.status, one.escalation_level) == (Status.ESCALATED, "project_manager")
+    assert "last good copy" in one.alternative
+    assert answer["details"]["suggested_alternative"] == one.alternative
+    assert ("suggested", one.alternative) in [
+        (entry.verb, entry.text) for entry in await desk.log("err-001")
+    ]
     task = await desk.task("T-1")
     assert task is not None
     assert task.status == "failed"
     assert len(done) == 1
     await desk.deliver()
     assert inbox.told[-1] == ("project_manager", "escalated")
+    assert inbox.got[-1].body["suggested_alternative"] == one.alternative
     await world.close()
 
 

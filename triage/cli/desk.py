@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import anyio
@@ -29,6 +30,7 @@ from triage.stores import Store
 
 from .loading import load, load_function, watched
 from .options import StoreText, durable, store_of
+from .output import note
 
 T = TypeVar("T")
 
@@ -76,7 +78,22 @@ class HookOptions:
     on_in_doubt: Literal["escalate", "rerun"] | None = None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """When it is too much.
+
+    Attributes:
+        error_threshold: Errors of a task within an hour; one more asks a person (3).
+        retry_max: Recoveries of one incident (3; 2 for timeouts and exhausted resources).
+    """
+
+    error_threshold: Annotated[int | None, Parameter(metavar="N")] = None
+    retry_max: Annotated[int | None, Parameter(metavar="N")] = None
+
+
 DESK_OPTIONS = DeskOptions()
+LIMIT_OPTIONS = LimitOptions()
 HOOK_OPTIONS = HookOptions()
 SilentFor = Annotated[
     float | None,
@@ -91,13 +108,16 @@ def desk_of(
     options: DeskOptions,
     hooks: HookOptions | None = None,
     *,
+    limits: LimitOptions = LIMIT_OPTIONS,
     sinks: Sequence[str] = (),
     silent_for: float | None = None,
     owner: str | None = None,
+    new: bool = False,
 ) -> IncidentDesk:
     """The desk of `--desk`, or one that is made of the other options.
 
-    owner: its name where `--owner` gives none. Raises UsageError for what cannot be used.
+    owner: its name where `--owner` gives none. new: a SQLite file that does not exist is made. Raises
+    UsageError for what cannot be used.
     """
     if options.desk is not None:
         given = [
@@ -109,15 +129,19 @@ def desk_of(
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{options.desk} has options of its own; leave out {names}")
-        return _named_desk(options.desk)
-    store = store_of(options.store)
-    return IncidentDesk(
+        return _named_desk(options.desk).limited(limits.error_threshold, limits.retry_max)
+    store = store_of(options.store, new=new)
+    path = getattr(store, "path", None)
+    if path is not None and not Path(path).exists():
+        note(f"made {path}; there was no such file")
+    desk = IncidentDesk(
         store,
         owner=options.owner or owner or you(),
         hooks=None if hooks is None else _hooks(hooks, store),
         sinks=_sinks(sinks),
         watch=None if silent_for is None else Watch(lease_lost_s=silent_for),
     )
+    return desk.limited(limits.error_threshold, limits.retry_max)
 
 
 def _set(options: DeskOptions | HookOptions, but: str = "") -> list[str]:

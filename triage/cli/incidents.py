@@ -17,8 +17,10 @@ from triage.incidents.model import iso
 from .desk import (
     DESK_OPTIONS,
     HOOK_OPTIONS,
+    LIMIT_OPTIONS,
     DeskOptions,
     HookOptions,
+    LimitOptions,
     SilentFor,
     Strategy,
     desk_of,
@@ -52,7 +54,7 @@ _TIMES = ("next_attempt_at", "ack_due", "lease_until", "first_seen", "last_seen"
 _HIDDEN = ("id", "stamp")
 _CALLED = {
     "severity": "route", "level": "severity", "message": "error_message",
-    "action": "recommended_action", "files": "files_affected",
+    "action": "recommended_action", "files": "files_affected", "alternative": "suggested_alternative",
 }  # fmt: skip
 """Fields of an incident that have another name in JSON."""
 _REPORTED = (
@@ -105,6 +107,7 @@ def detect(
     silent_for: SilentFor = None,
     full: Annotated[bool, Parameter(help="Read all of each source again.")] = False,
     limit: Annotated[int, Parameter(metavar="N", help="List so many (100).")] = 100,
+    limits: LimitOptions = LIMIT_OPTIONS,
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
     no_pager: NoPager = False,
@@ -112,7 +115,11 @@ def detect(
     """Find what has failed, and list what nobody has handled."""
     _check_limit(limit)
     answer = _carry_out(
-        desk, lambda desk: desk.detect(full=full, limit=limit), silent_for=silent_for
+        desk,
+        lambda desk: desk.detect(full=full, limit=limit),
+        limits=limits,
+        silent_for=silent_for,
+        new=True,
     )
     if json:
         write(json_line(answer))
@@ -244,6 +251,8 @@ def _page(one: Incident, log: list[LogEntry], messages: list[Message]) -> Iterat
     yield Line("diagnosis", "", f"{one.failure_type}{cause}, {one.severity}")
     retryable = "retryable" if one.retryable else "not retryable"
     yield Line("recommended", "", f"{one.action}, {retryable}")
+    if one.alternative:
+        yield Line("or else", "", one.alternative)
     agent = " ".join(filter(None, (one.agent_type, one.agent_id)))
     for label, text in (("agent", agent), ("task", one.task_id), ("run", one.run_id)):
         if text:
@@ -345,11 +354,12 @@ def handle(
     /,
     *,
     hooks: HookOptions = HOOK_OPTIONS,
+    limits: LimitOptions = LIMIT_OPTIONS,
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
 ) -> int:
     """Do what the rules say: recover, wait, or ask a person."""
-    answer = _carry_out(desk, lambda desk: desk.handle(error), hooks=hooks)
+    answer = _carry_out(desk, lambda desk: desk.handle(error), hooks=hooks, limits=limits)
     details = answer["details"]
     retry = f"retry {details['retry_attempt']} of {details['max_retries']}"
     ended = "done" if answer["success"] else "failed"
@@ -365,6 +375,7 @@ def recover(
     /,
     *,
     hooks: HookOptions = HOOK_OPTIONS,
+    limits: LimitOptions = LIMIT_OPTIONS,
     by: By = None,
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
@@ -379,6 +390,7 @@ def recover(
         desk,
         lambda desk: desk.recover(task, strategy, by=you() if by is None else by),
         hooks=hooks,
+        limits=limits,
     )
     new = answer["new_agent_id"]
     text = f"{answer['task_id']}: {answer['message']}{'' if new is None else f', as {new}'}"
@@ -491,7 +503,7 @@ def report(
                 raise UsageError(f"the report has a field {shown(name, 40)!r}; known are {known}")
     fields |= {name: value for name, value in options.items() if value is not None}
     fields.setdefault("message", "")
-    one = _carry_out(desk, lambda desk: desk.report(**fields))
+    one = _carry_out(desk, lambda desk: desk.report(**fields), new=True)
     if json:
         write(json_line(_as_json(one)))
     else:

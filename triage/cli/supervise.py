@@ -27,8 +27,10 @@ from triage.incidents.model import iso
 from .desk import (
     DESK_OPTIONS,
     HOOK_OPTIONS,
+    LIMIT_OPTIONS,
     DeskOptions,
     HookOptions,
+    LimitOptions,
     SilentFor,
     desk_of,
     here,
@@ -74,6 +76,7 @@ app = App(
 def supervise(
     *,
     hooks: HookOptions = HOOK_OPTIONS,
+    limits: LimitOptions = LIMIT_OPTIONS,
     desk: DeskOptions = DESK_OPTIONS,
     sink: Annotated[
         tuple[str, ...],
@@ -116,7 +119,9 @@ def supervise(
     file = None if health is None else Path(health).absolute()
     # What agents and functions print must not get between a program and the answer it reads.
     with _logged(quiet=quiet), contextlib.redirect_stdout(sys.stderr):
-        made = desk_of(desk, hooks, sinks=sink, silent_for=silent_for, owner=here())
+        made = desk_of(
+            desk, hooks, limits=limits, sinks=sink, silent_for=silent_for, owner=here(), new=True
+        )
         supervisor = Supervisor(made, interval_s=interval, at_once=at_once, grace_s=grace)
         if file is not None and not file.parent.is_dir():
             raise UsageError(f"--health: there is no folder {file.parent}")

@@ -221,7 +221,10 @@ POSTGRES_WORDS = {
     "text": 'text COLLATE "C"',
     "big": "bigint",
 }
-MIGRATIONS: tuple[tuple[str, ...], ...] = (TABLES,)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    TABLES,
+    ("ALTER TABLE incidents ADD COLUMN alternative {text} NOT NULL DEFAULT ''",),
+)
 """What brings the tables from each version to the next."""
 VERSION = len(MIGRATIONS)
 
@@ -817,6 +820,7 @@ def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
         "severity": str(incident.level),
         "retryable": incident.retryable,
         "recommended_action": incident.action,
+        "suggested_alternative": incident.alternative,
         "files_affected": list(incident.files),
         "occurrences": incident.occurrences,
         "attempt": incident.attempt,

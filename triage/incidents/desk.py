@@ -232,7 +232,7 @@ class IncidentDesk:
         error = "" if outcome is None or outcome.ok else outcome.error
         one = begun.incident
         scheduled = begun.plan.kind == "wait"
-        answer = {
+        answer: dict[str, Any] = {
             "success": not error,
             "action": "handle",
             "error_id": one.error_id,
@@ -248,6 +248,8 @@ class IncidentDesk:
                 "timestamp": iso(await self._now()),
             },
         }
+        if begun.plan.strategy is RecoveryStrategy.FALLBACK:
+            answer["details"]["suggested_alternative"] = one.alternative
         return {**answer, "error": error} if error else answer
 
     async def recover(self, task: str, strategy: str, *, by: str | None = None) -> dict[str, Any]:
@@ -344,7 +346,7 @@ class IncidentDesk:
         owner = parameters.get("ORCHESTRATOR_INSTANCE_ID", self.owner)
         if owner != self.owner:
             raise misuse("ORCHESTRATOR_INSTANCE_ID", owner, f"the desk's owner, {self.owner}")
-        desk = self._limited(parameters.get("ERROR_THRESHOLD"), parameters.get("RETRY_MAX"))
+        desk = self.limited(parameters.get("ERROR_THRESHOLD"), parameters.get("RETRY_MAX"))
         operations: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             "detect": desk.detect,
             "handle": desk.handle,
@@ -353,19 +355,26 @@ class IncidentDesk:
         }
         return await operations[str(action)](*(parameters[name] for name in needs))
 
-    def _limited(self, errors: Any, most: Any) -> IncidentDesk:
-        """The same desk with another threshold and other retries; None leaves them."""
+    def limited(
+        self, error_threshold: int | None = None, retry_max: int | None = None
+    ) -> IncidentDesk:
+        """The same desk, on the same connections, with other limits; None leaves one as it is.
+
+        error_threshold: in place of `Threshold.errors`. retry_max: in place of `Retries.most`; no cause
+        has more, and an incident that this desk finds or handles keeps it. Raises UsageError.
+        """
         rules, judge = self._rules, self._judge
-        if errors is not None:
-            check_count("ERROR_THRESHOLD", errors, 1)
-            rules = rules._replace(threshold=replace(rules.threshold, errors=errors))
-        if most is not None:
-            check_count("RETRY_MAX", most, 0)
-            by_cause = {cause: min(n, most) for cause, n in rules.retries.by_cause.items()}
-            retries = replace(rules.retries, most=most, by_cause=by_cause)
+        if error_threshold is not None:
+            check_count("ERROR_THRESHOLD", error_threshold, 1)
+            rules = rules._replace(threshold=replace(rules.threshold, errors=error_threshold))
+        if retry_max is not None:
+            check_count("RETRY_MAX", retry_max, 0)
+            by_cause = {cause: min(n, retry_max) for cause, n in rules.retries.by_cause.items()}
+            retries = replace(rules.retries, most=retry_max, by_cause=by_cause)
             rules, judge = rules._replace(retries=retries), judge._replace(retries=retries)
         desk = copy.copy(self)
-        vars(desk).update(_rules=rules, _judge=judge, _retry_max=most)
+        desk._rules, desk._judge = rules, judge
+        desk._retry_max = self._retry_max if retry_max is None else retry_max
         return desk
 
     # What other systems tell ------------------------------------------------------------------------

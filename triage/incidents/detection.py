@@ -42,7 +42,14 @@ from .model import (
     fingerprint,
     seen,
 )
-from .playbook import PLAYS, classified, failure_text, operations_classifier, play_of
+from .playbook import (
+    PLAYS,
+    alternative_to,
+    classified,
+    failure_text,
+    operations_classifier,
+    play_of,
+)
 
 # Who waits for whom in a circle.
 
@@ -412,6 +419,7 @@ class Judge(NamedTuple):
             retryable=play.retryable,
             action=play.action,
             strategy=play.strategy,
+            alternative=self.text(alternative_to(play, diagnosis), MAX_MESSAGE),
             max_retries=self.retries.most_for(cause),
             retry_after_s=diagnosis.retry_after_s,
             files=tuple(dict.fromkeys(self.text(name, MAX_ID) for name in files))[:MAX_FILES],

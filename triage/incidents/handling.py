@@ -119,7 +119,7 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
     if plan.kind == "escalate":
         incident = incident._replace(recovery_action=action)
         if plan.strategy is RecoveryStrategy.FALLBACK:
-            _task_failed(db, rules, incident)
+            _fallen_back(db, rules, incident)
         after, told = escalate(db, rules, incident, None, plan.reason, order.by or rules.owner)
         return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=by_person)
     after = claimed(
@@ -200,7 +200,7 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
         return incident
     rows.log(db, "hook done" if outcome.ok else "hook failed", rules.owner, said, incident)
     if begun.plan.strategy is RecoveryStrategy.FALLBACK:
-        _task_failed(db, rules, incident)
+        _fallen_back(db, rules, incident)
         reason = "" if outcome.ok else f"the fallback failed: {outcome.error}"
         return escalate(db, rules, incident, None, reason, rules.owner)[0]
     if outcome.ok:
@@ -269,14 +269,17 @@ def _recovered(
     return after
 
 
-def _task_failed(db: Db, rules: Rules, incident: Incident) -> None:
-    if incident.task_id is None:
-        return
-    agents.ensure_task(db, incident.task_id)
-    db.run(
-        "UPDATE tasks SET status = 'failed' WHERE task_id = :task_id", {"task_id": incident.task_id}
-    )
-    rows.log(db, "task failed", rules.owner, incident.task_id, incident)
+def _fallen_back(db: Db, rules: Rules, incident: Incident) -> None:
+    """Mark the task as failed, and suggest another way."""
+    if incident.task_id is not None:
+        agents.ensure_task(db, incident.task_id)
+        db.run(
+            "UPDATE tasks SET status = 'failed' WHERE task_id = :task_id",
+            {"task_id": incident.task_id},
+        )
+        rows.log(db, "task failed", rules.owner, incident.task_id, incident)
+    if incident.alternative:
+        rows.log(db, "suggested", rules.owner, incident.alternative, incident)
 
 
 def message_for(incident: Incident, reason: str = "") -> str:

@@ -71,14 +71,15 @@ RECOVERY_ACTION: dict[RecoveryStrategy, str] = {
 class Incident(NamedTuple):
     """A failure as operations sees it: the columns of its row.
 
-    id: its number; `error_id` is how it is spoken of. fingerprint: equal for failures of one kind in
-    one task, run or line of agents. source: who found it: `runs`, `agents`, `tasks`, `reports`, `desk`
-    or the table it was read from. agent_type: of an agent, the agent's name for a run. cause: the finer
-    name, None if not known. attempt: recoveries begun. action: the recommended one, as a word.
-    strategy: what carries it out. escalation_level: the role that was told last. ack_due: when the next
-    role is told, unless somebody acknowledges. owner, lease_until: who recovers it and how long nobody
-    else may. stamp: of the call that claimed it. version: rises with each change. All times are seconds
-    since the epoch on the store's clock; None where something has not happened.
+    id: its number; people and programs use `error_id`. fingerprint: the same for all failures of one kind
+    in one task, run or line of agents. source: who found it: `runs`, `agents`, `tasks`, `reports`, `desk`,
+    or the table it was read from. agent_type: the type of the agent; for a run, the agent's name. cause:
+    the finer name, None if unknown. action: the recommended action, as a word. strategy: what carries it
+    out. alternative: another way to get the task done, in a sentence. attempt: recoveries begun.
+    escalation_level: the role that was told last. ack_due: when the next role is told, unless somebody
+    acknowledges. owner, lease_until: who is recovering it, and until when nobody else may. stamp: names
+    the call that claimed it. version: rises with each change. Times are seconds since the epoch on the
+    store's clock, None where something has not happened.
     """
 
     id: int
@@ -110,6 +111,7 @@ class Incident(NamedTuple):
     files: tuple[str, ...] = ()
     stack_trace: str | None = None
     recovery_action: str | None = None
+    alternative: str = ""
     first_seen: float = 0.0
     last_seen: float = 0.0
     occurrences: int = 1

@@ -238,6 +238,7 @@ class Play(NamedTuple):
 
     level: None takes that of the diagnosis. action: as a word for people. title, need: how an
     escalation is worded: "<title> in <task> requires <need>"; an empty title takes the message.
+    alternative: another way to get the task done, in a sentence.
     """
 
     level: Level | None
@@ -245,6 +246,7 @@ class Play(NamedTuple):
     action: str
     title: str = ""
     need: str = "manual review"
+    alternative: str = ""
 
     @property
     def retryable(self) -> bool:
@@ -252,19 +254,60 @@ class Play(NamedTuple):
         return self.strategy not in (S.MANUAL, S.FALLBACK)
 
 
-_WAIT = Play(Level.MEDIUM, S.WAIT_AND_RETRY, "wait_and_retry", "Resource exhaustion")
+_WAIT = Play(
+    Level.MEDIUM,
+    S.WAIT_AND_RETRY,
+    "wait_and_retry",
+    "Resource exhaustion",
+    alternative="Split the task, or run it where more memory and disk space are free.",
+)
 PLAYS: dict[str, Play] = {
-    Cause.PROCESS_DIED: Play(Level.MEDIUM, S.RESTART, "restart_agent", "Process death"),
-    "task_timeout": Play(Level.MEDIUM, S.INCREASE_TIMEOUT, "increase_timeout", "Task timeout"),
+    Cause.PROCESS_DIED: Play(
+        Level.MEDIUM,
+        S.RESTART,
+        "restart_agent",
+        "Process death",
+        alternative="Run the task on another machine, or split it into smaller ones.",
+    ),
+    "task_timeout": Play(
+        Level.MEDIUM,
+        S.INCREASE_TIMEOUT,
+        "increase_timeout",
+        "Task timeout",
+        alternative="Split the task into smaller ones.",
+    ),
     Cause.RESOURCE_EXHAUSTED: _WAIT,
     Cause.OUT_OF_MEMORY: _WAIT,
-    "cache_corrupt": Play(Level.MEDIUM, S.CLEAR_CACHE, "clear_cache", "Cache corruption"),
-    "merge_conflict": Play(
-        Level.HIGH, S.MANUAL, "manual_intervention", "Merge conflict", "manual resolution"
+    "cache_corrupt": Play(
+        Level.MEDIUM,
+        S.CLEAR_CACHE,
+        "clear_cache",
+        "Cache corruption",
+        alternative="Run the task without the cache.",
     ),
-    "syntax_error": Play(Level.HIGH, S.MANUAL, "code_review", "Syntax error", "code review"),
+    "merge_conflict": Play(
+        Level.HIGH,
+        S.MANUAL,
+        "manual_intervention",
+        "Merge conflict",
+        "manual resolution",
+        "Make the change anew on top of the current main branch.",
+    ),
+    "syntax_error": Play(
+        Level.HIGH,
+        S.MANUAL,
+        "code_review",
+        "Syntax error",
+        "code review",
+        "Go back to the last version that parses, and make the change again from there.",
+    ),
     Cause.DEADLOCK: Play(
-        Level.HIGH, S.MANUAL, "resolve_dependencies", "Deadlock", "its dependencies resolved"
+        Level.HIGH,
+        S.MANUAL,
+        "resolve_dependencies",
+        "Deadlock",
+        "its dependencies resolved",
+        "Merge the tasks that wait for each other into one.",
     ),
     "spec_not_found": Play(
         Level.HIGH,
@@ -272,24 +315,65 @@ PLAYS: dict[str, Play] = {
         "manual_intervention",
         "Missing specification",
         "a specification",
+        "Put another task first that writes the specification.",
     ),
-    "data_loss": Play(Level.CRITICAL, S.FALLBACK, "fallback", "Data loss or corruption"),
+    "data_loss": Play(
+        Level.CRITICAL,
+        S.FALLBACK,
+        "fallback",
+        "Data loss or corruption",
+        alternative="Restore the last good copy to another place, and do the task there.",
+    ),
     Cause.AUTH: Play(
-        Level.CRITICAL, S.FALLBACK, "fallback", "Failed authentication", "valid credentials"
+        Level.CRITICAL,
+        S.FALLBACK,
+        "fallback",
+        "Failed authentication",
+        "valid credentials",
+        "Use another account or provider until the credentials are renewed.",
     ),
-    Cause.CONFLICT: Play(Level.LOW, S.RETRY, "exponential_backoff", "Lock or conflict"),
+    Cause.CONFLICT: Play(
+        Level.LOW,
+        S.RETRY,
+        "exponential_backoff",
+        "Lock or conflict",
+        alternative="Do the task when nothing else works on the same data.",
+    ),
     "waits_for_answer": Play(
-        Level.MEDIUM, S.MANUAL, "answer_it", "An unanswered question", "an answer"
+        Level.MEDIUM,
+        S.MANUAL,
+        "answer_it",
+        "An unanswered question",
+        "an answer",
+        "Cancel the run, and start it again with the answer in its task.",
     ),
-    "dead_letter": Play(Level.HIGH, S.MANUAL, "manual_intervention", "A dead letter"),
-    "recovery_in_doubt": Play(Level.HIGH, S.MANUAL, "manual_intervention"),
-    "sink_failing": Play(Level.MEDIUM, S.MANUAL, "mend_the_sink", "A failing sink", "repair"),
+    "dead_letter": Play(
+        Level.HIGH,
+        S.MANUAL,
+        "manual_intervention",
+        "A dead letter",
+        alternative="Cancel the run, and start its task again in smaller runs.",
+    ),
+    "sink_failing": Play(
+        Level.MEDIUM,
+        S.MANUAL,
+        "mend_the_sink",
+        "A failing sink",
+        "repair",
+        "Give the role another sink.",
+    ),
 }
 """By cause; what is not here follows from the severity of its diagnosis."""
 
-_RETRY = Play(None, S.RETRY, "exponential_backoff")
-_REVIEW = Play(None, S.MANUAL, "manual_review")
-_UNKNOWN = Play(Level.MEDIUM, S.MANUAL, "manual_review")
+_RETRY = Play(
+    None,
+    S.RETRY,
+    "exponential_backoff",
+    alternative="Use another provider of the same service.",
+)
+_OTHER_AGENT = "Give the task to another agent, or do it by hand."
+_REVIEW = Play(None, S.MANUAL, "manual_review", alternative=_OTHER_AGENT)
+_UNKNOWN = Play(Level.MEDIUM, S.MANUAL, "manual_review", alternative=_OTHER_AGENT)
 
 
 def play_of(diagnosis: Diagnosis) -> Play:
@@ -300,6 +384,11 @@ def play_of(diagnosis: Diagnosis) -> Play:
     if diagnosis.failure_type is FailureType.UNKNOWN:
         return _UNKNOWN
     return _RETRY if diagnosis.severity is Severity.RETRIABLE else _REVIEW
+
+
+def alternative_to(play: Play, diagnosis: Diagnosis) -> str:
+    """Suggest another way: what the diagnosis of a run suggests, else what the play has."""
+    return " ".join(diagnosis.suggestions) or play.alternative
 
 
 @cache
