@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import html
 import io
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -292,6 +294,15 @@ def test_the_demo_shows_the_diagnosis_the_evidence_and_the_action(demo: Any) -> 
             continue
         for label in ("failed", "diagnosis", "evidence", "action", "again"):
             assert f"{label}  " in part, (task.id, label)
+
+
+def test_the_picture_of_the_readme_shows_what_is_printed(demo: Any) -> None:
+    text, _ = demo
+    svg = (ROOT / "docs" / "pictures" / "demo.svg").read_text(encoding="utf-8")
+    drawn = "".join(html.unescape("".join(re.findall(r">([^<>]+)</text>", svg))).split())
+    for task in TASKS:
+        (row,) = (line for line in text.splitlines() if line.startswith(f"{task.id} "))
+        assert "".join(row.split()) in drawn
 
 
 def test_it_ends_with_what_to_paste_for_a_function_of_ones_own(demo: Any) -> None:

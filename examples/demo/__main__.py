@@ -39,13 +39,15 @@ class Report(NamedTuple):
     seconds_waited: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demonstration; 0 if every task was done under triage, or triage was not asked for."""
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
+    """Run the demonstration; 0 if every task was done under triage, or triage was not asked for.
+
+    console: where the table is printed; None is the terminal.
+    """
     options = _options(arguments)
     tasks = [task for task in TASKS if not options.task or task.id in options.task]
     modes = [mode for mode in MODES if not options.mode or mode in options.mode]
-    console = _console(plain=options.plain)
-    table = Rows(console, modes, verbose=options.verbose)
+    table = Rows(console or _console(plain=options.plain), modes, verbose=options.verbose)
     reports = asyncio.run(run_all(modes, tasks, table))
     if "triage" in modes:
         table.invitation()

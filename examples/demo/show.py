@@ -64,7 +64,7 @@ class Rows:
     def running(self, task: Task) -> Generator[None]:
         """While a task runs, a terminal shows which."""
         if self.console.is_terminal:
-            with self.console.status(Text(f"{task.id}: {task.prompt}", "dim")):
+            with self.console.status(Text(task.id, "dim")):
                 yield
         else:
             yield
