@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -38,6 +38,8 @@ from .faults import Crash
 from .plans import FaultPlan, Injected, Performed, has_faults_of, observed, wrap
 from .time import VirtualTime
 
+tested: deque[Account] = deque(maxlen=1000)
+"""What the assertions tested, newest last, until the pytest plugin takes it for its report."""
 _LONGEST = 300
 _MOST_ATTEMPTS = 30
 """Attempts that the text shows."""
@@ -142,6 +144,23 @@ class Account:
                 case _:
                     pass
         return found
+
+    @property
+    def summary(self) -> str:
+        """One line: how it ended, after how many attempts, and what was done about each failure."""
+        if self.error is not None:
+            ending = f"ended in {type(self.error).__name__}"
+        else:
+            ending = "recovered" if self.failures or self.restarts else "did not fail"
+        attempts = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        ways = Counter(
+            f"{one.failure_type} → {'no action' if one.action is None else one.action.kind}"
+            for one in self.failures
+        )
+        told = [way if times == 1 else f"{way} ({times} times)" for way, times in ways.items()]
+        if self.restarts:
+            told.append(f"died and went on ({self.restarts} times)")
+        return f"{ending} after {attempts}" + (f": {', '.join(told)}" if told else "")
 
     def __str__(self) -> str:
         lines = [f"the run {self._ending()}"]
@@ -375,7 +394,9 @@ async def _tried(
     result, error, restarts = lived
     if restarts:
         events[:] = await watched.store.read(events[0].run_id)
-    return told(result=result, error=error, seconds=env.monotonic() - began, restarts=restarts)
+    done = told(result=result, error=error, seconds=env.monotonic() - began, restarts=restarts)
+    tested.append(done)
+    return done
 
 
 async def _lived(
