@@ -71,7 +71,8 @@ def test_given_interpreters_are_taken_in_their_order(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.diagnosis", "--no-peer"]
+    command = [sys.executable, "-m", "bench.diagnosis", "--no-peer", "--only"]
+    command += ["trajectories", "faultlab"]
     command += ["--trajectories", str(tmp_path / "a"), "--faultlab", str(tmp_path / "b")]
     done = subprocess.run(command, cwd=envs.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -2,12 +2,13 @@
 
     python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
         [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
+        [--only {trajectories,exceptions,faultlab} ...] [--misses]
 
 Trajectories: beside constant answers and triage-agent. Every figure is given for all records and for
 each half of them; the halves share no record. Fresh ones are made up by `fresh`, and no rule was
 written for them: they are also told by fault and wording, without and with `grounding`. Exceptions:
-those of the fault lab, beside what was published of triage-agent. Its libraries are many; they are
-installed by `--make-lab` alone.
+those of the fault lab, beside what was published of triage-agent; those of `clients`, which are other
+libraries; and near misses, which need none. The libraries are many; `--make-lab` alone installs them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from statistics import median
 
 from bench import envs
 
-from . import fresh, lab, ours, peer, records, scores
+from . import exceptions, fresh, lab, ours, peer, records, scores
 
 _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who&When, algorithm-generated", ("whowhen_ag",)),
@@ -42,14 +43,21 @@ _FRESH_HEAD = (
     "precision", "exact step", "right, grounding", "answered, grounding",
 )  # fmt: skip
 _LAB_HEAD = ("", "cases", "ours", "promised", "", "triage-agent 1.0.1, published")
+_CLIENTS_HEAD = (
+    "", "cases", "right", "misrouted", "abstained", "cause", "may pass", "retry_after", "invented",
+)  # fmt: skip
+_PARTS = ("trajectories", "exceptions", "faultlab")
 _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
 
 
 def main() -> int:
     """Print the tables; with `--strict` 1 unless the fault lab shows every promise kept."""
     options = _options()
-    _trajectories(options)
-    kept = _faults(options)
+    if "trajectories" in options.only:
+        _trajectories(options)
+    if "exceptions" in options.only:
+        _exceptions(options)
+    kept = _faults(options) if "faultlab" in options.only else None
     return int(options.strict and not kept)
 
 
@@ -112,6 +120,29 @@ def _of_fault(pairs: Sequence[scores.Pair], name: str) -> list[scores.Pair]:
     return [pair for pair in pairs if fresh.fault(pair[0])[0] == name]
 
 
+def _exceptions(options: argparse.Namespace) -> None:
+    """Print what is said of near misses and, where they are installed, of clients' exceptions."""
+    near = exceptions.of_near_misses()
+    print("\nnear misses\n")
+    _table(_CLIENTS_HEAD, [_clients_row(exceptions.line("near misses", near))])
+    python = exceptions.python(make=options.make_lab)
+    told = [] if python is None else exceptions.of_clients(python)
+    if python is None:
+        print("\nthe clients are not measured, as they are not installed: --make-lab installs them")
+    else:
+        print("\nexceptions of clients, by library\n")
+        _table(_CLIENTS_HEAD, [_clients_row(line) for line in exceptions.by_library(told)])
+    if options.misses:
+        for one in exceptions.missed([*near, *told]):
+            print(f"\n{one}")
+
+
+def _clients_row(line: exceptions.Line) -> tuple[str, ...]:
+    shares = map(_share, (line.cause, line.passes, line.delay))
+    counts = (str(line.misrouted), str(line.abstained))
+    return (line.title, str(line.cases), _share(line.right), *counts, *shares, str(line.invented))
+
+
 def _faults(options: argparse.Namespace) -> bool | None:
     """Print the table of the fault lab; whether all promises are kept, None if it was not measured."""
     folder = options.faultlab.resolve()
@@ -150,6 +181,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="timings to take the median of")
     parser.add_argument("--no-peer", action="store_true", help="leave triage-agent out")
     parser.add_argument("--faultlab", type=Path, default=envs.ROOT.parent / "shared" / "faultlab")
+    parser.add_argument(
+        "--only", nargs="+", choices=_PARTS, default=_PARTS, help="measure these parts alone"
+    )
+    parser.add_argument("--misses", action="store_true", help="show each exception told wrongly")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--make-lab", action="store_true", help="install the client libraries of the fault lab"
