@@ -172,6 +172,30 @@ async def test_a_hint_ends_the_users_turn_once_and_a_lost_result_is_closed() -> 
     assert [block.get("content", block.get("text")) for block in second] == [LOST, "be brief"]
 
 
+async def test_the_tool_runner_whose_conversation_the_provider_holds_runs_as_bare() -> None:
+    paid: list[int] = []
+
+    @anthropic.beta_async_tool
+    async def pay(cents: int) -> str:
+        """Pay."""
+        paid.append(cents)
+        return "receipt 5"
+
+    async def agent(task: str, client: Any) -> str:
+        runner = client.beta.messages.tool_runner(**ASKED, tools=[pay])
+        return str((await runner.until_done()).content[0].text)
+
+    script = Script((Rule(says("done"), "receipt 5"), Rule(asks(call("pay", cents=300)))))
+    sent: list[list[Any]] = []
+    for recorded in (False, True):
+        async with anthropic_line(script) as line:
+            client = line.client if recorded else line.plain
+            assert await Agent(agent).run("t", client=client) == "done"
+        sent.append([request.body for request in line.world.requests])
+    assert sent[0] == sent[1]
+    assert paid == [300, 300]
+
+
 async def test_after_a_new_plan_the_loop_goes_on_where_it_was() -> None:
     @triage.tool(effect="once")
     async def pay(cents: int) -> str:

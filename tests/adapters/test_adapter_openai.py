@@ -16,6 +16,7 @@ from support import always
 import triage
 from triage import Agent, Replan, Retry, Run, TriageEscalationError, UsageError
 from triage.adapters.openai import record, run_tools
+from triage.core import StepRecorded
 from triage.core.messages.base import LOST
 from triage.testing.adapter_contract import (
     Call,
@@ -166,6 +167,34 @@ async def test_tool_calls_of_a_stream_are_put_together() -> None:
     ]
 
 
+async def test_an_answer_that_cannot_be_parsed_is_recorded_and_alone_asked_anew() -> None:
+    script = Script(
+        (Rule(says('{"text": "hi"}'), "found"), Rule(asks(call("look")))), {2: says("no JSON")}
+    )
+    attempts: list[int] = []
+    steps: list[triage.Step] = []
+
+    def note(event: Any) -> None:
+        if isinstance(event, StepRecorded):
+            steps.append(event.step)
+
+    async with openai_line(script) as line:
+
+        async def agent(task: str, *, run: Run) -> Any:
+            attempts.append(run.attempt)
+            items: list[Any] = [*USER]
+            first = await line.client.responses.create(model="m", input=items)
+            items += first.output
+            id = first.output[0].call_id
+            items.append({"type": "function_call_output", "call_id": id, "output": "found"})
+            return await line.client.responses.parse(model="m", input=items, text_format=Greeting)
+
+        done = await Agent(agent, observers=[note]).run("t")
+    assert done.output_parsed == Greeting(text="hi")
+    assert (attempts, len(line.world.requests)) == ([1, 2], 3)
+    assert [step.llm_output for step in steps] == [None, "no JSON", None, '{"text": "hi"}']
+
+
 async def test_a_raw_response_is_noted_and_passed_through() -> None:
     async with openai_line() as line:
         raw = line.client.chat.completions.with_raw_response
@@ -294,6 +323,19 @@ async def test_a_call_without_a_result_is_closed_before_the_request_is_sent() ->
         await Agent(agent).run("t")
     check_wire(line.world.requests)
     assert line.world.requests[0].body["messages"][2]["content"] == LOST
+
+
+@pytest.mark.parametrize("held", ["previous_response_id", "conversation"])
+async def test_a_result_is_sent_whose_call_the_provider_alone_has(held: str) -> None:
+    result = {"type": "function_call_output", "call_id": "call_1", "output": "receipt 5"}
+    async with openai_line() as line:
+
+        async def agent(task: str) -> str:
+            made = await line.client.responses.create(model="m", input=[result], **{held: "id_1"})
+            return str(made.output_text)
+
+        assert await Agent(agent).run("t") == "hello there"
+    assert line.world.requests[0].body["input"] == [result]
 
 
 # The loop -------------------------------------------------------------------------------------------

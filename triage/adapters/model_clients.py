@@ -116,14 +116,13 @@ def _post_async(kind: Any, provider: Provider, *, hint: bool) -> Any:
             return await kind.post(self, path, **options)
 
         def send() -> Awaitable[Any]:
-            options["body"] = call.body()
-            return cast("Awaitable[Any]", kind.post(self, path, **options))
+            return cast("Awaitable[Any]", kind.post(self, path, **call.options()))
 
         if call.raw:
             with call.noted():
                 return await send()
         if not call.streamed:
-            return await ask_model(call.run, call.asking(send))
+            return call.parse(await ask_model(call.run, call.asking(send)))
         stream = call.stream()
         if stream.known is not None:
             return _AsyncPieces(call, None, stream)
@@ -141,14 +140,13 @@ def _post_sync(kind: Any, provider: Provider, *, hint: bool) -> Any:
             return kind.post(self, path, **options)
 
         def send() -> Any:
-            options["body"] = call.body()
-            return kind.post(self, path, **options)
+            return kind.post(self, path, **call.options())
 
         if call.raw:
             with call.noted():
                 return send()
         if not call.streamed:
-            return ask_model_sync(call.run, call.asking(send))
+            return call.parse(ask_model_sync(call.run, call.asking(send)))
         stream = call.stream()
         if stream.known is not None:
             return _Pieces(call, None, stream)
@@ -191,8 +189,8 @@ class _Call:
         self.run = run
         self.wire = endpoint.wire
         self.streamed = bool(options.get("stream"))
-        more = options.get("options") or {}
-        self.raw = _RAW in map(str.lower, more.get("headers") or ())
+        self._request_options: Mapping[str, Any] = options.get("options") or {}
+        self.raw = _RAW in map(str.lower, self._request_options.get("headers") or ())
         self.given: dict[str, Any] = options["body"]
         self._conversation = endpoint.conversation
         self._hint = hint
@@ -211,20 +209,27 @@ class _Call:
             model=run.guidance.model or str(self.given.get("model", "")),
             said=self.wire.new_in(self.given.get(endpoint.conversation)),
             key=key_of([endpoint.path, sent]),
-            form=self._form(more.get("post_parser")),
+            form=self._form(),
             is_brief=is_brief(max_tokens_of(self.given)),
         )
 
-    def _form(self, parse: Any) -> Form:
+    def _form(self) -> Form:
         wire, kind, package = self.wire, self._options.get("cast_to"), self._package
         if self.streamed:  # its pieces, as JSON
             return Form(read=lambda kept: wire.answer(wire.whole(kept)))
 
         def load(data: Any) -> Any:  # knows nothing of the call, which would know itself by it
-            made = _built(package, kind, data)
-            return parse(made) if callable(parse) else made
+            return _built(package, kind, data)
 
         return Form(_json, load, wire.answer)
+
+    def parse(self, answer: Any) -> Any:
+        """The answer as its caller declared it.
+
+        Outside of the recorded call: an answer that cannot be parsed has come, and is paid for.
+        """
+        parse = self._request_options.get("post_parser")
+        return parse(answer) if callable(parse) else answer
 
     def asking(self, send: Callable[[], Any]) -> RecordedModelCall:
         """The call, which `send` makes."""
@@ -236,8 +241,15 @@ class _Call:
         self._sent = stream = Stream(self.run, self._call)
         return stream
 
-    def body(self) -> dict[str, Any]:
-        """What is sent: read when it is, as the hint may have come meanwhile."""
+    def options(self) -> dict[str, Any]:
+        """The client's options for the request. Read when it is sent: the hint may come meanwhile."""
+        options = {**self._options, "body": self._body()}
+        if not self.raw and "post_parser" in self._request_options:
+            kept = {k: v for k, v in self._request_options.items() if k != "post_parser"}
+            options["options"] = kept
+        return options
+
+    def _body(self) -> dict[str, Any]:
         guidance = self.run.guidance
         body, name = dict(self.given), self._conversation
         if guidance.model is not None:
@@ -245,8 +257,7 @@ class _Call:
             if self._sent is not None:
                 self._sent.asks(guidance.model)
         messages = self.wire.shrunk(body.get(name) or [], Shrink.of(guidance, self.run))
-        # What a previous response asked for is known to the provider alone.
-        if not isinstance(messages, str) and not body.get("previous_response_id"):
+        if not isinstance(messages, str) and not _is_continued(body):
             messages = repaired(self.wire, messages).messages
         return {
             **body,
@@ -275,6 +286,16 @@ class _Call:
             self.run.record_call_step(failed)
             raise
         self.run.record_call_step(Step(**step, tool_output={"raw": True}))
+
+
+def _is_continued(body: Mapping[str, Any]) -> bool:
+    """Whether the provider holds the conversation: calls whose results are sent are known to it alone."""
+    thread = body.get("thread")
+    return bool(
+        body.get("previous_response_id")
+        or body.get("conversation")
+        or (isinstance(thread, Mapping) and thread.get("previous_message_id"))
+    )
 
 
 def _built(package: str, kind: Any, data: Any) -> Any:
