@@ -172,28 +172,29 @@ async def test_a_hint_ends_the_users_turn_once_and_a_lost_result_is_closed() -> 
     assert [block.get("content", block.get("text")) for block in second] == [LOST, "be brief"]
 
 
-async def test_the_tool_runner_whose_conversation_the_provider_holds_runs_as_bare() -> None:
-    paid: list[int] = []
+async def test_the_tool_runner_runs_as_bare_and_goes_on_where_it_failed() -> None:
+    """It sends only what is new: the provider holds the conversation."""
 
-    @anthropic.beta_async_tool
+    @triage.tool(effect="once")
     async def pay(cents: int) -> str:
         """Pay."""
-        paid.append(cents)
-        return "receipt 5"
+        return f"receipt for {cents}"
 
     async def agent(task: str, client: Any) -> str:
-        runner = client.beta.messages.tool_runner(**ASKED, tools=[pay])
+        runner = client.beta.messages.tool_runner(**ASKED, tools=[anthropic.beta_async_tool(pay)])
         return str((await runner.until_done()).content[0].text)
 
-    script = Script((Rule(says("done"), "receipt 5"), Rule(asks(call("pay", cents=300)))))
+    rules = (Rule(says("done"), "receipt"), Rule(asks(call("pay", cents=300))))
     sent: list[list[Any]] = []
-    for recorded in (False, True):
-        async with anthropic_line(script) as line:
+    for recorded, faults in ((False, {}), (True, {}), (True, {2: Fails(500, "broken")})):
+        async with anthropic_line(Script(rules, faults)) as line:
             client = line.client if recorded else line.plain
-            assert await Agent(agent).run("t", client=client) == "done"
+            policy = always(Retry())
+            assert await Agent(agent, policy).run("t", client=client) == "done"
         sent.append([request.body for request in line.world.requests])
-    assert sent[0] == sent[1]
-    assert paid == [300, 300]
+    bare, healthy, failed = sent
+    assert healthy == bare
+    assert failed == [*bare, bare[-1]]
 
 
 async def test_after_a_new_plan_the_loop_goes_on_where_it_was() -> None:

@@ -163,8 +163,9 @@ async def test_a_hint_ends_the_request_once_and_stays_nowhere() -> None:
         {"messages": [ToolMessage("boom", tool_call_id="c1", status="error")]},
         AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "1", "error": None}]),
         {"messages": [AIMessage("Sorry, need more steps to process this request.")]},
+        {"messages": [AIMessage("It costs 3.")], "structured_response": None},
     ],
-    ids=["failed tool", "unreadable call", "no steps left"],
+    ids=["failed tool", "unreadable call", "no steps left", "words in place of a structure"],
 )
 async def test_a_result_that_stands_for_a_failure_is_none(result: Any) -> None:
     agent, _ = wrapped(RunnableLambda(lambda _: result), Escalate())
@@ -178,6 +179,7 @@ async def test_an_ordinary_answer_is_a_result() -> None:
         turn_asking("c1"),
         AIMessage("Sorry, I cannot."),
         {"messages": []},
+        {"messages": [AIMessage("It costs 3.")], "structured_response": {"cents": 3}},
         "text",
         None,
     ]

@@ -11,7 +11,7 @@ from langchain_agents import Log, Scripted, calls_of, steps_of, tools_of
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 from support import always
 
@@ -114,6 +114,18 @@ async def test_the_same_call_behind_a_checkpoint_is_another_call() -> None:
     result = await agent.run({"log": []})
     assert result == {"log": ["paid 300", "second", "paid 300"]}
     assert course.did == ["pay 300", "pay 300"]
+
+
+async def test_a_tool_that_fails_inside_a_subgraph_is_called_again_and_nothing_else() -> None:
+    refused = ConnectionRefusedError("[Errno 111] Connection refused")
+    tools = {"charge": (refused, "receipt 5")}
+    world = World(Script(BOTH, tools=tools))
+    inner = create_agent(Scripted(world=world), tools_of(world))
+    built: Any = StateGraph(MessagesState).add_node("book", inner).add_edge(START, "book")
+    agent = triage.wrap(built.compile(InMemorySaver()), always(Retry()), effects=world.effects)
+    await agent.run("go")
+    assert world.deeds == ["search(x)", "charge(300)", "charge(300)"]
+    assert len(world.requests) == 3
 
 
 async def test_what_ran_beside_the_failed_node_does_not_run_again() -> None:

@@ -84,6 +84,7 @@ def test_retries_of_the_client_itself_are_said(caplog: pytest.LogCaptureFixture)
 
 async def whole(client: Any) -> Any:
     made = await client.chat.completions.create(model="m", messages=USER)
+    assert made._request_id is None  # public, in spite of its name; the provider here sends none
     return made.choices[0].message.content
 
 
@@ -185,8 +186,8 @@ async def test_an_answer_that_cannot_be_parsed_is_recorded_and_alone_asked_anew(
             items: list[Any] = [*USER]
             first = await line.client.responses.create(model="m", input=items)
             items += first.output
-            id = first.output[0].call_id
-            items.append({"type": "function_call_output", "call_id": id, "output": "found"})
+            asked = first.output[0].call_id
+            items.append({"type": "function_call_output", "call_id": asked, "output": "found"})
             return await line.client.responses.parse(model="m", input=items, text_format=Greeting)
 
         done = await Agent(agent, observers=[note]).run("t")

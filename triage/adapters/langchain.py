@@ -331,6 +331,9 @@ _OUT_OF_STEPS = ("ModelCallLimitExceededError", "ToolCallLimitExceededError")
 _GAVE_UP = re.compile(r"Model call failed after \d+ attempts? with (\w+)")
 """What `ModelRetryMiddleware` returns in place of an answer."""
 
+_STRUCTURED = "structured_response"
+"""The key of an agent's result that is None where a declared `response_format` was not given."""
+
 
 class LangChainAdapter(Adapter):
     """Run any runnable of LangChain: `run(input, config=…, **options)` is its `ainvoke`."""
@@ -353,6 +356,9 @@ class LangChainAdapter(Adapter):
         if message.invalid_tool_calls:
             name = message.invalid_tool_calls[0]["name"]
             text = f"it ended with a call of {name} whose arguments cannot be read"
+            return SoftFailure(text, failure_type=FailureType.SCHEMA_MISMATCH)
+        if isinstance(result, Mapping) and result.get(_STRUCTURED, self) is None:
+            text = f"it ended in words, without the {_STRUCTURED} that the agent declares"
             return SoftFailure(text, failure_type=FailureType.SCHEMA_MISMATCH)
         text = _langchain_words(message)
         if _GAVE_UP.match(text):

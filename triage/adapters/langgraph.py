@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from triage.core import ApprovalAsked, Cause, FailureType, Step, StepRecorded, UsageError, plain
 from triage.core.messages.base import Asked
@@ -132,7 +132,7 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
     run = seam.run
     assert run.replay is not None
     kind = run.replay.kind
-    newest = await graph.aget_state(config)
+    newest = await graph.aget_state(config, subgraphs=True)
     if not _is_of(newest, run):
         return None
     chosen = newest
@@ -145,12 +145,11 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
         chosen = _before(dropped, line) if dropped else _last_asking(run, line)
     if "__start__" in chosen.next:
         return Start(given, _at(config, chosen))
-    whole = await graph.aget_state(_at(config, chosen), subgraphs=True)
-    held = frozenset(_results_in(whole))
-    _count(run, held, whole)
+    held = frozenset(_results_in(chosen))
+    _count(run, held, chosen)
     if chosen is not newest:
         return Start(None, _at(config, chosen), held)
-    answers = answer_for(run, whole.interrupts)
+    answers = answer_for(run, chosen.interrupts)
     return Start(None if answers is None else Command(resume=answers), config, held)
 
 
@@ -189,7 +188,7 @@ async def _line(graph: Any, config: Any, newest: Any, run: Run) -> AsyncIterator
         yield snapshot
         if snapshot.parent_config is None:
             return
-        snapshot = await graph.aget_state({**config, **snapshot.parent_config})
+        snapshot = await graph.aget_state({**config, **snapshot.parent_config}, subgraphs=True)
 
 
 # Which checkpoint -----------------------------------------------------------------------------------
@@ -281,7 +280,7 @@ def _results_in(snapshot: Any) -> Iterator[str]:
     yield from _ids_in(snapshot.values)
     for task in snapshot.tasks:
         yield from _ids_in(task.result)
-        if task.state is not None and hasattr(task.state, "values"):
+        if isinstance(task.state, StateSnapshot):
             yield from _results_in(task.state)
 
 

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Self, TypeVar, cast, get_args
 
 import anyio
+from pydantic import BaseModel
 
 from triage.core import Step, check_count, misuse
 from triage.core.messages.base import (
@@ -63,6 +64,8 @@ __all__ = [
 
 C = TypeVar("C")
 _RAW = "x-stainless-raw-response"
+_IDS = ("_request_id", "_workspace_id")
+"""Public attributes of an answer, which come from the headers of the HTTP response."""
 _LEFT_OUT = ("Omit", "NotGiven")
 """Classes of the marks by which a client says that a field of the body is not sent."""
 
@@ -219,7 +222,11 @@ class _Call:
             return Form(read=lambda kept: wire.answer(wire.whole(kept)))
 
         def load(data: Any) -> Any:  # knows nothing of the call, which would know itself by it
-            return _built(package, kind, data)
+            made = _built(package, kind, data)
+            if isinstance(made, BaseModel):  # what clients set on each answer, and users read
+                for name in _IDS:
+                    setattr(made, name, None)
+            return made
 
         return Form(_json, load, wire.answer)
 
