@@ -1,0 +1,1 @@
+"""An agent behind HTTP, with a person's approval by signed webhook."""
