@@ -536,7 +536,7 @@ async def record_call(
     durable = run.session.durable
     begun.enter(run)
     try:
-        if durable and tool.effect in UNSAFE:
+        if tool.effect in UNSAFE:
             await run.session.barrier()
         result = await _tried(run, begun, args, kwargs)
     except BaseException as error:
@@ -611,7 +611,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     unsafe = tool.effect in UNSAFE
     begun.enter(run)
     try:
-        if session.durable and unsafe:
+        if unsafe:
             session.barrier_sync()
         result = _tried_sync(run, begun, args, kwargs)
     except BaseException as error:

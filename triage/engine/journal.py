@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
+
+import anyio
 
 from triage.core import (
     HEAVY,
@@ -30,6 +31,7 @@ from triage.core import (
     RunState,
     RunSuspended,
     StaleWriter,
+    StoreUnavailable,
     Usage,
     active_seconds,
     digest,
@@ -40,7 +42,7 @@ from triage.core import (
     redacted,
     redacting,
 )
-from triage.stores import Outgoing, Store, ThreadWaiter, Waiter
+from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, ticks
 from triage.strategies import Limits
 
 from .config import Config
@@ -96,6 +98,10 @@ def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
 W = TypeVar("W", Waiter, ThreadWaiter)
 BEATS = 3
 """A lease is renewed so often before it would end."""
+TRIES = 6
+"""A renewal is given up after this fraction of the lease …"""
+PAUSES = 30
+"""… and tried again after this one."""
 
 
 class Keeper:
@@ -117,6 +123,7 @@ class Keeper:
         flushed: int,
         lease_s: float,
         required: bool,
+        since: float,
         redactor: Redactor | None = None,
         keys: Keyring | None = None,
     ) -> None:
@@ -132,7 +139,9 @@ class Keeper:
         self.error: BaseException | None = None
         self.detached = False
         self.over = False
-        self.renewed = time.monotonic()
+        self.held_until = since + lease_s
+        self.due = since + lease_s / BEATS
+        self._troubled = False
         self._events = events
         self._lock = threading.Lock()
         self._on_its_way = False
@@ -166,7 +175,7 @@ class Keeper:
             hand_over()
 
     def _hand_over(self, events: Sequence[Event], start: int, stop: int) -> None:
-        done = partial(self._done, stop)
+        done = partial(self._done, stop, ticks())
         try:
             self.store.submit(
                 self.run_id, events, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
@@ -181,17 +190,17 @@ class Keeper:
             if redactor is not None:
                 events = [redacted(event, redactor, self.keys) for event in events]
         except Exception as error:
-            self._done(stop, error)
+            self._done(stop, ticks(), error)
             return
         self._hand_over(events, start, stop)
 
-    def _done(self, stop: int, error: BaseException | None) -> None:
+    def _done(self, stop: int, sent: float, error: BaseException | None) -> None:
         """A batch has been stored, or has not; called in the store's thread."""
         with self._lock:
             self._on_its_way = False
             if error is None:
                 self.flushed = stop
-                self.renewed = time.monotonic()
+                self._extended(sent)
             else:
                 self._fail(error)
             waiting = self._waiting
@@ -226,21 +235,21 @@ class Keeper:
             return waiting
 
     async def barrier(self) -> None:
-        """Wait until all that is recorded is durable. Raises what the store failed with.
+        """Wait until all that is recorded is durable, and the run surely ours. Raises the store's error.
 
         Cancelled while it waits, the events are stored all the same.
         """
         waiting = self._awaited(Waiter)
         if waiting is not None:
             await waiting
-        self.check()
+        await self.hold()
 
     def barrier_sync(self) -> None:
         """`barrier` for a thread that may block. The store has threads of its own."""
         waiting = self._awaited(ThreadWaiter)
         if waiting is not None:
             waiting.wait()
-        self.check()
+        self.hold_sync()
 
     def check(self) -> None:
         """Raise the store's error if the run must not go on without the store."""
@@ -253,11 +262,13 @@ class Keeper:
         # A run that nothing is stored of yet has no owner, and one that goes on without its store none.
         if self.flushed == 0 or self.error is not None:
             return
+        sent = ticks()
         try:
             await self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
         except StaleWriter as error:
             self._fail(error)
             raise
+        self._extended(sent)
 
     @property
     def lost(self) -> bool:
@@ -281,24 +292,69 @@ class Keeper:
 
     # --- the lease ---
 
-    @property
-    def due(self) -> float:
-        """When the lease should be renewed, in monotonic seconds."""
-        return self.renewed + self.lease_s / BEATS
+    def _extended(self, since: float) -> None:
+        """The lease lasts from then on: when what extended it was sent, which cannot be too late."""
+        self.held_until = max(self.held_until, since + self.lease_s)
+        self.due = max(self.due, since + self.lease_s / BEATS)
 
-    async def renew(self) -> None:
-        """Renew the lease; a run that was taken over learns it here at the latest."""
+    @property
+    def _is_held(self) -> bool:
+        """Whether nobody else can own the run now. One that goes on without its store does not ask."""
+        return self.flushed == 0 or self.error is not None or ticks() < self.held_until
+
+    async def hold(self) -> None:
+        """Make sure of the lease: renew one that may have ended. Raises the store's error.
+
+        The store has as long as a lease to answer.
+        """
+        if not self._is_held:
+            try:
+                with anyio.fail_after(self.lease_s):
+                    await self.confirm()
+            except TimeoutError:
+                self._fail(
+                    StoreUnavailable(
+                        f"run {self.run_id}: its lease may have ended, and the store has not renewed it "
+                        f"in {self.lease_s:g} s"
+                    )
+                )
+            except Exception as error:
+                self._fail(error)
+        self.check()
+
+    def hold_sync(self) -> None:
+        """`hold` for a thread that may block."""
+        if not self._is_held:
+            thread = threading.Thread(target=self._hold_in_a_thread, name="triage-hold")
+            thread.start()
+            thread.join()
+        self.check()
+
+    def _hold_in_a_thread(self) -> None:
+        with suppress(Exception):  # `check` raises it where it is waited for
+            asyncio.run(self.hold())
+
+    async def renew(self, patience: float) -> None:
+        """Renew the lease; a run that was taken over learns it here at the latest.
+
+        patience: seconds after which a store that does not answer is asked again later.
+        """
+        sent = ticks()
         try:
             # A run that nothing is stored of yet has no lease.
             if self.flushed:
                 renewing = self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
-                # A store that hangs must not keep the others' leases waiting.
-                await asyncio.wait_for(renewing, self.lease_s / BEATS)
+                await asyncio.wait_for(renewing, patience)
         except StaleWriter as error:
             self._fail(error)
         except Exception as error:
-            logger.warning("run %s: its lease was not renewed: %r", self.run_id, error)
-        self.renewed = time.monotonic()
+            if not self._troubled:
+                logger.warning("run %s: its lease was not renewed: %r", self.run_id, error)
+            self._troubled = True
+            self.due = ticks() + self.lease_s / PAUSES
+        else:
+            self._troubled = False
+            self._extended(sent)
 
 
 class _Heart:
@@ -335,18 +391,20 @@ class _Heart:
                 if not living:
                     self._thread = None
                     return
-            now = time.monotonic()
+            now = ticks()
             due = [keeper for keeper in living if keeper.due <= now]
             if due:
-                asyncio.run(_renew(due))
-            pause = max(0.0, min(keeper.due for keeper in living) - time.monotonic())
+                # A store that hangs must not keep the others' leases waiting.
+                patience = min(keeper.lease_s for keeper in living) / TRIES
+                asyncio.run(_renew(due, patience))
+            pause = max(0.0, min(keeper.due for keeper in living) - ticks())
             del living, due
             self._new.wait(pause)
             self._new.clear()
 
 
-async def _renew(keepers: list[Keeper]) -> None:
-    await asyncio.gather(*(keeper.renew() for keeper in keepers))
+async def _renew(keepers: list[Keeper], patience: float) -> None:
+    await asyncio.gather(*(keeper.renew(patience) for keeper in keepers))
 
 
 _heart = _Heart()
@@ -450,7 +508,7 @@ class Session:
         if config.durable:
             if config.generated:
                 _warn_of_generated_name(config.name, config.code)
-            self.keep(0)
+            self.keep(0, since=ticks())
 
     def take_in(self, events: Sequence[Event]) -> None:
         """Take over the journal as its last owner left it."""
@@ -475,8 +533,11 @@ class Session:
         if self.config.limits.on_limit != "escalate":
             self.raise_limits()
 
-    def keep(self, epoch: int) -> None:
-        """Hand over what is recorded to the store from now on, as its owner of this epoch."""
+    def keep(self, epoch: int, *, since: float) -> None:
+        """Hand over what is recorded to the store from now on, as its owner of this epoch.
+
+        since: when it was asked to make us the owner, on the clock `ticks`.
+        """
         durability = self.config.durability
         self.epoch = epoch
         self.durable = durability.mode == "step"
@@ -488,6 +549,7 @@ class Session:
             epoch=epoch,
             flushed=self.flushed,
             lease_s=durability.lease_s,
+            since=since,
             redactor=durability.redactor if self.config.durable else None,
             keys=durability.keys if self.config.durable else None,
             required=durability.on_store_error == "fail",
@@ -616,15 +678,24 @@ class Session:
     async def barrier(self) -> None:
         """Wait until all that is recorded is durable, where each call must be; see `durable`.
 
-        Raises what the store failed with, unless the run goes on without it.
+        Make sure that the run is still ours in any case. Raises what the store failed with, unless the
+        run goes on without it.
         """
-        if self.keeper is not None and self.durable:
+        if self.keeper is None:
+            return
+        if self.durable:
             await self.keeper.barrier()
+        else:
+            await self.keeper.hold()
 
     def barrier_sync(self) -> None:
         """`barrier` for a call that stands in a thread or in sync code."""
-        if self.keeper is not None and self.durable:
+        if self.keeper is None:
+            return
+        if self.durable:
             self.keeper.barrier_sync()
+        else:
+            self.keeper.hold_sync()
 
     def failed_with(self, error: BaseException) -> bool:
         """Whether `error` is the store's failure, and the run must end for it."""

@@ -45,7 +45,7 @@ from triage.core import (
     logger,
     plain,
 )
-from triage.stores import Store
+from triage.stores import Store, ticks
 
 from .approvals import (
     answered,
@@ -232,6 +232,7 @@ async def own(
     """
     config, run_id = session.config, session.run_id
     lease_s = config.durability.lease_s
+    since = ticks()
     claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once, revive=force)
     try:
         more = await config.read(run_id, after=len(events) - 1)
@@ -242,7 +243,7 @@ async def own(
     except BaseException:
         await release(config.store, run_id, claim.epoch)
         raise
-    session.keep(claim.epoch)
+    session.keep(claim.epoch, since=since)
 
 
 async def _fence_inner(store: Store, run_id: str, state: RunState, lease_s: float) -> None:
@@ -574,12 +575,13 @@ async def _own(
 
     async def take() -> None:
         lease_s = config.durability.lease_s
+        since = ticks()
         claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once)
         if claim.events != length:
             await release(config.store, run_id, claim.epoch)
             raise AlreadyResumed(_OLD)
         session.flushed = length
-        session.keep(claim.epoch)
+        session.keep(claim.epoch, since=since)
 
     pause, waited = SHORTEST_S, 0.0
     while True:

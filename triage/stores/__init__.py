@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 from triage.core import dump, dumps, load, loads
 
-from .base import OPEN, Claim, RunInfo, Store
+from .base import OPEN, Claim, RunInfo, Store, ticks
 from .memory import MemoryStore
 from .opening import open_store
 from .rows import Outgoing, from_column
@@ -39,6 +39,7 @@ __all__ = [
     "loads",
     "open_store",
     "stop_with",
+    "ticks",
     "together",
     "translated",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -176,6 +177,13 @@ class Store(Protocol):
         A store that is used again opens again.
         """
         ...
+
+
+def ticks() -> float:
+    """Seconds of a counter of this machine that goes on while it sleeps, and never jumps."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 # Who may write into a run -------------------------------------------------------------------------

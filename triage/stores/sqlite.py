@@ -28,7 +28,7 @@ from triage.core import (
     misuse,
 )
 
-from .base import Owned, RunInfo
+from .base import Owned, RunInfo, ticks
 from .rows import Append, Row, events_of, info_of, packed, refused, row_of
 from .writer import Change, ThreadedStore, own_each
 
@@ -295,18 +295,13 @@ NOTED = 60.0
 def boot_id() -> str | None:
     """Names this start of the machine, and this process' view of its clock; None if unknown.
 
-    Two processes with the same name read the same counter in `ticks`.
+    Processes with the same name read the same counter in `ticks`.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/time')}"  # noqa: PTH115 - the link leads nowhere
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def ticks() -> float:
-    """Seconds since the machine started, those it slept included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Clock:
