@@ -139,10 +139,10 @@ def pays(store: CutOff, paid: list[int], tool: Any, mode: Mode, on_error: Any) -
     return Agent(works, RETRY, store=store, durability=durability)
 
 
-@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("kind", ["async", "sync"])
 @pytest.mark.parametrize("mode", ["step", "attempt"])
 async def test_no_effect_begins_once_the_lease_may_have_ended(
-    tmp_path: Path, mode: Mode, sync: bool
+    tmp_path: Path, mode: Mode, kind: str
 ) -> None:
     paid: list[int] = []
 
@@ -158,7 +158,7 @@ async def test_no_effect_begins_once_the_lease_may_have_ended(
         await anyio.to_thread.run_sync(pay_sync, number)
 
     store = CutOff(SQLiteStore(tmp_path / "runs.db"))
-    agent = pays(store, paid, pay_in_thread if sync else pay, mode, "fail")
+    agent = pays(store, paid, pay_in_thread if kind == "sync" else pay, mode, "fail")
     with pytest.raises(StoreUnavailable, match="cut off"):
         await agent.run("task", run_id="run-1")
     assert paid == [1]
