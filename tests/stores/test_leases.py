@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,7 +93,6 @@ class CutOff(Wrapped):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.cut = False
-        self.behind: Callable[[], Awaitable[None]] | None = None
 
     async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
         if self.cut:
@@ -124,7 +122,7 @@ class CutOff(Wrapped):
         self.store.submit(run_id, events, done=told, **options)
 
 
-def pays(store: CutOff, paid: list[int], tool: Any, mode: Mode, on_error: Any) -> Agent[str]:
+def pays(store: CutOff, tool: Any, mode: Mode, on_error: Any) -> Agent[str]:
     """An agent whose store is cut off between two payments, until its lease has ended."""
 
     async def works(task: str, *, run: triage.Run) -> str:
@@ -136,7 +134,8 @@ def pays(store: CutOff, paid: list[int], tool: Any, mode: Mode, on_error: Any) -
         return task
 
     durability = Durability(mode=mode, lease_s=0.3, on_store_error=on_error)
-    return Agent(works, RETRY, store=store, durability=durability)
+    kept: Any = store
+    return Agent(works, RETRY, store=kept, durability=durability)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -157,8 +156,8 @@ async def test_no_effect_begins_once_the_lease_may_have_ended(
     async def pay_in_thread(number: int) -> None:
         await anyio.to_thread.run_sync(pay_sync, number)
 
-    store = CutOff(SQLiteStore(tmp_path / "runs.db"))
-    agent = pays(store, paid, pay_in_thread if kind == "sync" else pay, mode, "fail")
+    store: Any = CutOff(SQLiteStore(tmp_path / "runs.db"))
+    agent = pays(store, pay_in_thread if kind == "sync" else pay, mode, "fail")
     with pytest.raises(StoreUnavailable, match="cut off"):
         await agent.run("task", run_id="run-1")
     assert paid == [1]
@@ -172,8 +171,8 @@ async def test_a_run_that_may_do_without_its_store_may_do_without_its_lease(tmp_
     async def pay(number: int) -> None:
         paid.append(number)
 
-    store = CutOff(SQLiteStore(tmp_path / "runs.db"))
-    assert await pays(store, paid, pay, "step", "continue").run("task") == "task"
+    store: Any = CutOff(SQLiteStore(tmp_path / "runs.db"))
+    assert await pays(store, pay, "step", "continue").run("task") == "task"
     assert paid == [1, 2]
     await store.close()
 
@@ -182,7 +181,7 @@ async def test_a_lease_that_ended_and_that_nobody_took_is_renewed_before_the_nex
     tmp_path: Path,
 ) -> None:
     paid: list[int] = []
-    store = CutOff(SQLiteStore(tmp_path / "runs.db"))
+    store: Any = CutOff(SQLiteStore(tmp_path / "runs.db"))
 
     @triage.tool(effect="once")
     async def pay(number: int) -> None:
@@ -207,7 +206,7 @@ async def test_a_lease_that_ended_and_that_somebody_took_stops_the_next_effect(
     tmp_path: Path,
 ) -> None:
     paid: list[int] = []
-    store = CutOff(SQLiteStore(tmp_path / "runs.db"))
+    store: Any = CutOff(SQLiteStore(tmp_path / "runs.db"))
 
     @triage.tool(effect="once")
     async def pay(number: int) -> None:

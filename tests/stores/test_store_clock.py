@@ -13,7 +13,7 @@ import pytest
 from store_runs import add, created, edit_sqlite
 
 from triage.core import RunBusy, StoreCorrupt
-from triage.stores import SQLiteStore, sqlite
+from triage.stores import SQLiteStore, sqlite, ticks
 
 pytestmark = [
     pytest.mark.anyio,
@@ -130,10 +130,9 @@ async def test_how_late_it_is_is_noted_once_a_minute(
     path = tmp_path / "runs.db"
     store = SQLiteStore(path)
     await created(store, "r")
-    real = sqlite.ticks
     seen: list[float] = []
     for later in (0.0, sqlite.NOTED / 2, sqlite.NOTED * 2, sqlite.NOTED * 2.5):
-        monkeypatch.setattr(sqlite, "ticks", lambda later=later: real() + later)
+        monkeypatch.setattr("triage.stores.sqlite.ticks", lambda later=later: ticks() + later)
         await add(store, "r", 1 + len(seen), 1)
         with closing(sqlite3.connect(path)) as db:
             seen += db.execute("SELECT seen FROM clock").fetchone()
