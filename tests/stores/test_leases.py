@@ -189,6 +189,7 @@ async def test_a_lease_that_ended_and_that_nobody_took_is_renewed_before_the_nex
         paid.append(number)
 
     async def works(task: str, *, run: triage.Run) -> str:
+        await run.flush()
         await pay(1)
         store.cut = True
         await store.until_its_lease_has_ended(run.run_id)
