@@ -107,7 +107,7 @@ def test_calls_in_other_words_with_the_same_result_are_a_loop() -> None:
     found = classified([call("search", {"q": text}, "nothing found") for text in words])
     assert found.failure_type is FailureType.LOOP_DETECTED
     assert found.evidence[0].rule == "steps.near_loop"
-    assert found.critical_step == 0
+    assert found.critical_step == 1
 
 
 def test_calls_that_a_model_asks_for_fail_in_a_row_although_it_speaks_between_them() -> None:
@@ -215,7 +215,8 @@ def test_a_loop_after_healthy_work_is_found_where_it_begins(
     cycle = [call(f"loop_{at}", {"at": at}, **more) for at in range(length)]
     found = classified([*steps, *cycle * rounds])
     assert found.failure_type is FailureType.LOOP_DETECTED
-    assert found.critical_step == len(steps)
+    assert found.evidence[0].step == len(steps)
+    assert found.critical_step == len(steps) + length, "the first round was no fault yet"
     assert found.cause == (Cause.REPETITION if length == 1 else Cause.CYCLE)
 
 
@@ -228,14 +229,14 @@ def test_watching_live_and_classifying_afterwards_see_the_same_loop(
     everything = [*steps, *cycle * rounds]
     [live] = seen(everything)
     after = classified(everything)
-    assert (live.step, live.rule.cause) == (after.critical_step, after.cause)
+    assert (live.step, live.rule.cause) == (after.evidence[0].step, after.cause)
 
 
 def test_a_long_loop_is_found_from_its_true_beginning() -> None:
     steps = [call("page", {"n": at}, f"rows {at}") for at in range(300)]
     loop = [call("look", {"q": 1}, "same"), call("read", {"q": 2}, "same too")]
     found = classified([*steps, *loop * 150])
-    assert (found.critical_step, found.cause) == (300, Cause.CYCLE)
+    assert (found.evidence[0].step, found.cause) == (300, Cause.CYCLE)
 
 
 # --- tools and their arguments -------------------------------------------------------------

@@ -87,14 +87,6 @@ def test_an_order_that_is_only_mentioned_is_none() -> None:
     assert kind(mention, said("Done.")) is UNKNOWN
 
 
-def test_data_made_up_in_a_file_of_tests_is_no_fault() -> None:
-    made = "ROWS = [1, 2]  # made-up data"
-    tests = call("write", {"path": "tests/test_rows.py", "content": made}, "saved")
-    other = call("write", {"path": "rows.py", "content": made}, "saved")
-    assert kind(tests, said("Done.")) is UNKNOWN
-    assert kind(other, said("Done.")) is MISSING
-
-
 @pytest.mark.parametrize(
     "asked",
     [

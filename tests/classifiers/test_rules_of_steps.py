@@ -15,7 +15,7 @@ from triage.classifiers import Rule
 from triage.classifiers.detectors import finding as _finding
 from triage.classifiers.tables.steps import STEP_RULES
 
-OPTIONS = ("constraints", "subgoals", "grounding")
+OPTIONS = ("constraints", "subgoals", "grounding", "failed")
 
 
 def diagnosed(line: str) -> Diagnosis:

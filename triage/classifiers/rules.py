@@ -10,12 +10,17 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
-from triage.classifiers.detectors.finding import Finding
-from triage.classifiers.detectors.suspect import suspect
+from triage.classifiers.detectors.finding import (
+    COUNTING,
+    CYCLE,
+    LOOP,
+    NEAR_LOOP,
+    Finding,
+)
 from triage.classifiers.detectors.tool_calls import bad_answer, last_call
-from triage.classifiers.detectors.watch import WHOLE, Seen, Watch, look, review
+from triage.classifiers.detectors.watch import Seen, Watch, look, review
 from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
 from triage.classifiers.tables.messages import ANSWER_RULES, MESSAGE_RULES
 from triage.classifiers.tables.names import AGENT_NAMES, BUILT_IN_RULES, FAULT_NAMES
@@ -58,6 +63,8 @@ _LONG = 2_000
 _MAX_KNOWN = 256
 _MAX_EVIDENCE = 5
 _NO_STEPS = Trajectory()
+_SURE = 0.6
+"""What is less sure than this decides only in a post-mortem, and names no step elsewhere."""
 
 
 @cache
@@ -80,6 +87,9 @@ class RulesClassifier:
     severities and levels in place of the rules' own; for each of the two the first that fits decides.
     grounding: True, or a `Grounds`, looks for facts in the last answer that neither the task nor a
     tool's result holds, where nothing else decides; it reads all text of the attempt. False by default.
+    failed: True for a post-mortem, of runs that are known to have failed: every finding counts,
+    grounding included, and the likeliest type and step are named with their low confidence, where
+    otherwise the answer is UNKNOWN. False by default.
 
     Raises TypeError or ValueError for a wrong argument, and for a rule that can never fire.
     `classify` has no state: one object serves all runs and threads.
@@ -97,6 +107,7 @@ class RulesClassifier:
         exempt: Iterable[str] = (),
         overrides: Iterable[Override] = (),
         grounding: bool | Grounds = False,
+        failed: bool = False,
     ) -> None:
         self._judge = _default_judge() if rules is None else Judge(_checked_rules(rules))
         self._overrides = Overrides(overrides)
@@ -104,7 +115,10 @@ class RulesClassifier:
         self._tools = _manifest(tools)
         self._subgoals = _strings("RulesClassifier.subgoals", subgoals)
         self._exempt = frozenset(_strings("RulesClassifier.exempt", exempt))
-        self._grounds = _grounds(grounding)
+        if not isinstance(cast("object", failed), bool):
+            raise refuse("RulesClassifier.failed", failed, "True or False")
+        self._failed = failed
+        self._grounds = _grounds(grounding) or (Grounds() if failed else None)
         # A thousand agents on one sick service fail with equal errors: what `remembered` tells.
         self._known: dict[str, Diagnosis] = {}
 
@@ -129,7 +143,7 @@ class RulesClassifier:
 
     def explain(self, found: Finding, trajectory: Trajectory) -> Diagnosis:
         """What its `watch` has found in an attempt that goes on, as the diagnosis it would be."""
-        outcome = _from_finding(found, (found,), None, trajectory.steps)
+        outcome = _from_finding(found, (found,), None, trajectory.steps)._replace(step=found.step)
         tools = trajectory.tools or self._tools
         return diagnosis_of(outcome, trajectory, None, tools, self._overrides)
 
@@ -204,19 +218,25 @@ class RulesClassifier:
         if verdict is not None and (verdict.known or verdict.rule.cause is not None):
             others = _kinds(seen.firm, verdict, verdict.rule.failure_type)
             return self._from_verdict(verdict, trajectory, others)
-        # No exception says enough: what do the steps show? At worst UNKNOWN, with a suspect.
+        # No exception says enough: what do the steps show?
         tools = trajectory.tools or self._tools
-        found = review(steps, seen, self._judge.judge, self._subgoals) if steps else []
-        if self._grounds is not None:
+        found = review(steps, seen, self._judge.judge, tools, task, self._subgoals) if steps else []
+        if self._grounds is not None and not (found and found[0].rule.confidence >= _SURE):
             found += ungrounded(steps, task, tools, self._grounds)
-        if found:
+        if found and (self._failed or found[0].rule.confidence >= _SURE):
             return _from_finding(found[0], found, verdict, steps)
-        guesses = _guesses(steps, verdict.info if verdict is not None else error)
+        info = verdict.info if verdict is not None else error
+        guesses = tuple(
+            dict.fromkeys([*_kinds(found, None, FailureType.UNKNOWN), *_guesses(steps, info)])
+        )
+        if self._failed and guesses:
+            return _likeliest(guesses)
         if verdict is not None:
             kinds = _kinds((), verdict, verdict.rule.failure_type)
             others = tuple(dict.fromkeys((*kinds, *guesses)))
             return self._from_verdict(verdict, trajectory, others)
-        return _unsure(steps, error, guesses, task)
+        nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
+        return Outcome(rule=UNKNOWN, evidence=(Evidence("none", nothing),), candidates=guesses)
 
     def _from_verdict(
         self, verdict: Verdict, trajectory: Trajectory, others: tuple[FailureType, ...]
@@ -232,6 +252,8 @@ class RulesClassifier:
             ):
                 step, tool = len(steps) - 1, last.tool_called
         text, confidence = self._judge.weigh(verdict)
+        if confidence < _SURE:
+            step = None
         return Outcome(
             rule=rule._replace(confidence=confidence),
             evidence=(Evidence(rule.name, text, step),),
@@ -299,16 +321,23 @@ def _from_finding(
         Evidence(one.rule.name, one.text, index_of(steps, one.step))
         for one in (found, *beside[:_MAX_EVIDENCE])
     )
+    step = found.step
+    if step is not None and found.rule.name in _REPETITIONS:
+        # The first round was no fault yet; the first repetition was.
+        step = min(step + found.length, len(steps) - 1)
     return Outcome(
         rule=found.rule,
         evidence=evidence,
-        step=found.step,
+        step=step,
         tool=found.tool,
         repeats=found.repeats,
         length=found.length,
         text=found.text,
         candidates=_kinds(beside, verdict, found.rule.failure_type),
     )
+
+
+_REPETITIONS = frozenset({LOOP.name, CYCLE.name, NEAR_LOOP.name, COUNTING.name})
 
 
 def _kinds(
@@ -338,20 +367,18 @@ def _guesses(steps: tuple[Step, ...], error: ErrorInfo | None) -> tuple[FailureT
     return (FailureType.EXTERNAL_FAULT, FailureType.SCHEMA_MISMATCH)
 
 
-def _unsure(
-    steps: tuple[Step, ...], error: ErrorInfo | None, guesses: tuple[FailureType, ...], task: Any
-) -> Outcome:
-    """UNKNOWN, with what may be, and with the step to look at where none failed by itself."""
-    nothing = "no rule fired" if error is None else f"no rule fired on {error.type_name}"
-    unknown = Outcome(rule=UNKNOWN, evidence=(Evidence("none", nothing),), candidates=guesses)
-    if not steps or len(steps) > WHOLE or steps[-1].error is not None:
-        return unknown
-    suspected = suspect(steps, task)
-    if suspected is None:
-        return unknown
-    index = index_of(steps, suspected.step)
-    weighs = Evidence("steps.suspect", f"weighs most: {suspected.text}", index)
-    return unknown._replace(evidence=(*unknown.evidence, weighs), step=suspected.step)
+_LIKELIEST = UNKNOWN._replace(
+    name="post_mortem",
+    confidence=0.3,
+    source="what runs that show nothing else most often failed with",
+)
+
+
+def _likeliest(guesses: tuple[FailureType, ...]) -> Outcome:
+    """In a post-mortem in which nothing was found: the type that such runs have most often."""
+    rule = _LIKELIEST._replace(failure_type=guesses[0])
+    evidence = Evidence(_LIKELIEST.name, "nothing was found; runs of this kind fail so most often")
+    return Outcome(rule=rule, evidence=(evidence,), candidates=guesses[1:])
 
 
 # --- arguments -----------------------------------------------------------------------------
@@ -396,13 +423,15 @@ def diagnose(
     task: Any = "",
     tools: Mapping[str, Any] | Iterable[str] | None = None,
     classifier: Classifier | None = None,
+    failed: bool = False,
 ) -> Diagnosis:
     """Why `error` was raised, or, without one, what is wrong with `steps`.
 
     error: any exception, or what `capture` made of one. steps: what was done before it, oldest
     first. task: as it would be given to a run. tools: those that exist, name to JSON Schema or
     None, or only the names. classifier: a synchronous one, `RulesClassifier()` by default; what it
-    raises is not caught.
+    raises is not caught. failed: True says that this run has failed, so that the likeliest type is
+    named with a low confidence where the answer is otherwise UNKNOWN; for the default classifier only.
 
     Raises TypeError for an argument of the wrong type, and for a classifier that is asynchronous or
     answers with anything but a `Diagnosis` or `FailureType`.
@@ -415,7 +444,11 @@ def diagnose(
     for step in taken:
         if not isinstance(step, Step):
             raise refuse("diagnose() steps item", step, "a Step")
-    chosen = RulesClassifier() if classifier is None else classifier
+    if failed and classifier is not None:
+        raise TypeError(
+            "diagnose() failed is for the default classifier; pass RulesClassifier(failed=True) instead"
+        )
+    chosen = RulesClassifier(failed=failed) if classifier is None else classifier
     trajectory = Trajectory(taken, error=error, task=task, tools=_manifest(tools))
     answer = chosen.classify(trajectory, task)
     if inspect.isawaitable(answer):

@@ -111,13 +111,20 @@ def diagnose(
             help="Look for facts in the last answer that no result holds (by the rules only)."
         ),
     ] = False,
+    failed: Annotated[
+        bool,
+        Parameter(
+            help="These runs failed: name the likeliest type, however unsure (by the rules only)."
+        ),
+    ] = False,
     json: JsonLines = False,
     no_pager: NoPager = False,
 ) -> int:
     """Read recorded conversations, spans, journals or steps; say why each failed."""
     code, printed = DONE, False
     with Asker() as asker, paged(pager=not (no_pager or json)) as out:
-        desk = _Desk(asker, classifier_of(classifier, grounding=ground), policy, task, tools)
+        chosen = classifier_of(classifier, grounding=ground, failed=failed)
+        desk = _Desk(asker, chosen, policy, task, tools)
         for file in (first, *files):
             for found in stream(source_of(file), format):
                 if isinstance(found, Problem):
@@ -143,6 +150,9 @@ class _Desk:
     ) -> None:
         self._asker = asker
         self._classifier = classifier
+        self._post_mortem = (
+            RulesClassifier(failed=True) if isinstance(classifier, RulesClassifier) else classifier
+        )
         self._by = policy or "the recommended policy"
         self._policy = (
             FailurePolicy.recommended() if policy is None else FailurePolicy.from_file(policy)
@@ -161,8 +171,11 @@ class _Desk:
             tools=given.tools if self._tools is None else self._tools,
         )
         trace = trace._replace(trajectory=trajectory)
+        ended_badly = trace.outcome == "failure"
         try:
-            diagnosis = self._asker.ask(self._classifier, trajectory)
+            diagnosis = self._asker.ask(
+                self._post_mortem if ended_badly else self._classifier, trajectory
+            )
         except Exception as error:
             name = classifier_name(self._classifier)
             said = f"{type(error).__name__}: {error}"
@@ -209,19 +222,20 @@ def name_of(file: str) -> str:
     return "standard input" if file == _STDIN else file
 
 
-def classifier_of(place: str, *, grounding: bool = False) -> Any:
+def classifier_of(place: str, *, grounding: bool = False, failed: bool = False) -> Any:
     """The classifier a place names: `rules`, or an object, class or function as `module:name`.
 
-    grounding: of the rules. Raises UsageError for one that is not there, is no classifier, or is
-    another that should look at grounding.
+    grounding, failed: of the rules. Raises UsageError for one that is not there, is no classifier, or
+    is another and one of the two was asked for.
     """
     if place == "rules":
-        return RulesClassifier(grounding=grounding)
-    if grounding:
-        raise UsageError(
-            f"--ground is for the rules, not for {place}; make that one with "
-            "RulesClassifier(grounding=True)"
-        )
+        return RulesClassifier(grounding=grounding, failed=failed)
+    for flag, name, asked in (("--ground", "grounding", grounding), ("--failed", "failed", failed)):
+        if asked:
+            raise UsageError(
+                f"{flag} is for the rules, not for {place}; make that one with "
+                f"RulesClassifier({name}=True)"
+            )
     found = load(place)
     if inspect.isclass(found):
         try:

@@ -56,14 +56,16 @@ CYCLE = _rule("cycle", _LOOP, Cause.CYCLE, 0.97,
     "three times the same cycle of two to six steps at the end")
 NEAR_LOOP = _rule("near_loop", _LOOP, Cause.REPETITION, 0.9,
     "as a loop, with calls that differ in wording alone and get the same result")
+COUNTING = _rule("counting_loop", _LOOP, Cause.REPETITION, 0.85,
+    "five times the same result for calls that differ in numbers alone")
+PAST_LOOP = _rule("past_loop", _LOOP, Cause.REPETITION, 0.5,
+    "a loop out of which the run came by itself")
 SAME_ERROR = _rule("same_error", _LOOP, Cause.REPETITION, 0.8,
     "the same error from the same tool three times, whatever the arguments")
 MONOLOGUE = _rule("monologue", _LOOP, Cause.REPETITION, 0.6,
     "ten turns of words in a row by one that has tools and called none")
 ASKED = _rule("asked_again", _LOOP, ASKED_AGAIN, 0.85,
     "a result that asks for exactly the same call again, and nothing better came after it")
-REWRITTEN = _rule("rewritten", _LOOP, Cause.REPETITION, 0.6,
-    "a long text written again almost word for word, with nothing learnt in between")
 UNKNOWN_TOOL = _rule("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, 0.97,
     "the tool of the last call is not in the manifest")
 MISSING_NAME = _rule("missing_name", _WRONG_TOOL, Cause.UNKNOWN_TOOL, 0.85,
@@ -87,10 +89,26 @@ REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, 0.85,
     "a tool's result speaks to the agent and gives it another goal")
 OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, 0.8,
     "a subgoal that no step without an error has named")
-INVENTED = _rule("made_up", _MISSING, Cause.UNGROUNDED, 0.6,
-    "a step says that it works with data it has made up, and it is no test")
 UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, 0.8,
     "a fact of the last answer stands neither in the task nor in a result; looked for on request")
+MADE_UP_ARGUMENT = _rule("made_up_argument", _MISSING, Cause.UNGROUNDED, 0.8,
+    "an id or a person in a call's arguments that nothing before has named, and the tool does not know it")
+ALIEN = _rule("alien_topic", FailureType.GOAL_DRIFT, None, 0.8,
+    "two calls or more about words that neither the task nor any result has")
+SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, 0.8,
+    "different tools answer with the same sentence, whatever they are asked")
+INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, 0.8,
+    "results of different tools begin to end with the same words, which came with no earlier result")
+CONTRADICTED = _rule("contradicted", _MISSING, Cause.UNGROUNDED, 0.8,
+    "the answer gives a number that the newest result about the same thing no longer gives")
+FORBIDDEN_TOOL = _rule("forbidden_tool", _CONSTRAINT, None, 0.8,
+    "a call of a tool that the task names in a sentence with a negation")
+UNDONE = _rule("undone", FailureType.GOAL_DRIFT, None, 0.7,
+    "a change that worked was taken back, and the task does not ask for it")
+UNTOUCHED = _rule("untouched", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, 0.7,
+    "the last tool was called for some of the things the task lists, never for the others")
+TOO_LONG = _rule("too_long", _OVERFLOW, Cause.CONTEXT_LENGTH, 0.8,
+    "a step of the model failed with words about a length and a limit")
 CUT_OFF = _rule("cut_off", _OVERFLOW, Cause.OUTPUT_CUT, 0.8,
     "the metadata of the last step says that the model's answer ended at the limit of its length")
 FILTERED = _rule("filtered", _CONSTRAINT, Cause.CONTENT_FILTER, 0.8,

@@ -15,6 +15,8 @@ from triage.core import Step
 
 REPEATS = 3
 """How often a step or a cycle must stand there."""
+COUNTED_REPEATS = 5
+"""How often one must whose calls differ in numbers alone."""
 SAID_REPEATS = 5
 """How often words without a call must, where calls came before them."""
 MAX_CYCLE = 6
@@ -23,14 +25,14 @@ TALK = 10
 """Turns of words in a row that are a monologue."""
 _KEPT = REPEATS * MAX_CYCLE
 _LENGTHS = range(1, MAX_CYCLE + 1)
-_EQUAL, _REWORDED = "equal", "reworded"
+_EQUAL, _REWORDED, _COUNTED = "equal", "reworded", "counted"
 
 
 class Loop(NamedTuple):
     """start: position of its first step. length: steps in one cycle. repeats: whole cycles seen.
 
-    kind: `same`, `near` (other words, same result), `error` (the same error from the same tool) or
-    `talk` (words without a call).
+    kind: `same`, `near` (other words, same result), `counted` (other numbers, same result), `error`
+    (the same error from the same tool) or `talk` (words without a call).
     """
 
     start: int
@@ -60,6 +62,7 @@ class Loops:
         # By the length of a cycle: how many steps in a row were like the one so many before.
         self._same = dict.fromkeys(_LENGTHS, 0)
         self._near = dict.fromkeys(_LENGTHS, 0)
+        self._counted = dict.fromkeys(_LENGTHS, 0)
         # How many in a row, and the position of the first.
         self._failed = (0, -1)
         self._talk = (0, -1)
@@ -75,7 +78,8 @@ class Loops:
             return None
         for length in _LENGTHS[: len(self._recent)]:
             alike = _alike(step, self._recent[-length])
-            self._near[length] = self._near[length] + 1 if alike else 0
+            self._counted[length] = self._counted[length] + 1 if alike else 0
+            self._near[length] = self._near[length] + 1 if alike and alike != _COUNTED else 0
             self._same[length] = self._same[length] + 1 if alike == _EQUAL else 0
         # A model that asks for calls says nothing itself: what its calls come to counts.
         asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
@@ -124,11 +128,12 @@ class Loops:
     @property
     def standing(self) -> Loop | None:
         """The loop the steps are in now, None if they are in none; the surest kind first."""
-        for counts, kind in ((self._same, "same"), (self._near, "near")):
+        tables = (self._same, "same"), (self._near, "near"), (self._counted, "counted")
+        for counts, kind in tables:
             for length, count in counts.items():
                 if count < length * (REPEATS - 1):
                     continue
-                needed = self._needed(length)
+                needed = COUNTED_REPEATS if kind == "counted" else self._needed(length)
                 if count < length * (needed - 1):
                     continue
                 size = count + length
@@ -156,7 +161,8 @@ class Loops:
     def one_round(self, loop: Loop) -> list[Step]:
         """The steps of one round of the standing loop, from where it began."""
         last = self._recent[-loop.length :]
-        turned = (self._same if loop.kind == "same" else self._near).get(loop.length, 0)
+        table = {"same": self._same, "counted": self._counted}.get(loop.kind, self._near)
+        turned = table.get(loop.length, 0)
         cut = -turned % loop.length
         return last[cut:] + last[:cut]
 
@@ -169,14 +175,6 @@ class Loops:
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
     return _says_something(one) and _alike(one, other) == _EQUAL
-
-
-def reach_back(steps: Sequence[Step], loop: Loop) -> Loop:
-    """The same loop from its true beginning, where it began before the steps that were looked at."""
-    start, length = loop.start, loop.length
-    while start > 0 and same_step(steps[start - 1], steps[start - 1 + length]):
-        start -= 1
-    return loop._replace(start=start, repeats=loop.repeats + (loop.start - start) // length)
 
 
 def _says_something(step: Step) -> bool:
@@ -200,7 +198,34 @@ def _alike(one: Step, other: Step) -> str:
     left, right = _parsed(one.tool_input), _parsed(other.tool_input)
     if left == right:
         return _EQUAL
-    return _REWORDED if near(left, right) else ""
+    if near(left, right):
+        return _REWORDED
+    return _COUNTED if _is_counted(left, right, one.tool_output) else ""
+
+
+_LONG_RESULT = 40
+
+
+def _is_counted(one: Any, other: Any, result: Any) -> bool:
+    """Whether two calls differ in numbers alone: a try, a page, a time.
+
+    Working through a list differs in numbers too. So beside them there must be the id of one thing, or
+    the result must be more than an acknowledgement.
+    """
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping) or one.keys() != other.keys():
+        return False
+    same = [value for key, value in one.items() if value == other[key]]
+    changed = [(value, other[key]) for key, value in one.items() if value != other[key]]
+    if not all(_is_count(left) and _is_count(right) for left, right in changed):
+        return False
+    named = any(isinstance(value, str) and re.search(r"\d", value) for value in same)
+    return named or (isinstance(result, str) and len(result) >= _LONG_RESULT)
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) < _LONG_RESULT and re.fullmatch(r"\d[\d.:TZ+-]*", value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _MAX_SAID = 600

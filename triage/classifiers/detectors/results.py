@@ -13,10 +13,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from triage.classifiers.patterns import Pattern
-from triage.classifiers.tables.rule import Rule
+from triage.classifiers.tables.rule import LOOSE, Rule
 from triage.core import ErrorInfo, FailureType, Step, said_by
 
-from .finding import ASKED, BROKEN_RESULT, FAILED_RESULT, REDIRECT, UNKNOWN_TOOL, Finding
+from .finding import (
+    ARGUMENTS,
+    ASKED,
+    BROKEN_RESULT,
+    CUT_OFF,
+    FAILED_RESULT,
+    FILTERED,
+    REDIRECT,
+    TOO_LONG,
+    UNKNOWN_TOOL,
+    Finding,
+)
 
 _MAX_READ = 4_000
 """Of a longer result the first 4,000 and the last 1,000 characters are read."""
@@ -51,87 +62,197 @@ class Failure(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """A tool whose last result was no good. first: position of the first one since a good one."""
+    """A tool whose last result was no good.
 
-    first: int
+    at: position of the first such result since a good one. step: that step. last: position of the
+    newest.
+    """
+
+    at: int
+    step: Step
     failure: Failure
+    last: int
 
 
 class Results:
-    """Is told each step once; `standing` says what was never got over."""
+    """Is told each step once; `standing` says which failures nothing has mended.
 
-    def __init__(self) -> None:
+    tools: the manifest, empty if it is not known. brief: read only which calls failed and which
+    worked.
+    """
+
+    def __init__(self, tools: Mapping[str, Any], *, brief: bool = False) -> None:
+        self._tools = tools
+        self._brief = brief
         self._redirect: Finding | None = None
         self._asked: dict[str, Finding] = {}
         self._broken: dict[str, Finding] = {}
         self._failed: dict[str, _Failed] = {}
+        self._worked: set[str] = set()
+        self._keys: dict[str, set[str]] = {}
         self._last: str | None = None
-        self._over = False
+        self._at = -1
 
     def add(self, step: Step, at: int) -> None:
         """The next step, at this position."""
         tool, output = step.tool_called, step.tool_output
-        self._over = False
+        self._at = at
         if output is None and step.error is None:
             return
-        name, shown = tool or "", step.tool_called or "the step"
-        text = text_of(output)
-        failure = failure_of(step)
+        name = tool or ""
+        failure = failure_of(step) or self._denied(step)
+        if self._brief and failure is None:
+            self._last = None
+            self._worked.add(name)
+            self._failed.pop(name, None)
+            return
         if tool is not None:
             self._last = tool if failure else None
-            # An error that was raised is judged as that.
-            self._over = step.error is None
-        read = text if text is not None else "" if failure is None else failure.text
+            if isinstance(step.tool_input, Mapping):
+                self._keys.setdefault(name, set()).update(step.tool_input)
+        read = failure.text if failure is not None else text_of(output) or ""
         if self._redirect is None and (order := _order_in(read)):
             self._redirect = Finding(REDIRECT, f"the result says {said_by(order)}", at, tool)
-        if _AGAIN.search(read.lower()):
-            said = f"the result of {shown!r} asks for the same call: {said_by(read)}"
+        if _asks_again(read):
+            said = f"the result of {name!r} asks for the same call: {said_by(read)}"
             known = self._asked.get(name, Finding(ASKED, said, at, tool, length=1))
             self._asked[name] = known._replace(repeats=known.repeats + 1)
         elif failure is not None:
-            first = self._failed[name].first if name in self._failed else at
-            self._failed[name] = _Failed(first, failure)
+            known_failure = self._failed.get(name)
+            if known_failure is None:
+                self._failed[name] = _Failed(at, step, failure, at)
+            else:
+                self._failed[name] = known_failure._replace(last=at)
         elif isinstance(output, str) and is_broken_json(output):
-            said = f"the result of {shown!r} is no valid JSON: {said_by(output)}"
+            said = f"the result of {name!r} is no valid JSON: {said_by(output)}"
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
         else:
+            self._worked.add(name)
             for kept in (self._asked, self._broken, self._failed):
                 kept.pop(name, None)
+
+    def _denied(self, step: Step) -> Failure | None:
+        """A short answer that there is no such tool, from one that has never answered otherwise."""
+        text, tool = step.tool_output, step.tool_called
+        if tool is None or not isinstance(text, str) or not 0 < len(text) <= _MAX_DENIAL:
+            return None
+        if tool in self._worked or tool in self._tools:
+            return None
+        others = [name for name in self._worked if len(name) > _LEAST_NAME and name in text]
+        listed = bool(others) and not _LISTING.search(tool)
+        return Failure(text) if listed or _NO_TOOL.search(text) else None
 
     def standing(self, judge: Judged) -> list[Finding]:
         """What stands at the end, most decisive first."""
         found = [] if self._redirect is None else [self._redirect]
         for kept in (self._asked, self._broken):
             found += sorted(kept.values(), key=lambda one: one.step or 0)[:1]
-        failed = self._never_got_over(judge)
-        return found if failed is None else [*found, failed]
+        return [*found, *self._unmended(judge)]
 
-    def _never_got_over(self, judge: Judged) -> Finding | None:
-        """The failure that the last call ended with, or that two tools never got over.
+    def _unmended(self, judge: Judged) -> list[Finding]:
+        """The failures that nothing has mended, the earliest first.
 
-        Of the other side's unless the attempt ended with that very call: then nobody has made
-        anything of its failure, whatever it is.
+        A fault of the other side decides where the last call ended with it, or more than one tool did.
+        That there is no such tool decides where it was the last one called. Anything else may be what
+        the answer is about, so it decides only where nothing came after it.
         """
         judged = [
-            (failed, name, verdict.rule)
-            for name, failed in self._failed.items()
-            if (verdict := judge(failed.failure.error)) is not None and verdict.known
+            (failed, name, self._rule(failed, name, judge))
+            for name, failed in sorted(self._failed.items(), key=lambda item: item[1].at)
         ]
-        outside = [one for one in judged if one[2].failure_type is FailureType.EXTERNAL_FAULT]
-        last = [one for one in judged if one[1] == self._last]
-        rule: Rule
-        if last and last[0][2].failure_type is FailureType.WRONG_TOOL_CALLED:
-            failed, name, _ = last[0]
-            rule = UNKNOWN_TOOL._replace(confidence=0.8)
-        else:
-            if not outside or (len(outside) == 1 and outside[0][1] != self._last):
-                outside = last if self._over else []
-            if not outside:
-                return None
-            failed, name, rule = min(outside, key=lambda one: one[0].first)
-            rule = rule._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
-        said = f"the tool answered with an error: {said_by(failed.failure.text)}"
-        return Finding(rule, said, failed.first, name or None)
+        outside = sum(rule.failure_type is FailureType.EXTERNAL_FAULT for _, _, rule in judged)
+        found: list[Finding] = []
+        for failed, name, rule in judged:
+            match rule.failure_type:
+                case FailureType.EXTERNAL_FAULT:
+                    decides = name in (self._last, "") or outside > 1
+                case FailureType.WRONG_TOOL_CALLED:
+                    decides = name in (self._last, "")
+                case _:
+                    decides = failed.last == self._at or name == ""
+            said = f"the tool answered with an error: {said_by(failed.failure.text)}"
+            least = rule if decides else rule._replace(confidence=min(rule.confidence, LATER))
+            found.append(Finding(least, said, failed.at, name or None))
+        return found
+
+    def _rule(self, failed: _Failed, name: str, judge: Judged) -> Rule:
+        """What kind of failure a step ended with: by its structure, then by what the rules know."""
+        failure, step = failed.failure, failed.step
+        own = bool(name) and name not in self._worked and name not in self._tools
+        if own and (failure.code == _NO_METHOD or self._names_tools(failure, name)):
+            return UNKNOWN_TOOL._replace(confidence=0.8)
+        verdict = judge(failure.error)
+        known: Rule | None = verdict.rule if verdict is not None and verdict.known else None
+        if known is None or known.confidence <= LOOSE:
+            if name and self._names_argument(failure, step, name):
+                return ARGUMENTS._replace(confidence=0.75)
+            if not name and _too_long(failure.text):
+                return TOO_LONG
+        if known is None:
+            return FAILED_RESULT._replace(confidence=LATER)
+        return known._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
+
+    def _names_tools(self, failure: Failure, name: str) -> bool:
+        """Whether a failure says that there is no such tool: in words, or by those there are."""
+        text = failure.text
+        if failure.status is not None or len(text) > _MAX_DENIAL:
+            return False
+        if any(len(other) > _LEAST_NAME and other in text for other in self._worked):
+            return True
+        if _NO_TOOL.search(text) is None:
+            return False
+        return all(named == name or named in self._tools for named in _IDENTIFIER.findall(text))
+
+    def _names_argument(self, failure: Failure, step: Step, name: str) -> bool:
+        """Whether a failure speaks of an argument by its name, and not of the value it had."""
+        if failure.status is not None and failure.status not in _ABOUT_ARGUMENTS:
+            return False
+        keys = set(self._keys.get(name, ()))
+        schema = self._tools.get(name)
+        if isinstance(schema, Mapping) and isinstance(schema.get("properties"), Mapping):
+            keys.update(schema["properties"])
+        text = failure.text[:_MAX_ERROR]
+        given = step.tool_input.values() if isinstance(step.tool_input, Mapping) else ()
+        if any(isinstance(value, str) and len(value) > 2 and value in text for value in given):
+            return False
+        words = set(_WORDS.findall(text))
+        return not words.isdisjoint(str(key) for key in keys) or bool(_MISSING_KEY.search(text))
+
+
+LATER = 0.5
+"""The confidence in a failure after which the run went on with other tools."""
+_NO_METHOD = "-32601"
+"""JSON-RPC: method not found."""
+_ABOUT_ARGUMENTS = frozenset({400, 422})
+_MAX_DENIAL = 300
+_LEAST_NAME = 3
+_LISTING = Pattern(r"(?i:tool|help|function|command|capabilit)")
+_NO_TOOL = Pattern(
+    r"(?i)\b(?:no|not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|invalid|missing|"
+    r"nonexistent|isn't|doesn't|does not)\b[^.;\n]{0,40}\b(?:tool|function|method|action|command|"
+    r"operation|capability|plugin)s?\b"
+    r"|\b(?:tool|function|method|action|command|operation|capability|plugin)s?\b[^.;\n]{0,60}"
+    r"\b(?:not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|missing|nonexistent|isn't|"
+    r"doesn't)\b"
+)
+"""A negation and a word for a tool beside each other."""
+_IDENTIFIER = Pattern(r"\b[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+|(?<=['\"`])[\w.-]+(?=['\"`])")
+_WORDS = Pattern(r"[A-Za-z_]\w*")
+_MISSING_KEY = Pattern(r'"loc"\s*:|"(?:instance|schema)Path"\s*:')
+"""How validators say where in the arguments a problem is."""
+_LENGTH = Pattern(
+    r"(?i)\b(?:tokens?|context|prompt|window|conversation|history|transcript|messages?|input)\b"
+)
+_TOO_MUCH = Pattern(
+    r"(?i)\b(?:too (?:long|large|big|many|much)|exceed\w{0,3}|over(?:flow\w{0,3}|run)?|longer|larger|"
+    r"truncat\w{1,4}|dropped|trimmed|cut|used up|exhausted|full|maximum|max|limit|fits?|holds?|"
+    r"capacity)\b"
+)
+
+
+def _too_long(text: str) -> bool:
+    """Whether what a model's own step failed with speaks of a length and of a limit."""
+    return _LENGTH.search(text) is not None and _TOO_MUCH.search(text) is not None
 
 
 # --- an error as a result --------------------------------------------------------------------
@@ -239,6 +360,8 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     inner: Mapping[Any, Any] = said if isinstance(said, Mapping) else {}
     status = _status(inner, (*_STATUS_KEYS, "code")) or _status(result, (*_STATUS_KEYS, "code"))
     code = inner.get("code", inner.get("type")) if inner else result.get("code")
+    if type(code) is int and code < 0:
+        code = str(code)  # JSON-RPC
     if not isinstance(code, str):
         code = inner.get("status", result.get("status"))  # as gRPC's `RESOURCE_EXHAUSTED`
         code = code if isinstance(code, str) and code.isupper() else None
@@ -327,6 +450,7 @@ _CALL = (
     r"(?:calls?|query|queries|requests?|arguments?|parameters?|inputs?|commands?|tool|"
     r"function|operation|search|lookup|step|action)"
 )
+_SAMENESS = ("same", "identical", "again", "once more", "unchanged", "verbatim")
 _SAME = r"(?:(?:exact(?:ly)?|very) (?:the )?same|(?:the )?same exact|identical|the same)"
 _AGAIN = Pattern(
     rf"\b{_VERB}\b[^.\n]{{0,30}}\b{_SAME}\b[^.\n]{{0,20}}\b{_CALL}\b"
@@ -336,26 +460,7 @@ _AGAIN = Pattern(
 """A demand for exactly the call that was answered, once more."""
 
 
-def _order_in(text: str) -> str | None:
-    """What a result says to the agent in place of its user, to send it elsewhere; None if nothing."""
-    low = text.lower()
-    hit = _ORDERS.search(low)
-    if hit is not None and not _MENTIONS.search(low[: hit.start()][-40:]):
-        return text[hit.start() : hit.start() + 300]
-    hints = list(_HINTS.finditer(low))
-    if len({hint.lastgroup for hint in hints}) < 2:  # one alone may be anybody's words
-        return None
-    return text[hints[0].start() : hints[0].start() + 300]
-
-
-_MENTIONS = Pattern(
-    r"\b(?:such as|like|e\.g\.,?|for example,?|phrases?|words|texts?|sentences?|saying|says?|said|"
-    r"called|asks?"
-    r"|strings?|commands?):? ?['\"\u201c\u2018`]\Z"
-)
-"""What stands before an order that is only told of."""
-
-
+_ROLES = ("system", "admin", "developer", "supervisor", "orchestrator")
 _ORDERS = Pattern(
     r"[\[<({*#]{1,3}\s?(?:system|admin(?:istrator)?|developer|supervisor|orchestrator)[ _-]{1,2}"
     r"(?:update|notice|message|note|override|alert|prompt|instructions?|directive|command|order)"
@@ -364,19 +469,24 @@ _ORDERS = Pattern(
     r"preceding|original) (?:\w{1,12} ){0,2}(?:instructions?|prompts?|directions?|guidelines|goals?|"
     r"objectives?|orders?)\b"
 )
-_HINTS = Pattern(
-    r"(?P<role>(?:^|\n|[\[<({*#]{1,3})\s?(?:system|developer)\s?[\]>)}:*#])"
-    r"|(?P<changed>\b(?:goal|objective|task|mission|assignment|topic) has (?:now )?(?:been )?"
-    r"(?:changed|updated|replaced|superseded)\b)"
-    r"|(?P<now>\bfrom now on\b)"
-    r"|(?P<stop>\b(?:stop|abandon|drop|cease|pause)\b[^.\n]{0,20}\b(?:current|previous|original|present)"
-    r" (?:task|topic|work|goal|objective|research|search)\b)"
-    r"|(?P<new>\byour new (?:task|goal|objective|instructions?|assignment|mission) (?:is|are)\b)"
-    r"|(?P<instead>\b(?:investigate|research|focus on|work on|search for|look (?:for|into)|write)\b"
-    r"[^.\n]{0,80}\binstead\b)"
-    r"|(?P<you>\byou (?:must|should|will|are to) now\b)"
-)
-"""Of which two different ones together are an order."""
+_MENTIONS = Pattern(r"['\"\u201c\u2018`]\Z")
+
+
+def _asks_again(text: str) -> bool:
+    low = text.lower()
+    return any(word in low for word in _SAMENESS) and _AGAIN.search(low) is not None
+
+
+def _order_in(text: str) -> str | None:
+    """What a result says to the agent in the place of its user; None if nothing, or only quoted."""
+    low = text.lower()
+    if not any(word in low for word in (*_ROLES, "instruction", "prompt", "original", "previous")):
+        return None
+    hit = _ORDERS.search(low)
+    if hit is None or _MENTIONS.search(low[: hit.start()][-1:]):
+        return None
+    return text[hit.start() : hit.start() + 300]
+
 
 _CUT_MARKS = Pattern(
     r"\u2026|\.\.\.|truncat|omitted|trimmed|elided|<cut|\[cut|more (?:items|rows|char)"
@@ -412,3 +522,28 @@ def is_broken_json(text: str) -> bool:
             return False
         return "Extra data" not in problem.msg
     return False
+
+
+# --- how the last answer ended ---------------------------------------------------------------
+
+_REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
+_TOO_LONG = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "token_limit"})
+_FILTERS = frozenset({
+    "content_filter", "content_filtered", "safety", "prohibited_content", "blocklist", "recitation",
+    "refusal", "spii",
+})  # fmt: skip
+
+
+def ended(step: Step, at: int) -> Finding | None:
+    """What a model gave as the reason for its end, where that was no end of its own."""
+    if not step.metadata:
+        return None
+    for key in _REASONS:
+        reason = step.metadata.get(key)
+        if isinstance(reason, str):
+            said = f"the model's last answer ended with {key} {said_by(reason)}"
+            if reason.lower() in _TOO_LONG:
+                return Finding(CUT_OFF, said, at)
+            if reason.lower() in _FILTERS:
+                return Finding(FILTERED, said, at)
+    return None

@@ -12,29 +12,30 @@ from typing import Any, NamedTuple
 from triage.core import Constraint, ErrorInfo, Step, is_reused
 
 from .arguments import check
-from .endings import ended, invented, rewritten
 from .finding import (
     ARGUMENTS,
+    COUNTING,
     CYCLE,
     FORBIDDEN,
     LOOP,
     MONOLOGUE,
     NEAR_LOOP,
     OPEN_SUBGOALS,
+    PAST_LOOP,
     SAME_ERROR,
     UNKNOWN_TOOL,
     Finding,
 )
-from .loops import Loop, Loops, reach_back
-from .results import Results
+from .flow import trace
+from .loops import Loop, Loops
+from .results import Results, ended
 from .tool_calls import check_output
 
 WHOLE = 400
-"""A trajectory of up to so many steps is looked at whole."""
-TAIL = 30
-"""Of a longer one the last steps: what went wrong before them and was got over decides nothing. Then
-calls and results alone are looked at, not what was said."""
-_RULES = {"same": LOOP, "near": NEAR_LOOP, "error": SAME_ERROR, "talk": MONOLOGUE}
+"""Of a longer trajectory calls and results are read, not where each value came from."""
+_RULES = {
+    "same": LOOP, "near": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR, "talk": MONOLOGUE,
+}  # fmt: skip
 _MAX_MISFITS = 256
 
 
@@ -64,6 +65,7 @@ class Watch:
         self._at = start
         self._misfits: dict[str, Finding] = {}
         self.loop: Loop | None = None
+        self.past: Finding | None = None
         self.unknown_tool: Finding | None = None
         self.forbidden: Finding | None = None
 
@@ -83,7 +85,10 @@ class Watch:
             self.forbidden = _forbidden(step, at, self._constraints)
             new = self.forbidden or new
         was = self.loop
+        standing = None if was is None else self.found(was)
         loop = self.loop = self._loops.add(step, at, fresh=fresh)
+        if loop is None and standing is not None:
+            self.past = standing._replace(rule=PAST_LOOP)
         if loop is not None and (was is None or (was.start, was.kind) != (loop.start, loop.kind)):
             return new or self.found(loop)
         return new
@@ -120,6 +125,8 @@ class Watch:
             text = f"{loop.repeats} turns of words in a row, and no tool was called"
         elif len(names) > 1:
             text = f"the cycle {' → '.join(names)} {loop.repeats} times"
+        elif loop.kind == "counted":
+            text = f"{name!r} {loop.repeats} times with other numbers and the same result"
         elif loop.kind == "near":
             text = f"{name!r} {loop.repeats} times in other words with the same result"
         else:
@@ -146,11 +153,10 @@ def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Findin
 
 
 class Seen(NamedTuple):
-    """What the watch saw. firm: beyond doubt. loose: less sure. start: where it began."""
+    """What the watch saw. firm: beyond doubt. loose: less sure."""
 
     firm: tuple[Finding, ...] = ()
     loose: tuple[Finding, ...] = ()
-    start: int = 0
 
 
 def look(
@@ -159,31 +165,20 @@ def look(
     constraints: Sequence[Constraint],
     exempt: Collection[str],
 ) -> Seen:
-    """Replay steps through a watch. Constraints are asked about every step, however many there are."""
-    start = 0 if len(steps) <= WHOLE else len(steps) - TAIL
-    early = None
-    if constraints:
-        before = (_forbidden(steps[at], at, constraints) for at in range(start))
-        early = next((found for found in before if found is not None), None)
-    watch = Watch(
-        tools=tools,
-        constraints=() if early is not None else constraints,
-        exempt=exempt,
-        start=start,
-    )
-    for step in steps[start:]:
+    """Replay steps through a watch."""
+    watch = Watch(tools=tools, constraints=constraints, exempt=exempt)
+    for step in steps:
         watch.add(step)
-    firm = [watch.unknown_tool, early or watch.forbidden]
-    loose = [watch.misfit]
+    firm = [watch.unknown_tool, watch.forbidden]
+    loose = [watch.misfit, watch.past]
     loop = watch.loop
     if loop is not None and loop.kind == "same":
-        firm.insert(0, watch.found(reach_back(steps, loop) if start else loop))
+        firm.insert(0, watch.found(loop))
     elif loop is not None:
-        loose.append(watch.found(loop))
+        loose.insert(0, watch.found(loop))
     return Seen(
         tuple(found for found in firm if found is not None),
         tuple(found for found in loose if found is not None),
-        start,
     )
 
 
@@ -191,22 +186,23 @@ def review(
     steps: Sequence[Step],
     seen: Seen,
     judge: Callable[[ErrorInfo], Any],
+    tools: Mapping[str, Any],
+    task: Any,
     subgoals: Iterable[str],
 ) -> list[Finding]:
-    """What only the whole shows, most decisive first. seen: what the watch saw of the same steps."""
-    results = Results()
-    for at, step in enumerate(steps[seen.start :], seen.start):
+    """What only the whole shows, surest first. seen: what the watch saw of the same steps."""
+    whole = len(steps) <= WHOLE
+    results = Results(tools, brief=not whole)
+    for at, step in enumerate(steps):
         results.add(step, at)
-    whole = seen.start == 0
     found = [
         *results.standing(judge),
         *seen.loose,
-        rewritten(steps) if whole else None,
         _open_subgoals(steps, subgoals),
         ended(steps[-1], len(steps) - 1),
-        invented(steps) if whole else None,
+        *(trace(steps, task) if whole else ()),
     ]
-    return [one for one in found if one is not None]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.rule.confidence)
 
 
 def _open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> Finding | None:
