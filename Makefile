@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS = format style types types-again contracts
 
-.PHONY: help demo demo-plan test quick slow-tests lint $(CHECKS) check house bench crash attack soak incidents clean
+.PHONY: help demo demo-plan test quick slow-tests lint $(CHECKS) check house docs bench crash attack soak incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -71,6 +71,9 @@ check: lint test ## all of it: the same as continuous integration
 
 house: $(READY) ## how far the package is from the shape that it is to have
 	$(BIN)/python -m bench.house
+
+docs: $(READY) ## the pages as a site, searchable without a network: site/index.html
+	$(BIN)/python docs/build_site.py
 
 bench: $(READY) ## figures side by side with other packages and how good diagnoses are
 	$(BIN)/python -m bench
