@@ -111,9 +111,14 @@ def table(lines: Sequence[Line]) -> str:
         rows.append(
             (figure.title, figure.unit, figure.promise, "ok" if line.met else "missed", *shown)
         )
+    return markdown(rows)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with columns in line; the first row is its head."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    rows.insert(1, tuple("-" * width for width in widths))
+    lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
     return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
+        for row in lines
     )

@@ -1,8 +1,6 @@
 """Durable appends a second, beside a bare loop that only commits in groups: `python -m bench.stores`.
 
-The bare loop is what one would write by hand: each agent puts its JSON and a future on a queue, one thread
-inserts all that waits and commits, and wakes the loop once. It knows no owners, checks no position and
-keeps no status. Both run on asyncio, in one process, in turn; the ratio is the median of the rounds.
+Both run on asyncio, in one process, in turn; the ratio is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -11,23 +9,21 @@ import argparse
 import asyncio
 import json
 import os
-import sqlite3
 import statistics
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any
 
 import msgspec
 
 from triage import Step
 from triage.core import RunStarted, StepRecorded, StoreError
 from triage.stores import Store, open_store
+
+from .bare import Bare
 
 POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 REDIS = os.environ.get("TRIAGE_TEST_REDIS", "redis://127.0.0.1:6379/0")
@@ -43,56 +39,21 @@ STEP = Step(
 
 async def bare(folder: Path, agents: int, steps: int) -> float:
     """Rows a second of a loop that only inserts and commits."""
-    queue: SimpleQueue[tuple[tuple[Any, ...], asyncio.Future[None]] | None] = SimpleQueue()
-    loop = asyncio.get_running_loop()
-    thread = threading.Thread(target=_commit_all, args=(folder / "bare.db", queue, loop))
-    thread.start()
+    writer = Bare(folder / "bare.db")
 
-    async def agent(number: int) -> None:
+    async def agent(run_id: str) -> None:
         for seq in range(steps):
             event = {
-                "run": number,
+                "run": run_id,
                 "seq": seq,
                 "time": time.time(),
                 "step": msgspec.structs.asdict(STEP),
             }
-            future = loop.create_future()
-            queue.put(((number, seq, json.dumps(event)), future))
-            await future
+            await writer.add(run_id, seq, json.dumps(event))
 
-    rate = await _rate([partial(agent, number) for number in range(agents)], steps)
-    queue.put(None)
-    thread.join()
+    rate = await _rate([partial(agent, str(number)) for number in range(agents)], steps)
+    writer.close()
     return rate
-
-
-def _commit_all(path: Path, queue: SimpleQueue[Any], loop: asyncio.AbstractEventLoop) -> None:
-    path.unlink(missing_ok=True)
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("CREATE TABLE events (run INTEGER, seq INTEGER, body TEXT, PRIMARY KEY (run, seq))")
-    going = True
-    while going:
-        batch = [queue.get()]
-        try:
-            while True:
-                batch.append(queue.get_nowait())
-        except Empty:
-            pass
-        going = batch[-1] is not None
-        items = [item for item in batch if item is not None]
-        db.execute("BEGIN IMMEDIATE")
-        for row, _ in items:
-            db.execute("INSERT INTO events VALUES (?, ?, ?)", row)
-        db.execute("COMMIT")
-        loop.call_soon_threadsafe(_wake, [future for _, future in items])
-    db.close()
-
-
-def _wake(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        future.set_result(None)
 
 
 async def appends(store: Store, agents: int, steps: int) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from bench import envs
+from bench import envs, figures
 
 from . import exceptions, fresh, lab, ours, peer, records, scores
 
@@ -260,12 +260,7 @@ def _share(value: float | None) -> str:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    lines = [head, *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-    lines.insert(1, tuple("-" * width for width in widths))
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print("| " + " | ".join(cells) + " |")
+    print(figures.markdown([head, *rows]))
 
 
 if __name__ == "__main__":

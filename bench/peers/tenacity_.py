@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+from . import retrying
+from .retrying import classifying, stepping
 
+if TYPE_CHECKING:
     from .measure import Body, Run
+
+__all__ = ["classifying", "clean", "creation", "package", "recovering", "stepping"]
 
 package = "tenacity"
 
 
-def _wrapped(function: Callable[[str], Coroutine[Any, Any, Any]]) -> Run:
+def _wrapped(function: Run) -> Run:
     tenacity: Any = import_module(package)
     run: Run = tenacity.retry(
         retry=tenacity.retry_if_exception_type(ConnectionError),
@@ -27,32 +29,12 @@ def _wrapped(function: Callable[[str], Coroutine[Any, Any, Any]]) -> Run:
 
 def clean() -> Run:
     """As in `Peer`."""
-
-    async def function(task: str) -> str:
-        return task
-
-    return _wrapped(function)
-
-
-def stepping(outputs: list[str]) -> None:
-    """There are no steps here."""
+    return _wrapped(retrying.echo)
 
 
 def recovering(body: Body, steps: int) -> Run:
     """As in `Peer`."""
-
-    async def function(task: str) -> None:
-        body.enter(task)
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        body.leave(task)
-
-    return _wrapped(function)
-
-
-def classifying(_steps: int) -> None:
-    """As in `Peer`."""
-    return
+    return _wrapped(retrying.pausing(body, steps))
 
 
 def creation() -> str:

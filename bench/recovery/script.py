@@ -467,12 +467,6 @@ def _over_budget(model: Model, view: View, move: Move) -> Move:
     return replace(move, text=json.dumps({**move.data, "id": dear.id, "price": dear.price}))
 
 
-def _incomplete(model: Model, view: View, move: Move) -> Move:
-    kept = dict(move.data)
-    kept.pop(list(kept)[-1])
-    return replace(move, text=json.dumps(kept))
-
-
 def _no_option(model: Model, view: View, move: Move) -> Move:
     return replace(move, text="medium")
 
@@ -551,7 +545,7 @@ SLIPS: dict[str, Callable[[Model, View, Move], Move]] = {
     "refusal": _refusal,
     "invented": _invented,
     "over_budget": _over_budget,
-    "incomplete": _incomplete,
+    "incomplete": _missing_key,
     "no_option": _no_option,
     "echo": _echo,
     "echo_after_error": _echo_after_error,
