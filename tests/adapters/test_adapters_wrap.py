@@ -32,14 +32,14 @@ class Theirs(Adapter):
 
 def test_an_object_that_no_adapter_knows_is_refused_with_the_way_out() -> None:
     with pytest.raises(UsageError, match=r"knows no builtins.object.*adapter of your own"):
-        triage.wrap(object())
+        triage.wrap(object())  # type: ignore[call-overload]
 
 
 def test_a_function_and_a_client_are_shown_their_own_way() -> None:
     with pytest.raises(UsageError, match=r"wrapped by triage.Agent"):
-        triage.wrap(lambda task: task)
+        triage.wrap(lambda task: task)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match=r"triage.adapters.openai.record\(client\)"):
-        triage.wrap(openai.OpenAI(api_key="x"))
+        triage.wrap(openai.OpenAI(api_key="x"))  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("adapter", [object, Theirs(None), "theirs"])

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 
 from triage.core import Effect, UsageError, misuse
 from triage.engine import Agent, Checks, Options, Run
@@ -70,6 +70,68 @@ def adapter_of(target: object) -> type[Adapter]:
     )
 
 
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Runs(Protocol[R_co]):
+    """An agent that is run: those of Pydantic AI."""
+
+    async def run(self, prompt: Any, /) -> R_co:
+        """Run it."""
+        ...
+
+
+class Invoked(Protocol[R_co]):
+    """What is invoked: compiled graphs and runnables."""
+
+    async def ainvoke(self, value: Any, /) -> R_co:
+        """Invoke it."""
+        ...
+
+
+class HandsOver(Protocol):
+    """An agent that a runner runs: those of the OpenAI Agents SDK."""
+
+    handoffs: list[Any]
+    instructions: Any
+
+
+class _Wrapping(Options, total=False):
+    effects: Mapping[str, Effect | str] | None
+    trust_hints: bool | Iterable[str]
+
+
+@overload
+def wrap(
+    target: Any,
+    policy: Policy | None = None,
+    *,
+    result_type: type[T],
+    adapter: type[Adapter] | None = None,
+    **options: Unpack[_Wrapping],
+) -> Agent[T]: ...
+@overload
+def wrap(
+    target: Any,
+    policy: Policy | None = None,
+    *,
+    adapter: type[Adapter],
+    result_type: Any = None,
+    **options: Unpack[_Wrapping],
+) -> Agent[Any]: ...
+@overload
+def wrap(
+    target: Runs[T], policy: Policy | None = None, **options: Unpack[_Wrapping]
+) -> Agent[T]: ...
+@overload
+def wrap(
+    target: Invoked[T], policy: Policy | None = None, **options: Unpack[_Wrapping]
+) -> Agent[T]: ...
+@overload
+def wrap(
+    target: HandsOver, policy: Policy | None = None, **options: Unpack[_Wrapping]
+) -> Agent[Any]: ...
 def wrap(
     target: Any,
     policy: Policy | None = None,
