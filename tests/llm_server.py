@@ -1,6 +1,6 @@
-"""A model's endpoint on this machine: real HTTP, both protocols, and whatever can go wrong.
+"""A model's endpoint on this machine: real HTTP, every protocol, and whatever can go wrong.
 
-Each request takes the next reply of the script; the last one is given for ever.
+Each request gets the next reply of the script; the last one is repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeAlias
 
 SECONDS = 10.0
-"""How long anything here waits for the other side before it gives up."""
+"""How long the server waits for its client before it gives up."""
 
 
 class Request(NamedTuple):
@@ -26,27 +26,48 @@ class Request(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """Of which provider the path is."""
-        return "anthropic" if self.path.endswith("/messages") else "openai"
+        """The provider that the path belongs to."""
+        if self.path.endswith("/messages"):
+            return "anthropic"
+        return "openai-responses" if self.path.endswith("/responses") else "openai"
 
     @property
     def shown(self) -> str:
         """The message that holds the attempt."""
+        if self.protocol == "openai-responses":
+            return str(self.body["input"])
         return str(self.body["messages"][-1]["content"])
 
     @property
     def system(self) -> str:
         """The instructions."""
         if self.protocol == "anthropic":
-            return str(self.body["system"])
+            return "".join(block["text"] for block in self.body["system"])
+        if self.protocol == "openai-responses":
+            return str(self.body["instructions"])
         return str(self.body["messages"][0]["content"])
 
     @property
     def form(self) -> str:
         """How the answer is asked for."""
-        if "response_format" in self.body:
+        if "response_format" in self.body or "text" in self.body:
             return "schema"
         return "tool" if "tools" in self.body else "text"
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of the answer, in the order in which they are asked for."""
+        found = self.body
+        path = {
+            "openai schema": ("response_format", "json_schema", "schema"),
+            "openai tool": ("tools", 0, "function", "parameters"),
+            "openai-responses schema": ("text", "format", "schema"),
+            "openai-responses tool": ("tools", 0, "parameters"),
+            "anthropic tool": ("tools", 0, "input_schema"),
+        }
+        for key in path[f"{self.protocol} {self.form}"]:
+            found = found[key]  # type: ignore[index]
+        return list(found["properties"])
 
 
 Reply: TypeAlias = "Callable[[Handler, Request], None]"
@@ -99,7 +120,7 @@ class Server(ThreadingHTTPServer):
 
     def base_url(self, provider: str) -> str:
         """As the provider's client wants it."""
-        return f"{self.url}/v1" if provider == "openai" else self.url
+        return self.url if provider == "anthropic" else f"{self.url}/v1"
 
     def next_reply(self, request: Request) -> Reply:
         """The reply that is due."""
@@ -150,32 +171,50 @@ def serving(*script: Reply) -> Iterator[Server]:
 # Replies ------------------------------------------------------------------------------------------
 
 
-def says(answer: dict[str, Any] | str, tokens: tuple[int, int] = (100, 20)) -> Reply:
-    """The model answers: an object in the way it was asked for, a text as it is."""
+def says(
+    answer: dict[str, Any] | str, tokens: tuple[int, int] = (100, 20), *, cut: bool = False
+) -> Reply:
+    """The model answers: an object in the way it was asked for, a text as it is.
+
+    cut: the answer ends at the limit of output tokens.
+    """
 
     def reply(handler: Handler, request: Request) -> None:
         text = answer if isinstance(answer, str) else json.dumps(answer)
         asked = request.form == "tool" and not isinstance(answer, str)
         if request.protocol == "openai":
             call = {"id": "c", "type": "function", "function": {"name": "x", "arguments": text}}
-            message = {"tool_calls": [call]} if asked else {"content": text}
-            send(handler, _completion({"role": "assistant", **message}, "stop", tokens))
+            said: dict[str, Any] = {"tool_calls": [call]} if asked else {"content": text}
+            message = {"role": "assistant", **said}
+            send(handler, _completion(message, "length" if cut else "stop", tokens))
+        elif request.protocol == "openai-responses":
+            item: dict[str, Any] = {
+                "type": "function_call",
+                "call_id": "c",
+                "name": "x",
+                "arguments": text,
+            }
+            if not asked:
+                item = _said({"type": "output_text", "text": text, "annotations": []})
+            send(handler, _response([item], "max_output_tokens" if cut else None, tokens))
         else:
             block: dict[str, Any] = {"type": "text", "text": text}
             if asked:
                 block = {"type": "tool_use", "id": "t", "name": "x", "input": answer}
-            send(handler, _message([block], "end_turn", tokens))
+            send(handler, _message([block], "max_tokens" if cut else "end_turn", tokens))
 
     return reply
 
 
 def refuses(words: str) -> Reply:
-    """The model does not want to."""
+    """The model refuses to answer."""
 
     def reply(handler: Handler, request: Request) -> None:
         if request.protocol == "openai":
             message = {"role": "assistant", "content": None, "refusal": words}
             send(handler, _completion(message, "stop", (50, 5)))
+        elif request.protocol == "openai-responses":
+            send(handler, _response([_said({"type": "refusal", "refusal": words})], None, (50, 5)))
         else:
             send(handler, _message([{"type": "text", "text": words}], "refusal", (50, 5)))
 
@@ -184,7 +223,10 @@ def refuses(words: str) -> Reply:
 
 def filtered(handler: Handler, request: Request) -> None:
     """OpenAI's content filter cuts the answer off."""
-    send(handler, _completion({"role": "assistant", "content": ""}, "content_filter", (50, 0)))
+    if request.protocol == "openai-responses":
+        send(handler, _response([], "content_filter", (50, 0)))
+    else:
+        send(handler, _completion({"role": "assistant", "content": ""}, "content_filter", (50, 0)))
 
 
 def fails(
@@ -253,6 +295,36 @@ def _completion(message: dict[str, Any], reason: str, tokens: tuple[int, int]) -
         "usage": {
             "prompt_tokens": tokens[0],
             "completion_tokens": tokens[1],
+            "total_tokens": sum(tokens),
+        },
+    }
+
+
+def _said(part: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]
+    }  # fmt: skip
+
+
+def _response(
+    output: list[dict[str, Any]], stopped: str | None, tokens: tuple[int, int]
+) -> dict[str, Any]:
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "status": "completed" if stopped is None else "incomplete",
+        "incomplete_details": None if stopped is None else {"reason": stopped},
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": tokens[0],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": tokens[1],
+            "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": sum(tokens),
         },
     }

@@ -2,13 +2,23 @@
 
     python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
         [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
+<<<<<<< HEAD
         [--only {trajectories,exceptions,faultlab} ...] [--misses]
+=======
+    python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
+>>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
 
 Trajectories: beside constant answers and triage-agent. Every figure is given for all records and for
 each half of them; the halves share no record. Fresh ones are made up by `fresh`, and no rule was
 written for them: they are also told by fault and wording, without and with `grounding`. Exceptions:
+<<<<<<< HEAD
 those of the fault lab, beside what was published of triage-agent; those of `clients`, which are other
 libraries; and near misses, which need none. The libraries are many; `--make-lab` alone installs them.
+=======
+those of the fault lab, beside what was published of triage-agent. Its libraries are many; they are
+installed by `--make-lab` alone. With `--model` only a model is asked, about some records of each source,
+by `LLMClassifier` and its environment variables; without a key the exit status is 2.
+>>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
 """
 
 from __future__ import annotations
@@ -19,9 +29,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+<<<<<<< HEAD
 from bench import envs, figures
 
 from . import exceptions, fresh, lab, ours, peer, records, scores
+=======
+from bench import envs
+from triage import UsageError
+from triage.classifiers import LLMClassifier
+
+from . import asked, fresh, lab, ours, peer, records, scores
+>>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
 
 _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who&When, algorithm-generated", ("whowhen_ag",)),
@@ -51,17 +69,55 @@ _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
 
 
 def main() -> int:
-    """Print the tables; with `--strict` 1 unless the fault lab shows every promise kept."""
+    """Print the tables; with `--strict` 1 unless the fault lab shows every promise kept.
+
+    With `--model` 2 where no model can be asked.
+    """
     options = _options()
+<<<<<<< HEAD
     if "trajectories" in options.only:
         _trajectories(options)
     if "exceptions" in options.only:
         _exceptions(options)
     kept = _faults(options) if "faultlab" in options.only else None
+=======
+    if options.model is not None:
+        return _model(options)
+    _trajectories(options)
+    kept = _faults(options)
+>>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
     return int(options.strict and not kept)
 
 
-def _trajectories(options: argparse.Namespace) -> None:
+def _model(options: argparse.Namespace) -> int:
+    """Print how well a model diagnoses a sample of the records, beside the rules."""
+    try:
+        classifier = LLMClassifier(options.provider, options.model)
+    except UsageError as error:
+        print(f"no model can be asked: {error}", file=sys.stderr)
+        return 2
+    taken = asked.sample(_records(options), options.per_source)
+    told = asked.answers(taken, classifier)
+    ruled = ours.answers(taken)
+    rows = [
+        row
+        for name, sources in _SETS
+        if any(record.source in sources for record in taken)
+        for row in (
+            *_rows(name, _part(told.pairs, sources, None), ()),
+            _row("  rules", _part(ruled, sources, None), counts=False),
+        )
+    ]
+    print(f"\n{options.model}\n")
+    _table(_HEAD, rows)
+    used = told.usage
+    print(f"\n{used.calls} requests, {used.input_tokens} tokens in, {used.output_tokens} out")
+    for rule, count in told.failed.most_common():
+        print(f"{count} of {len(taken)} records without an answer: {rule}")
+    return 0
+
+
+def _records(options: argparse.Namespace) -> list[records.Record]:
     taken = fresh.records()
     if (options.trajectories / records.FILE).is_file():
         taken += records.read(options.trajectories)
@@ -70,6 +126,11 @@ def _trajectories(options: argparse.Namespace) -> None:
             "there are no trajectories of real agents: "
             f"{options.trajectories / records.FILE} is missing"
         )
+    return taken
+
+
+def _trajectories(options: argparse.Namespace) -> None:
+    taken = _records(options)
     told = ours.answers(taken)
     python = None if options.no_peer else envs.ready("triage-agent")
     theirs = None if python is None else peer.answers(python, taken)
@@ -181,10 +242,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="timings to take the median of")
     parser.add_argument("--no-peer", action="store_true", help="leave triage-agent out")
     parser.add_argument("--faultlab", type=Path, default=envs.ROOT.parent / "shared" / "faultlab")
+<<<<<<< HEAD
     parser.add_argument(
         "--only", nargs="+", choices=_PARTS, default=_PARTS, help="measure these parts alone"
     )
     parser.add_argument("--misses", action="store_true", help="show each exception told wrongly")
+=======
+    parser.add_argument("--model", help="score this model alone")
+    parser.add_argument(
+        "--provider", default="openai", help="openai, openai-responses or anthropic"
+    )
+    parser.add_argument(
+        "--per-source", type=int, default=20, help="records of each source a model is asked about"
+    )
+>>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--make-lab", action="store_true", help="install the client libraries of the fault lab"

@@ -18,7 +18,7 @@ SAMPLES = 9
 def answers(records: Iterable[Record], *, grounding: bool = False) -> list[Pair]:
     """Each record with the answer to it."""
     classifier = RulesClassifier(grounding=grounding)
-    return [(record, _answer(classifier.classify(trajectory(record)))) for record in records]
+    return [(record, answer(classifier.classify(trajectory(record)))) for record in records]
 
 
 def trajectory(record: Record) -> Trajectory:
@@ -26,7 +26,8 @@ def trajectory(record: Record) -> Trajectory:
     return Trajectory([Step(**step) for step in record.steps], task=record.task)
 
 
-def _answer(found: Diagnosis) -> Answer:
+def answer(found: Diagnosis) -> Answer:
+    """A diagnosis as it is scored."""
     kind = found.failure_type.value
     if kind == "external_fault" and found.cause == "timeout":
         kind = "timeout"

@@ -14,6 +14,7 @@ from support import FakeEnvironment, Says, always
 from classifiers.test_llm_classifier import DRIFT, asking
 from triage import (
     Agent,
+    Checks,
     Diagnosis,
     Escalate,
     FailureType,
@@ -30,8 +31,9 @@ from triage.classifiers import (
     ChainClassifier,
     HybridClassifier,
     RulesClassifier,
+    consult,
 )
-from triage.core import ErrorInfo, Evidence
+from triage.core import Cause, ErrorInfo, Evidence
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +41,7 @@ STRANGE = Trajectory(error=ErrorInfo("StrangeError", message="that is strange"))
 REFUSED = Trajectory(
     error=ErrorInfo("APIError", mro=("lib.APIError",), status_code=503, message="unavailable")
 )
-UNKNOWN, DRIFTED = FailureType.UNKNOWN, FailureType.GOAL_DRIFT
+UNKNOWN, DRIFTED, LOOP = FailureType.UNKNOWN, FailureType.GOAL_DRIFT, FailureType.LOOP_DETECTED
 USED = Usage(10, 1, 0.5, 1, "m")
 DRIFT_SAID = Diagnosis(
     DRIFTED, confidence=0.7, evidence=(Evidence("llm:quote", '"that is strange"'),), usage=USED
@@ -80,6 +82,10 @@ class Later:
         return anyio.sleep_forever()
 
 
+async def broken(task: str) -> str:
+    raise RuntimeError("who knows")
+
+
 def rules(found: FailureType = UNKNOWN, confidence: float = 0.2, **more: Any) -> Says:
     return Says(Diagnosis(found, confidence=confidence, classifier="rules", **more))
 
@@ -91,18 +97,13 @@ def seen(diagnosis: Diagnosis) -> list[str]:
 # Hybrid -------------------------------------------------------------------------------------------
 
 
-async def test_the_model_is_not_asked_where_the_rules_know() -> None:
+async def test_the_model_is_asked_where_the_rules_abstain_and_both_are_heard() -> None:
     llm = Asked()
     found = await HybridClassifier(llm).classify(REFUSED)
-    assert (found.failure_type, llm.times) == (FailureType.EXTERNAL_FAULT, 0)
-    assert found == RulesClassifier().classify(REFUSED)
-
-
-async def test_the_model_is_asked_where_the_rules_abstain_and_both_are_heard() -> None:
-    found = await HybridClassifier(Asked()).classify(STRANGE)
+    assert (found, llm.times) == (RulesClassifier().classify(REFUSED), 0)
+    found = await HybridClassifier(llm).classify(STRANGE)
     assert (found.failure_type, found.confidence, found.usage) == (DRIFTED, 0.7, USED)
-    assert seen(found)[0] == "llm:quote"
-    assert len(seen(found)) == 2
+    assert (seen(found)[0], len(seen(found))) == ("llm:quote", 2)
 
 
 @pytest.mark.parametrize("said", [NOTHING, replace(DRIFT_SAID, confidence=0.3)])
@@ -113,39 +114,40 @@ async def test_what_the_model_does_not_know_either_stays_unknown(said: Diagnosis
     assert DRIFTED not in found.candidates or said.failure_type is DRIFTED
 
 
-@pytest.mark.parametrize(
-    ("ruled", "times"),
-    [
-        (rules(FailureType.LOOP_DETECTED, 0.4), 1),
-        (rules(FailureType.LOOP_DETECTED, 0.7, candidates=(DRIFTED,)), 1),
-        (rules(FailureType.LOOP_DETECTED, 0.7), 0),
-        (rules(FailureType.LOOP_DETECTED, 0.9, candidates=(DRIFTED,)), 0),
-        (rules(FailureType.EXTERNAL_FAULT, 0.3, severity=Severity.CRITICAL), 0),
-        (rules(severity=Severity.FATAL), 0),
-    ],
-)
-async def test_it_is_asked_where_the_rules_doubt_or_disagree(ruled: Says, times: int) -> None:
-    llm = Asked()
-    await HybridClassifier(llm, ruled).classify(STRANGE)
-    assert llm.times == times
+async def test_it_is_asked_below_eight_tenths_and_never_about_a_stop() -> None:
+    cases: list[tuple[Says, dict[str, Any], int]] = [
+        (rules(LOOP, 0.4), {}, 1),
+        (rules(LOOP, 0.79), {}, 1),
+        (rules(LOOP, 0.8), {}, 0),
+        (rules(LOOP, 0.9, candidates=(DRIFTED,)), {}, 0),
+        (rules(LOOP, 0.85), {"confidence": 0.9}, 1),
+        (rules(LOOP, 0.79), {"confidence": 0.1}, 1),
+        (rules(FailureType.EXTERNAL_FAULT, 0.3, severity=Severity.CRITICAL), {}, 0),
+        (rules(severity=Severity.FATAL), {}, 0),
+    ]
+    for ruled, options, times in cases:
+        llm = Asked()
+        await HybridClassifier(llm, ruled, **options).classify(STRANGE)
+        assert llm.times == times, (ruled.answer, options)
 
 
 async def test_of_two_answers_the_surer_is_taken() -> None:
-    weak = rules(FailureType.LOOP_DETECTED, 0.4, evidence=(Evidence("loop", "3 times"),))
+    weak = rules(LOOP, 0.4, evidence=(Evidence("loop", "3 times"),))
     found = await HybridClassifier(Asked(), weak).classify(STRANGE)
     assert (found.failure_type, found.confidence) == (DRIFTED, 0.7)
-    assert (found.candidates, seen(found)) == ((FailureType.LOOP_DETECTED,), ["llm:quote", "loop"])
+    assert (found.candidates, seen(found)) == ((LOOP,), ["llm:quote", "loop"])
 
     less = replace(DRIFT_SAID, confidence=0.55)
-    strong = rules(FailureType.LOOP_DETECTED, 0.6, candidates=(FailureType.PLAN_INCOMPLETE,))
+    strong = rules(LOOP, 0.6, candidates=(FailureType.PLAN_INCOMPLETE,))
     found = await HybridClassifier(Asked(less), strong).classify(STRANGE)
-    assert (found.failure_type, found.confidence) == (FailureType.LOOP_DETECTED, 0.6)
+    assert (found.failure_type, found.confidence) == (LOOP, 0.6)
     assert found.candidates == (DRIFTED, FailureType.PLAN_INCOMPLETE)
 
 
 async def test_agreement_makes_surer() -> None:
-    found = await HybridClassifier(Asked(), rules(DRIFTED, 0.4)).classify(STRANGE)
-    assert (found.failure_type, found.classifier) == (DRIFTED, "rules")
+    said = replace(DRIFT_SAID, critical_step=3)
+    found = await HybridClassifier(Asked(said), rules(DRIFTED, 0.4)).classify(STRANGE)
+    assert (found.failure_type, found.classifier, found.critical_step) == (DRIFTED, "rules", 3)
     assert found.confidence == pytest.approx(0.82)
 
 
@@ -155,22 +157,66 @@ async def test_a_model_does_not_talk_a_stop_away() -> None:
     assert (found.failure_type, found.severity) == (FailureType.EXTERNAL_FAULT, Severity.FATAL)
 
 
-async def test_when_decides_in_place_of_the_usual_words() -> None:
+async def test_when_decides_in_place_of_the_usual_conditions() -> None:
     llm = Asked()
     never = HybridClassifier(llm, when=lambda _ruled: False)
     assert (await never.classify(STRANGE)).failure_type is UNKNOWN
-    broken = HybridClassifier(llm, when=lambda ruled: ruled.nothing)  # type: ignore[attr-defined]
-    assert (await broken.classify(STRANGE)).failure_type is UNKNOWN
+    failing = HybridClassifier(llm, when=lambda ruled: ruled.nothing)  # type: ignore[attr-defined]
+    assert (await failing.classify(STRANGE)).failure_type is UNKNOWN
     assert llm.times == 0
     always_asked = HybridClassifier(llm, when=lambda ruled: ruled.classifier == "rules")
     await always_asked.classify(REFUSED)
     assert llm.times == 1
 
 
-async def test_each_run_may_ask_so_many_times() -> None:
-    async def broken(task: str) -> str:
-        raise RuntimeError("who knows")
+def too_short(result: str) -> bool:
+    return len(result) > 10
 
+
+async def refused(llm: Any, **options: Any) -> Diagnosis:
+    """The diagnosis of a run whose result a check refuses."""
+
+    async def answers(task: str) -> str:
+        return "short"
+
+    agent = Agent(
+        answers,
+        always(Escalate()),
+        classifier=HybridClassifier(llm, **options),
+        checks=Checks(verify=[too_short]),
+    )
+    with pytest.raises(TriageEscalationError) as caught:
+        await agent.run("x")
+    found = caught.value.diagnosis
+    assert found is not None
+    return found
+
+
+async def test_a_result_that_a_check_refused_is_always_asked_about() -> None:
+    llm = Asked(replace(DRIFT_SAID, hint="Read the task.", critical_step=0))
+    found = await refused(llm)
+    assert (llm.times, found.failure_type, found.critical_step) == (1, DRIFTED, 0)
+    assert seen(found) == ["llm:quote", "check:too_short"]
+    assert found.hint is not None
+    assert found.hint.startswith("The result was refused by a check")
+    assert found.hint.endswith("Read the task.")
+    # What is sure of its own kind of failure keeps it, and the model's view is a candidate.
+    sure = Diagnosis(FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_RESULT, classifier="checks")
+    found = await consult(HybridClassifier(llm).after_check(sure), STRANGE, None)
+    assert (found.failure_type, found.candidates) == (FailureType.SCHEMA_MISMATCH, (DRIFTED,))
+
+
+@pytest.mark.parametrize("said", [NOTHING, KeyError("a table"), "junk"])
+async def test_a_checks_diagnosis_stands_where_the_model_gives_none(said: Any) -> None:
+    found = await refused(Asked(said))
+    assert (found.failure_type, found.cause) == (FailureType.PLAN_INCOMPLETE, Cause.CHECK_FAILED)
+    assert seen(found)[0] == "check:too_short"
+    assert len(seen(found)) == 2
+    capped = await refused(Asked(), max_calls_per_run=0)
+    assert (capped.cause, seen(capped)[-1]) == (Cause.CHECK_FAILED, "hybrid:cap")
+
+
+async def test_each_run_may_ask_so_many_times() -> None:
     llm = Asked(replace(DRIFT_SAID, usage=None))
     agent = Agent(
         broken,
@@ -196,10 +242,6 @@ async def test_a_trajectory_says_of_which_run_it_is() -> None:
 
 
 async def test_concurrent_runs_are_counted_apart() -> None:
-    async def broken(task: str) -> str:
-        await anyio.lowlevel.checkpoint()
-        raise RuntimeError("who knows")
-
     llm = Asked()
     agent = Agent(broken, always(Escalate()), classifier=HybridClassifier(llm, max_calls_per_run=1))
 
@@ -217,9 +259,8 @@ async def test_the_answer_of_the_rules_stands_where_the_model_fails() -> None:
     down = fails(500, "The server had an error")
     with serving(down, down, down, says({**DRIFT, "evidence": []})) as server:
         llm = asking(server, "openai", environment=FakeEnvironment())
-        hybrid = HybridClassifier(llm, rules(FailureType.LOOP_DETECTED, 0.4))
-        found = await hybrid.classify(STRANGE)
-    assert (found.failure_type, found.confidence) == (FailureType.LOOP_DETECTED, 0.4)
+        found = await HybridClassifier(llm, rules(LOOP, 0.4)).classify(STRANGE)
+    assert (found.failure_type, found.confidence) == (LOOP, 0.4)
     assert seen(found) == ["llm:failed"]
     assert found.usage is not None
     assert found.usage.calls == 3
@@ -236,7 +277,7 @@ async def test_the_first_confident_answer_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
+    ("failing", "words"),
     [
         (Asked(KeyError("a table")), "Asked failed with KeyError: 'a table'"),
         (Asked("goal_drift"), "must answer with a Diagnosis or a FailureType, not str"),
@@ -244,23 +285,22 @@ async def test_the_first_confident_answer_wins() -> None:
         (Later(), "Later took longer than 0.05 s"),
     ],
 )
-async def test_one_that_fails_is_passed_over_and_noted(broken: Any, words: str) -> None:
-    found = await ChainClassifier(broken, Says(DRIFTED)).classify(STRANGE)
+async def test_one_that_fails_is_passed_over_and_noted(failing: Any, words: str) -> None:
+    found = await ChainClassifier(failing, Says(DRIFTED)).classify(STRANGE)
     assert found.failure_type is DRIFTED
     assert found.evidence[-1].rule == "classifier:failed"
     assert words in found.evidence[-1].text
 
 
-async def test_where_none_is_sure_the_surest_is_taken() -> None:
-    weak = rules(FailureType.LOOP_DETECTED, 0.3)
+async def test_where_none_is_sure_the_surest_is_taken_else_unknown_with_the_evidence_of_all() -> (
+    None
+):
     said = replace(DRIFT_SAID, confidence=0.4)
-    found = await ChainClassifier(weak, Asked(said), Asked(NOTHING)).classify(STRANGE)
+    found = await ChainClassifier(rules(LOOP, 0.3), Asked(said), Asked(NOTHING)).classify(STRANGE)
     assert (found.failure_type, found.confidence) == (DRIFTED, 0.4)
     assert found.usage == Usage(20, 2, 1.0, 2, "m")
     assert seen(found) == ["llm:quote", "llm:refused"]
 
-
-async def test_where_none_knows_it_is_unknown_with_the_evidence_of_all() -> None:
     guess = rules(UNKNOWN, 0.2, evidence=(Evidence("none", "no rule"),), candidates=(DRIFTED,))
     found = await ChainClassifier(Asked(NOTHING), guess).classify(STRANGE)
     assert (found.failure_type, found.confidence) == (UNKNOWN, 0.2)
@@ -268,9 +308,6 @@ async def test_where_none_knows_it_is_unknown_with_the_evidence_of_all() -> None
 
 
 async def test_a_run_waits_for_all_of_a_chain() -> None:
-    async def broken(task: str) -> str:
-        raise RuntimeError("who knows")
-
     chain = ChainClassifier(Hangs(), Later(), Asked())
     assert chain.deadline == pytest.approx(31.1)
     with pytest.raises(TriageEscalationError) as caught:
@@ -280,7 +317,7 @@ async def test_a_run_waits_for_all_of_a_chain() -> None:
     assert caught.value.context.usage == replace(USED, model=None)
 
 
-# Sync code ----------------------------------------------------------------------------------------
+# Use ----------------------------------------------------------------------------------------------
 
 
 def test_sync_code_may_use_an_async_classifier() -> None:
@@ -297,12 +334,8 @@ async def test_async_code_is_told_to_await() -> None:
         BlockingClassifier(Asked()).classify(STRANGE)
 
 
-# Use ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_argument_is_refused_at_once() -> None:
+    wrong: list[tuple[Any, str]] = [
         (ChainClassifier, "at least one"),
         (lambda: ChainClassifier(RulesClassifier), "not the class RulesClassifier"),  # type: ignore[arg-type]
         (lambda: ChainClassifier(Asked(), 5), "classifier 2 must have a method classify"),  # type: ignore[arg-type]
@@ -312,19 +345,18 @@ async def test_async_code_is_told_to_await() -> None:
         (lambda: HybridClassifier(Asked(), when=True), "when must be a function"),  # type: ignore[arg-type]
         (lambda: HybridClassifier(Asked(), max_calls_per_run=-1), "a whole number from 0"),
         (lambda: BlockingClassifier(7), "must have a method classify"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_wrong_argument_is_refused_at_once(make: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        make()
+    ]
+    for make, words in wrong:
+        with pytest.raises(UsageError, match=words):
+            make()
 
 
 async def test_no_thread_is_left_behind() -> None:
     chain = ChainClassifier(Says(UNKNOWN), HybridClassifier(Asked()))
     await chain.classify(STRANGE)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(20):
         await chain.classify(STRANGE)
-    with anyio.fail_after(10):  # the last one is on its way out
-        while threading.active_count() > before:
-            await anyio.sleep(0.01)
+    for thread in set(threading.enumerate()) - before:
+        await anyio.to_thread.run_sync(thread.join, 10)
+        assert not thread.is_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,28 +26,35 @@ INJECTION = (
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[tuple[Server, BlockingClassifier]]:
-    with serving(says({**DRIFT, "evidence": [], "critical_step": None})) as server:
+    answer = {**DRIFT, "evidence": [], "critical_step": None}
+    with serving(says({**answer, "first_step": 190, "last_step": 210})) as server:
         yield server, BlockingClassifier(asking(server, "openai", max_chars=BOUND))
 
 
 def lines(
     shown: tuple[Server, BlockingClassifier], trajectory: Trajectory, task: Any = "Book a hotel"
 ) -> list[dict[str, Any]]:
-    """The lines of data a model gets; they are all that stands between the marks."""
+    """The lines of data that a model gets; only questions of ours follow them."""
     server, classifier = shown
     found = classifier.classify(trajectory, task)
     assert isinstance(found, Diagnosis)
     assert found.failure_type is not FailureType.UNKNOWN, found.evidence
     text = server.requests[-1].shown
     assert len(text) <= BOUND
-    begin, *data, end = text.split("\n")
-    assert (begin, end) == ("<attempt>", "</attempt>")
+    record, questions = text.split("\n</attempt>")
+    begin, *data = record.split("\n")
+    assert begin == "<attempt>"
+    assert all(
+        re.fullmatch(r"- Step -?\d+: [a-z ,'-]+\?", line) for line in questions.split("\n")[3:]
+    ), questions
     assert not {"<", ">"} & set("".join(data))
     return [json.loads(line) for line in data]
 
 
 def steps(data: list[dict[str, Any]]) -> list[int]:
-    return [item["step"] for item in data if "step" in item]
+    """The steps that these lines stand for."""
+    edges = [item.get("steps", [item.get("step")] * 2) for item in data]
+    return [at for first, last in edges if first is not None for at in range(first, last + 1)]
 
 
 @pytest.mark.parametrize("field", ["tool_input", "tool_output", "llm_output", "error"])
@@ -125,18 +133,25 @@ def test_a_value_is_hidden_where_its_name_says_what_it_is(
     }
 
 
-def test_of_many_steps_those_that_matter_are_shown(
+def test_every_step_of_a_long_record_is_shown_in_each_pass(
     shown: tuple[Server, BlockingClassifier],
 ) -> None:
-    many = [
-        Step(tool_called="look", tool_input={"page": at}, tool_output="z" * 50) for at in range(400)
+    many = [Step(tool_called="look", tool_output=f"page {at} " + "z" * 50) for at in range(400)]
+    many[200] = Step(tool_called="fetch", error="the page is gone", exception_type="PageError")
+    before = len(shown[0].requests)
+    second = lines(shown, Trajectory(many, error=ErrorInfo("E", message="no luck")))
+    assert len(shown[0].requests) == before + 2
+    first = [
+        json.loads(line)
+        for line in shown[0].requests[-2].shown.split("\n</attempt>")[0].split("\n")[1:]
     ]
-    many[200] = Step(tool_called="look", error="the page is gone", exception_type="PageError")
-    data = lines(shown, Trajectory(many, error=ErrorInfo("E", message="no luck")))
-    found = steps(data)
-    assert {0, 1, 199, 200, 201, *range(392, 400)} <= set(found)
-    assert found == sorted(found)
-    assert len(found) + sum(item.get("left_out", 0) for item in data) == 400
+    assert steps(first) == steps(second) == list(range(400))
+    assert [item["called"] for item in first if 200 in item.get("failed", ())] == [
+        ["fetch", "look"]
+    ]
+    near = {item["step"]: item for item in second if item.get("step") in range(190, 211)}
+    assert near[200]["error"] == "the page is gone"
+    assert near[195]["output"] == f"page 195 {'z' * 50}"
 
 
 def test_a_huge_step_leaves_room_for_the_others(
@@ -191,5 +206,5 @@ def test_whatever_was_recorded_is_shown_as_lines_of_data_within_the_bound(
 ) -> None:
     error = ErrorInfo("E", message=message)
     data = lines(shown, Trajectory(recorded, error=error), task)
-    assert len(steps(data)) + sum(item.get("left_out", 0) for item in data) == len(recorded)
-    assert [next(iter(item)) for item in data[:4]] == ["task", "tools", "rules", "error"]
+    assert steps(data) == list(range(len(recorded)))
+    assert [next(iter(item)) for item in data[:3]] == ["task", "tools", "error"]

@@ -1,4 +1,4 @@
-"""Classifiers made of others: asked one after another, or a costly one only where rules do not know."""
+"""Classifiers that combine others: in sequence, or a model only where the rules are unsure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from triage.core import (
+    Cause,
     Diagnosis,
     Evidence,
     FailureType,
@@ -26,23 +27,23 @@ from .base import Classifier, check_classifier, consult, deadline_of
 from .rules import RulesClassifier
 
 SPARE_SECONDS = 1.0
-"""What asking itself may take, beside the deadlines of those that are asked."""
-DISPUTED = 0.8
-"""The rules disagree where they considered another type and are less sure than this."""
+"""Seconds for the overhead of asking, on top of the deadlines of the classifiers asked."""
+SURE = 0.8
+"""The confidence from which the rules' diagnosis stands without a model's."""
 MAX_RUNS = 4_096
-"""Runs whose calls are counted; a new one beyond drops the one not counted for longest."""
+"""Runs whose calls are counted; beyond it, the least recently counted run is forgotten."""
 _BELIEVED = 0.95
 _FINAL = frozenset({Severity.CRITICAL, Severity.FATAL})
 
 
 class ChainClassifier:
-    """Asks its classifiers in turn; the first confident answer is the answer.
+    """Asks its classifiers in turn and takes the first confident answer.
 
-    Each may be sync (it runs in a worker thread) or async and has its own deadline. One that raises,
-    takes too long or answers junk is logged and passed over, and the reason stands in the evidence.
-    Confident is what is not UNKNOWN and has at least `confidence`. Where no answer is, the one with
-    the highest confidence that is not UNKNOWN is taken, the earlier of two equals; where there is none
-    the diagnosis is UNKNOWN, with the evidence of all.
+    An answer is confident if it is not UNKNOWN and has at least `confidence`. Without one, the answer
+    with the highest confidence that is not UNKNOWN is taken, the earlier of two equals; if all are
+    UNKNOWN, so is the diagnosis, with the evidence of all. Each classifier may be sync (it runs in a
+    worker thread) or async, and has its own deadline. One that raises, takes too long or returns junk
+    is logged and skipped, and the evidence says why.
 
     classifiers: at least one. confidence: from 0 to 1. Raises UsageError for anything else.
     """
@@ -60,11 +61,11 @@ class ChainClassifier:
 
     @property
     def deadline(self) -> float:
-        """Seconds that all of them together may take."""
+        """Seconds that all classifiers together may take."""
         return SPARE_SECONDS + sum(deadline_of(classifier) for classifier in self._classifiers)
 
     async def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
-        """The first confident answer. Raises nothing but a cancellation."""
+        """Return the first confident answer. Raises nothing but a cancellation."""
         answers: list[Diagnosis] = []
         for classifier in self._classifiers:
             answer = await consult(classifier, trajectory, task)
@@ -86,7 +87,7 @@ def _check_confidence(field: str, value: object) -> None:
 
 
 def _total_usage(answers: list[Diagnosis]) -> Usage | None:
-    """What several answers consumed together; None where none consumed anything."""
+    """The total usage of these answers; None if none has any."""
     total: Usage | None = None
     for answer in answers:
         if answer.usage is not None:
@@ -95,7 +96,7 @@ def _total_usage(answers: list[Diagnosis]) -> Usage | None:
 
 
 def _unknown(answers: list[Diagnosis]) -> Diagnosis:
-    """Answers that all say UNKNOWN as one: the surest of them, with the evidence and usage of all."""
+    """The surest of answers that all say UNKNOWN, with the evidence and usage of all."""
     surest = sorted(answers, key=lambda answer: -answer.confidence)
     evidence = (found for answer in surest for found in answer.evidence)
     kinds = (kind for answer in surest for kind in answer.candidates)
@@ -108,7 +109,7 @@ def _unknown(answers: list[Diagnosis]) -> Diagnosis:
 
 
 def _with_notes(chosen: Diagnosis, answers: list[Diagnosis]) -> Diagnosis:
-    """The chosen answer, with why others gave none, and with the usage of all."""
+    """The chosen answer with the usage of all, and the reasons why others failed as evidence."""
     notes = tuple(
         found
         for answer in answers
@@ -122,20 +123,21 @@ def _with_notes(chosen: Diagnosis, answers: list[Diagnosis]) -> Diagnosis:
 
 
 class HybridClassifier:
-    """Asks the rules first, and `llm` only where they abstain or disagree.
+    """Asks the rules first, and `llm` only where they are unsure.
 
-    They abstain where they say UNKNOWN or have less than `confidence`; they disagree where another
-    type was considered as well and they have less than 0.8. Of the two answers the surer is taken,
-    with the evidence of both; agreement makes surer. Where the rules call the failure CRITICAL or
-    FATAL it is not asked: a model does not talk a stop away. What neither knows, or the model only
-    guesses (less than `confidence`), stays UNKNOWN.
+    The rules are unsure where they say UNKNOWN or have a confidence below 0.8, or below `confidence` if
+    that is more. In a run, `llm` is also asked whenever a check refused the result: the check knows that
+    it is wrong, not why. Of two answers the surer is taken, with the evidence of both; agreement raises
+    the confidence. An answer of `llm` with less than `confidence` is a guess and does not replace the
+    rules' diagnosis. A failure that the rules call CRITICAL or FATAL is not asked about, and no model
+    makes it less severe.
 
-    llm: any classifier, such as `LLMClassifier`; rules: any, None: `RulesClassifier()`. when: decides
-    on the rules' diagnosis whether to ask, in place of the words above. max_calls_per_run: how many
-    diagnoses of one run `llm` is asked for, from 0; counts of the last 4,096 runs are kept, and
-    outside of a run nothing is counted. confidence: from 0 to 1.
+    llm: any classifier, such as `LLMClassifier`. rules: any; None: `RulesClassifier()`. when: decides
+    from the rules' diagnosis whether to ask, in place of the conditions above. max_calls_per_run: how
+    often `llm` is asked in one run, from 0; counted for the last 4,096 runs, and not outside of runs.
+    confidence: from 0 to 1.
 
-    Raises UsageError for a value that cannot be used. `classify` raises nothing but a cancellation.
+    Raises UsageError for an invalid argument. `classify` raises nothing but a cancellation.
     """
 
     name = "hybrid"
@@ -168,26 +170,34 @@ class HybridClassifier:
 
     @property
     def deadline(self) -> float:
-        """Seconds that both together may take."""
+        """Seconds that rules and model together may take."""
         return SPARE_SECONDS + deadline_of(self._rules) + deadline_of(self._llm)
 
     def __getattr__(self, name: str) -> Any:
-        # A running attempt is watched by the rules: no model is asked about each step.
+        # The rules watch a running attempt: a model is not asked about each step.
         if name in ("watch", "explain"):
             return getattr(self._rules, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     async def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
-        """The rules' diagnosis, the model's, or what both make together."""
+        """Return the rules' diagnosis, merged with the model's where that was asked for."""
         ruled = await consult(self._rules, trajectory, task)
-        if not self._doubtful(ruled):
-            return ruled
+        return await self._completed(ruled, trajectory, task) if self._unsure(ruled) else ruled
+
+    def after_check(self, refused: Diagnosis) -> Classifier:
+        """Return the classifier of an attempt whose result a check refused.
+
+        refused: the check's diagnosis, which takes the place of the rules'.
+        """
+        return _AfterCheck(self, refused)
+
+    async def _completed(self, ruled: Diagnosis, trajectory: Trajectory, task: Any) -> Diagnosis:
         if not self._may_ask(trajectory.run_id):
             note = Evidence("hybrid:cap", f"asked {self._cap} times in this run, which is the cap")
             return replace(ruled, evidence=(*ruled.evidence, note))
         return self._merged(ruled, await consult(self._llm, trajectory, task))
 
-    def _doubtful(self, ruled: Diagnosis) -> bool:
+    def _unsure(self, ruled: Diagnosis) -> bool:
         if self._when is not None:
             try:
                 return bool(self._when(ruled))
@@ -196,9 +206,8 @@ class HybridClassifier:
                 return False
         if ruled.severity in _FINAL:
             return False
-        if ruled.failure_type is FailureType.UNKNOWN or ruled.confidence < self._confidence:
-            return True
-        return bool(ruled.candidates) and ruled.confidence < DISPUTED
+        least = max(SURE, self._confidence)
+        return ruled.failure_type is FailureType.UNKNOWN or ruled.confidence < least
 
     def _may_ask(self, run_id: str | None) -> bool:
         if self._cap == 0:
@@ -214,22 +223,41 @@ class HybridClassifier:
 
     def _merged(self, ruled: Diagnosis, said: Diagnosis) -> Diagnosis:
         kept = _noting(ruled, said)
-        abstains = said.failure_type is FailureType.UNKNOWN or said.confidence < self._confidence
-        if not abstains and ruled.severity not in _FINAL:
+        guessed = said.failure_type is FailureType.UNKNOWN or said.confidence < self._confidence
+        if not guessed and ruled.severity not in _FINAL:
             if said.failure_type is ruled.failure_type:
                 surer = min(_BELIEVED, 1 - (1 - ruled.confidence) * (1 - said.confidence))
-                kept = replace(kept, confidence=max(ruled.confidence, round(surer, 4)))
-            elif _outweighs(said, ruled):
+                kept = replace(
+                    kept,
+                    confidence=max(ruled.confidence, round(surer, 4)),
+                    critical_step=said.critical_step
+                    if ruled.critical_step is None
+                    else ruled.critical_step,
+                )
+            elif ruled.cause == Cause.CHECK_FAILED:
+                # A check of the user's says that the result is wrong; its type is a default.
+                hints = [one.hint for one in (ruled, said) if one.hint]
+                kept = replace(_noting(said, ruled), hint=" ".join(hints) or None)
+            elif ruled.failure_type is FailureType.UNKNOWN or said.confidence > ruled.confidence:
                 kept = _noting(said, ruled)
         return replace(kept, usage=_total_usage([ruled, said]))
 
 
-def _outweighs(said: Diagnosis, ruled: Diagnosis) -> bool:
-    return ruled.failure_type is FailureType.UNKNOWN or said.confidence > ruled.confidence
+class _AfterCheck:
+    """Asks the model of a `HybridClassifier` about an attempt whose result a check refused."""
+
+    def __init__(self, hybrid: HybridClassifier, refused: Diagnosis) -> None:
+        self._hybrid = hybrid
+        self._refused = refused
+        self.deadline = hybrid.deadline
+
+    async def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
+        """Return the check's diagnosis, merged with the model's."""
+        return await self._hybrid._completed(self._refused, trajectory, task)
 
 
 def _noting(chosen: Diagnosis, other: Diagnosis) -> Diagnosis:
-    """One of two answers, with the evidence of both and the other's type as a candidate."""
+    """The chosen answer, with the evidence of both and the other's type as a candidate."""
     kinds = (other.failure_type, *chosen.candidates, *other.candidates)
     return replace(
         chosen,

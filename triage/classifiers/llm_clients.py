@@ -1,4 +1,4 @@
-"""Asking a model through its public client: where, in which of two protocols, and what came back.
+"""Asks a model through its provider's public client, in one of three protocols.
 
 The clients are extras, imported when a model is first asked.
 """
@@ -24,11 +24,11 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Unusable(Exception):
-    """An answer of the wrong form; the message says to the model what is wrong with it."""
+    """An answer of the wrong form; the message tells the model what is wrong with it."""
 
 
 class Asked(NamedTuple):
-    """The form of a structured answer. name, about: for the model. strict: the schema has no open part."""
+    """The form of a structured answer. name, about: for the model. strict: it leaves nothing open."""
 
     name: str
     about: str
@@ -37,14 +37,14 @@ class Asked(NamedTuple):
 
     @property
     def as_text(self) -> str:
-        """How it is asked for in words."""
+        """The request for this form in words, for endpoints without structured output."""
         schema = json.dumps(self.schema, separators=(",", ":"))
         return f"\n\nAnswer with one JSON object and nothing else. Its JSON Schema: {schema}"
 
 
 class Endpoint(NamedTuple):
-    """Where a model is asked. base_url: None is the provider's own. client: one that the user made;
-    it is not closed.
+    """Where to ask. base_url: None is the provider's own. client: the user's own, which is not closed;
+    None: one is opened for each diagnosis.
     """
 
     model: str
@@ -54,22 +54,26 @@ class Endpoint(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came back. refused: in what words, None if it did not refuse."""
+    """An answer. refused: the words of a refusal, None if there is none. cut: the answer ends at the
+    limit of output tokens.
+    """
 
     text: str
     refused: str | None
     input_tokens: int
     output_tokens: int
+    cut: bool = False
 
 
 class Provider:
-    """One protocol. forms: how a structured answer may be asked for, best first; `PROSE` asks for none.
+    """One protocol. forms: the ways to ask for a structured answer, best first; `PROSE` asks for none.
 
-    The client is an extra: it is imported and made when a diagnosis is asked for, in a worker thread (that
-    takes 30 ms, and the first import a second), and closed after it, as it belongs to one event loop.
+    A client belongs to one event loop, so it is opened for each diagnosis and closed after it. Opening
+    runs in a worker thread: the first import takes about a second.
     """
 
     name: ClassVar[str]
+    package: ClassVar[str]
     client_class: ClassVar[str]
     forms: ClassVar[tuple[str, ...]]
 
@@ -80,13 +84,14 @@ class Provider:
     def send(
         self, client: Any, model: str, form: str, system: str, text: str, asked: Asked | None = None
     ) -> Any:
-        """The awaitable of one request; its result goes to `read`. asked: the form of the
-        answer, None for prose.
+        """Return the awaitable of one request; the body of its result goes to `read`.
+
+        asked: the form of the answer, None for prose.
         """
         raise NotImplementedError
 
     def read(self, body: str) -> Reply:
-        """What an answer says. Raises Unusable for one that is not of the protocol."""
+        """Read the body of an answer. Raises Unusable if it does not follow the protocol."""
         raise NotImplementedError
 
 
@@ -120,9 +125,9 @@ class _Completion(msgspec.Struct, frozen=True):
 
 
 class _OpenAI(Provider):
-    """Chat completions, of OpenAI and of whatever speaks as it does."""
+    """Chat completions, of OpenAI and compatible endpoints."""
 
-    name = "openai"
+    name = package = "openai"
     client_class = "AsyncOpenAI"
     forms = ("schema", "tool", "text")
 
@@ -164,7 +169,77 @@ class _OpenAI(Provider):
         text = message.content or ""
         if message.tool_calls:
             text = message.tool_calls[0].function.arguments
-        return Reply(text, refused, usage.prompt_tokens, usage.completion_tokens)
+        cut = choice.finish_reason == "length"
+        return Reply(text, refused, usage.prompt_tokens, usage.completion_tokens, cut)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str
+    text: str = ""
+    refusal: str = ""
+
+
+class _Item(msgspec.Struct, frozen=True):
+    type: str
+    arguments: str = ""
+    content: list[_Part] | None = None
+
+
+class _Incomplete(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class _ResponsesUsage(msgspec.Struct, frozen=True):
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+
+
+class _Response(msgspec.Struct, frozen=True):
+    output: list[_Item]
+    incomplete_details: _Incomplete | None = None
+    usage: _ResponsesUsage | None = None
+
+
+class _Responses(_OpenAI):
+    """OpenAI's responses."""
+
+    name = "openai-responses"
+
+    def send(
+        self, client: Any, model: str, form: str, system: str, text: str, asked: Asked | None = None
+    ) -> Any:
+        """See `Provider`."""
+        extra: dict[str, Any] = {}
+        if asked is not None and form == "schema":
+            schema = {"name": asked.name, "strict": asked.strict, "schema": asked.schema}
+            extra["text"] = {"format": {"type": "json_schema", **schema}}
+        elif asked is not None and form == "tool":
+            function = {"name": asked.name, "description": asked.about, "parameters": asked.schema}
+            extra["tools"] = [{"type": "function", "strict": asked.strict, **function}]
+            extra["tool_choice"] = {"type": "function", "name": asked.name}
+        elif asked is not None and form == "text":
+            system += asked.as_text
+        create = client.responses.with_raw_response.create
+        return create(model=model, instructions=system, input=text, store=False, **extra)
+
+    def read(self, body: str) -> Reply:
+        """See `Provider`."""
+        answer = _decoded(_Response, body)
+        usage = answer.usage or _ResponsesUsage()
+        parts = [part for item in answer.output for part in item.content or ()]
+        called = [item.arguments for item in answer.output if item.type == "function_call"]
+        said = "".join(part.text for part in parts if part.type == "output_text")
+        refused = next((part.refusal for part in parts if part.type == "refusal"), None)
+        stopped = None if answer.incomplete_details is None else answer.incomplete_details.reason
+        if refused is None and stopped == "content_filter":
+            refused = "its content filter stopped it"
+        return Reply(
+            called[0] if called else said,
+            refused,
+            usage.input_tokens,
+            usage.output_tokens,
+            stopped == "max_output_tokens",
+        )
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -187,9 +262,9 @@ class _AnthropicMessage(msgspec.Struct, frozen=True):
 
 
 class _Anthropic(Provider):
-    """Messages, of Anthropic."""
+    """Anthropic's messages."""
 
-    name = "anthropic"
+    name = package = "anthropic"
     client_class = "AsyncAnthropic"
     forms = ("tool", "text")
 
@@ -212,10 +287,15 @@ class _Anthropic(Provider):
             extra["tool_choice"] = {"type": "tool", "name": asked.name}
         elif asked is not None and form == "text":
             system += asked.as_text
-        messages = [{"role": "user", "content": text}]
+        # OpenAI caches a prefix that it has seen by itself, Anthropic only up to such a mark.
+        block = {"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}
         create = client.messages.with_raw_response.create
         return create(
-            model=model, max_tokens=_MAX_OUTPUT, system=system, messages=messages, **extra
+            model=model,
+            max_tokens=_MAX_OUTPUT,
+            system=[block],
+            messages=[{"role": "user", "content": text}],
+            **extra,
         )
 
     def read(self, body: str) -> Reply:
@@ -227,34 +307,38 @@ class _Anthropic(Provider):
         said = "".join(block.text for block in answer.content if block.type == "text")
         text = json.dumps(called[0]) if called else said
         refused = (said or "no reason given") if answer.stop_reason == "refusal" else None
-        return Reply(text, refused, usage.input_tokens + cached, usage.output_tokens)
+        cut = answer.stop_reason == "max_tokens"
+        return Reply(text, refused, usage.input_tokens + cached, usage.output_tokens, cut)
 
 
 def _decoded(form: type[M], body: str) -> M:
     try:
         return msgspec.json.decode(body[:_MAX_BODY], type=form)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise Unusable("it has not the form of the protocol") from None
+        raise Unusable("it does not follow the protocol") from None
 
 
-PROVIDERS: dict[str, Provider] = {"openai": _OpenAI(), "anthropic": _Anthropic()}
+PROVIDERS: dict[str, Provider] = {
+    provider.name: provider for provider in (_OpenAI(), _Responses(), _Anthropic())
+}
 
 
 def provider_of(value: object, owner: str = "LLMClassifier") -> tuple[Provider, Any]:
-    """The protocol of a name, with None, or of a client that the user made, with that client.
+    """The provider of that name and None, or the provider of the user's own client and that client.
 
     owner: whose argument it is. Raises UsageError for anything else, and where the extra is not installed.
     """
     if isinstance(value, str) and value in PROVIDERS:
-        if find_spec(value) is None:
+        package = PROVIDERS[value].package
+        if find_spec(package) is None:
             raise UsageError(
-                f"{owner}(provider={value!r}) needs the package {value}, which is not "
-                f"installed; run pip install triage-recovery[{value}]"
+                f"{owner}(provider={value!r}) needs the package {package}, which is not "
+                f"installed; run pip install triage-recovery[{package}]"
             )
         return PROVIDERS[value], None
-    for name, provider in PROVIDERS.items():
+    for provider in PROVIDERS.values():
         # Whoever has made a client has imported its package.
-        module = sys.modules.get(name)
+        module = sys.modules.get(provider.package)
         if module is None or isinstance(value, str | type):
             continue
         if isinstance(value, getattr(module, provider.client_class)):
@@ -266,23 +350,23 @@ def provider_of(value: object, owner: str = "LLMClassifier") -> tuple[Provider, 
             )
     shown = repr(value) if isinstance(value, str) else type(value).__name__
     raise UsageError(
-        f"{owner}.provider must be 'openai', 'anthropic', an AsyncOpenAI or an AsyncAnthropic, "
-        f"not {shown[:60]}"
+        f"{owner}.provider must be 'openai', 'openai-responses', 'anthropic', an AsyncOpenAI or an "
+        f"AsyncAnthropic, not {shown[:60]}"
     )
 
 
 def endpoint_of(
     owner: str, protocol: Provider, client: Any, model: object, base_url: object, api_key: object
 ) -> Endpoint:
-    """Where to ask, from the arguments of `owner` or else from the environment.
+    """Where to ask, from the arguments of `owner` or else the environment.
 
-    Raises UsageError for what is missing or cannot be used, naming the argument and the variable.
+    Raises UsageError for a missing or invalid value, naming the argument and the variable.
     """
     if client is not None and (base_url is not None or api_key is not None):
         raise UsageError(
             f"{owner}.base_url and api_key are the client's own where one is given; leave them out"
         )
-    prefix = protocol.name.upper()
+    prefix = protocol.package.upper()
     found_model = _setting(f"{owner}.model", model, f"{prefix}_MODEL")
     if found_model is None:
         raise UsageError(f"{owner}.model is not given, and {prefix}_MODEL is not set; name a model")
@@ -304,7 +388,7 @@ def _setting(field: str, value: object, variable: str) -> str | None:
     if value is None:
         return os.environ.get(variable, "").strip() or None
     if not isinstance(value, str) or not value.strip():
-        # Of a key not even a part is shown.
+        # The value is not shown: it may be a key.
         raise UsageError(
             f"{field} must be text that is not empty, or None for {variable}, not "
             f"{'empty text' if isinstance(value, str) else type(value).__name__}"

@@ -480,7 +480,7 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
         cause = error.__cause__
         return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)
     if isinstance(error, Refused):
-        return Failure(error.__cause__, error.diagnosis)
+        return Failure(error.__cause__, error.diagnosis, refused=True)
     if session.failed_with(error):
         if isinstance(error, ExceptionGroup):
             await session.flush()  # which says it plainly

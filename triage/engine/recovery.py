@@ -73,11 +73,13 @@ from .watching import standard_rules
 
 class Failure(NamedTuple):
     """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
-    is known already (an interrupt, a check), None where the classifier must say.
+    is known already (an interrupt, a check), None where the classifier must say. refused: the diagnosis is
+    that of a check, which knows that the result is wrong and may not know why.
     """
 
     error: BaseException | None
     diagnosis: Diagnosis | None = None
+    refused: bool = False
 
 
 class Next(NamedTuple):
@@ -98,8 +100,8 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
     info = None if failure.error is None else capture(failure.error, session.handled)
     trajectory = run.ended_by(info)
     diagnosis = failure.diagnosis
-    if diagnosis is None:
-        diagnosis = await diagnose(session, trajectory)
+    if diagnosis is None or failure.refused:
+        diagnosis = await diagnose(session, trajectory, refused=diagnosis)
     diagnosis = over_attempts(session.state.history, trajectory, diagnosis)
     if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
         say_used_by(session.config.function, session.kwargs.values())
@@ -116,9 +118,20 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
 # Diagnose: why the attempt failed, and what the strategies are told.
 
 
-async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
-    """Ask the classifier, and count what it consumed; UNKNOWN if it does not answer."""
+async def diagnose(
+    session: Session, trajectory: Trajectory, *, refused: Diagnosis | None = None
+) -> Diagnosis:
+    """Ask the classifier, and count what it consumed; UNKNOWN if it does not answer.
+
+    refused: the diagnosis of a check. It stands, unless the classifier has a method `after_check` that
+    gives another classifier for it, as `HybridClassifier` has.
+    """
     classifier = session.config.classifier
+    if refused is not None:
+        after_check = getattr(classifier, "after_check", None)
+        if after_check is None:
+            return refused
+        classifier = after_check(refused)
     if classifier is None:  # rules take milliseconds, and say why a run at its deadline has failed
         diagnosis = await consult(standard_rules(), trajectory, session.task)
     else:
@@ -126,6 +139,8 @@ async def diagnose(session: Session, trajectory: Trajectory) -> Diagnosis:
         diagnosis = await consult(classifier, trajectory, session.task, seconds_left=left)
     if diagnosis.usage is not None:
         session.add(UsageRecorded, attempt=trajectory.attempt, usage=diagnosis.usage)
+    if refused is not None and diagnosis.failure_type is FailureType.UNKNOWN:
+        return replace(refused, evidence=(*refused.evidence, *diagnosis.evidence))
     return diagnosis
 
 
