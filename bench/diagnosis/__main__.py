@@ -2,23 +2,16 @@
 
     python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
         [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
-<<<<<<< HEAD
         [--only {trajectories,exceptions,faultlab} ...] [--misses]
-=======
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
->>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
 
 Trajectories: beside constant answers and triage-agent. Every figure is given for all records and for
 each half of them; the halves share no record. Fresh ones are made up by `fresh`, and no rule was
 written for them: they are also told by fault and wording, without and with `grounding`. Exceptions:
-<<<<<<< HEAD
 those of the fault lab, beside what was published of triage-agent; those of `clients`, which are other
 libraries; and near misses, which need none. The libraries are many; `--make-lab` alone installs them.
-=======
-those of the fault lab, beside what was published of triage-agent. Its libraries are many; they are
-installed by `--make-lab` alone. With `--model` only a model is asked, about some records of each source,
-by `LLMClassifier` and its environment variables; without a key the exit status is 2.
->>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
+With `--model` only a model is asked, about some records of each source, by `LLMClassifier` and its
+environment variables; without a key the exit status is 2.
 """
 
 from __future__ import annotations
@@ -29,17 +22,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-<<<<<<< HEAD
 from bench import envs, figures
-
-from . import exceptions, fresh, lab, ours, peer, records, scores
-=======
-from bench import envs
 from triage import UsageError
 from triage.classifiers import LLMClassifier
 
-from . import asked, fresh, lab, ours, peer, records, scores
->>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
+from . import asked, exceptions, fresh, lab, ours, peer, records, scores
 
 _SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who&When, algorithm-generated", ("whowhen_ag",)),
@@ -74,18 +61,13 @@ def main() -> int:
     With `--model` 2 where no model can be asked.
     """
     options = _options()
-<<<<<<< HEAD
+    if options.model is not None:
+        return _model(options)
     if "trajectories" in options.only:
         _trajectories(options)
     if "exceptions" in options.only:
         _exceptions(options)
     kept = _faults(options) if "faultlab" in options.only else None
-=======
-    if options.model is not None:
-        return _model(options)
-    _trajectories(options)
-    kept = _faults(options)
->>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
     return int(options.strict and not kept)
 
 
@@ -242,12 +224,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="timings to take the median of")
     parser.add_argument("--no-peer", action="store_true", help="leave triage-agent out")
     parser.add_argument("--faultlab", type=Path, default=envs.ROOT.parent / "shared" / "faultlab")
-<<<<<<< HEAD
     parser.add_argument(
         "--only", nargs="+", choices=_PARTS, default=_PARTS, help="measure these parts alone"
     )
     parser.add_argument("--misses", action="store_true", help="show each exception told wrongly")
-=======
     parser.add_argument("--model", help="score this model alone")
     parser.add_argument(
         "--provider", default="openai", help="openai, openai-responses or anthropic"
@@ -255,7 +235,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--per-source", type=int, default=20, help="records of each source a model is asked about"
     )
->>>>>>> ee44291 (Show models whole attempts, find the part that matters in long ones, and check quotes as written)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--make-lab", action="store_true", help="install the client libraries of the fault lab"

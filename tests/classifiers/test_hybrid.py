@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import anyio
@@ -79,7 +80,10 @@ class Later:
     deadline = 0.05
 
     def classify(self, trajectory: Trajectory, task: Any) -> Any:
-        return anyio.sleep_forever()
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return anyio.sleep_forever().__await__()
 
 
 async def broken(task: str) -> str:
