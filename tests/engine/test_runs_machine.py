@@ -74,6 +74,8 @@ class Known:
         """Attempt after attempt, until it ends, waits or dies. lost: with its process all is lost."""
         while True:
             kind, what = self._attempt()
+            if kind == "fail":
+                self.claims = 0
             if kind == "fail" and what not in ("suspend", "escalate"):
                 continue
             if kind in ("dies", "vanishes", "pays and dies"):
@@ -100,6 +102,7 @@ class Known:
                 if act == ("pays and dies", number):
                     self.doubt = number
                     return self.script.pop(0)
+                self.claims = 0
         return self.script.pop(0) if act[0] == "fail" else ("done", None)
 
 
@@ -271,7 +274,7 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(UsageError):
                 self.did(self.agent().resume, known.token, wrong)
             return
-        known.doubt, known.claims = None, 1
+        known.doubt, known.claims = None, int(doubt is None)
         self.brought_on(name, self.agent().resume, known.token, right)
 
     @rule(name=names)

@@ -20,6 +20,7 @@ from store_kinds import KINDS, play_over
 
 from triage import Resume, Step
 from triage.core import (
+    CallFinished,
     DeadLetter,
     Event,
     RunBusy,
@@ -102,6 +103,8 @@ class Machine(RuleBasedStateMachine):
             elif kind == "step":
                 step = Step(action="look", tool_output=self.made)
                 made.append(StepRecorded(run_id, seq, now, 1, seq, step))
+            elif kind == "call":
+                made.append(CallFinished(run_id, seq, now, 1, f"look:{self.made}", "done"))
             elif kind == "suspend":
                 made.append(RunSuspended(run_id, seq, now, 1, f"token-{self.made}", "?"))
             elif kind == "resume":
@@ -113,7 +116,7 @@ class Machine(RuleBasedStateMachine):
     # What hypothesis draws comes by name.
     @rule(
         run_id=runs,
-        kinds=st.lists(st.sampled_from(["step", "suspend", "resume"]), min_size=1, max_size=3),
+        kinds=st.lists(st.sampled_from(["step", "call", "suspend", "resume"]), min_size=1, max_size=3),
         finish=st.booleans(),
         lease_s=st.sampled_from([None, SHORT, LONG]),
         again=st.booleans(),
@@ -135,6 +138,8 @@ class Machine(RuleBasedStateMachine):
             known.leased = known.leased if lease_s is None else lease_s == LONG
         elif any(isinstance(event, TELLING) for event in events):
             known.claims, known.leased = 0, False
+        if any(isinstance(event, CallFinished) for event in events):
+            known.claims = 0
         if finish:
             self.ended.append(run_id)
 

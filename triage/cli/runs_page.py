@@ -194,7 +194,7 @@ def _owner(info: RunInfo, events: Sequence[Event], time: float) -> str:
         f"lease {lease(info, time)}" if lease(info, time) else "no lease",
     ]
     if info.claims:
-        parts.append(f"taken over {counted(info.claims, 'time')} since it last came to a stop")
+        parts.append(f"taken over {counted(info.claims, 'time')} since it last got on")
     if any(isinstance(event, RunRecovered) and event.changed for event in events):
         parts.append("its code has changed since it began")
     if info.parent is not None:

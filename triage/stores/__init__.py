@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 from triage.core import dump, dumps, load, loads
 
-from .base import OPEN, Claim, RunInfo, Store, ticks
+from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
 from .memory import MemoryStore
 from .opening import open_store
 from .rows import Outgoing, from_column
@@ -35,6 +35,7 @@ __all__ = [
     "dump",
     "dumps",
     "from_column",
+    "is_progress",
     "load",
     "loads",
     "open_store",

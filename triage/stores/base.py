@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from triage.core import (
+    AttemptFailed,
+    CallFinished,
+    CompensatorRan,
     DeadLetter,
     Event,
     RunBusy,
@@ -27,8 +30,8 @@ class RunInfo(NamedTuple):
 
     status: `running`, `suspended`, `dead_letter` or as in `RunFinished`. started, updated: seconds since
     the epoch, those of its first and its last event. events: how many the journal has. epoch: 0 for the
-    first owner, one more for each that took the run over. claims: how many took it over since it was
-    last suspended, less those that gave it back. lease_until: seconds since the epoch on the store's
+    first owner, one more for each that took the run over. claims: how many took it over since it last
+    got on (`is_progress`) or was suspended, less those that gave it back. lease_until: seconds since the epoch on the store's
     clock until nobody else may take it over, None without a lease. parent: the run it was started in.
     """
 
@@ -56,7 +59,7 @@ class Claim(NamedTuple):
 
 
 MAX_CLAIMS = 3
-"""So many owners a run may lose before it is put aside as a dead letter."""
+"""So many owners a run may lose while it stands still; then it is put aside as a dead letter."""
 
 
 @runtime_checkable
@@ -65,7 +68,9 @@ class Store(Protocol):
 
     A run is created by its first append, at position 0 with epoch 0. Its status follows from its
     events: `RunStarted` and `RunResumed` say `running`, `RunSuspended` says `suspended` and sets the
-    token the run is found by, `RunFinished` says its own; the last two end the lease. Times of leases
+    token the run is found by, `RunFinished` says its own; the last two end the lease and set the claims
+    to 0. So does an event that `is_progress`; in a run that was taken over it does so for the runs around
+    it too, which stand still meanwhile. Times of leases
     and of `prune` are those of the store's clock, never the caller's.
 
     Besides what is said below, every method raises `StoreError` when the store cannot do it: one of
@@ -135,7 +140,7 @@ class Store(Protocol):
 
         From then on the owner before gets StaleWriter. Raises RunBusy while the lease of another
         lives, UnknownRun, RunOver for a finished run, and DeadLetter for a run that three claims have
-        not brought to an end or a suspension: its status is `dead_letter` from then on. force: take
+        not got on: its status is `dead_letter` from then on. force: take
         it over in spite of a lease. revive: take it over as a dead letter, and count its claims anew.
         """
         ...
@@ -216,6 +221,21 @@ def told_by(event: Event) -> tuple[str, str | None] | None:
     return (event.status, None) if isinstance(event, RunFinished) else None
 
 
+def is_progress(event: Event) -> bool:
+    """Whether an event is the end of work that no later owner does again.
+
+    A call that failed, or whose result JSON does not hold, is made again; one that was reused was not
+    made. How often an attempt can fail is limited.
+    """
+    match event:
+        case CallFinished(outcome="done", replayed=False):
+            return event.exact or event.typed
+        case CompensatorRan(begins=False, error=None) | AttemptFailed():
+            return True
+        case _:
+            return False
+
+
 def claimed(
     run_id: str,
     row: Owned | None,
@@ -255,7 +275,7 @@ def claimed(
 
 def _dead_letter(run_id: str) -> DeadLetter:
     return DeadLetter(
-        f"run {run_id} was taken over {MAX_CLAIMS} times and came to no end; find out why, then "
+        f"run {run_id} was taken over {MAX_CLAIMS} times and did not get on; find out why, then "
         "take it over all the same: recover(run_id, force=True)"
     )
 

@@ -18,6 +18,7 @@ from .base import (
     check_prune,
     claim_of,
     claimed,
+    is_progress,
     released,
     renewed,
     stale,
@@ -50,20 +51,28 @@ class _Run:
         self.status, self.epoch = row.status, row.epoch
         self.claims, self.lease_until = row.claims, row.lease_until
 
-    def info(self, run_id: str) -> RunInfo:
+    @property
+    def started(self) -> RunStarted | None:
         first = self.events[0]
-        started = first if isinstance(first, RunStarted) else None
+        return first if isinstance(first, RunStarted) else None
+
+    @property
+    def parent(self) -> str | None:
+        return None if self.started is None else self.started.parent
+
+    def info(self, run_id: str) -> RunInfo:
+        started = self.started
         return RunInfo(
             run_id=run_id,
             agent="" if started is None else started.agent,
             status=self.status,
-            started=first.time,
+            started=self.events[0].time,
             updated=self.events[-1].time,
             events=len(self.events),
             epoch=self.epoch,
             claims=self.claims,
             lease_until=self.lease_until,
-            parent=None if started is None else started.parent,
+            parent=self.parent,
         )
 
 
@@ -133,6 +142,16 @@ class MemoryStore:
             said = [told for event in events if (told := told_by(event)) is not None]
             if said:
                 self._tell(run_id, run, said[-1], lease_s)
+            if any(map(is_progress, events)):
+                self._forgive(run)
+
+    def _forgive(self, run: _Run) -> None:
+        """A run has got on: that counts for those around it too, where it had to be taken over."""
+        run.claims = 0
+        while run.epoch and run.parent is not None and run.parent in self._runs:
+            run = self._runs[run.parent]
+            if run.status == "running":
+                run.claims = 0
 
     def _tell(
         self, run_id: str, run: _Run, told: tuple[str, str | None], lease_s: float | None

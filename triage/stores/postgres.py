@@ -124,12 +124,12 @@ WITH stamp AS MATERIALIZED (
 ), given AS MATERIALIZED (
     SELECT * FROM unnest(
         %(run_id)s::text[], %(at)s::int[], %(epoch)s::int[], %(count)s::int[], %(updated)s::float8[],
-        %(lease_s)s::float8[], %(status)s::text[], %(token)s::text[], %(agent)s::text[],
-        %(parent)s::text[], %(started)s::float8[], %(crc)s::bigint[], %(body)s::text[],
-        %(refs)s::text[]
+        %(lease_s)s::float8[], %(status)s::text[], %(token)s::text[], %(progress)s::bool[],
+        %(agent)s::text[], %(parent)s::text[], %(started)s::float8[], %(crc)s::bigint[],
+        %(body)s::text[], %(refs)s::text[]
     ) AS g (
-        run_id, at, epoch, added, updated, lease_s, status, token, agent, parent, started, crc,
-        body, refs)
+        run_id, at, epoch, added, updated, lease_s, status, token, progress, agent, parent, started,
+        crc, body, refs)
 ), created AS (
     INSERT INTO runs (
         run_id, agent, parent, started, updated, events, status, token, lease_until, finished)
@@ -146,7 +146,8 @@ WITH stamp AS MATERIALIZED (
         updated = g.updated,
         status = coalesce(g.status, r.status),
         token = CASE WHEN g.status IS NULL THEN r.token ELSE g.token END,
-        claims = CASE WHEN coalesce(g.status, 'running') = 'running' THEN r.claims ELSE 0 END,
+        claims = CASE WHEN coalesce(g.status, 'running') = 'running' AND NOT g.progress
+            THEN r.claims ELSE 0 END,
         lease_until = CASE coalesce(g.status, r.status)
             WHEN 'running' THEN coalesce(stamp.now + g.lease_s, r.lease_until)
             ELSE CASE WHEN g.status IS NULL THEN r.lease_until END END,
@@ -164,6 +165,14 @@ WITH stamp AS MATERIALIZED (
 )
 SELECT run_id, id FROM written"""
 
+# The runs around some that have got on, where they are counted as having lost an owner.
+_FORGIVE = """
+WITH RECURSIVE around (run_id) AS (
+    SELECT parent FROM runs WHERE run_id = ANY(%s) AND parent IS NOT NULL
+    UNION
+    SELECT r.parent FROM runs r JOIN around USING (run_id) WHERE r.parent IS NOT NULL)
+UPDATE runs SET claims = 0
+WHERE run_id IN (SELECT run_id FROM around) AND claims > 0 AND status = 'running'"""
 _KEEP = """
 INSERT INTO blobs (digest, body) SELECT * FROM unnest(%s::text[], %s::bytea[])
 ON CONFLICT DO NOTHING"""
@@ -440,12 +449,14 @@ def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
     given = [append.columns() for append in batch]
     columns = {name: [each[name] for each in given] for name in given[0]}
     pieces = {piece.digest: piece.body for append in batch for piece in append.pieces}
-    if not pieces:
+    got_on = [append.run_id for append in batch if append.progress and append.epoch]
+    if not pieces and not got_on:
         return dict(db.execute(_APPEND, columns).fetchall())
     with db.transaction():
-        db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
-        digests = sorted(pieces)  # in one order, so that two writers cannot wait for each other
-        db.execute(_KEEP, (digests, [packed(pieces[digest]) for digest in digests]))
+        if pieces:
+            db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
+            digests = sorted(pieces)  # in one order, so that two writers cannot wait for each other
+            db.execute(_KEEP, (digests, [packed(pieces[digest]) for digest in digests]))
         written: dict[str, int] = dict(db.execute(_APPEND, columns).fetchall())
         uses = [
             (written[append.run_id], piece.digest)
@@ -453,7 +464,10 @@ def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
             if append.run_id in written
             for piece in append.pieces
         ]
-        db.execute(_USE, ([run for run, _ in uses], [digest for _, digest in uses]))
+        if uses:
+            db.execute(_USE, ([run for run, _ in uses], [digest for _, digest in uses]))
+        if got_on:
+            db.execute(_FORGIVE, ([run_id for run_id in got_on if run_id in written],))
     return written
 
 

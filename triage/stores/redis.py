@@ -115,8 +115,8 @@ local function take() local value = ARGV[i]; i = i + 1; return value end
 local outcomes = {}
 for g = 1, tonumber(take()) do
     local k, at, epoch, count = take(), tonumber(take()), take(), tonumber(take())
-    local lease, status, token, updated = take(), take(), take(), take()
-    local head, run_id, agent, parent, started = take(), take(), take(), take(), take()
+    local lease, status, token, progress, updated = take(), take(), take(), take(), take()
+    local head, run_id, agent, parent, around, started = take(), take(), take(), take(), take(), take()
     local first = i
     i = i + count
     local pieces = tonumber(take())
@@ -152,7 +152,7 @@ for g = 1, tonumber(take()) do
         if not row[1] then
             n = redis.call('INCR', p .. ':n')
             redis.call('HSET', rk, 'n', n, 'run_id', run_id, 'agent', agent, 'parent', parent,
-                'started', started, 'epoch', '0', 'claims', '0', 'lease', '', 'claimant', '',
+                'around', around, 'started', started, 'epoch', '0', 'claims', '0', 'lease', '', 'claimant', '',
                 'token', '', 'status', '')
             redis.call('ZADD', p .. ':runs', n, k)
         end
@@ -165,6 +165,18 @@ for g = 1, tonumber(take()) do
             if status ~= 'running' then
                 redis.call('HSET', rk, 'claims', '0', 'lease', '')
                 if status ~= 'suspended' then redis.call('ZADD', p .. ':ended', seconds(now), k) end
+            end
+        end
+        if progress ~= '' then
+            redis.call('HSET', rk, 'claims', '0')
+            -- Rows of 0.1.0 do not say which key the run around theirs has.
+            local outer = epoch ~= '0' and redis.call('HGET', rk, 'around')
+            while outer and outer ~= '' do
+                local key = p .. ':r:' .. outer
+                if redis.call('HGET', key, 'status') == 'running' then
+                    redis.call('HSET', key, 'claims', '0')
+                end
+                outer = redis.call('HGET', key, 'around')
             end
         end
         local is = status
@@ -523,11 +535,11 @@ def _info(columns: dict[str, str]) -> RunInfo:
 def _arguments(append: Append) -> list[Any]:
     """What the script is given of an append."""
     started = append.started
-    head = ("0", "", "", "", "")
+    head = ("0", "", "", "", "", "")
     if started is not None:
         parent = "" if started.parent is None else as_column(started.parent)
         agent, time = as_column(started.agent), repr(float(started.time))
-        head = ("1", append.run_id, agent, parent, time)
+        head = ("1", append.run_id, agent, parent, _place(parent) if parent else "", time)
     arguments: list[Any] = [
         _place(append.run_id),
         append.at,
@@ -536,6 +548,7 @@ def _arguments(append: Append) -> list[Any]:
         "" if append.lease_s is None else repr(float(append.lease_s)),
         append.status or "",
         append.token or "",
+        "1" if append.progress else "",
         repr(float(append.updated)),
         *head,
     ]

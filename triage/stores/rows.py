@@ -30,7 +30,7 @@ from triage.core import (
     wire,
 )
 
-from .base import Owned, RunInfo, stale, told_by
+from .base import Owned, RunInfo, is_progress, stale, told_by
 
 LARGE = 16_384
 """Events whose line is longer than this have their large values kept apart."""
@@ -177,7 +177,7 @@ class Append:
 
     run_id: as a column. done: told in the store's thread how it ended. lines: of its events, as JSON.
     pieces: large values that stand apart. started: where it creates the run. status, token: what its
-    events say of them, None for no change. error: why it was not written.
+    events say of them, None for no change. progress: one of them is. error: why it was not written.
 
     What a living run has recorded does not change any more, and is encoded by `encode` in the store's
     thread; anything else at once, so that no later change of a value can change what is written.
@@ -204,6 +204,7 @@ class Append:
         self.status: str | None = None
         self.token: str | None = None
         self.updated = 0.0
+        self.progress = False
         self.error: BaseException | None = None
         self._outgoing: Outgoing | None = None
         if isinstance(events, Outgoing):
@@ -231,6 +232,7 @@ class Append:
             self.size += len(line)
             self.lines.append(line)
             self.updated = event.time
+            self.progress = self.progress or is_progress(event)
             if isinstance(event, RunStarted):
                 self.started = event
             told = told_by(event)
@@ -273,6 +275,7 @@ class Append:
             "lease_s": self.lease_s,
             "status": self.status,
             "token": self.token,
+            "progress": self.progress,
             "agent": None if started is None else as_column(started.agent),
             "parent": None if parent is None else as_column(parent),
             "started": None if started is None else started.time,

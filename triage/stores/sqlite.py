@@ -388,6 +388,7 @@ _GO_ON = f"""
 UPDATE runs SET
     events = events + :count,
     updated = :updated,
+    claims = CASE WHEN :progress THEN 0 ELSE claims END,
     lease_until = CASE status WHEN 'running' THEN coalesce(:now + :lease_s, lease_until)
         ELSE lease_until END
 WHERE run_id = :run_id AND epoch = :epoch AND events = :at AND {_SOUND}"""
@@ -397,10 +398,18 @@ UPDATE runs SET
     updated = :updated,
     status = :status,
     token = :token,
-    claims = CASE :status WHEN 'running' THEN claims ELSE 0 END,
+    claims = CASE WHEN :status = 'running' AND NOT :progress THEN claims ELSE 0 END,
     lease_until = CASE :status WHEN 'running' THEN coalesce(:now + :lease_s, lease_until) END,
     finished = CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END
 WHERE run_id = :run_id AND epoch = :epoch AND events = :at AND {_SOUND}"""
+# The runs around one that has got on, where they are counted as having lost an owner.
+_FORGIVE = f"""
+WITH RECURSIVE around (run_id) AS (
+    SELECT parent FROM runs WHERE run_id = :run_id AND parent IS NOT NULL
+    UNION
+    SELECT parent FROM runs JOIN around USING (run_id) WHERE parent IS NOT NULL)
+UPDATE runs SET claims = 0, crc = {ROW_CRC.replace("claims", "0")}
+WHERE run_id IN around AND claims > 0 AND status = 'running' AND {_SOUND}"""
 _SEAL = f"UPDATE runs SET crc = {ROW_CRC} WHERE run_id = ?"
 _ENTER = "INSERT INTO ids (digest) VALUES (digest_of(?)) ON CONFLICT DO NOTHING"
 _ADD = """
@@ -570,6 +579,8 @@ class SQLiteDriver:
         if not append.at and db.execute(_ENTER, (append.run_id,)).rowcount != 1:
             raise self._damaged(append.run_id)
         db.execute(_SEAL, (append.run_id,))
+        if append.progress and append.epoch:
+            db.execute(_FORGIVE, values)
         db.execute(_ADD, values)
         for piece in append.pieces:
             db.execute(_USE, {"run_id": append.run_id, "digest": piece.digest})

@@ -21,13 +21,21 @@ import anyio
 from msgspec.structs import replace
 
 from triage.core import (
+    AttemptFailed,
     AttemptStarted,
+    CallFinished,
+    CallStarted,
+    CompensatorRan,
     DeadLetter,
+    Diagnosis,
+    ErrorInfo,
     Event,
+    FailureType,
     Resume,
     RunBusy,
     RunFinished,
     RunOver,
+    RunRecovered,
     RunResumed,
     RunStarted,
     RunSuspended,
@@ -86,33 +94,34 @@ class Written:
 
     def started(self) -> RunStarted:
         """The first event."""
-        return RunStarted(**self._position(), agent=self._agent, task="task", parent=self._parent)
+        return RunStarted(**self.position(), agent=self._agent, task="task", parent=self._parent)
 
     def attempt(self) -> AttemptStarted:
         """The next event: an attempt starts."""
-        return AttemptStarted(**self._position(), attempt=1)
+        return AttemptStarted(**self.position(), attempt=1)
 
     def step(self, output: Any = "ok", ahead: int = 0) -> StepRecorded:
         """The next event, or one `ahead` of it: a step with this output."""
-        at = self._position(ahead)
+        at = self.position(ahead)
         seq = at["seq"]
         step = Step(action="look", tool_called="look", tool_input={"n": seq}, tool_output=output)
         return StepRecorded(**at, attempt=1, index=seq, step=step)
 
     def suspended(self, token: str, ahead: int = 0) -> RunSuspended:
         """The next event: the run waits for the answer with this token."""
-        at = self._position(ahead)
+        at = self.position(ahead)
         return RunSuspended(**at, attempt=1, token_digest=token, question="Go on?")
 
     def resumed(self, ahead: int = 0) -> RunResumed:
         """The next event: it was answered."""
-        return RunResumed(**self._position(ahead), attempt=1, action=Resume("yes"))
+        return RunResumed(**self.position(ahead), attempt=1, action=Resume("yes"))
 
     def finished(self, status: str = "done", ahead: int = 0) -> RunFinished:
         """The next event: the run ends."""
-        return RunFinished(**self._position(ahead), status=status, result="result")
+        return RunFinished(**self.position(ahead), status=status, result="result")
 
-    def _position(self, ahead: int = 0) -> dict[str, Any]:
+    def position(self, ahead: int = 0) -> dict[str, Any]:
+        """What every event says of where it stands: as the next one, or one `ahead` of it."""
         return {"run_id": self.run_id, "seq": len(self.events) + ahead, "time": time.time()}
 
     async def append(self, *events: Event, lease_s: float | None = None) -> None:
@@ -512,6 +521,85 @@ async def a_suspension_forgives_the_claims(store: Store) -> None:
         await run.status("suspended")
         await run.append(run.resumed())
     await run.status("running")
+
+
+def got_on(run: Written, ahead: int = 0) -> list[Event]:
+    """Ends of work that nobody does again, each as the next event of the run, or one `ahead` of it."""
+    at = run.position(ahead) | {"attempt": 1}
+    return [
+        CallFinished(**at, key="look:1", outcome="done", result="found"),
+        CallFinished(**at, key="look:1", outcome="done", exact=False, typed=True),
+        CompensatorRan(**at, registered=0, name="undo", key="pay:1"),
+        AttemptFailed(**at, error=None, diagnosis=Diagnosis(FailureType.UNKNOWN)),
+    ]
+
+
+def stood_still(run: Written) -> list[Event]:
+    """What a run that dies again and again writes each time, each as the next event of the run."""
+    at = run.position() | {"attempt": 1}
+    error = ErrorInfo(type_name="OSError", message="late")
+    return [
+        run.attempt(),
+        run.step(),
+        CallStarted(**at, key="look:1", tool="look", effect="read"),
+        CallFinished(**at, key="look:1", outcome="failed", error=error),
+        CallFinished(**at, key="look:1", outcome="done", exact=False),
+        CallFinished(**at, key="look:1", outcome="done", replayed=True),
+        CompensatorRan(**at, registered=0, name="undo", key="pay:1", begins=True),
+        CompensatorRan(**at, registered=0, name="undo", key="pay:1", error=error),
+        RunRecovered(**at, epoch=1),
+    ]
+
+
+@check
+async def only_claims_of_a_run_that_stands_still_are_counted(store: Store) -> None:
+    run = await Written(store).begin(lease_s=OVER)
+    for number in range(len(got_on(run))):
+        for _ in range(3):
+            await run.claim(lease_s=OVER)
+        await run.append(got_on(run)[number], lease_s=OVER)
+        promise((await run.info()).claims == 0, f"{run.events[-1]} forgives the claims")
+    await run.claim(lease_s=OVER)
+    for number in range(len(stood_still(run))):
+        await run.append(stood_still(run)[number], lease_s=OVER)
+        promise((await run.info()).claims == 1, f"{run.events[-1]} forgives no claims")
+    await run.append(got_on(run)[0], run.step(ahead=1), lease_s=OVER)
+    promise((await run.info()).claims == 0, "an end of work counts beside other events")
+    await run.append(run.suspended(f"token-{run.run_id}"))
+    await run.claim(lease_s=OVER)
+    await run.append(run.resumed(), got_on(run, ahead=1)[0], lease_s=OVER)
+    promise((await run.info()).claims == 0, "an end of work counts beside an answer")
+    await run.status("running")
+
+
+@check
+async def a_run_inside_that_gets_on_counts_for_those_around_it(store: Store) -> None:
+    outer = await Written(store).begin(lease_s=OVER)
+    middle = await Written(store, parent=outer.run_id).begin(lease_s=OVER)
+    inner = await Written(store, parent=middle.run_id).begin(lease_s=OVER)
+    beside = await Written(store).begin(lease_s=OVER)
+
+    async def claims() -> list[int]:
+        return [(await run.info()).claims for run in (outer, middle, inner, beside)]
+
+    for run in (outer, middle, beside):
+        await run.claim(lease_s=OVER)
+    await inner.append(got_on(inner)[0])
+    promise(await claims() == [1, 1, 0, 1], "one that was begun anew says nothing of those around it")
+    await inner.claim(lease_s=OVER)
+    await inner.append(inner.step())
+    promise(await claims() == [1, 1, 1, 1], "one that stands still does not either")
+    await inner.append(got_on(inner)[0])
+    promise(await claims() == [0, 0, 0, 1], "one that was taken over and gets on does")
+    await outer.append(outer.step())
+    await outer.stands()
+    stale = store.append(inner.run_id, got_on(inner), at=len(inner.events), epoch=0)
+    await outer.claim(lease_s=OVER)
+    await refused(StaleWriter, "an append of an owner before", stale)
+    promise(await claims() == [1, 0, 0, 1], "who may not write forgives nothing")
+    await outer.append(outer.finished())
+    await inner.append(got_on(inner)[0])
+    await outer.status("done")
 
 
 @check
