@@ -1,4 +1,4 @@
-"""Runs whose processes are killed: one that gets on meanwhile is healthy, one that does not is put aside."""
+"""Runs whose processes are killed: one that gets on is healthy, one that does not is put aside."""
 
 from __future__ import annotations
 

@@ -116,7 +116,9 @@ class Machine(RuleBasedStateMachine):
     # What hypothesis draws comes by name.
     @rule(
         run_id=runs,
-        kinds=st.lists(st.sampled_from(["step", "call", "suspend", "resume"]), min_size=1, max_size=3),
+        kinds=st.lists(
+            st.sampled_from(["step", "call", "suspend", "resume"]), min_size=1, max_size=3
+        ),
         finish=st.booleans(),
         lease_s=st.sampled_from([None, SHORT, LONG]),
         again=st.booleans(),

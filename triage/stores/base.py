@@ -31,8 +31,9 @@ class RunInfo(NamedTuple):
     status: `running`, `suspended`, `dead_letter` or as in `RunFinished`. started, updated: seconds since
     the epoch, those of its first and its last event. events: how many the journal has. epoch: 0 for the
     first owner, one more for each that took the run over. claims: how many took it over since it last
-    got on (`is_progress`) or was suspended, less those that gave it back. lease_until: seconds since the epoch on the store's
-    clock until nobody else may take it over, None without a lease. parent: the run it was started in.
+    got on (`is_progress`) or was suspended, less those that gave it back. lease_until: seconds since the
+    epoch on the store's clock until nobody else may take it over, None without a lease. parent: the run
+    it was started in.
     """
 
     run_id: str

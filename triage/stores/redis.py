@@ -152,8 +152,8 @@ for g = 1, tonumber(take()) do
         if not row[1] then
             n = redis.call('INCR', p .. ':n')
             redis.call('HSET', rk, 'n', n, 'run_id', run_id, 'agent', agent, 'parent', parent,
-                'around', around, 'started', started, 'epoch', '0', 'claims', '0', 'lease', '', 'claimant', '',
-                'token', '', 'status', '')
+                'around', around, 'started', started, 'epoch', '0', 'claims', '0', 'lease', '',
+                'claimant', '', 'token', '', 'status', '')
             redis.call('ZADD', p .. ':runs', n, k)
         end
         if status ~= '' then

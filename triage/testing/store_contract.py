@@ -585,7 +585,9 @@ async def a_run_inside_that_gets_on_counts_for_those_around_it(store: Store) -> 
     for run in (outer, middle, beside):
         await run.claim(lease_s=OVER)
     await inner.append(got_on(inner)[0])
-    promise(await claims() == [1, 1, 0, 1], "one that was begun anew says nothing of those around it")
+    promise(
+        await claims() == [1, 1, 0, 1], "one that was begun anew says nothing of those around it"
+    )
     await inner.claim(lease_s=OVER)
     await inner.append(inner.step())
     promise(await claims() == [1, 1, 1, 1], "one that stands still does not either")
