@@ -1,7 +1,7 @@
 """Runs whose processes are killed again and again: `python dead_letters.py KIND NAME`, an answer a line.
 
-Each process is killed in the middle of a call. Where the run gets on, each of them ends one call more before;
-where it does not, each is killed in the second call.
+Each process is killed in the middle of a call. Where the run gets on, each of them ends one call more than
+the one before; where it does not, each is killed in the second call.
 """
 
 from __future__ import annotations
