@@ -50,6 +50,7 @@ def worker(store: Any, shape: str, dies_in: int | None) -> Agent[list[int]]:
 async def lives(store: Any, run_id: str, shape: str, dies_in: int | None) -> None:
     """One process: take the run up, and bring it as far as it gets."""
     agent = worker(store, shape, dies_in)
+    said: list[Any]
     try:
         if await store.info(run_id) is None:
             said = await agent.run("task", run_id=run_id)
