@@ -525,7 +525,7 @@ async def a_suspension_forgives_the_claims(store: Store) -> None:
 
 def got_on(run: Written, ahead: int = 0) -> list[Event]:
     """Ends of work that nobody does again, each as the next event of the run, or one `ahead` of it."""
-    at = run.position(ahead) | {"attempt": 1}
+    at: dict[str, Any] = {**run.position(ahead), "attempt": 1}
     return [
         CallFinished(**at, key="look:1", outcome="done", result="found"),
         CallFinished(**at, key="look:1", outcome="done", exact=False, typed=True),
@@ -536,7 +536,7 @@ def got_on(run: Written, ahead: int = 0) -> list[Event]:
 
 def stood_still(run: Written) -> list[Event]:
     """What a run that dies again and again writes each time, each as the next event of the run."""
-    at = run.position() | {"attempt": 1}
+    at: dict[str, Any] = {**run.position(), "attempt": 1}
     error = ErrorInfo(type_name="OSError", message="late")
     return [
         run.attempt(),
