@@ -1,16 +1,18 @@
-"""Draws what the demonstration prints, as SVG, from a real run: `python docs/make_pictures.py`."""
+"""Draws what the demonstrations print, as SVG, from real runs: `python docs/make_pictures.py`."""
 
 from __future__ import annotations
 
 import io
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from rich import console as rich_console
 from rich.console import Console
 
 from examples.demo.__main__ import main as demo
+from examples.plan.__main__ import main as plan
 
 PICTURES = Path(__file__).with_name("pictures")
 WIDTH = 80
@@ -23,12 +25,14 @@ def drawn(console: Console, title: str) -> str:
 
 
 def main() -> int:
-    """Draw it; 0 if the demonstration did what it is to do."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
-    failed = demo([], console)
+    """Draw both; 0 if both did what they are to do."""
     PICTURES.mkdir(exist_ok=True)
-    svg = drawn(console, "make demo")
-    (PICTURES / "demo.svg").write_text(svg, encoding="utf-8")
+    failed = 0
+    for name, run in (("demo", partial(demo, [])), ("demo-plan", plan)):
+        console = Console(record=True, width=WIDTH, file=io.StringIO())
+        failed |= run(console)
+        svg = drawn(console, f"make {name}")
+        (PICTURES / f"{name}.svg").write_text(svg, encoding="utf-8")
     return failed
 
 

@@ -10,25 +10,69 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from rich.console import Console
+from rich.text import Text
 
 from triage import TriageError, TriageSuspendedError, approve
-from triage.core import Event, PlanRouted
-from triage.plan import Approval, Orchestrator, fold_plan, unsafe_effects
+from triage.core import Event, PlanFailed, PlanRouted
+from triage.plan import Approval, Orchestrator, Progress, fold_plan, unsafe_effects
 
 from .analyst import TASK, Desk
 from .planner import planner
 
 _QUESTIONS = 5
+_COLOURS = {"failed": "red", "waiting": "yellow", "done": "green", "decided": "dim"}
 
 
-def main() -> int:
-    """Run the demonstration; 0 if the task was done and published once."""
+def main(console: Console | None = None) -> int:
+    """Run the demonstration; 0 if the task was done and published once.
+
+    console: where it is told; None is the terminal.
+    """
+    told = Told(console or Console(highlight=False))
     with tempfile.TemporaryDirectory() as folder:
-        return anyio.run(run, Path(folder))
+        return anyio.run(run, Path(folder), told)
 
 
-async def run(folder: Path) -> int:
-    """One task, from its plan to its answer; then one JSON line with the figures."""
+class Told:
+    """Tells what happens, each failure with its cause."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.cause = ""
+
+    def line(self, *parts: str | tuple[str, str]) -> None:
+        """A line of parts, each with its style. One in a file is not wrapped, so that it can be searched."""
+        wrapped = self.console.is_terminal or self.console.record
+        self.console.print(Text.assemble(*parts), soft_wrap=not wrapped)
+
+    def event(self, event: Event) -> None:
+        """An observer: keep why something failed until that is told."""
+        if isinstance(event, PlanFailed):
+            error = "" if event.error is None else f"{event.error}: "
+            self.cause = f"{error}{event.diagnosis}"
+
+    def progress(self, told: Progress) -> None:
+        """One thing that happened."""
+        style = _COLOURS.get(told.phase, "")
+        self.line(
+            (f"{told.progress:4.0%}  ", "dim"),
+            (told.component, "cyan"),
+            "  ",
+            (told.phase, f"bold {style}" if style else "bold"),
+            (f": {told.message}", style),
+        )
+        if told.phase == "failed" and self.cause:
+            self.line(("        because ", "dim"), (self.cause, "red"))
+            self.cause = ""
+
+    def failure(self, ended: TriageError) -> None:
+        """A run that could not be done."""
+        self.line("" if ended.report is None else ended.report.to_text("developer"))
+
+
+async def run(folder: Path, told: Told) -> int:
+    """Do one task, from its plan to its answer; then print one JSON line with the figures."""
     desk = await anyio.to_thread.run_sync(Desk, folder)
     store = f"sqlite:///{folder / 'runs.db'}"
     with desk.locked() as other:
@@ -38,13 +82,13 @@ async def run(folder: Path) -> int:
             if isinstance(event, PlanRouted) and event.counter == "retries":
                 other.rollback()
 
-        token = await first(desk, store, released)
+        token = await first(desk, store, released, told)
     answer: Any = None
     for _ in range(_QUESTIONS):
         if token is None:
             break
-        answer, token = await second(desk, store, token)
-    return await told(desk, store, answer)
+        answer, token = await second(desk, store, token, told)
+    return await ended(desk, store, answer, told)
 
 
 def orchestrator(desk: Desk, store: str, *observers: Any) -> Orchestrator:
@@ -60,48 +104,48 @@ def orchestrator(desk: Desk, store: str, *observers: Any) -> Orchestrator:
     )
 
 
-async def first(desk: Desk, store: str, released: Any) -> str | None:
+async def first(desk: Desk, store: str, released: Any, told: Told) -> str | None:
     """Plan and act until a person is asked: the token for the answer."""
-    analyst = orchestrator(desk, store, released)
-    show(f"task  {TASK}\n")
+    analyst = orchestrator(desk, store, released, told.event)
+    told.line(("task  ", "bold"), TASK, "\n")
     try:
         async with aclosing(analyst.events(TASK)) as events:  # type: ignore[type-var] # a generator
-            async for told in events:
-                show(f"{told.progress:4.0%}  {told.component}  {told.phase}: {told.message}")
+            async for progress in events:
+                told.progress(progress)
     except TriageSuspendedError as asked:
-        show(f"\nasked  {asked.question}")
+        told.line(("\nasked  ", "bold yellow"), asked.question)
         return asked.token
-    except TriageError as ended:
-        show("" if ended.report is None else ended.report.to_text("developer"))
+    except TriageError as error:
+        told.failure(error)
     finally:
         await analyst.store.close()
     return None
 
 
-async def second(desk: Desk, store: str, token: str) -> tuple[Any, str | None]:
-    """Another analyst, as in another process, goes on with a yes: the answer, or the next question."""
-    show("yes   approve()\n")
+async def second(desk: Desk, store: str, token: str, told: Told) -> tuple[Any, str | None]:
+    """Go on with a yes, by another analyst, as in another process: the answer, or the next question."""
+    told.line(("yes   ", "bold green"), "approve()\n")
     analyst = orchestrator(desk, store)
     try:
         return await analyst.resume(token, approve(), by="demo"), None
     except TriageSuspendedError as asked:
-        show(f"asked  {asked.question}")
+        told.line(("asked  ", "bold yellow"), asked.question)
         return None, asked.token
-    except TriageError as ended:
-        show("" if ended.report is None else ended.report.to_text("developer"))
+    except TriageError as error:
+        told.failure(error)
         return None, None
     finally:
         await analyst.store.close()
 
 
-async def told(desk: Desk, store: str, answer: Any) -> int:
+async def ended(desk: Desk, store: str, answer: Any, told: Told) -> int:
     """Say what has come of it; the exit code."""
     analyst = orchestrator(desk, store)
     (info,) = await analyst.store.runs()
     state = fold_plan(await analyst.store.read(info.run_id))
     await analyst.store.close()
     published = await anyio.to_thread.run_sync(desk.published)
-    show(f"answer  {answer}\n")
+    told.line(("answer  ", "bold green"), str(answer), "\n")
     figures = {
         "done": info.status == "done",
         "plans": state.version,
@@ -110,13 +154,8 @@ async def told(desk: Desk, store: str, answer: Any) -> int:
         "steps": len(state.done),
         "published": len(published),
     }
-    show(json.dumps(figures))
+    print(json.dumps(figures))
     return 0 if figures["done"] and figures["published"] == 1 else 1
-
-
-def show(text: str) -> None:
-    """Print it."""
-    print(text)
 
 
 if __name__ == "__main__":
