@@ -42,7 +42,7 @@ class Told:
         self.cause = ""
 
     def line(self, *parts: str | tuple[str, str]) -> None:
-        """A line of parts, each with its style. One in a file is not wrapped, so that it can be searched."""
+        """Print a line of styled parts; in a file it is not wrapped, so that it can be searched."""
         wrapped = self.console.is_terminal or self.console.record
         self.console.print(Text.assemble(*parts), soft_wrap=not wrapped)
 
