@@ -176,7 +176,7 @@ class TestInLines:
     ) -> None:
         assert room("detect") == room("list") == room("log") == 0
         err = capsys.readouterr().err
-        assert "nothing that nobody has handled" in err
+        assert "nothing is unhandled" in err
         assert "no incident" in err
         assert "nothing was done yet" in err
         for number in range(3):
@@ -227,7 +227,7 @@ class TestInLines:
             ("message", "pending: escalated to architect"),
         ):
             assert f"{label:>11}  {text}\n" in out
-        assert "to architect; the next role hears " in out
+        assert "to architect; the next role is told " in out
         assert room("show", "err-001", "--json") == 0
         shown = told(capsys)
         assert (shown["severity"], shown["route"], shown["files_affected"]) == (
@@ -343,9 +343,9 @@ class TestPrune:
         assert room("prune", "--older-than", "1h", "--dry-run") == 0
         assert room("prune", "--older-than", "1h") == 0
         assert capsys.readouterr().out.splitlines() == [
-            "0 incidents removed, with 0 log lines and 0 messages; 0 ended agents",
+            "0 incidents, 0 log lines, 0 messages and 0 ended agents removed",
             "1 incident would be removed",
-            "1 incident removed, with 2 log lines and 0 messages; 0 ended agents",
+            "1 incident, 2 log lines, 0 messages and 0 ended agents removed",
         ]
         assert room("list", "--json") == 0
         assert told(capsys)["error_id"] == "err-002"

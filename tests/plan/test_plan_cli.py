@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,42 @@ def test_what_cannot_be_answered_so_is_refused(
     assert place("--save", str(file)) == 2
     assert main(["approve", "nobody", "--store", place.text]) == 2
     assert place("--yes", "--reject", "no") == 2
+
+
+ROOM = """
+from triage.plan import Approval, Orchestrator, Registry, capability
+
+
+@capability("measure", "measures a sensor", provides="READING", effect="read")
+async def measure(sensor: str):
+    return {"sensor": sensor, "value": 21}
+
+
+def planner(request):
+    return {"steps": [{"context_key": "t", "capability": "measure", "parameters": {"sensor": "hall"}}]}
+
+
+async def say(reading):
+    return f"{reading['value']} degrees in the {reading['sensor']}"
+
+
+room = Orchestrator(Registry([measure]), planner, responder=say, approval=Approval())
+"""
+
+
+def test_an_orchestrator_is_named_as_an_agent_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rooms.py").write_text(ROOM, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "rooms", raising=False)
+    monkeypatch.setenv("TRIAGE_STORE", "sqlite:///runs.db")
+    assert main(["run", "rooms:room", "How warm is it?", "--run-id", "warm", "--quiet"]) != 0
+    assert "May this plan be run" in capsys.readouterr().err
+    assert main(["approve", "warm", "--yes"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "recover", "warm", "rooms:room", "--quiet"]) == 0
+    assert capsys.readouterr().out == "21 degrees in the hall\n"
+    assert main(["supervise", "--agent", "rooms:room", "--once", "--quiet"]) == 0

@@ -1,4 +1,4 @@
-"""The desk that `triage incidents` and `triage supervise` work with, made of their options."""
+"""The desk of `triage incidents` and `triage supervise`, made from their options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from triage.incidents import (
 )
 from triage.stores import Store
 
-from .loading import load, load_function, watched
+from .loading import load, load_agent, load_function, watched
 from .options import StoreText, durable, store_of
 from .output import note
 
@@ -50,8 +50,8 @@ class DeskOptions:
     """Whose incidents, and who works on them.
 
     Attributes:
-        desk: An IncidentDesk of the current directory, or what makes one, instead of all options.
-        owner: What the log calls who did it.
+        desk: An IncidentDesk of the current directory, or what makes one; it has options of its own.
+        owner: The name in the log.
     """
 
     store: StoreText = None
@@ -62,14 +62,14 @@ class DeskOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class HookOptions:
-    """What recovers.
+    """What carries out recoveries.
 
     Attributes:
-        agent: An agent whose runs are gone on with; may be repeated.
-        hook: What carries a strategy out; may be repeated.
+        agent: An agent whose abandoned runs are taken over; may be repeated.
+        hook: A function that carries out a strategy; may be repeated.
         deadline: Seconds one recovery may take (3600).
-        on_in_doubt: A recovery that may have happened: ask a person, or do it again (rerun if agents
-            are all that recovers, else escalate).
+        on_in_doubt: After a recovery that may have happened: ask a person, or repeat it (rerun if only
+            agents recover, else escalate).
     """
 
     agent: Annotated[tuple[str, ...], Parameter(metavar="MODULE:NAME")] = ()
@@ -81,7 +81,7 @@ class HookOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """When it is too much.
+    """When to give up.
 
     Attributes:
         error_threshold: Errors of a task within an hour; one more asks a person (3).
@@ -99,7 +99,7 @@ SilentFor = Annotated[
     float | None,
     Parameter(
         metavar="S",
-        help="Seconds after which a run whose process was not heard of has lost it (60).",
+        help="Seconds without a sign of its process after which a run is lost (60).",
     ),
 ]
 
@@ -162,7 +162,7 @@ def _named_desk(place: str) -> IncidentDesk:
 
 
 def you() -> str:
-    """Who sits at this terminal."""
+    """The user of this terminal."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -170,12 +170,12 @@ def you() -> str:
 
 
 def here() -> str:
-    """This process, by its machine and number."""
+    """This process: its machine and number."""
     return f"{socket.gethostname()}:{os.getpid()}"[:200]
 
 
 def with_desk(desk: IncidentDesk, work: Callable[[IncidentDesk], Awaitable[T]]) -> T:
-    """Do something with a desk, and close it and its store. Raises UsageError for what is not known."""
+    """Use a desk, then close it and its store. Raises UsageError for an unknown incident."""
 
     async def done() -> T:
         try:
@@ -191,7 +191,7 @@ def with_desk(desk: IncidentDesk, work: Callable[[IncidentDesk], Awaitable[T]]) 
         raise UsageError(str(error)) from error
 
 
-# What recovers ------------------------------------------------------------------------------------
+# Hooks --------------------------------------------------------------------------------------------
 
 
 def _hooks(options: HookOptions, store: Store) -> Hooks:
@@ -212,7 +212,7 @@ def _hooks(options: HookOptions, store: Store) -> Hooks:
     if options.agent:
         if "restart" in hooks:
             raise UsageError("--agent restarts, and so does --hook restart=…; leave one out")
-        found = [load(place) for place in options.agent]
+        found = [load_agent(place) for place in options.agent]
         agents = [one if isinstance(one, Agent) else Agent(one) for one in found]
         hooks["restart"] = recovers(*(watched(agent, store) for agent in agents))
     agents_alone = bool(options.agent) and not places
@@ -223,7 +223,7 @@ def _hooks(options: HookOptions, store: Store) -> Hooks:
     )
 
 
-# Who is told --------------------------------------------------------------------------------------
+# Sinks --------------------------------------------------------------------------------------------
 
 
 def _sinks(given: Sequence[str]) -> Mapping[str, Any]:

@@ -141,7 +141,7 @@ def detect(
         print_lines(out, _table(_FOUND, rows))
     found = answer["errors_found"]
     if not found:
-        note("nothing that nobody has handled")
+        note("nothing is unhandled")
     elif found > len(errors):
         note(f"these are the newest {len(errors)} of {found}; --limit shows more")
 
@@ -225,7 +225,7 @@ def show(
     json: AsJson = False,
     no_pager: NoPager = False,
 ) -> None:
-    """Show what is known of an incident."""
+    """Show an incident, with its log and messages."""
 
     async def work(desk: IncidentDesk) -> tuple[Incident, list[LogEntry], list[Message]]:
         one = await desk.incident(error)
@@ -268,7 +268,7 @@ def _page(one: Incident, log: list[LogEntry], messages: list[Message]) -> Iterat
     if one.next_attempt_at is not None:
         yield Line("next", "yellow", f"{moment(one.next_attempt_at)}")
     if one.escalation_level is not None:
-        unless = "" if one.ack_due is None else f"; the next role hears {moment(one.ack_due)}"
+        unless = "" if one.ack_due is None else f"; the next role is told {moment(one.ack_due)}"
         yield Line("escalated", "yellow", f"to {one.escalation_level}{unless}")
     if one.acknowledged_by is not None:
         yield Line("has it", "green", one.acknowledged_by)
@@ -380,7 +380,7 @@ def recover(
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
 ) -> int:
-    """Carry a strategy out for the newest open incident of a task or run."""
+    """Carry out a strategy for the newest open incident of a task or run."""
     nobody = desk.desk is None and not hooks.agent and not hooks.hook
     if nobody and strategy not in ("manual", "fallback"):
         raise UsageError(
@@ -425,7 +425,7 @@ def ack(
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
 ) -> int:
-    """Say that somebody has it: no further role is told."""
+    """Record that somebody has it; no further role is told."""
     answer = _carry_out(
         desk, lambda desk: desk.acknowledge(error, by=you() if by is None else by, note=note)
     )
@@ -449,7 +449,7 @@ def resolve(
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
 ) -> int:
-    """Bring an incident to its end."""
+    """Close an incident."""
     who = you() if by is None else by
     answer = _carry_out(desk, lambda desk: desk.resolve(error, by=who, outcome=outcome, note=note))
     return _print_answer(answer, f"{answer['error_id']} is {answer['status']}", as_json=json)
@@ -470,7 +470,7 @@ def report(
     *,
     agent_id: Annotated[str | None, Parameter(metavar="ID", help="Whose.")] = None,
     agent_type: Annotated[
-        str | None, Parameter(metavar="NAME", help="Of what kind that agent is.")
+        str | None, Parameter(metavar="NAME", help="The type of that agent.")
     ] = None,
     task_id: Annotated[str | None, Parameter(metavar="ID", help="In which task.")] = None,
     run_id: Annotated[str | None, Parameter(metavar="ID", help="In which run.")] = None,
@@ -478,12 +478,13 @@ def report(
         tuple[str, ...], Parameter(metavar="PATH", help="Affected; may be repeated.")
     ] = (),
     key: Annotated[
-        str | None, Parameter(metavar="TEXT", help="Reported again under it, it is the same.")
+        str | None,
+        Parameter(metavar="TEXT", help="Identifies it; reporting it again changes nothing."),
     ] = None,
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
 ) -> None:
-    """Write down a failure of another system."""
+    """Report a failure of another system."""
     options = {
         "agent_id": agent_id,
         "agent_type": agent_type,
@@ -530,7 +531,9 @@ def prune(
     elif dry_run:
         write(f"{one} would be removed")
     else:
-        rest = (
-            f"{counted(removed['log'], 'log line')} and {counted(removed['messages'], 'message')}"
+        log, messages = (
+            counted(removed["log"], "log line"),
+            counted(removed["messages"], "message"),
         )
-        write(f"{one} removed, with {rest}; {removed['agents']} ended agents")
+        agents = counted(removed["agents"], "ended agent")
+        write(f"{one}, {log}, {messages} and {agents} removed")

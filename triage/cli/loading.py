@@ -16,6 +16,7 @@ from typing import Any
 
 from triage.core import Event, UsageError
 from triage.engine import Agent, fingerprint
+from triage.plan import Orchestrator
 from triage.stores import Store
 from triage.strategies import FailurePolicy, Limits
 
@@ -72,9 +73,15 @@ def load_function(option: str, place: str) -> Callable[..., Any]:
 # Agents -------------------------------------------------------------------------------------------
 
 
+def load_agent(place: str) -> Any:
+    """Import an Agent, a function, or the agent under an Orchestrator."""
+    found = load(place)
+    return found.agent if isinstance(found, Orchestrator) else found
+
+
 def agent_of(place: str, options: AgentOptions) -> Agent[Any]:
     """The Agent that a place names, or one of the function there. Raises UsageError for neither."""
-    found = load(place)
+    found = load_agent(place)
     if isinstance(found, Agent):
         named = ("policy", "attempts", "seconds", "cost")
         own = [f"--{name}" for name in named if getattr(options, name) is not None]

@@ -46,18 +46,17 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 _ASKED = getattr(signal, "SIGUSR1", None)
 _MARGIN_S = 10.0
 _WORKER = "AnyIO worker"
-"""How the threads are called that hooks run in; the interpreter would wait for them at its end."""
+"""The name of the threads that hooks run in. The interpreter waits for them at its end."""
 _CODES = """\
 exit codes:
   0    it was told to stop, and has; with --once and --status: all is well
   1    the store failed; with --once: a recovery failed;
-       with --status: it is not well, or has not been heard of
+       with --status: it is not healthy, or the file is out of date
   2    it was never begun: no such agent, function, file or store,
        bad arguments
 
-SIGTERM and SIGINT: begin nothing more, finish what is under way, give back
-the rest. A second one does not wait. SIGUSR1: say how it does, on standard
-error.
+SIGTERM and SIGINT: begin nothing more, finish running work, give back the
+rest. A second one does not wait. SIGUSR1: print its health to standard error.
 """
 _INSTEAD = Group("Instead", validator=mutually_exclusive)
 
@@ -93,27 +92,27 @@ def supervise(
         float,
         Parameter(
             metavar="S",
-            help="Seconds that what is under way has to end once it is told to stop (30).",
+            help="Seconds running work has to finish once it is told to stop (30).",
         ),
     ] = 30.0,
     health: Annotated[
-        str | None, Parameter(metavar="FILE", help="Keep a line of JSON there on how it does.")
+        str | None, Parameter(metavar="FILE", help="Keep its health there, as a line of JSON.")
     ] = None,
     once: Annotated[
         bool,
-        Parameter(group=_INSTEAD, help="One round, and a line of JSON on what was done."),
+        Parameter(group=_INSTEAD, help="Do one round, and print its counts as JSON."),
     ] = False,
     status: Annotated[
         str | None,
         Parameter(
             group=_INSTEAD,
             metavar="FILE",
-            help="Only say what such a line says; for health checks.",
+            help="Only report the health in such a file; for health checks.",
         ),
     ] = None,
     quiet: Annotated[bool, Parameter(help="Say nothing but what goes wrong.")] = False,
 ) -> int:
-    """Detect, recover and tell until told to stop. Any number may share a store."""
+    """Detect, recover and notify until told to stop. Any number may share a store."""
     if status is not None:
         return _status(status)
     file = None if health is None else Path(health).absolute()
@@ -145,7 +144,7 @@ def supervise(
 
 
 class _Process:
-    """A supervisor, and the signals and the file by which others reach it."""
+    """A supervisor with its signals and its health file."""
 
     def __init__(
         self, supervisor: Supervisor, file: Path | None, interval: float, *, quiet: bool
@@ -213,7 +212,7 @@ class _Process:
 
 
 def _replace(file: Path, line: str) -> None:
-    """Whoever reads the file finds the old line or the new one, never a part."""
+    """Replace the file atomically."""
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     beside.write_text(f"{line}\n", encoding="utf-8")
     beside.replace(file)
@@ -224,7 +223,7 @@ def _print_line(line: str) -> None:
 
 
 def _leave_behind(code: int) -> None:
-    """End although hooks and sinks that did not heed the end still run in threads."""
+    """Exit even if hooks and sinks that do not return still run in threads."""
     deadline = time.monotonic() + 1.0
     left = [one for one in threading.enumerate() if one.name.startswith(_WORKER)]
     for one in left:
@@ -241,7 +240,7 @@ def _leave_behind(code: int) -> None:
 
 
 def _status(name: str) -> int:
-    """Say what a health file says; 1 where it is not well, or nobody writes it any more."""
+    """Report a health file; 1 if it is not healthy or out of date."""
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -267,10 +266,10 @@ def _status(name: str) -> int:
 
 
 class _Form(logging.Formatter):
-    """A line for each record: what it says is data, and steers no terminal."""
+    """One line per record, without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """As it is written."""
+        """Format a record."""
         told = (
             f"{iso(record.created)} {record.levelname.lower()}: {shown(record.getMessage(), 2000)}"
         )
@@ -282,7 +281,7 @@ class _Form(logging.Formatter):
 
 @contextlib.contextmanager
 def _logged(*, quiet: bool) -> Generator[None]:
-    """What is logged inside goes to standard error."""
+    """Log to standard error within the block."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Form())
     before = logger.level, logger.propagate

@@ -1,4 +1,4 @@
-"""The tables of agents and tasks: what other systems tell a desk of their lives."""
+"""The tables of agents and tasks, as other systems report them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .playbook import failure_text
 
 
 def task(db: Db, task_id: str | None) -> TaskRecord | None:
-    """A task's row, None for an unknown one."""
+    """A task; None if unknown."""
     if task_id is None:
         return None
     row = db.one(f"SELECT {TASK} FROM tasks WHERE task_id = :task_id", {"task_id": task_id})
@@ -20,7 +20,7 @@ def task(db: Db, task_id: str | None) -> TaskRecord | None:
 
 
 def agent(db: Db, agent_id: str | None) -> AgentRecord | None:
-    """An agent's row, None for an unknown one."""
+    """An agent; None if unknown."""
     if agent_id is None:
         return None
     row = db.one(f"SELECT {AGENT} FROM agents WHERE agent_id = :agent_id", {"agent_id": agent_id})
@@ -42,7 +42,7 @@ ON CONFLICT (agent_id) DO NOTHING"""
 
 
 def put_task(db: Db, record: TaskRecord, waits_for: Iterable[str] | None) -> None:
-    """Write a task's row and, unless None, what it waits for."""
+    """Write a task and, unless None, what it waits for."""
     db.run(_TASK, record._asdict())
     if waits_for is None:
         return
@@ -53,19 +53,19 @@ def put_task(db: Db, record: TaskRecord, waits_for: Iterable[str] | None) -> Non
 
 
 def ensure_task(db: Db, task_id: str | None) -> None:
-    """See that a task that somebody names has a row."""
+    """Make sure that a task has a row."""
     if task_id is not None and task(db, task_id) is None:
         put_task(db, TaskRecord(task_id, "", "open", None, None, None), None)
 
 
 def put_agent(db: Db, record: AgentRecord) -> bool:
-    """Write a new agent's row; False where there is one of this id."""
+    """Insert an agent; False if its id is taken."""
     ensure_task(db, record.task_id)
     return db.run(_AGENT, record._asdict()) == 1
 
 
 def successor(db: Db, incident: Incident, new_id: str) -> None:
-    """Note that an agent was started in place of the incident's: a new row, the old one kept."""
+    """Record the agent that replaces the one of an incident; the old row stays."""
     old = agent(db, incident.agent_id)
     if old is not None:
         db.run(
@@ -87,7 +87,7 @@ def start(
     replaces: str | None,
     by: str,
 ) -> AgentRecord:
-    """Write down that an agent lives; told twice, it is the same agent."""
+    """Record that an agent has started; repeating it changes nothing."""
     old = agent(db, replaces)
     if replaces is not None and old is None:
         raise UsageError(f"replaces: no agent {replaces} is known")
@@ -136,7 +136,7 @@ def _known(db: Db, agent_id: str) -> AgentRecord:
 
 
 def beat(db: Db, agent_id: str, by: str) -> AgentRecord:
-    """Write down a sign of life; an agent that was taken for dead lives again."""
+    """Record a heartbeat; an agent taken for dead is running again."""
     record = _known(db, agent_id)
     if record.status not in ("running", "dead"):
         return record
@@ -152,7 +152,7 @@ def beat(db: Db, agent_id: str, by: str) -> AgentRecord:
 
 
 def end(db: Db, agent_id: str, status: str, message: str, by: str) -> AgentRecord:
-    """Write down how an agent has ended."""
+    """Record the end of an agent."""
     record = _known(db, agent_id)
     if record.status not in ("running", "dead"):
         return record
@@ -160,7 +160,7 @@ def end(db: Db, agent_id: str, status: str, message: str, by: str) -> AgentRecor
         "status": status,
         "now": db.now,
         "message": message or None,
-        # A dead agent's incident was made when it was found dead.
+        # A dead agent has its incident already.
         "unseen": int(status != "done" and record.status == "running"),
         "agent_id": agent_id,
     }

@@ -1,4 +1,4 @@
-"""The desk's database: a connection with statements that are the same in both dialects, and its threads."""
+"""The desk's database: tables, connections, threads and rows, in SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from .model import (
     iso,
 )
 
-# The tables of the room, beside those of the runs, in two dialects.
+# The tables, beside those of the runs.
 
 
 def _words(words: object) -> str:
@@ -58,7 +58,7 @@ def _words(words: object) -> str:
 
 _CLOSED = _words(sorted(CLOSED))
 
-# {id}, {real}, {text} and {big} are the dialect's words; all else is the same.
+# {id}, {real}, {text} and {big} differ between the dialects.
 TABLES: tuple[str, ...] = (
     """CREATE TABLE tasks (
         task_id {text} PRIMARY KEY NOT NULL,
@@ -122,7 +122,7 @@ TABLES: tuple[str, ...] = (
     "CREATE INDEX incidents_leased ON incidents (lease_until) WHERE lease_until IS NOT NULL",
     "CREATE INDEX incidents_unheard ON incidents (ack_due) WHERE ack_due IS NOT NULL",
     "CREATE INDEX incidents_ended ON incidents (resolved_at) WHERE resolved_at IS NOT NULL",
-    # What a source has shown us already; without an incident where that was pruned.
+    # Failures seen already; without an incident if that was pruned.
     """CREATE TABLE sightings (
         source {text} NOT NULL,
         key {text} NOT NULL,
@@ -180,12 +180,12 @@ TABLES: tuple[str, ...] = (
     "CREATE INDEX messages_by_role ON messages (role, sent_at) WHERE sent_at IS NOT NULL",
     "CREATE INDEX messages_by_status ON messages (status, due)",
     "CREATE INDEX messages_by_incident ON messages (incident)",
-    # The last commit of each desk, so that one whose reply was lost is known.
+    # The last commit of each desk, to recognise one whose reply was lost.
     """CREATE TABLE commits (
         desk {text} PRIMARY KEY NOT NULL,
         stamp {text} NOT NULL,
         at {real} NOT NULL)""",
-    # A row stands in it only inside of the transaction that prunes.
+    # Holds a row only inside a transaction that prunes.
     "CREATE TABLE pruning (at {real} NOT NULL)",
 )
 
@@ -207,7 +207,7 @@ POSTGRES_KEEP: tuple[str, ...] = (
     """CREATE TRIGGER incident_log_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON incident_log
     FOR EACH STATEMENT EXECUTE FUNCTION incident_log_kept()""",
 )
-"""What keeps the log from being changed, and from being shortened but by pruning, also by hand."""
+"""Triggers that protect the log: no change, and no deletion except by pruning."""
 
 SQLITE_WORDS = {
     "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -225,22 +225,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     TABLES,
     ("ALTER TABLE incidents ADD COLUMN alternative {text} NOT NULL DEFAULT ''",),
 )
-"""What brings the tables from each version to the next."""
+"""Statements that bring the tables from each version to the next."""
 VERSION = len(MIGRATIONS)
 
 T = TypeVar("T")
 Values = Mapping[str, Any]
 Work = Callable[["Db"], Any]
 Outcome = tuple[Any, Exception | None]
-"""What a work has given, or what it has raised."""
+"""What a job returned, or what it raised."""
 
 
 class Dialect(NamedTuple):
-    """In what the two databases differ.
+    """The differences between the two databases.
 
-    write, read: begin a transaction. lock: taken in it by who writes, so that desks write one after the
-    other; SQLite does that itself. now: the store's clock; SQLite is on our machine and has ours. columns:
-    the names of a table's columns. words: types. kept: what guards the log.
+    write, read: begin a transaction. lock: serialises the writes of all desks; SQLite does that itself.
+    now: the clock of the store; None for that of this machine. columns: lists a table's columns. words:
+    types. kept: the triggers that protect the log.
     """
 
     name: str
@@ -309,16 +309,16 @@ class Db:
         return None if row is None else tuple(row)
 
     def run(self, statement: str, values: Values | None = None) -> int:
-        """Change something; how many rows were."""
+        """Execute a change; returns the number of changed rows."""
         return int(self._execute(statement, values).rowcount)
 
     def columns(self, table: str, place: str | None = None) -> frozenset[str]:
-        """The names of a table's columns, none for a table that is not there. place: its schema."""
+        """The names of a table's columns, empty for a missing table. place: its schema."""
         found = self.rows(self.dialect.columns, {"name": table, "place": place})
         return frozenset(str(row[0]) for row in found)
 
     def attach(self, uri: str, name: str) -> None:
-        """Let another SQLite file be read beside ours, under a name; not inside a transaction."""
+        """Attach another SQLite file under a name, outside a transaction."""
         if name not in self._attached:
             self.run(f"ATTACH DATABASE :uri AS {name}", {"uri": uri})
             self._attached.add(name)
@@ -331,7 +331,7 @@ class Db:
 
     @contextmanager
     def transaction(self, *, write: bool) -> Generator[None]:
-        """All of it or nothing."""
+        """Run the block in a transaction."""
         self.run(self.dialect.write if write else self.dialect.read)
         try:
             if write and self.dialect.lock is not None:
@@ -346,16 +346,16 @@ class Db:
             try:
                 self.run("ROLLBACK")
             except Exception as error:
-                # A lost connection has rolled back by itself; the driver may wrap that error.
+                # A lost connection has rolled back already; the driver may wrap that error.
                 lost = isinstance(error, StoreError)
                 if not lost and not isinstance(getattr(error, "error", None), StoreError):
                     raise
             raise
 
     def each(self, works: list[Work], outcomes: list[Outcome], mark: Mark) -> None:
-        """Do these in one commit; one that is refused changes nothing and does not touch the others.
+        """Do these jobs in one commit. A refused one changes nothing and does not affect the others.
 
-        outcomes: gets what each has given, or why it was refused.
+        outcomes: receives what each returned, or why it was refused.
         """
         with self.transaction(write=True):
             self.run(_MARK, {**mark._asdict(), "now": self.now})
@@ -365,26 +365,26 @@ class Db:
                     outcomes.append((work(self), None))
                     self.run("RELEASE one")
                 except TriageError as refusal:
-                    # What the store itself refuses (no room, no connection) is the fate of them all.
+                    # An error of the store itself fails all of them.
                     if isinstance(refusal, StoreError):
                         raise
                     self.run("ROLLBACK TO one")
                     outcomes.append((None, refusal))
 
     def has_committed(self, mark: Mark) -> bool:
-        """Whether the last commit of this desk is the one it has marked so."""
+        """Whether the last commit of this desk has this mark."""
         found = self.one(
             "SELECT 1 FROM commits WHERE desk = :desk AND stamp = :stamp", mark._asdict()
         )
         return found is not None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self._connection.close()
 
 
 class Mark(NamedTuple):
-    """Names a commit: by whom, and which."""
+    """Identifies a commit of a desk."""
 
     desk: str
     stamp: str
@@ -400,7 +400,7 @@ def _for_postgres(statement: str) -> bytes:
 
 
 def migrate(db: Db) -> None:
-    """Bring the room's tables to this release's version. Raises StoreTooNew for newer ones."""
+    """Bring the tables to the version of this release. Raises StoreTooNew for newer ones."""
     version = _version(db)
     if version < VERSION:
         with db.transaction(write=True):
@@ -410,7 +410,7 @@ def migrate(db: Db) -> None:
                 db.run(
                     "INSERT INTO incident_meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM incident_meta)"
                 )
-                # Postgres may remember a name that was looked up before the lock as of nothing.
+                # Postgres may have cached, before the lock, that the table does not exist.
                 version = _version(db)
             for statements in MIGRATIONS[version:]:
                 for statement in statements:
@@ -434,7 +434,7 @@ def _version(db: Db) -> int:
 
 
 def in_memory(clock: Callable[[], float]) -> Db:
-    """A desk's tables in memory, gone with the desk."""
+    """Tables in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
     db = Db(SQLITE, connection, lambda: translated("memory:"), clock)
@@ -445,17 +445,17 @@ def in_memory(clock: Callable[[], float]) -> Db:
 # The desk's threads -------------------------------------------------------------------------------
 
 BATCH = 200
-"""Works that share a commit at most."""
+"""The most jobs in one commit."""
 TIMEOUT = 10.0
 _HERE = os.urandom(8).hex()
 
 
 class _Write(Call):
-    """A job in a transaction whose commit others may share."""
+    """A job that writes; several may share a commit."""
 
 
 class _Read(Call):
-    """A job in a transaction that reads. before: what is done before it begins."""
+    """A job that reads. before: done before its transaction begins."""
 
     def __init__(self, work: Work, before: Work | None) -> None:
         super().__init__(work)
@@ -463,9 +463,10 @@ class _Read(Call):
 
 
 class Lanes:
-    """The way to the database of a store, under asyncio and trio: one thread writes and one reads.
+    """Access to a store's database under asyncio and trio: one thread writes and one reads.
 
-    Raises UsageError for a store that is neither SQLite, Postgres nor memory. Nothing is opened yet.
+    Opens nothing until it is used. Raises UsageError for a store that is neither SQLite, Postgres nor
+    memory.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -474,7 +475,7 @@ class Lanes:
         self._memory = isinstance(store, MemoryStore)
         writes, reads = partial(connect, writes=True), partial(connect, writes=False)
         self._writer = Lane("incidents-writer", writes, _work, timeout=timeout)
-        # What is in memory has one connection, and what it reads waits behind what it writes.
+        # Tables in memory have one connection for both.
         self._reader = (
             self._writer
             if self._memory
@@ -483,24 +484,21 @@ class Lanes:
         stop_with(self, self._writer, self._reader)
 
     async def write(self, work: Callable[[Db], T]) -> T:
-        """Do this in a transaction whose commit others may share.
-
-        Raises what `work` raises, or StoreError.
-        """
+        """Do a job in a writing transaction. Raises what `work` raises, or StoreError."""
         job = _Write(work)
         self._writer.put(job)
         found: T = await job.waiter
         return found
 
     async def read(self, work: Callable[[Db], T], *, before: Work | None = None) -> T:
-        """Do this in a transaction that reads. before: what is done before it begins."""
+        """Do a job in a reading transaction. before: done before it begins."""
         job = _Read(work, before)
         self._reader.put(job)
         found: T = await job.waiter
         return found
 
     async def close(self) -> None:
-        """Wait for what was given to them, then end the threads and close the connections.
+        """Finish the jobs, end the threads and close the connections.
 
         Tables in memory stay as long as their store.
         """
@@ -513,7 +511,7 @@ _of_memory: weakref.WeakKeyDictionary[MemoryStore, Lanes] = weakref.WeakKeyDicti
 
 
 def lanes_of(store: Store, clock: Callable[[], float]) -> Lanes:
-    """The way to a store's tables; all desks of one memory store share theirs. Raises as `Lanes`."""
+    """The lanes of a store; all desks of one memory store share them. Raises as `Lanes`."""
     if not isinstance(store, MemoryStore):
         return Lanes(store, clock)
     found = _of_memory.get(store)
@@ -523,14 +521,14 @@ def lanes_of(store: Store, clock: Callable[[], float]) -> Lanes:
 
 
 def _work(lane: Lane[Db], jobs: list[Any]) -> None:
-    """Do jobs in their order: writes that stand together in one commit, reads one by one."""
+    """Do jobs in order: writes together in one commit, reads one by one."""
     size = BATCH if isinstance(jobs[0], _Write) else 1
     for start in range(0, len(jobs), size):
         some = jobs[start : start + size]
         work = _Commit(lane, some) if isinstance(some[0], _Write) else partial(_read, some[0])
         try:
             outcomes: list[Outcome] = lane.use(work)
-        except Exception as error:  # handed to whoever waits
+        except Exception as error:  # handed to the callers
             outcomes = [(None, copy.copy(error)) for _ in some]
         with together():
             for job, (result, refusal) in zip(some, outcomes, strict=True):
@@ -538,7 +536,7 @@ def _work(lane: Lane[Db], jobs: list[Any]) -> None:
 
 
 class _Commit:
-    """Works that share a commit. Asked for again after its reply was lost, it is not made twice."""
+    """Jobs that share a commit. Called again after a lost reply, it does not commit twice."""
 
     def __init__(self, lane: Lane[Db], jobs: list[_Write]) -> None:
         self._works = [job.work for job in jobs]
@@ -554,7 +552,7 @@ class _Commit:
 
 
 def _read(job: _Read, db: Db) -> list[Outcome]:
-    """What a work gave or refused; what the store itself raises goes on to the lane."""
+    """The outcome of a reading job. Errors of the store propagate to the lane."""
     try:
         if job.before is not None:
             job.before(db)
@@ -567,7 +565,7 @@ def _read(job: _Read, db: Db) -> list[Outcome]:
 
 
 def _connects(store: Store, clock: Callable[[], float]) -> Callable[..., Db]:
-    """What opens a connection for the room where a store keeps its runs."""
+    """A function that opens a connection where a store keeps its runs."""
     if isinstance(store, MemoryStore):
         return lambda writes: in_memory(clock)  # one connection reads and writes
     kind = type(store).__name__
@@ -596,19 +594,18 @@ def _opened(
     return db
 
 
-# Removing what has been over for long, so that the tables do not grow for ever.
-
+# Pruning.
 
 PRUNED = 200
-"""Incidents removed in one commit: others may write in between."""
+"""Incidents removed in one commit, so that others can write in between."""
 _COMMITS_S = 86_400.0
-"""Seconds that the mark of a desk's last commit is kept; it is asked for within some seconds."""
+"""Seconds the mark of a desk's last commit is kept; it is needed for a few seconds."""
 
 _OVER = """
 SELECT id FROM incidents WHERE resolved_at < :border
 AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.incident = incidents.id AND m.status = 'pending')
 ORDER BY resolved_at LIMIT :most"""
-# What another system's table or a run still shows would be found anew; it stays known.
+# A failure that a foreign table or a run still shows stays known, or it would be found again.
 _SHOWN = """
 UPDATE sightings SET incident = NULL WHERE {these}
 AND source NOT IN ('agents', 'tasks', 'reports', 'desk'){but}"""
@@ -629,25 +626,24 @@ class Pruned(NamedTuple):
     agents: int = 0
 
     def and_(self, other: Pruned) -> Pruned:
-        """Both together."""
+        """The sums."""
         return Pruned._make(one + more for one, more in zip(self, other, strict=True))
 
 
 def prunable(db: Db, older_than: float) -> int:
-    """How many incidents would go."""
+    """How many incidents would be removed."""
     statement = f"SELECT count(*) FROM ({_OVER}) found"
     row = db.one(statement, {"border": db.now - older_than, "most": 1 << 60})
     return 0 if row is None else int(row[0])
 
 
 def prune_some(db: Db, older_than: float) -> Pruned:
-    """Remove incidents that ended so many seconds ago, with all that is theirs; at most `PRUNED`."""
+    """Remove incidents that ended so long ago, with their log and messages; at most `PRUNED`."""
     found = db.rows(_OVER, {"border": db.now - older_than, "most": PRUNED})
     if not found:
         return Pruned()
-    numbers = ", ".join(str(int(row[0])) for row in found)
+    numbers = ", ".join(str(int(row[0])) for row in found)  # only numbers get into the statements
     these = f"incident IN ({numbers})"
-    # Only numbers get into the statements.
     with _unlocked(db):
         log = db.run(f"DELETE FROM incident_log WHERE {these}")
     messages = db.run(f"DELETE FROM messages WHERE {these}")
@@ -659,7 +655,7 @@ def prune_some(db: Db, older_than: float) -> Pruned:
 
 
 def prune_rest(db: Db, older_than: float) -> Pruned:
-    """Remove what is as old and belongs to no incident, and the messages of open ones."""
+    """Remove old rows that belong to no incident, and old messages of open ones."""
     values = {"border": db.now - older_than}
     with _unlocked(db):
         log = db.run("DELETE FROM incident_log WHERE incident IS NULL AND at < :border", values)
@@ -667,7 +663,7 @@ def prune_rest(db: Db, older_than: float) -> Pruned:
         "DELETE FROM messages WHERE status <> 'pending' AND created_at < :border", values
     )
     agents = 0
-    while some := db.run(_ENDED_AGENTS, values):  # the last of a line, then the one before it
+    while some := db.run(_ENDED_AGENTS, values):  # from the last of each line to the first
         agents += some
     db.run("DELETE FROM commits WHERE at < :border", {"border": db.now - _COMMITS_S})
     return Pruned(0, log, messages, agents)
@@ -675,14 +671,13 @@ def prune_rest(db: Db, older_than: float) -> Pruned:
 
 @contextmanager
 def _unlocked(db: Db) -> Generator[None]:
-    """Inside, lines of the log may be removed; nobody else's."""
+    """Allow removing log entries within the block, for this transaction only."""
     db.run("INSERT INTO pruning (at) VALUES (:now)", {"now": db.now})
     yield
     db.run("DELETE FROM pruning")
 
 
-# The rows of the room: read as values, written by compare-and-set.
-
+# Rows: read as values, written by compare-and-set.
 
 INCIDENT = ", ".join(Incident._fields)
 AGENT = ", ".join(AgentRecord._fields)
@@ -690,7 +685,7 @@ TASK = ", ".join(TaskRecord._fields)
 MESSAGE = ", ".join(Message._fields)
 LOG = "id, incident, at, verb, actor, status, attempt, text"
 
-# Only names of our own fields get into statements; values are bound.
+# Only our own field names get into statements; values are bound.
 _BY_ID = f"SELECT {INCIDENT} FROM incidents WHERE id = :id"
 _FIELDS = [name for name in Incident._fields if name != "id"]
 _INSERT = (
@@ -706,7 +701,7 @@ VALUES (:incident, :role, :level, :kind, :key, :text, :body, :now, :now) ON CONF
 
 
 def incident_of(row: tuple[Any, ...]) -> Incident:
-    """An incident from its columns. Raises StoreCorrupt for a row that is none."""
+    """An incident from its columns. Raises StoreCorrupt for an invalid row."""
     raw = Incident._make(row)
     try:
         return raw._replace(
@@ -732,7 +727,7 @@ def _columns(incident: Incident) -> dict[str, Any]:
 
 
 def load(db: Db, number: int) -> Incident:
-    """The incident of a number. Raises UnknownIncident."""
+    """The incident with this number. Raises UnknownIncident."""
     row = db.one(_BY_ID, {"id": number})
     if row is None:
         raise UnknownIncident(f"the store knows no incident err-{number:03d}")
@@ -740,13 +735,13 @@ def load(db: Db, number: int) -> Incident:
 
 
 def find(db: Db, where: str, values: dict[str, Any], *, order: str, limit: int) -> list[Incident]:
-    """Incidents for which a condition of ours holds, in an order of ours."""
+    """The incidents for which a condition holds, in order."""
     statement = f"SELECT {INCIDENT} FROM incidents WHERE {where} ORDER BY {order} LIMIT :most"
     return [incident_of(row) for row in db.rows(statement, {**values, "most": limit})]
 
 
 def insert(db: Db, incident: Incident) -> Incident:
-    """A new incident, with the number it has got."""
+    """Insert an incident; returns it with its number."""
     values = _columns(incident)
     db.run(_INSERT, values)
     found = db.one(_LAST, {"fingerprint": incident.fingerprint})
@@ -754,7 +749,7 @@ def insert(db: Db, incident: Incident) -> Incident:
 
 
 def save(db: Db, before: Incident, after: Incident) -> Incident:
-    """Write what a move has changed. Raises IncidentBusy when another one was faster."""
+    """Write the changes of a move. Raises IncidentBusy if somebody else has changed the row."""
     old, new = _columns(before), _columns(after)
     changed = [name for name in _FIELDS if old[name] != new[name]]
     if not changed:
@@ -784,9 +779,9 @@ def log(db: Db, verb: str, actor: str, text: str = "", incident: Incident | None
 def enqueue(
     db: Db, incident: Incident, roles: Iterable[str], kind: str, text: str, mark: object
 ) -> int:
-    """Put a message to each role into the outbox, in this commit; how many were new.
+    """Put a message to each role into the outbox; returns how many were new.
 
-    mark: what tells this message of the incident from others of its kind.
+    mark: distinguishes messages of one kind about one incident.
     """
     body = json.dumps(message_body(incident, kind, text))
     count = 0
@@ -806,7 +801,7 @@ def enqueue(
 
 
 def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
-    """What a message says of its incident."""
+    """The body of a message."""
     return {
         "kind": kind,
         "text": text,

@@ -1,4 +1,4 @@
-"""Where failures are found, in our own tables and the runs of the store, and the incidents they become."""
+"""Find failures in our own tables and in the runs of the store, and turn them into incidents."""
 
 from __future__ import annotations
 
@@ -51,18 +51,17 @@ from .playbook import (
     play_of,
 )
 
-# Who waits for whom in a circle.
-
+# Deadlocks: who waits for whom in a circle.
 
 Edge = tuple[str, str]
 """(who waits, what for)."""
 
 
 def cycles(edges: Iterable[Edge]) -> list[tuple[str, ...]]:
-    """The knots among what waits for what: sets in which each waits, over others, for itself.
+    """Find the cycles in who waits for whom.
 
-    Each as a path along which they wait, beginning with its least name; sorted. Linear in the edges, and
-    without recursion, so that no chain is too long.
+    Returns one shortest cycle for each strongly connected part, starting with the least name; sorted.
+    Linear in the edges, and without recursion, so that no chain is too long.
     """
     graph: dict[str, list[str]] = {}
     for waits, what in sorted(set(edges)):
@@ -77,7 +76,7 @@ def cycles(edges: Iterable[Edge]) -> list[tuple[str, ...]]:
 
 
 def _knots(graph: dict[str, list[str]]) -> Iterator[set[str]]:
-    """Strongly connected parts, by Tarjan's algorithm with a stack of its own."""
+    """The strongly connected parts, by Tarjan's algorithm with an explicit stack."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     open_: dict[str, None] = {}
@@ -109,7 +108,7 @@ def _knots(graph: dict[str, list[str]]) -> Iterator[set[str]]:
 
 
 def _path(graph: dict[str, list[str]], knot: set[str]) -> tuple[str, ...]:
-    """A shortest circle through the least name of a knot."""
+    """A shortest cycle through the least name of a strongly connected part."""
     start = min(knot)
     came: dict[str, str] = {}
     queue = [start]
@@ -123,17 +122,17 @@ def _path(graph: dict[str, list[str]], knot: set[str]) -> tuple[str, ...]:
             if other in knot and other not in came:
                 came[other] = node
                 queue.append(other)
-    return tuple(sorted(knot))  # pragma: no cover - a knot has a circle through each of its names
+    return tuple(sorted(knot))  # pragma: no cover - every name of a knot is in a cycle
 
 
 RUNS = "runs"
 OVERLAP_S = 300.0
-"""How far behind the last look a source is read again, for rows that were committed late."""
+"""Seconds before the last look from which a source is read again, for rows committed late."""
 FAILED = ("escalated", "aborted", "fatal", "error")
-"""How a run may end that operations must see."""
+"""Ends of runs that are failures."""
 _LEFT = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.PROCESS_DIED, severity=Severity.RETRIABLE)
 TAIL = 12
-"""Events at the end of a journal that are read to learn why."""
+"""Events at the end of a journal that are read to learn why a run failed."""
 
 FAILED_AGENTS = """
 SELECT agent_id, agent_type, task_id, status, message, ended, root FROM agents
@@ -150,17 +149,17 @@ _OF = "'{word}:' || runs.run_id || ':' || CAST(runs.{column} AS TEXT)"
 
 
 class Query(NamedTuple):
-    """What finds runs. word: what is the matter with them."""
+    """A query for failed runs. word: what is wrong with them."""
 
     word: str
     statement: str
 
 
 def run_queries() -> tuple[Query, ...]:
-    """The questions about runs; each is answered from an index."""
+    """The queries for failed runs. Each uses an index."""
     ends = ", ".join(f"'{status}'" for status in FAILED)
     asked = (
-        # By its end, not by its status: of those that ever failed there are many, of new ones few.
+        # By time of end, not by status: many runs have ever failed, few have since the last look.
         ("ended", "epoch", f"finished > :since AND status || '' IN ({ends})", "finished"),
         ("dead", "epoch", "status = 'dead_letter'", "id"),
         ("lost", "epoch", "status = 'running' AND lease_until < :lost", "id"),
@@ -170,7 +169,7 @@ def run_queries() -> tuple[Query, ...]:
     found: list[Query] = []
     for word, column, where, order in asked:
         key = _OF.format(word=word, column=column)
-        # Only words of ours get into statements; values are bound.
+        # Only our own words get into statements; values are bound.
         statement = (
             f"SELECT {_RUN}, {key} FROM runs WHERE {where} AND parent IS NULL "
             f"AND {_UNSEEN.format(key=key)} ORDER BY {order} LIMIT :most"
@@ -180,7 +179,7 @@ def run_queries() -> tuple[Query, ...]:
 
 
 class FoundRun(NamedTuple):
-    """A run that something is the matter with. word: as in its query."""
+    """A failed run. word: as in its query."""
 
     word: str
     key: str
@@ -193,7 +192,7 @@ class FoundRun(NamedTuple):
 
 
 def own_tables(db: Db, most: int) -> list[Sighting]:
-    """Agents that failed or fell silent, and tasks that wait for each other."""
+    """Agents that failed or fell silent, and deadlocked tasks."""
     found: list[Sighting] = []
     for agent_id, kind, task_id, status, message, ended, root in db.rows(
         FAILED_AGENTS, {"most": most}
@@ -247,13 +246,13 @@ def own_tables(db: Db, most: int) -> list[Sighting]:
 
 
 def is_known(db: Db, source: str, key: str) -> bool:
-    """Whether this failure belongs to an incident already."""
+    """Whether this failure has been seen."""
     known = "SELECT 1 FROM sightings WHERE source = :source AND key = :key"
     return db.one(known, {"source": source, "key": key}) is not None
 
 
 def of_runs(db: Db, watch: Watch, most: int, *, full: bool) -> list[FoundRun]:
-    """Runs that failed, lost their process, or wait too long; those seen before left out."""
+    """Unseen runs that failed, lost their process, or wait too long."""
     row = None if full else db.one("SELECT mark FROM cursors WHERE source = 'runs'")
     values = {
         "since": -1e308 if row is None else float(row[0]) - OVERLAP_S,
@@ -282,7 +281,7 @@ def of_runs(db: Db, watch: Watch, most: int, *, full: bool) -> list[FoundRun]:
 
 
 def of_listing(infos: list[RunInfo], watch: Watch, now: float) -> list[FoundRun]:
-    """The same of a store that is no table."""
+    """The same for a store without tables."""
     found: list[FoundRun] = []
     for info in infos:
         ended = info.lease_until is not None and info.lease_until < now - watch.lease_lost_s
@@ -314,7 +313,7 @@ def of_listing(infos: list[RunInfo], watch: Watch, now: float) -> list[FoundRun]
 
 
 def of_journal(run: FoundRun, events: list[Event], now: float) -> Sighting:
-    """What the end of a run's journal says of it."""
+    """The failure of a run, according to the end of its journal."""
     sighting = Sighting(
         source=RUNS,
         key=run.key,
@@ -349,7 +348,7 @@ def of_journal(run: FoundRun, events: list[Event], now: float) -> Sighting:
 
 
 def _failure_of(run: FoundRun, events: list[Event]) -> tuple[str, Diagnosis | None]:
-    """How a run ended: its own error, else that of its last failed attempt."""
+    """The error of a run, else that of its last failed attempt."""
     last = events[-1] if events else None
     failed = next((event for event in reversed(events) if isinstance(event, AttemptFailed)), None)
     error = last.error if isinstance(last, RunFinished) else None
@@ -364,15 +363,14 @@ def _failure_of(run: FoundRun, events: list[Event]) -> tuple[str, Diagnosis | No
     return text, None if failed is None else failed.diagnosis
 
 
-# From a failure that was seen to its incident: a new one, one more occurrence, or one that is back.
-
+# From a failure to its incident: a new one, one more occurrence, or one that is back.
 
 ON_DETECTION = (Level.CRITICAL, Level.HIGH)
-"""Levels whose roles are told at once; of lower ones they hear when something is done."""
+"""Levels whose roles are told on detection; for lower ones, when something is done."""
 
 
 class Rules(NamedTuple):
-    """What the desk was configured with, as far as the tables need it."""
+    """The part of the desk's configuration that the tables need."""
 
     owner: str
     threshold: Threshold
@@ -381,18 +379,18 @@ class Rules(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """Makes draft incidents of sightings; slow beside all else, so it runs in a worker thread."""
+    """Turns sightings into draft incidents. Slow, so it runs in a worker thread."""
 
     classifier: Classifier | None
     redactor: Redactor
     retries: Retries
 
     def drafts(self, sightings: list[Sighting]) -> list[tuple[Sighting, Incident]]:
-        """Each with the incident it would be, were it new."""
+        """Each sighting with its draft."""
         return [(one, self.draft(one)) for one in sightings]
 
     def draft(self, sighting: Sighting) -> Incident:
-        """The incident of one, without number and times; its texts are free of secrets."""
+        """The incident of a sighting, without number and times; its texts are redacted."""
         message = self.text(sighting.message, MAX_MESSAGE) or "no message"
         diagnosis = self._diagnosis(message, sighting.diagnosed)
         play = play_of(diagnosis)
@@ -427,7 +425,7 @@ class Judge(NamedTuple):
         )
 
     def text(self, text: str, most: int = MAX_MESSAGE) -> str:
-        """A text as it is kept: cleaned, capped, without secrets."""
+        """The text as it is stored: cleaned, capped, redacted."""
         return self.redactor.text(clean(text, most))
 
     def _diagnosis(self, message: str, known: Any) -> Diagnosis:
@@ -439,7 +437,7 @@ class Judge(NamedTuple):
         error = known if isinstance(known, ErrorInfo) else None
         try:
             found = classified(message, error, classifier)
-            # An exception's class may say nothing where its words do.
+            # Its message may say more than the class of the exception.
             if error is not None and found.failure_type is FailureType.UNKNOWN:
                 found = classified(message, None, classifier)
         except Exception as error:  # a classifier that fails must not lose the incident
@@ -449,7 +447,7 @@ class Judge(NamedTuple):
 
 
 def _id(text: str | None) -> str | None:
-    """An id as it is kept: one that is too long keeps its beginning and a digest of the rest."""
+    """An id as it is stored: a long one is cut, and ends in a digest of all of it."""
     if text is None:
         return None
     if len(text) > MAX_ID:
@@ -458,7 +456,7 @@ def _id(text: str | None) -> str | None:
 
 
 def see(db: Db, rules: Rules, sighting: Sighting, draft: Incident) -> Incident | None:
-    """Write down that a failure was seen; its incident, None if it was seen before."""
+    """Record a failure; returns its incident, None for a failure seen before."""
     key = _id(sighting.key) or ""
     if is_known(db, sighting.source, key):
         return None
@@ -491,12 +489,12 @@ def see(db: Db, rules: Rules, sighting: Sighting, draft: Incident) -> Incident |
 
 
 def see_all(db: Db, rules: Rules, drafts: Iterable[tuple[Sighting, Incident]]) -> int:
-    """Write down that these failures were seen; how many were new."""
+    """Record these failures; returns how many were new."""
     return sum(see(db, rules, sighting, draft) is not None for sighting, draft in drafts)
 
 
 def _of_same_kind(db: Db, draft: Incident, rules: Rules) -> Incident | None:
-    """The incident this belongs to: one that is open, or one that had recovered not long ago."""
+    """The open or recently recovered incident this belongs to."""
     of = {"fingerprint": draft.fingerprint}
     found = rows.find(db, "fingerprint = :fingerprint", of, order="id DESC", limit=1)
     if not found:
@@ -509,7 +507,7 @@ def _of_same_kind(db: Db, draft: Incident, rules: Rules) -> Incident | None:
 
 
 def _note_task(db: Db, task_id: str, sighting: Sighting) -> None:
-    """Keep what a source knows of a task, unless it is ours already."""
+    """Keep what a source knows about a task that has no row yet."""
     if task(db, task_id) is None:
         ensure_task(db, task_id)
         db.run(
@@ -519,7 +517,7 @@ def _note_task(db: Db, task_id: str, sighting: Sighting) -> None:
 
 
 def _note_agent(db: Db, agent_id: str, *, silent: bool) -> None:
-    """An agent whose failure has its incident is not looked at again."""
+    """Mark an agent whose failure has its incident as seen."""
     if silent:
         db.run(
             "UPDATE agents SET status = 'dead', ended = :now, due = NULL, unseen = 0 "
@@ -531,7 +529,7 @@ def _note_agent(db: Db, agent_id: str, *, silent: bool) -> None:
 
 
 def errors_in_window(db: Db, incident: Incident, threshold: Threshold) -> int:
-    """How many failures were seen in the incident's scope within the window, this one included."""
+    """Count the failures in the threshold's scope and window, this one included."""
     values: dict[str, Any] = {"since": db.now - threshold.window_s}
     if threshold.scope == "all":
         row = db.one("SELECT count(*) FROM sightings WHERE at > :since", values)
@@ -559,7 +557,7 @@ def first_line(text: str, most: int = 160) -> str:
 
 
 def title_of(incident: Incident) -> tuple[str, str]:
-    """How its escalation begins, and what it requires."""
+    """The title of its escalation, and what that requires."""
     play = PLAYS.get(incident.cause or "")
     if play is None or not play.title:
         return first_line(incident.message), "manual review" if play is None else play.need

@@ -1,4 +1,4 @@
-"""The moves of incidents in the tables: each is one transaction, with its log and its messages."""
+"""The moves of incidents in the tables. Each is one transaction, with its log and its messages."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from .model import (
 )
 
 DUE = 500
-"""Incidents one round looks at."""
+"""Incidents one round takes up."""
 _HELD = (Status.ESCALATED, Status.ACKNOWLEDGED)
 _OPEN_OF_TASK = "(task_id = :task OR run_id = :task) AND resolved_at IS NULL"
 
 
 class Order(NamedTuple):
-    """What is asked of the desk. stamp: names this call. by: a person's name, None for the desk itself.
+    """A call of the desk. stamp: identifies it. by: a person's name, None for the desk itself.
 
-    retry_max: the most attempts at the incident, None for what was allowed when it was found.
+    retry_max: the most attempts at the incident, None for those it was given when found.
     """
 
     stamp: str
@@ -58,7 +58,7 @@ class Order(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What was decided and written. recovery: what the hook is told, None where no hook runs."""
+    """What was decided and written. recovery: for the hook, None if no hook runs."""
 
     incident: Incident
     plan: Plan
@@ -70,8 +70,8 @@ class Begun(NamedTuple):
 class HookOutcome(NamedTuple):
     """How a hook ended.
 
-    error: why it failed. doubt: nobody knows whether it did its work. final: to try again is of no use.
-    stopped: its desk was, in the middle of it or before.
+    error: why it failed. doubt: it may have done its work. final: retrying is useless. stopped: its desk
+    was stopped, before or while it ran.
     """
 
     ok: bool
@@ -87,10 +87,10 @@ CUT_OFF = HookOutcome(ok=False, error="the desk was stopped during it", doubt=Tr
 
 
 def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
-    """Decide what is done about an incident, and begin it: nobody else will, while the lease lasts."""
+    """Decide what to do about an incident, and claim it under a lease."""
     incident = rows.load(db, number)
     if incident.stamp == order.stamp and incident.status is Status.RECOVERING:
-        # The same call, made again because the reply to its commit was lost.
+        # The same call again: the reply to its commit was lost.
         return Begun(
             incident=incident,
             plan=Plan("recover", incident.strategy),
@@ -104,7 +104,7 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
         incident = rows.save(db, incident, allowed)
     if order.strategy is None:
         plan = _decided(db, rules, order, incident)
-    else:  # a fallback needs no hook: the desk marks its task itself
+    else:  # a fallback works without a hook: the desk marks the task itself
         missing = order.hooks.of(order.strategy) is None
         plan = Plan("escalate" if missing else "recover", order.strategy)
     action = action_of(plan.strategy)
@@ -143,7 +143,7 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
 
 
 def action_of(strategy: RecoveryStrategy) -> str:
-    """A strategy as the desk's JSON calls it."""
+    """The name of a strategy in the desk's JSON."""
     return RECOVERY_ACTION.get(strategy, str(strategy))
 
 
@@ -176,7 +176,7 @@ def _recovery(db: Db, rules: Rules, incident: Incident) -> Recovery:
 
 
 def _tell_handling(db: Db, rules: Rules, incident: Incident) -> int:
-    """Tell those who hear of what the desk does by itself."""
+    """Tell the roles of a medium incident what the desk does by itself."""
     if incident.level is not Level.MEDIUM:
         return 0
     roles = rules.notifications.roles.get(incident.level, ())
@@ -187,12 +187,12 @@ def _tell_handling(db: Db, rules: Rules, incident: Incident) -> int:
 
 
 def where(incident: Incident) -> str:
-    """What an incident is about, in a word."""
+    """What an incident is about: its task, run or agent."""
     return incident.task_id or incident.run_id or incident.agent_id or incident.error_id
 
 
 def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcome) -> Incident:
-    """Write down how a recovery ended. Raises IncidentBusy where it is somebody else's by now."""
+    """Write how a recovery ended, unless somebody else has taken it over."""
     incident = rows.load(db, begun.incident.id)
     said = f"{begun.plan.strategy}: {'done' if outcome.ok else outcome.error}"
     if incident.stamp != begun.incident.stamp or incident.status is not Status.RECOVERING:
@@ -207,7 +207,7 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
         return _recovered(db, rules, begun, incident, outcome)
     if outcome.doubt and hooks.on_in_doubt == "escalate":
         reason = f"{outcome.error}; whether it has happened is not known"
-    elif outcome.stopped:  # for the next desk, at once; an attempt that a stop has cut off is none
+    elif outcome.stopped:  # for the next desk, at once; the attempt does not count
         attempt = incident.attempt - 1
         after = moved(incident, "postpone", db.now, next_attempt_at=db.now, attempt=attempt)
         after = rows.save(db, incident, after)
@@ -227,7 +227,7 @@ def finish(db: Db, rules: Rules, hooks: Hooks, begun: Begun, outcome: HookOutcom
 
 
 def renew(db: Db, begun: Begun, lease_s: float) -> bool:
-    """Keep a recovery for as long again; False where it is somebody else's by now."""
+    """Renew the lease of a recovery; False if somebody else has taken it over."""
     changed = db.run(
         "UPDATE incidents SET lease_until = :until "
         "WHERE id = :id AND stamp = :stamp AND status = 'recovering'",
@@ -283,7 +283,7 @@ def _fallen_back(db: Db, rules: Rules, incident: Incident) -> None:
 
 
 def message_for(incident: Incident, reason: str = "") -> str:
-    """How an escalation is worded."""
+    """The text of an escalation."""
     title, need = title_of(incident)
     return f"{title} in {where(incident)} requires {need}{reason and f': {reason}'}"
 
@@ -291,7 +291,7 @@ def message_for(incident: Incident, reason: str = "") -> str:
 def escalate(
     db: Db, rules: Rules, incident: Incident, role: str | None, reason: str, by: str
 ) -> tuple[Incident, int]:
-    """Hand it to a role, the one its level begins with by default; how many messages were new."""
+    """Hand an incident to a role, None for the first of its level; also returns the new messages."""
     policy = rules.notifications
     chosen = policy.start(incident.level) if role is None else role
     seconds = policy.ack_s.get(incident.level)
@@ -312,14 +312,14 @@ def escalate(
 def escalate_by_order(
     db: Db, rules: Rules, number: int, role: str, by: str
 ) -> tuple[Incident, int]:
-    """As a person says, whatever the desk would do."""
+    """Escalate as a person orders."""
     incident = rows.load(db, number)
     untouched(incident, db.now)
     return escalate(db, rules, incident, role, "", by)
 
 
 def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
-    """Somebody has it: no further role is told."""
+    """Note that somebody has it; no further role is told."""
     incident = rows.load(db, number)
     untouched(incident, db.now)
     after = rows.save(db, incident, moved(incident, "acknowledge", db.now, acknowledged_by=by))
@@ -328,14 +328,14 @@ def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
 
 
 def close(db: Db, number: int, outcome: str, by: str, note: str) -> Incident:
-    """Bring it to its end, as a person says."""
+    """Close an incident as a person says."""
     incident = rows.load(db, number)
     untouched(incident, db.now)
-    if incident.status is Status.RECOVERING:  # its owner is gone, and a person knows how it went
+    if incident.status is Status.RECOVERING:  # its owner is gone, and a person knows the outcome
         incident = rows.save(db, incident, moved(incident, "escalate", db.now))
     after = rows.save(db, incident, moved(incident, outcome, db.now))
     rows.log(db, "resolved", by, f"{outcome}{note and f': {note}'}", after)
-    # A circle of tasks or a sink that is still so is a new incident then.
+    # If the deadlock or the failing sink persists, it becomes a new incident.
     db.run(
         "DELETE FROM sightings WHERE incident = :id AND source IN ('tasks', 'desk')", {"id": number}
     )
@@ -343,7 +343,7 @@ def close(db: Db, number: int, outcome: str, by: str, note: str) -> Incident:
 
 
 def number_of_task(db: Db, task_id: str) -> int:
-    """The newest open incident of a task or run. Raises UnknownIncident, or IncidentBusy."""
+    """The number of the newest open incident of a task or run. Raises UnknownIncident, IncidentBusy."""
     found = rows.find(db, _OPEN_OF_TASK, {"task": task_id}, order="id DESC", limit=20)
     if not found:
         raise UnknownIncident(f"no incident of {task_id} is open")
@@ -358,11 +358,11 @@ DUE_QUERIES = {
     "waiting": ("next_attempt_at <= :now AND next_attempt_at IS NOT NULL", "next_attempt_at"),
     "left": ("lease_until <= :now AND lease_until IS NOT NULL", "lease_until"),
 }
-"""What one round handles: what is new, what is due, and what a desk that died has left."""
+"""What a round handles: new incidents, due ones, and those a dead desk has left."""
 
 
 def due(db: Db, most: int = DUE) -> list[int]:
-    """The numbers of incidents that something is to be done about now."""
+    """The numbers of the incidents to handle now."""
     found: list[int] = []
     for where_, order in DUE_QUERIES.values():
         statement = f"SELECT id FROM incidents WHERE {where_} ORDER BY {order} LIMIT :most"
@@ -374,7 +374,7 @@ UNHEARD = "ack_due <= :now AND ack_due IS NOT NULL"
 
 
 def remind(db: Db, rules: Rules) -> int:
-    """Tell the next role of what nobody has acknowledged in time; how many."""
+    """Escalate to the next role what nobody has acknowledged in time; returns how many."""
     late = rows.find(db, UNHEARD, {"now": db.now}, order="ack_due", limit=DUE)
     for incident in late:
         role = rules.notifications.after(incident.escalation_level or "")
@@ -390,13 +390,13 @@ def remind(db: Db, rules: Rules) -> int:
     return len(late)
 
 
-# The user's functions, sync or async, under a deadline.
+# Functions of the user, sync or async, under a deadline.
 
 
 async def call(function: Callable[..., Any], argument: Any, deadline_s: float) -> Any:
-    """What a function gives, in a thread where it is sync. Raises TimeoutError at the deadline.
+    """Call a function, a sync one in a thread. Raises TimeoutError at the deadline.
 
-    A thread that does not come back is left behind.
+    A thread that does not return is left behind.
     """
     plain: Any = function
     while isinstance(plain, partial):
@@ -404,7 +404,7 @@ async def call(function: Callable[..., Any], argument: Any, deadline_s: float) -
     with anyio.fail_after(deadline_s):
         if any(map(inspect.iscoroutinefunction, (plain, plain.__call__))):
             return await function(argument)
-        # A limiter of its own: what hangs must not take a place from others.
+        # A limiter of its own: a function that hangs must not block others.
         found = await anyio.to_thread.run_sync(
             partial(function, argument), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
         )
@@ -412,7 +412,7 @@ async def call(function: Callable[..., Any], argument: Any, deadline_s: float) -
 
 
 async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOutcome:
-    """Carry a strategy out; whatever the hook does, there is an outcome."""
+    """Run a hook; never raises but for cancellation."""
     began = anyio.current_time()
     try:
         answer = await call(hook, recovery, deadline_s)
@@ -420,8 +420,8 @@ async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOut
         if anyio.current_time() - began >= deadline_s:
             return HookOutcome(ok=False, error=f"the hook hung for {deadline_s:g} s", doubt=True)
         return HookOutcome(ok=False, error=error_line(error))
-    except Exception as error:  # whatever it raises is the attempt's outcome
-        # It says itself that it was asked for what it cannot do; to ask again is of no use.
+    except Exception as error:  # the outcome of the attempt
+        # A UsageError says that the hook cannot do this at all.
         final = isinstance(error, UsageError)
         if not final:
             logger.warning(
@@ -435,27 +435,26 @@ async def run_hook(hook: Hook, recovery: Recovery, deadline_s: float) -> HookOut
     try:
         return HookOutcome(ok=True, new_agent_id=check_id("the hook's answer", answer))
     except UsageError as error:
-        # It has come to its end, so something was started; under which name is not known.
+        # It returned, so something was started, under an unknown name.
         return HookOutcome(ok=False, error=error_line(error), doubt=True)
 
 
 def error_line(error: BaseException) -> str:
-    """An error in a line, without secrets."""
+    """An error on one line, without secrets."""
     text = " ".join(str(error).split())[:300]
     return redact(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
-    """A hook that takes a recorded run over with `agent.recover`, and goes on with it.
+    """Make a hook that takes over a recorded run with `agent.recover`.
 
-    agents: those whose runs the store holds, told apart by their names. group: a task group the run goes
-    on in, after the hook has returned; without one the hook returns when the run has ended, so its
-    deadline must be longer than a run. A run that has found an owner meanwhile is left to that one. A
-    dead letter is taken over by force. A run that waits for an answer again counts as recovered. What is
-    of no use to try again (a run of another agent, one that has ended) raises UsageError, and a person
-    is asked at once.
+    agents: the agents of the store's runs, by name. group: a task group in which the run continues after
+    the hook has returned; without one, the hook returns when the run has ended, so its deadline must be
+    longer than a run. A run that has found another owner is left alone. A dead letter is taken over by
+    force. A run that is suspended again counts as recovered. A run of another agent, or one that has
+    ended, raises UsageError, so that a person is asked at once.
 
-    Raises UsageError for what is no agent, and for two of one name.
+    Raises UsageError for anything but agents, and for two with the same name.
     """
     for one in agents:
         if not isinstance(one, Agent):
@@ -487,7 +486,7 @@ def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
 
 
 async def _is_seen_to(agent: Agent[Any], run_id: str) -> bool:
-    """Whether a run is done, or has an owner that lives. Raises UsageError for one that has failed."""
+    """Whether a run is done or has a live owner. Raises UsageError for one that has failed."""
     store = agent.store
     info = await store.info(run_id)
     if info is None:

@@ -1,4 +1,4 @@
-"""Failures read from tables of somebody else, `agent_lifecycle` and `orchestrator_task` by default."""
+"""Read failures from foreign tables, `agent_lifecycle` and `orchestrator_task` by default."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ _NEEDED = frozenset({"agent_id", "status", "completed_at"})
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """A table of agents that another system writes, in the store's database or in a SQLite file.
+    """A table of agents that another system writes, in the store's database or another SQLite file.
 
-    table: its name; in Postgres with its schema in front (`public.agent_lifecycle`) where it is not the
-    store's. columns: ours (agent_id, agent_type, task_id, status, error_message, completed_at) to theirs;
-    the three in the middle may be None. failed: words in `status` that mean a failure. task_table: where
-    priority and estimated hours are, None for nowhere; its column `task_id` is compared. heartbeat: the
-    column with the time of the last sign of life, None without one; a row whose status is among `running`
-    and whose heartbeat is older than heartbeat_s seconds is a silent death. database: path of another
-    SQLite file, None for the store's own database. It is only read.
+    table: its name; in Postgres with a schema (`public.agent_lifecycle`) if it is not the store's.
+    columns: our names (agent_id, agent_type, task_id, status, error_message, completed_at) to theirs;
+    agent_type, task_id and error_message may be None. failed: values of `status` that mean a failure.
+    task_table: has priority and estimated hours by `task_id`; None without one. heartbeat: the column with
+    the time of the last heartbeat, None without one; a row with a status of `running` and a heartbeat older
+    than heartbeat_s seconds is a silent death. database: the path of another SQLite file, None for the
+    store's database. It is only read.
 
-    Times are ISO 8601 texts (UTC without a zone), seconds since the epoch, or timestamps. An index on
-    (status, completed_at), and one on (status, heartbeat), lets a large table be read as quickly as a small
-    one. Raises UsageError for a name that is none; for tables and columns that are not there when
-    they are read.
+    Times are ISO 8601 texts (UTC without a zone), seconds since the epoch, or timestamps. With an index on
+    (status, completed_at), and one on (status, heartbeat), a large table is read as fast as a small one.
+    Raises UsageError for an invalid name, and on reading for missing tables and columns.
     """
 
     table: str = "agent_lifecycle"
@@ -79,11 +78,11 @@ class Lifecycle:
 
     @property
     def name(self) -> str:
-        """How its failures name their source."""
+        """The source of its failures."""
         return self.table
 
     def prepare(self, db: Db) -> None:
-        """Before a transaction: see that the other file, where there is one, can be read."""
+        """Attach the other file, if there is one; before a transaction."""
         if self.database is None:
             return
         if db.dialect.name != "sqlite":
@@ -94,7 +93,7 @@ class Lifecycle:
         db.attach(f"file:{quote(str(path))}?mode=ro", self._place)
 
     def sightings(self, db: Db, most: int, *, full: bool) -> list[Sighting]:
-        """The failures that have not been seen, oldest first, at most so many."""
+        """The unseen failures, oldest first; at most `most` of each kind."""
         self._check(db)
         found: list[Sighting] = []
         for word in self.failed:
@@ -110,15 +109,15 @@ class Lifecycle:
             found += self._silent(db, most)
         return sorted(found, key=lambda one: one.at or 0.0)
 
-    # Statements: names were checked and are quoted, values are bound ------------------------------
+    # Statements: names are checked and quoted, values are bound -----------------------------------
 
     def statement(self, border: Literal["all", "since", "open"]) -> str:
-        """What finds the failures of one word: all, those from a time on, or those without a time."""
+        """The query for failures of one status: all, those since a time, or those without a time."""
         ended = self._column("completed_at")
         tests = {"all": "", "since": f" AND {ended} >= :since", "open": f" AND {ended} IS NULL"}
         extra = ("NULL", "NULL")
         if self.task_table is not None and self.columns.get("task_id", "task_id") is not None:
-            # Two tasks of one id must not make two failures of one.
+            # A join would duplicate the failure if two tasks had the same id.
             task = _quoted("", self.task_table, self._place)
             of = f"FROM {task} t WHERE t.task_id = {self._column('task_id')} LIMIT 1"
             extra = (f"(SELECT t.priority {of})", f"(SELECT t.estimated_hours {of})")
@@ -148,7 +147,7 @@ class Lifecycle:
         return f"other_{hashlib.sha256(path.encode()).hexdigest()[:12]}"
 
     def _sample(self, db: Db, column: str, word: str) -> Any:
-        """One of a column's values, to learn its form; None without any."""
+        """One of a column's values, to learn its form; None if it has none."""
         statement = (
             f"SELECT {column} FROM {_quoted('', self.table, self._place)} al "
             f"WHERE {self._column('status')} = :word AND {column} IS NOT NULL ORDER BY {column} LIMIT 1"
@@ -157,7 +156,7 @@ class Lifecycle:
         return None if row is None else row[0]
 
     def _since(self, db: Db, word: str) -> Any:
-        """From where on to read, None for all: a little before the newest failure seen."""
+        """The time from which to read, a little before the newest failure seen; None for all."""
         mark = db.one(
             "SELECT mark FROM cursors WHERE source = :source", {"source": self.cursor(word)}
         )
@@ -167,7 +166,7 @@ class Lifecycle:
         return _border(sample, float(mark[0]) - OVERLAP_S, above=False)
 
     def cursor(self, word: str) -> str:
-        """Under which name it is noted how far failures of a word have been read."""
+        """The name under which the desk notes how far failures of a status have been read."""
         return f"{self.name}:{word}"
 
     def _silent(self, db: Db, most: int) -> list[Sighting]:
@@ -191,7 +190,7 @@ class Lifecycle:
         return found
 
     def _check(self, db: Db) -> None:
-        """See that tables and columns are there: SQLite takes an unknown name in quotes for a text."""
+        """Check that tables and columns exist: SQLite reads an unknown quoted name as a text."""
         wanted = {self.columns.get(name, name) for name in _COLUMNS} | {self.heartbeat}
         tables: dict[str, set[str | None]] = {self.table: wanted}
         if self.task_table is not None:
@@ -234,7 +233,7 @@ class Lifecycle:
 
 
 def _quoted(field: str, name: object, place: str = "", *, parts: int = 2) -> str:
-    """A name in quotes. Raises UsageError for what is no plain identifier."""
+    """Quote a name. Raises UsageError for anything but a plain identifier."""
     pieces = name.split(".") if isinstance(name, str) else []
     if not 1 <= len(pieces) <= parts or not all(map(_NAME.fullmatch, pieces)):
         wanted = "a name of letters, digits and _" + (", with a schema before a dot" * (parts > 1))
@@ -247,9 +246,9 @@ def _text(value: object) -> str | None:
 
 
 def _border(sample: object, seconds: float, *, above: bool) -> Any:
-    """A time in the form of the column's values. Texts are cut to the day, which all forms share.
+    """A time in the form of the column's values, rounded down; above: rounded up.
 
-    above: not before any value up to that time; else not behind any value from it on.
+    Texts are cut to the day, the part that all text forms share.
     """
     if isinstance(sample, int | float):
         return seconds * 1000 if sample > MILLIS else seconds

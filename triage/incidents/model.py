@@ -1,4 +1,4 @@
-"""The values of incidents: what is stored, what is configured, and which moves an incident may make."""
+"""Incidents as values: what is stored, what is configured, and the moves an incident may make."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from triage.strategies import Backoff
 
 
 class Status(StrEnum):
-    """Where an incident stands.
+    """The status of an incident.
 
-    DETECTED: nothing was done yet. WAITING: it is tried again at `next_attempt_at`. RECOVERING: its
-    owner runs a hook, under a lease. ESCALATED: a person was told. ACKNOWLEDGED: a person has it.
-    RECOVERED, FAILED and IGNORED are its end.
+    DETECTED: nothing has been done yet. WAITING: the next attempt is at `next_attempt_at`. RECOVERING:
+    its owner runs a hook, under a lease. ESCALATED: a person was told. ACKNOWLEDGED: a person has taken
+    it. RECOVERED, FAILED and IGNORED are final.
     """
 
     DETECTED = "detected"
@@ -44,11 +44,11 @@ class Status(StrEnum):
 
 
 CLOSED = frozenset({Status.RECOVERED, Status.FAILED, Status.IGNORED})
-"""The ends of an incident."""
+"""The final statuses."""
 
 
 class RecoveryStrategy(StrEnum):
-    """What is done about an incident; all but MANUAL are carried out by a hook of the user's."""
+    """What to do about an incident. A hook of the user carries out each of them but MANUAL."""
 
     RESTART = "restart"
     RETRY = "retry"
@@ -65,11 +65,11 @@ RECOVERY_ACTION: dict[RecoveryStrategy, str] = {
     RecoveryStrategy.RETRY: "auto_retry",
     RecoveryStrategy.MANUAL: "manual_intervention",
 }
-"""How a strategy is called in the desk's JSON, where otherwise than by its own name."""
+"""Names of strategies in the desk's JSON, where they differ."""
 
 
 class Incident(NamedTuple):
-    """A failure as operations sees it: the columns of its row.
+    """A failure as operations sees it. The fields are the columns of its row.
 
     id: its number; people and programs use `error_id`. fingerprint: the same for all failures of one kind
     in one task, run or line of agents. source: who found it: `runs`, `agents`, `tasks`, `reports`, `desk`,
@@ -125,18 +125,17 @@ class Incident(NamedTuple):
 
     @property
     def closed(self) -> bool:
-        """Whether it has come to an end."""
+        """Whether its status is final."""
         return self.status in CLOSED
 
 
 class Sighting(NamedTuple):
-    """One failure as a source reports it, before it is known which incident it belongs to.
+    """A failure as a source reports it, not yet assigned to an incident.
 
-    key: names this failure within its source; seen again, it is no other one. status: the word of the
-    source (`failed`, `killed`, `timeout`, …), used where there is no message. at: seconds since the
-    epoch, None for now. scope: what its agents have in common where it has neither task nor run. trace:
-    a stack trace. diagnosed: a diagnosis, or what is known of an exception; a word is the cause; None: the
-    message is all there is. priority, estimated_hours: of the task, where the source knows them.
+    key: identifies this failure within its source. status: the word of the source (`failed`, `killed`,
+    `timeout`, …), used without a message. at: seconds since the epoch, None for now. scope: groups
+    failures that have neither task nor run. trace: a stack trace. diagnosed: a Diagnosis, an ErrorInfo, or
+    a cause as text; None if the message is all there is. priority, estimated_hours: of the task, if known.
     """
 
     source: str
@@ -157,10 +156,10 @@ class Sighting(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One thing the desk did, in the log that is only ever added to.
+    """An entry of the append-only log.
 
-    verb: what was done. by: the owner of the desk that did it, or a person. text: for people. status:
-    of the incident afterwards. attempt: its number then.
+    verb: what was done. by: the owner of the desk that did it, or a person. text: details, for people.
+    status, attempt: those of the incident afterwards.
     """
 
     id: int
@@ -174,11 +173,11 @@ class LogEntry(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message to a role, as the outbox keeps it and a sink gets it.
+    """A message to a role, as the outbox keeps it and a sink receives it.
 
-    key: the same however often it is delivered, so that a receiver can drop what it has. kind:
-    `detected`, `handling`, `escalated` or `recovered`. text: one line. body: JSON object with the
-    incident. attempts: deliveries begun.
+    key: the same for every delivery, so that a receiver can drop duplicates. kind: `detected`,
+    `handling`, `escalated` or `recovered`. text: one line. body: the incident as a JSON object. attempts:
+    deliveries begun.
     """
 
     id: int
@@ -197,15 +196,15 @@ class Message(NamedTuple):
 
     @property
     def error_id(self) -> str:
-        """Of its incident."""
+        """The id of its incident."""
         return f"err-{self.incident:03d}"
 
 
 class AgentRecord(NamedTuple):
-    """The life of one agent. A restarted one is another agent that `replaces` it.
+    """An agent. Its restart is another agent, which `replaces` it.
 
-    root: the first of its line. status: `running`, `done`, `failed`, `killed`, `timeout`, `dead` (it fell
-    silent) or `replaced`. due: when its next heartbeat is missed, None without one. attempt: from 1.
+    root: the first agent of the line. status: `running`, `done`, `failed`, `killed`, `timeout`, `dead` (no
+    heartbeat) or `replaced`. due: when its next heartbeat is late, None without any. attempt: from 1.
     """
 
     agent_id: str
@@ -224,7 +223,7 @@ class AgentRecord(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """A task of agents. status: `open`, `done` or `failed`. timeout_s: what an agent is given for it."""
+    """A task of agents. status: `open`, `done` or `failed`. timeout_s: seconds an agent has for it."""
 
     task_id: str
     title: str
@@ -235,11 +234,11 @@ class TaskRecord(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """What a hook is told.
+    """What a hook is given.
 
-    strategy: what it is to do. attempt: from 1. key: the same for all attempts at one occurrence of the
-    failure; a hook that starts something under this name starts it once. timeout_s: what the agent is to
-    be given now, None where nothing is known. task: its row, None for an unknown task.
+    strategy: what to do. attempt: from 1. key: the same for all attempts at one occurrence of the failure;
+    use it as an idempotency key. timeout_s: seconds the agent has from now on, None if unknown. task: None
+    for an unknown task.
     """
 
     incident: Incident
@@ -250,21 +249,21 @@ class Recovery(NamedTuple):
     task: TaskRecord | None
 
 
-# What the desk raises when an incident is not as its caller thinks.
+# Errors.
 
 
 class IncidentError(TriageError):
-    """The desk cannot do this with the incident; nothing was changed."""
+    """The desk cannot do this with the incident; nothing has changed."""
 
 
 class UnknownIncident(IncidentError, LookupError):
-    """The store knows no incident of this id, or none that is open for this task."""
+    """The store has no incident of this id, or no open one of this task."""
 
 
 class IncidentBusy(IncidentError):
-    """Somebody else has it, or its time has not come.
+    """Somebody else has the incident, or its next attempt is not due.
 
-    wait_s: seconds until it may be tried again, None where a person has it.
+    wait_s: seconds until it may be tried again, None if a person has it.
     """
 
     wait_s: float | None
@@ -275,17 +274,17 @@ class IncidentBusy(IncidentError):
 
 
 class IncidentClosed(IncidentError):
-    """It is recovered, failed or ignored already."""
+    """The incident is recovered, failed or ignored already."""
 
 
 class OutcomeLost(IncidentError):
-    """A hook has run, and the store failed before it could be written down how that ended.
+    """A hook has run, and the store failed before its outcome was written.
 
-    The recovery stays as it is until its lease ends; then it is in doubt.
+    When the lease of the recovery ends, it is in doubt.
     """
 
 
-# Texts and times of the room: cleaned, capped, compared, and found in messages.
+# Texts, ids and times.
 
 
 MAX_MESSAGE = 4_000
@@ -293,11 +292,11 @@ MAX_TRACE = 20_000
 MAX_ID = 256
 MAX_FILES = 20
 MILLIS = 1e11
-"""Times beyond are milliseconds."""
+"""Larger times are milliseconds."""
 
 _NUMBERS = re.compile(r"\d+")
 _ID = re.compile(r"err-(\d{1,18})")
-# A path has a folder or an ending that source and data files have; nothing here repeats without bound.
+# A path ends as source and data files do. All repetitions are bounded.
 _FILE = re.compile(
     r"(?<![\w/.:-])(?:(?:\.{1,2}|[\w@+-]{1,64}(?:\.[\w@+-]{1,32}){0,3})?/){0,12}"
     r"[\w@+-]{1,64}(?:\.[\w@+-]{1,32}){0,3}\."
@@ -307,14 +306,14 @@ _FILE = re.compile(
 
 
 def clean(text: str, most: int) -> str:
-    """A text that every database keeps: without NUL and lone surrogates, of at most so many characters."""
+    """The text without NUL and lone surrogates, cut to `most` characters."""
     if len(text) > most:
         text = f"{text[: most - 1]}…"
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def check_id(field: str, value: object) -> str:
-    """An id as it is kept. Raises UsageError for one that cannot be."""
+    """Check an id. Raises UsageError naming the field."""
     if not isinstance(value, str) or not value.strip():
         raise misuse(field, value, "text that is not empty")
     if len(value) > MAX_ID or value != clean(value, MAX_ID):
@@ -323,7 +322,7 @@ def check_id(field: str, value: object) -> str:
 
 
 def number_of(error_id: object) -> int:
-    """The number of an incident's id. Raises UnknownIncident for what cannot be one."""
+    """The number in an incident's id. Raises UnknownIncident for any other text."""
     if not isinstance(error_id, str):
         raise misuse("error_id", error_id, "text such as 'err-001'")
     match = _ID.fullmatch(error_id)
@@ -335,7 +334,7 @@ def number_of(error_id: object) -> int:
 
 
 def files_in(*texts: str | None) -> tuple[str, ...]:
-    """The files that texts name, each once, in order; at most 20."""
+    """The files named in texts, in order, without duplicates; at most 20."""
     found: dict[str, None] = {}
     for text in texts:
         for match in _FILE.finditer((text or "")[:MAX_MESSAGE]):
@@ -344,23 +343,23 @@ def files_in(*texts: str | None) -> tuple[str, ...]:
 
 
 def fingerprint(scope: str, agent_type: str, kind: str, cause: str | None, message: str) -> str:
-    """Equal for failures that are one trouble: case, numbers and spaces in the message do not count."""
+    """Identify a kind of failure. Case, numbers and spaces in the message do not count."""
     words = " ".join(_NUMBERS.sub("#", message.casefold()).split())[:300]
     text = "\x1f".join((scope, agent_type, kind, cause or "", words))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def iso(seconds: float) -> str:
-    """A time as the desk's JSON has it: `2025-10-26T10:30:00Z`, to the second."""
+    """A time in the desk's JSON, to the second: `2025-10-26T10:30:00Z`."""
     when = dt.datetime.fromtimestamp(seconds, dt.UTC)
     return f"{when:%Y-%m-%dT%H:%M:%S}Z"
 
 
 def seconds_of(value: object) -> float | None:
-    """Seconds since the epoch of a time from a foreign table, None for what is none.
+    """A time from a foreign table as seconds since the epoch; None for anything else.
 
-    Numbers are seconds, or milliseconds where they would be a year beyond 5000; texts are ISO 8601,
-    UTC where they name no zone.
+    Numbers are seconds, or milliseconds where seconds would lie beyond the year 5000. Texts are ISO 8601,
+    in UTC if they name no zone.
     """
     if isinstance(value, bool) or value is None:
         return None
@@ -376,27 +375,27 @@ def seconds_of(value: object) -> float | None:
     return (value if value.tzinfo else value.replace(tzinfo=dt.UTC)).timestamp()
 
 
-# What users configure of a desk: small frozen values.
+# Configuration.
 
 
 Hook = Callable[..., Any]
-"""`hook(recovery)`, sync or async: the id of the agent that goes on, None or True for done, False for
-not. What it raises is the outcome of the attempt."""
+"""`hook(recovery)`, sync or async: returns the id of the new agent, None or True for success, False for
+failure. An exception is a failure, too."""
 
 _FALL_BACK_ON_RESTART = frozenset({"retry", "increase_timeout", "wait_and_retry"})
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What carries strategies out, one function each; triage itself starts and kills nothing.
+    """The functions that carry out strategies; triage itself starts and kills nothing.
 
-    restart, retry, increase_timeout, wait_and_retry, clear_cache, fallback, custom: as the strategies
-    are named. Without a hook of their own, retry, increase_timeout and wait_and_retry call restart.
-    deadline_s: seconds, 300 by default, after which a hook counts as hung: an async one is cancelled, a
-    sync one is left to its thread. lease_s: seconds, 60 by default, after which another desk takes up
-    what one that fell silent was recovering; renewed while a hook runs. on_in_doubt: what is done where
-    nobody knows whether a recovery happened, as its hook hung, or its desk died or was stopped:
-    `"escalate"` (default) or `"rerun"`, for hooks that may be repeated.
+    restart, retry, increase_timeout, wait_and_retry, clear_cache, fallback, custom: one per strategy.
+    Without hooks of their own, retry, increase_timeout and wait_and_retry use restart. deadline_s: seconds
+    after which a hook counts as hung, 300; an async one is cancelled, a sync one is left in its thread.
+    lease_s: seconds after which another desk may take over from one that fell silent, 60; renewed while
+    a hook runs. on_in_doubt: what to do if it is unknown whether a recovery happened, because its hook
+    hung or its desk died or was stopped: `"escalate"` (default), or `"rerun"` for hooks that may be
+    repeated.
 
     Raises UsageError, which names the field.
     """
@@ -422,19 +421,19 @@ class Hooks:
         check_word("Hooks.on_in_doubt", self.on_in_doubt, ("escalate", "rerun"))
 
     def of(self, strategy: RecoveryStrategy) -> Hook | None:
-        """The hook that carries a strategy out, None if there is none."""
+        """The hook for a strategy, None without one."""
         own = cast("Hook | None", getattr(self, strategy, None))
         return self.restart if own is None and strategy in _FALL_BACK_ON_RESTART else own
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """When trouble is too much for automatic recovery.
+    """When there are too many errors to recover automatically.
 
-    errors: so many are recovered from, 3 by default; one more within `window_s` seconds (3,600)
-    escalates, even if it could be retried. scope: what is counted together: the `"task"` (default; of a
-    failure without a task: its run or its line of agents), the `"agent_type"`, or `"all"`. A failure
-    that comes back within the window reopens its incident, whose attempts go on counting.
+    errors: this many within `window_s` seconds (3,600) are recovered, 3 by default; one more escalates,
+    even if it could be retried. scope: what is counted together: the `"task"` (default; without a task,
+    the run or the line of agents), the `"agent_type"`, or `"all"`. A failure that returns within the
+    window reopens its incident, which keeps its attempts.
 
     Raises UsageError, which names the field.
     """
@@ -453,10 +452,10 @@ class Threshold:
 class Retries:
     """How often and when an incident is recovered automatically.
 
-    most: attempts, 3 by default. by_cause: otherwise for these causes; 2 for exhausted resources and
-    task timeouts by default. backoff: seconds before a retry, and before a second restart: 2, 4, 8, up to
-    120. wait_s: seconds before wait_and_retry, 60. timeout_factor: what increase_timeout multiplies a
-    task's timeout by, 1.5. timeout_cap_s: never beyond, 14,400. timeout_s: of a task that has none, 3,600.
+    most: attempts, 3. by_cause: attempts for certain causes; 2 for exhausted resources and task timeouts.
+    backoff: seconds before a retry, and before a second restart: 2, 4, 8 … 120. wait_s: seconds before
+    wait_and_retry, 60. timeout_factor: by which increase_timeout multiplies a task's timeout, 1.5.
+    timeout_cap_s: the largest timeout, 14,400. timeout_s: the timeout of a task without one, 3,600.
 
     Raises UsageError, which names the field.
     """
@@ -487,19 +486,18 @@ class Retries:
         return self.by_cause.get(cause or "", self.most)
 
     def raised(self, timeout_s: float | None) -> float:
-        """The timeout after `increase_timeout`; one beyond the cap stays as it is."""
+        """The timeout after `increase_timeout`. A timeout beyond the cap stays."""
         before = timeout_s or self.timeout_s
         return max(before, min(self.timeout_cap_s, before * self.timeout_factor))
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What counts as a failure although nobody said so.
+    """What counts as a failure that nobody has reported.
 
-    lease_lost_s: seconds, 60 by default, since a run's lease has ended, or it was given back, and nobody
-    took it over.
-    suspended_s: seconds a run may wait for an answer, 86,400 by default; None for ever. runs: False reads
-    no runs at all, for stores whose agents look after themselves.
+    lease_lost_s: seconds a run may stay without an owner after its lease ended or it was given back, 60.
+    suspended_s: seconds a run may wait for an answer, 86,400; None for ever. runs: False ignores the runs
+    of the store.
 
     Raises UsageError, which names the field.
     """
@@ -520,13 +518,12 @@ class Watch:
 class NotificationPolicy:
     """Who is told, by level.
 
-    roles: who hears of an incident of a level: critical and high when it is detected, medium when it is
-    being recovered; low is only logged. chain: the roles incidents are escalated along. starts: where in
-    the chain an escalation of a level begins. ack_s: seconds, by level, until somebody must have
-    acknowledged it; then the next role in the chain is told. rate, window_s: at most so many messages to
-    one role in so many seconds (30 in 60); further ones wait, critical ones never. tries: deliveries of a
-    message before it is given up (8); backoff: seconds between them. deadline_s: seconds a sink has for
-    one message (15).
+    roles: by level; critical and high incidents are told when detected, medium ones when they are
+    recovered, low ones are only logged. chain: the roles an escalation goes through. starts: where in the
+    chain each level starts. ack_s: seconds, by level, after which an unacknowledged escalation goes to the
+    next role. rate, window_s: the most messages to one role (30) within so many seconds (60); others
+    wait, except critical ones. tries: deliveries before a message is given up, 8. backoff: seconds
+    between them. deadline_s: seconds a sink has for one message, 15.
 
     Raises UsageError, which names the field.
     """
@@ -588,17 +585,17 @@ class NotificationPolicy:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Every role there is, those of the chain first."""
+        """All roles, those of the chain first."""
         return tuple(
             dict.fromkeys((*self.chain, *(r for told in self.roles.values() for r in told)))
         )
 
     def start(self, level: Level) -> str:
-        """The role an escalation of this level begins with."""
+        """The role an escalation of this level starts with."""
         return self.starts.get(level, self.chain[-1])
 
     def after(self, role: str) -> str | None:
-        """The next role of the chain, None after the last one and for a role outside of it."""
+        """The next role in the chain; None after the last one and for a role outside it."""
         if role not in self.chain or role == self.chain[-1]:
             return None
         return self.chain[self.chain.index(role) + 1]
@@ -617,11 +614,11 @@ def expect(name: str, value: object, kind: type) -> None:
         raise misuse(name, value, f"a {kind.__name__}", f"write {kind.__name__}({names}, …)")
 
 
-# What is done about an incident: decided from values alone.
+# What to do about an incident.
 
 
 class Plan(NamedTuple):
-    """What will be done. reason: why it is escalated, empty where its kind says so. delay_s: for `wait`."""
+    """What to do. reason: why it is escalated, if not for its kind. delay_s: for `wait`."""
 
     kind: Literal["recover", "wait", "escalate"]
     strategy: RecoveryStrategy
@@ -630,15 +627,15 @@ class Plan(NamedTuple):
 
 
 _LATER = (RecoveryStrategy.RETRY, RecoveryStrategy.WAIT_AND_RETRY)
-"""What waits before its first attempt already; the others do so before their second."""
+"""Strategies that wait before their first attempt; the others wait before the second."""
 
 
 def decide(
     incident: Incident, errors: int, threshold: Threshold, retries: Retries, hooks: Hooks
 ) -> Plan:
-    """The three ways: fall back from what is critical, retry what may be retried, else ask a person.
+    """Fall back if it is critical, recover if it may be retried, else ask a person.
 
-    errors: seen in the incident's scope within the threshold's window.
+    errors: the number seen in the threshold's scope and window.
     """
     strategy = incident.strategy
     if incident.level is Level.CRITICAL or strategy is RecoveryStrategy.FALLBACK:
@@ -676,8 +673,7 @@ def next_delay(incident: Incident, retries: Retries) -> float:
     return retries.backoff.delay(max(1, number), retry_after_s=incident.retry_after_s)
 
 
-# What may become of an incident: one table of moves, and each move as a pure function.
-
+# The moves of an incident.
 
 _S = Status
 _WITH_A_PERSON = (_S.ESCALATED, _S.ACKNOWLEDGED)
@@ -695,13 +691,13 @@ MOVES: dict[str, dict[Status, Status]] = {
     "failed": dict.fromkeys(_FREE, _S.FAILED),
     "ignored": dict.fromkeys(_FREE, _S.IGNORED),
 }
-"""From each verb and the status before to the status after; what is not here cannot happen."""
+"""For each verb, the status after by the status before. Other moves are impossible."""
 
 
 def moved(incident: Incident, verb: str, now: float, **changes: Any) -> Incident:
-    """The incident after a move, with these fields changed too.
+    """The incident after a move, with other changes.
 
-    Raises IncidentClosed or IncidentBusy for a move that its status does not allow.
+    Raises IncidentClosed or IncidentBusy if its status does not allow the move.
     """
     status = MOVES[verb].get(incident.status)
     if status is None:
@@ -720,7 +716,7 @@ def moved(incident: Incident, verb: str, now: float, **changes: Any) -> Incident
 
 
 def busy(incident: Incident, now: float) -> IncidentBusy:
-    """Why nobody may touch it at the moment."""
+    """The error for an incident that nobody may change now."""
     if incident.status is _S.RECOVERING and incident.lease_until is not None:
         left = max(0.0, incident.lease_until - now)
         return IncidentBusy(
@@ -738,7 +734,7 @@ def busy(incident: Incident, now: float) -> IncidentBusy:
 
 
 def leased(incident: Incident, now: float) -> bool:
-    """Whether a desk that lives is recovering it."""
+    """Whether a live desk is recovering it."""
     return (
         incident.status is _S.RECOVERING
         and incident.lease_until is not None
@@ -747,7 +743,7 @@ def leased(incident: Incident, now: float) -> bool:
 
 
 def seen(incident: Incident, now: float) -> Incident:
-    """After one more occurrence; one that had recovered is open again, its attempts kept."""
+    """The incident after one more occurrence. A recovered one opens again and keeps its attempts."""
     if incident.status is _S.RECOVERED:
         return moved(
             incident, "see", now, last_seen=now, occurrences=incident.occurrences + 1,
@@ -767,7 +763,7 @@ def claimed(
     stamp: str,
     lease_s: float,
 ) -> Incident:
-    """After `owner` has begun to recover it: the attempt counts from here, however it ends."""
+    """The incident after `owner` has begun to recover it. The attempt counts from here."""
     if leased(incident, now):
         raise busy(incident, now)
     return moved(
@@ -777,7 +773,7 @@ def claimed(
 
 
 def untouched(incident: Incident, now: float) -> None:
-    """Raise for an incident that is closed, or whose owner lives: only that one may change it."""
+    """Raise if the incident is closed, or if a live owner is recovering it."""
     if incident.closed:
         raise IncidentClosed(f"{incident.error_id} is {incident.status} already")
     if leased(incident, now):

@@ -1,4 +1,4 @@
-"""The outbox: messages written with the moves they tell of, delivered at least once, later."""
+"""The outbox: messages are written with the moves they report, and delivered later, at least once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .detection import Judge, Rules, see
 from .model import Message, Sighting, Status
 
 AT_ONCE = 10
-"""Messages that one desk delivers at the same time."""
+"""Messages one desk delivers at the same time."""
 
 DUE = f"""
 SELECT {rows.MESSAGE} FROM messages
@@ -32,20 +32,20 @@ _SENT = "SELECT count(*) FROM messages WHERE role = :role AND sent_at > :since"
 
 
 class Delivery(NamedTuple):
-    """How the delivery of a message ended. error: None where its sink took it."""
+    """The outcome of a delivery. error: None if the sink accepted the message."""
 
     message: Message
     error: str | None
 
 
 def take(db: Db, rules: Rules, most: int) -> list[Message]:
-    """Messages to deliver now; until some time has passed nobody else gets them.
+    """Take the messages that are due; for some time no other desk takes them.
 
-    Those of a role that was told enough for the moment wait; critical ones do not.
+    Messages to a role beyond its rate wait, except critical ones.
     """
     policy = rules.notifications
     room: dict[str, int] = {}
-    """How many messages each role may still get within the window."""
+    """How many more messages each role may get within the window."""
     taken: list[Message] = []
     while len(taken) < most:
         full = [role for role, left in room.items() if left <= 0]
@@ -60,14 +60,14 @@ def take(db: Db, rules: Rules, most: int) -> list[Message]:
             left = room[message.role]
             room[message.role] = left - 1
             if left > 0 or message.level is Level.CRITICAL:
-                # As long as this desk may take for it and for those before it, and once more.
+                # As long as this desk may need for the messages up to this one, and one deadline more.
                 turns = len(taken) // AT_ONCE + 2
                 db.run(
                     "UPDATE messages SET due = :due, attempts = attempts + 1 WHERE id = :id",
                     {"due": db.now + turns * policy.deadline_s, "id": message.id},
                 )
                 taken.append(message._replace(attempts=message.attempts + 1))
-        # Behind the messages of a role that is full there may be some of another.
+        # There may be messages to other roles behind those to a role that is full.
         if not any(left <= 0 and role not in full for role, left in room.items()):
             break
     return taken
@@ -76,9 +76,9 @@ def take(db: Db, rules: Rules, most: int) -> list[Message]:
 def settle(
     db: Db, rules: Rules, judge: Judge, ended: list[Delivery], unbegun: list[Message]
 ) -> int:
-    """Write down how deliveries ended; how many were taken. A sink that fails is one incident.
+    """Write how deliveries ended; returns how many were accepted. A failing sink becomes an incident.
 
-    unbegun: messages that no sink was given, as the desk was stopped; they are due again at once.
+    unbegun: messages no sink received because the desk was stopped; they are due again at once.
     """
     for message in unbegun:
         db.run(
@@ -120,7 +120,7 @@ def settle(
 
 
 def counts(db: Db) -> dict[str, Any]:
-    """What the tables hold, in numbers."""
+    """Count the rows of the tables."""
     by_status = dict(db.rows("SELECT status, count(*) FROM incidents GROUP BY status"))
     by_level = dict(
         db.rows(
@@ -150,11 +150,10 @@ def _grouped(db: Db, table: str) -> dict[str, int]:
     return {str(word): int(count) for word, count in db.rows(statement)}
 
 
-# Where messages go: the log, a file, a webhook; any function of a `Message` is a sink too.
-
+# Sinks: where messages go.
 
 Sink = Callable[[Message], Any]
-"""Given a message, sync (called in a thread) or async. What it raises means: not delivered."""
+"""Delivers a message, sync (in a thread) or async. An exception means that it was not delivered."""
 
 TIMESTAMP = "Triage-Timestamp"
 SIGNATURE = "Triage-Signature"
@@ -164,14 +163,14 @@ _LEAST_SECRET = 16
 
 
 class NotDelivered(TriageError):
-    """A webhook did not take a message."""
+    """A webhook did not accept a message."""
 
 
 class LogSink:
-    """Writes messages on the logger `triage`: warnings, and errors from the level high on."""
+    """Logs messages to the logger `triage`: high and critical ones as errors, others as warnings."""
 
     def __call__(self, message: Message) -> None:
-        """Write one."""
+        """Log a message."""
         write = logger.error if message.level in _LOUD else logger.warning
         write("to %s: %s", message.role, message.text)
 
@@ -180,9 +179,9 @@ class LogSink:
 
 
 class FileSink:
-    """Appends messages to a file, one JSON object a line; a new file is for its owner alone (0600).
+    """Appends messages to a file, one JSON object per line. A new file has mode 0600.
 
-    Raises UsageError for what is no path.
+    Raises UsageError for anything but a path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -191,7 +190,7 @@ class FileSink:
         self._path = Path(path).absolute()
 
     def __call__(self, message: Message) -> None:
-        """Append one."""
+        """Append a message."""
         line = json.dumps(payload(message)) + "\n"
         place = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -209,8 +208,8 @@ class WebhookSink:
     url: `https://…` or `http://…`. secret: at least 16 characters, shared with the receiver; it signs
     `timestamp.body` with HMAC-SHA256, in the header `Triage-Signature: v1=<hex>` beside
     `Triage-Timestamp` (seconds since the epoch) and `Triage-Delivery` (the same for every delivery of one
-    message). `signature_fits` checks it. timeout_s: seconds, 10 by default. Redirects are refused, as they
-    would carry a message elsewhere. Any answer but 2xx raises NotDelivered, which names the host alone.
+    message). `signature_fits` checks it. timeout_s: seconds, 10 by default. Redirects are refused: they
+    would carry a message elsewhere. Any answer but 2xx raises NotDelivered, which names only the host.
 
     Raises UsageError, which shows neither the secret nor the URL.
     """
@@ -235,7 +234,7 @@ class WebhookSink:
         self._opener = build_opener(_NoRedirects)
 
     def __call__(self, message: Message) -> None:
-        """Post one; blocks, so it is called in a thread."""
+        """Post a message. Blocks, so it is called in a thread."""
         body = json.dumps(payload(message)).encode("ascii")
         stamp = str(int(time.time()))
         request = Request(self._url, body, method="POST")  # noqa: S310 - the scheme was checked
@@ -263,7 +262,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def payload(message: Message) -> dict[str, Any]:
-    """A message as JSON: its incident, to whom, and the key by which a repetition is known."""
+    """A message as JSON values."""
     return {
         "key": message.key,
         "role": message.role,
@@ -273,7 +272,7 @@ def payload(message: Message) -> dict[str, Any]:
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """What the header `Triage-Signature` holds."""
+    """The value of the header `Triage-Signature`."""
     signed = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
     return f"v1={signed.hexdigest()}"
 
@@ -281,9 +280,9 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 def signature_fits(
     secret: str, timestamp: str, body: bytes, given: str, *, now: float, tolerance_s: float = 300.0
 ) -> bool:
-    """Whether a webhook's body came from who knows the secret, not long ago: for its receiver.
+    """For the receiver of a webhook: whether the sender knows the secret and sent the body recently.
 
-    now: seconds since the epoch. tolerance_s: how old it may be, so that nobody can send it again.
+    now: seconds since the epoch. tolerance_s: the largest age, against replays.
     """
     try:
         age = abs(now - float(timestamp))

@@ -1,4 +1,4 @@
-"""What operations does about which cause: rules for operational texts, and the play of each cause."""
+"""What operations does about each cause: rules for operational texts, and a play per cause."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ OPERATIONS: tuple[Rule, ...] = (
         """,
     ),
 )
-"""Rules that know what orchestrators report; they stand in front of the built-in ones."""
+"""Rules for what orchestrators report, before the built-in ones."""
 
 LAST: tuple[Rule, ...] = (
     _rule(
@@ -230,14 +230,14 @@ LAST: tuple[Rule, ...] = (
         not_on="invalid timeout value",
     ),
 )
-"""Read when nothing else fits."""
+"""Rules after the built-in ones."""
 
 
 class Play(NamedTuple):
-    """What is done about a cause.
+    """What to do about a cause.
 
-    level: None takes that of the diagnosis. action: as a word for people. title, need: how an
-    escalation is worded: "<title> in <task> requires <need>"; an empty title takes the message.
+    level: None takes that of the diagnosis. action: a word for people. title, need: for the text of an
+    escalation, "<title> in <task> requires <need>"; without a title, the message takes its place.
     alternative: another way to get the task done, in a sentence.
     """
 
@@ -250,7 +250,7 @@ class Play(NamedTuple):
 
     @property
     def retryable(self) -> bool:
-        """Whether the desk may recover from it by itself."""
+        """Whether the desk may recover it by itself."""
         return self.strategy not in (S.MANUAL, S.FALLBACK)
 
 
@@ -363,7 +363,7 @@ PLAYS: dict[str, Play] = {
         "Give the role another sink.",
     ),
 }
-"""By cause; what is not here follows from the severity of its diagnosis."""
+"""Plays by cause. For other causes, the severity of the diagnosis decides."""
 
 _RETRY = Play(
     None,
@@ -377,7 +377,7 @@ _UNKNOWN = Play(Level.MEDIUM, S.MANUAL, "manual_review", alternative=_OTHER_AGEN
 
 
 def play_of(diagnosis: Diagnosis) -> Play:
-    """What is done about a diagnosis; an unknown failure is medium, not retryable, for review."""
+    """The play for a diagnosis. An unknown failure is medium, not retryable, and left to review."""
     known = PLAYS.get(diagnosis.cause or "")
     if known is not None:
         return known
@@ -393,7 +393,7 @@ def alternative_to(play: Play, diagnosis: Diagnosis) -> str:
 
 @cache
 def operations_classifier() -> RulesClassifier:
-    """The classifier of desks that are given none: triage's own, with rules for operational texts."""
+    """The default classifier of a desk: the built-in rules, and rules for operational texts."""
     return RulesClassifier((*OPERATIONS, *RULES, *LAST))
 
 
@@ -405,13 +405,13 @@ _STATUS_TEXTS = {
 
 
 def failure_text(status: str, message: str | None) -> str:
-    """The message of a failure; where it has none, what its status says."""
+    """The message of a failure, or one made from its status."""
     text = (message or "").strip()
     return text or _STATUS_TEXTS.get(status, f"Agent {status} without a message")
 
 
 def classified(message: str, error: ErrorInfo | None, classifier: Classifier) -> Diagnosis:
-    """The diagnosis of a recorded text, or of what is known of its exception."""
+    """Diagnose a recorded text, or its exception if that is known."""
     return diagnose(
         ErrorInfo("", message=message) if error is None else error, classifier=classifier
     )

@@ -1,4 +1,4 @@
-"""`Supervisor`: a desk that works by itself until it is told to stop."""
+"""Run a desk until it is told to stop."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .model import IncidentBusy, IncidentClosed
 
 State = Literal["new", "running", "failing", "stopping", "stopped"]
 BACKOFF = Backoff(1.0, 2.0, 60.0)
-"""Seconds until what failed is tried again."""
+"""Seconds before a failed loop tries again."""
 LOOKED_AT = 1000
-"""Failures of each source that one look takes up."""
+"""Failures of each source in one look."""
 AHEAD = 10
-"""Incidents looked at for each place that is free, so that many supervisors choose different ones."""
+"""Incidents fetched for each free place, so that several supervisors choose different ones."""
 TOLD = 100
-"""Messages that one delivery takes up."""
+"""Messages in one delivery."""
 MARGIN_S = 60.0
-"""Seconds that a look may take beyond its interval."""
+"""Seconds a look may take beyond its interval."""
 COUNTED = ("looks", "detected", "handled", "failed", "unheard", "delivered")
 _LOOK, _RECOVER, _TELL = "look", "recover", "tell"
 
@@ -43,11 +43,11 @@ _LOOK, _RECOVER, _TELL = "look", "recover", "tell"
 class Health(NamedTuple):
     """The health of a supervisor.
 
-    state: `new`, `running`, `failing` (something it does over and over fails, most likely for its store),
-    `stopping` or `stopped`. healthy: running, and has looked not long ago. started, looked: seconds since
-    the epoch, None for never. looks: rounds of looking. detected, unheard: incidents. handled: those it
-    did something about; failed: those whose recovery failed. delivered: messages. under_way: recoveries
-    now. error: what fails, empty where nothing does.
+    state: `new`, `running`, `failing` (looking, recovering or delivering fails, most likely because of the
+    store), `stopping` or `stopped`. healthy: running, and has looked recently. started, looked: seconds
+    since the epoch, None for never. looks: rounds. detected, unheard: incidents. handled: incidents
+    handled. failed: recoveries that failed. delivered: messages. under_way: recoveries now. error: what
+    fails, or empty.
     """
 
     owner: str
@@ -66,15 +66,14 @@ class Health(NamedTuple):
 
 
 class Supervisor:
-    """Runs a desk: it looks for failures, handles what is due and delivers messages until it is stopped.
+    """Runs a desk: looks for failures, handles what is due and delivers messages until it is stopped.
 
-    desk: any number of supervisors may work on the same store, and share the work by lease. interval_s:
-    seconds between two looks, 5 by default. at_once: recoveries at the same time, 10 by default; one that
-    takes long, or hangs, keeps only its own place. grace_s: seconds, 30 by default, that what is under
-    way has to come to its end once it is told to stop. environment: clock and chance.
+    desk: any number of supervisors may work on one store; leases divide the work. interval_s: seconds
+    between looks, 5. at_once: recoveries at the same time, 10; one that hangs takes only its own place.
+    grace_s: seconds running work has to finish after `stop`, 30. environment: clock and random numbers.
 
-    Whatever fails while it runs is logged and tried again after 1, 2, 4 … 60 seconds. Raises UsageError,
-    which names the field.
+    A failure while it runs is logged and retried after 1, 2, 4 … 60 seconds. Raises UsageError naming the
+    field.
     """
 
     def __init__(
@@ -116,10 +115,10 @@ class Supervisor:
     # Control ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop` is called, once in its life.
+        """Work until `stop` is called. A supervisor runs once.
 
-        Raises what the first look raises: StoreError, and UsageError for sources that are not there; and
-        UsageError when it is run again. Cancelled, it gives back what is under way.
+        Raises what the first look raises: StoreError, or UsageError for missing sources; and UsageError
+        when it is run again. On cancellation, it gives back running work.
         """
         if self._told is not None:
             raise UsageError("a Supervisor runs once; make another one")
@@ -142,10 +141,10 @@ class Supervisor:
             self._over = True
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Begin nothing more, and end when what is under way has, after the grace at the latest.
+        """Begin nothing more, and end when running work has finished, or after the grace period.
 
-        Called in the event loop it runs in, before or while it does. at_once: there is no grace: what is
-        under way is cancelled, and given back.
+        Call it in the event loop of `run`, before or during it. at_once: without a grace period: running
+        work is cancelled and given back.
         """
         self._stopping = True
         for name in self._bells:
@@ -158,7 +157,7 @@ class Supervisor:
                 self._quiet.set()
 
     def health(self) -> Health:
-        """Its health now."""
+        """Report its health."""
         state = self._state
         return Health(
             owner=self._desk.owner,
@@ -184,7 +183,7 @@ class Supervisor:
     # Rounds -------------------------------------------------------------------
 
     async def _look(self) -> int:
-        """Find failures; how many were new."""
+        """Look for failures; returns how many were new."""
         found = await self._desk.look(limit=LOOKED_AT)
         unheard = await self._desk.remind()
         self._looked = self._env.time()
@@ -196,7 +195,7 @@ class Supervisor:
         return found
 
     async def _recover(self) -> int:
-        """Begin to handle what is due, as far as there is room; how many."""
+        """Begin to handle due incidents while there is room; returns how many."""
         room = self._at_once - len(self._under_way)
         if room <= 0:
             return 0
@@ -215,8 +214,8 @@ class Supervisor:
             answer = await self._desk.handle(error_id)
         except (IncidentBusy, IncidentClosed):
             self._aside.add(error_id)  # another desk was faster
-        except Exception as error:  # one incident must not end the others'
-            # Not again before the next look: what cannot be handled would be tried without end.
+        except Exception as error:  # one incident must not end the others
+            # Not before the next look, or it would be tried in a loop.
             self._aside.add(error_id)
             self._count(failed=1)
             logger.warning("incidents: %s could not be handled: %s", error_id, error_line(error))
@@ -230,7 +229,7 @@ class Supervisor:
             self._ring(_RECOVER)
 
     async def _tell(self) -> int:
-        """Deliver messages; how many."""
+        """Deliver messages; returns how many."""
         count = await self._desk.deliver(limit=TOLD)
         self._count(delivered=count)
         return count
@@ -238,17 +237,17 @@ class Supervisor:
     # Scheduling -------------------------------------------------------------------------------
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[int]]) -> None:
-        """Repeat at once while there is more to do, else when the bell rings or the interval is over."""
+        """Repeat at once while there is work, else when the bell rings or after the interval."""
         failures = 0
         while not self._stopping:
             bell = self._bells[name] = anyio.Event()
             wait = self._interval * (0.75 + 0.5 * self._env.random())
             try:
                 done = await work()
-            except Exception as error:  # logged, and tried again
+            except Exception as error:  # logged and retried
                 failures += 1
                 text = error_line(error)
-                # Once for each thing that is wrong, not for each time it is tried.
+                # Log each error once, not on each retry.
                 if self._errors.get(name) != text:
                     unexpected = not isinstance(error, TriageError)
                     logger.warning("supervisor: to %s fails: %s", name, text, exc_info=unexpected)

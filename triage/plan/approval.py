@@ -1,4 +1,4 @@
-"""May this be done? What is asked, what is answered, and whether the one fits the other."""
+"""Approval by a person: what needs it, the question, the answer, and whether they fit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from triage.core import check_number, check_word, exact, misuse
 from .plans import ExecutionPlan, PlannedStep, content_hash, name_of, quoted
 
 Evaluator: TypeAlias = Callable[[ExecutionPlan | PlannedStep], tuple[bool, str] | bool]
-"""Says whether a plan or a step needs a person's approval, and why."""
+"""Says whether a plan or a step needs approval by a person, and why."""
 
 _DECISIONS = ("approved", "rejected", "edited")
 
 
 class ApprovalMode(StrEnum):
-    """What needs a person's approval: OFF nothing, SELECTIVE what an evaluator says, ALL everything."""
+    """What a person must approve: OFF nothing, SELECTIVE what an evaluator says, ALL everything."""
 
     OFF = "off"
     SELECTIVE = "selective"
@@ -25,7 +25,7 @@ class ApprovalMode(StrEnum):
 
 
 class Need(NamedTuple):
-    """Whether approval is needed, and why. It is false like its first field."""
+    """Whether approval is needed, and why. Its truth value is `needed`."""
 
     needed: bool
     why: str
@@ -39,11 +39,11 @@ def needs_approval(
     content: ExecutionPlan | PlannedStep,
     evaluator: Evaluator | None = None,
 ) -> Need:
-    """Whether a person must approve this plan or step before it is run.
+    """Say whether a person must approve this plan or step before it runs.
 
-    mode: `off`, `selective` or `all`; any other value means that it is needed. evaluator: asked where
-    the mode is selective. Approval is needed, too, without an evaluator, if it raises, and if it answers
-    anything but True, False or one of them with a reason. Never raises.
+    mode: `off`, `selective` or `all`; any other value requires approval. evaluator: asked in the mode
+    `selective`. Approval is also required if there is no evaluator, if it raises, or if it answers
+    anything but True, False or either with a reason. Never raises.
     """
     if mode == ApprovalMode.OFF:
         return Need(needed=False, why="approval is off")
@@ -55,7 +55,7 @@ def needs_approval(
         return Need(needed=True, why="there is no evaluator")
     try:
         answer: Any = evaluator(content)
-    except Exception as error:  # whoever cannot say may not wave it through
+    except Exception as error:  # an evaluator that fails approves nothing
         return Need(needed=True, why=f"the evaluator raised {type(error).__name__}")
     verdict, why = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
     if not isinstance(verdict, bool) or not isinstance(why, str):
@@ -69,8 +69,8 @@ def needs_approval(
 def subject_of(run_id: str, kind: str, content: object) -> str:
     """What an approval is bound to: SHA-256 over the run, the kind and exactly this content.
 
-    content: a plan (whatever its version), a step, or a JSON object. 64 hexadecimal digits. Raises
-    UsageError for content without an exact JSON form.
+    content: a plan (its version does not count), a step, or a JSON value. Returns 64 hexadecimal digits.
+    Raises UsageError for content without an exact JSON form.
     """
     if isinstance(content, ExecutionPlan):
         said = content.hash
@@ -84,9 +84,9 @@ def subject_of(run_id: str, kind: str, content: object) -> str:
 class ApprovalRequest(NamedTuple):
     """A question to a person, bound to one run, one kind and exactly one content.
 
-    id: names this very question; answers repeat it. kind: `plan`, `step` or a word of one's own.
-    subject: what `subject_of` gives. payload: what is shown, as JSON. expires: seconds since the epoch
-    until which it may be answered, None for ever.
+    id: identifies this question; its answer repeats it. kind: `plan`, `step` or a word of your own.
+    subject: from `subject_of`. payload: the content as JSON. expires: seconds since the epoch until which
+    it may be answered, None for ever.
     """
 
     id: str
@@ -105,9 +105,9 @@ class ApprovalRequest(NamedTuple):
         reason: str = "",
         payload: Any = None,
     ) -> ApprovalAnswer:
-        """An answer to this question. payload: what is to be run instead, for `edited`.
+        """Answer this question. payload: what to run instead; for `edited` only.
 
-        Raises UsageError for another decision, and for an edit without a payload.
+        Raises UsageError for another decision, an edit without a payload, and a payload without an edit.
         """
         check_word("ApprovalRequest.answer() decision", decision, _DECISIONS)
         if (payload is None) is (decision == "edited"):
@@ -126,10 +126,10 @@ class ApprovalRequest(NamedTuple):
 
 
 class ApprovalAnswer(NamedTuple):
-    """A person's answer. The first four fields are those of the question.
+    """A person's answer. The first four fields repeat those of the question.
 
-    decision: `approved`, `rejected` or `edited`. by: who, as they name themselves. reason: told to the
-    planner. payload: what is to be run instead.
+    decision: `approved`, `rejected` or `edited`. by: who answered, in their own words. reason: told to the
+    planner. payload: what to run instead.
     """
 
     id: str
@@ -152,10 +152,10 @@ def ask(
     now: float = 0.0,
     expires_s: float | None = None,
 ) -> ApprovalRequest:
-    """The question whether exactly this may be run, in this run.
+    """Ask whether exactly this content may be run, in this run.
 
-    id: new for each question. now: seconds since the epoch. expires_s: seconds until which an answer
-    counts, None for ever. Raises UsageError naming the field.
+    id: new for each question. now: seconds since the epoch. expires_s: seconds an answer is accepted for,
+    None for ever. Raises UsageError naming the field.
     """
     name_of("ask() kind", kind)
     if expires_s is not None:
@@ -182,7 +182,7 @@ def mismatch(
 ) -> str | None:
     """Why this answer does not count for this question; None if it does.
 
-    now: seconds since the epoch. used: ids of the questions that have been answered.
+    now: seconds since the epoch. used: ids of questions that have been answered already.
     """
     for name, what in (
         ("id", "another question"),

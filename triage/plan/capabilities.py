@@ -1,4 +1,4 @@
-"""What a step of a plan can be: a function with a name, what it needs and what it leaves behind."""
+"""What a step of a plan can do: a named function, what it needs and what it produces."""
 
 from __future__ import annotations
 
@@ -34,20 +34,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 ClassifyError: TypeAlias = Callable[
     [BaseException, Mapping[str, Any]], Diagnosis | FailureType | Severity | None
 ]
-"""Says why a capability failed, given the exception and what is known of the step; None: it does not
-know."""
+"""Explains a failure, given the exception and the facts of the step; None leaves it to the rules."""
 
 
 @dataclass(frozen=True)
 class Capability:
-    """Something a plan may ask for: a function, and what a planner and a validator must know of it.
+    """A function a plan may use, and what planner and validator must know about it.
 
-    name: what plans call it, up to 100 characters; case does not count. description: for the planner.
-    function: does it, async or not. requires: types of the results it must be given. provides: types
-    of the results it may leave; empty is not checked. effect: `read`, `idempotent`, `once` or `unknown`;
-    None takes that of a `triage.tool`, else `unknown`. retry: how often and after how long it is tried
-    again, a number of retries or a `Preset`; None is `Backoff.CAPABILITY`. classify_error: says why it
-    failed. responds: it answers the user and so ends a plan; None: one called respond or clarify does.
+    name: up to 100 characters; case does not count. description: for the planner. function: async or
+    not. requires: types of the results it must be given. provides: types of the results it may produce;
+    empty is not checked. effect: `read`, `idempotent`, `once` or `unknown`; None takes that of a
+    `triage.tool`, else `unknown`. retry: a number of retries or a `Preset`; None is `Backoff.CAPABILITY`.
+    classify_error: explains a failure. responds: whether it answers the user and so ends a plan; None:
+    capabilities named respond and clarify do.
 
     Raises UsageError naming the field.
     """
@@ -93,34 +92,34 @@ class Capability:
 
     @property
     def is_async(self) -> bool:
-        """True if calling the function gives something to await."""
+        """Whether the function is async."""
         return is_async(self.function)
 
     @property
     def repeatable(self) -> bool:
-        """True if it may be run again whatever became of the first time: its effect says so."""
+        """Whether its effect allows running it again whatever happened the first time."""
         return self.effect in (Effect.READ, Effect.IDEMPOTENT)
 
     @property
     def tries(self) -> Preset:
-        """How often it is tried, and what waits between."""
+        """How often it is tried, and the waits in between."""
         if self.retry is None:
             return Backoff.CAPABILITY
         return tries_of("Capability.retry", self.retry) or Preset(1, Backoff())
 
     def diagnose(self, error: BaseException, context: Mapping[str, Any] | None = None) -> Diagnosis:
-        """Why it failed: what its `classify_error` says, else what `triage.diagnose` does.
+        """Diagnose a failure by its `classify_error`, else by the rules.
 
-        context: what is known of the step, passed on. A Severity or a FailureType as an answer is put
-        into the diagnosis of the rules. What raises, or answers anything else, is noted as evidence: the
-        failure itself stays what it was. What nobody knows is CRITICAL: neither another plan nor another
-        selection mends it.
+        context: facts of the step, passed on. A Severity or a FailureType as an answer goes into the
+        diagnosis of the rules. A `classify_error` that raises, or answers anything else, is noted as
+        evidence and does not change the diagnosis. An unknown failure is CRITICAL: neither another plan
+        nor another selection would mend it.
         """
         if self.classify_error is None:
             return diagnosed(error, self.name)
         try:
             answer: Any = self.classify_error(error, dict(context or {}))
-        except Exception as fault:  # whoever explains a failure may not replace it
+        except Exception as fault:  # it must not hide the failure
             return _noting(diagnosed(error, self.name), f"raised {type(fault).__name__}: {fault}")
         if isinstance(answer, Diagnosis):
             return (
@@ -143,7 +142,7 @@ class Capability:
 
 
 def diagnosed(error: BaseException, name: str) -> Diagnosis:
-    """Why what has this name failed, by the rules; CRITICAL where they do not know."""
+    """Diagnose an error by the rules; an unknown one is CRITICAL. name: of what failed."""
     found = diagnose(error)
     unknown = found.failure_type is FailureType.UNKNOWN
     if not unknown or found.severity is not Severity.RECLASSIFICATION:
@@ -164,12 +163,12 @@ def _noting(diagnosis: Diagnosis, what: str) -> Diagnosis:
 
 
 def is_async(function: Any) -> bool:
-    """Say whether calling it gives something to await: an async function, or an object whose call is."""
+    """Whether this is an async function, or an object with an async `__call__`."""
     return any(map(inspect.iscoroutinefunction, (function, function.__call__)))
 
 
 def types_of(field: str, value: object) -> tuple[str, ...]:
-    """Names of types as a tuple; a single one may be given as text."""
+    """Names of types as a tuple. A single name may be given as text."""
     if isinstance(value, str):
         value = (value,)
     if not isinstance(value, Iterable):
@@ -191,11 +190,10 @@ def capability(
     classify_error: ClassifyError | None = None,
     responds: bool | None = None,
 ) -> Callable[[F], F]:
-    """Make a function, async or not, something a plan may ask for.
+    """Declare a function, async or not, as a `Capability`, whose arguments these are.
 
-    The function stays as it is; `Registry.add` finds what is said here. The arguments are those of
-    `Capability`. For a bound method make the `Capability` itself. Raises UsageError for arguments that
-    do not fit, and for a function that is one already.
+    The function itself does not change; `Registry.add` reads the declaration. For a bound method make a
+    `Capability` yourself. Raises UsageError for invalid arguments and for a function that is one already.
     """
 
     def decorate(function: F) -> F:
@@ -219,7 +217,7 @@ def capability(
 
 
 def capability_of(value: object) -> Capability:
-    """The capability a value is, or was decorated as; a method's is bound to its object."""
+    """The capability that a value is or was declared as, bound to its object for a method."""
     if isinstance(value, Capability):
         return value
     known = getattr(value, CAPABILITY_ATTRIBUTE, None)
@@ -230,17 +228,17 @@ def capability_of(value: object) -> Capability:
     return replace(known, function=cast("Callable[..., Any]", value)) if bound else known
 
 
-# What a capability's function is called with: the plan's parameters, and the results it is given.
+# What a capability's function is called with: the plan's parameters and results of earlier steps.
 
 
 FILLED = ("task", "step", "results")
-"""Parameters that the run fills where a function names them."""
+"""Parameters the run fills if a function names them."""
 
 
 class Takes(NamedTuple):
-    """The parameters of a function. required: those without a default. open: it takes any by name.
+    """The parameters of a function. required: those without a default. open: whether it has `**kwargs`.
 
-    told: for a planner, name to annotation and default. filled: those that the run fills.
+    told: name to annotation and default, for a planner. filled: those the run fills.
     """
 
     names: frozenset[str]
@@ -251,7 +249,7 @@ class Takes(NamedTuple):
 
 
 def takes(function: Callable[..., Any]) -> Takes:
-    """What a function can be given by name; read once, as every step of a plan asks for it."""
+    """The parameters a function takes by name."""
     tool, owner = tool_of(function)
     return _takes(tool.function, len(owner))
 
@@ -283,10 +281,7 @@ def _told(parameter: inspect.Parameter) -> str:
 
 
 def place_of(kind: str, key: str, known: Takes) -> str | None:
-    """The parameter that an input of this type and key goes into; None for none of its own.
-
-    Under its type in lower case, else under its key.
-    """
+    """The parameter for an input: its type in lower case, else its key; None if it takes neither."""
     name = kind.lower()
     if name in known.names:
         return name
@@ -294,7 +289,7 @@ def place_of(kind: str, key: str, known: Takes) -> str | None:
 
 
 def misfits(step: PlannedStep, known: Takes) -> tuple[list[str], list[str]]:
-    """Parameters of a step that its function does not take, and those it needs and is not given."""
+    """The parameters of a step that its function does not take, and those it lacks."""
     names = named(step)
     given = names.union(place_of(kind, key, known) or "" for kind, key in step.inputs)
     unknown = [] if known.open else sorted(names - known.names)
@@ -310,9 +305,9 @@ def named(step: PlannedStep) -> frozenset[str]:
 def arguments(
     step: PlannedStep, known: Takes, results: Mapping[str, Any], task: object
 ) -> dict[str, Any]:
-    """What the function is called with. results: of the step's inputs, by key.
+    """The arguments of a call. results: of the step's inputs, by key.
 
-    An input wins over a parameter of the same name. Several inputs of one type are given as a list.
+    An input takes precedence over a parameter of the same name. Several inputs of one type form a list.
     """
     given = step.given
     if step.inputs:
@@ -330,10 +325,7 @@ def arguments(
 
 
 def tool_for(function: Callable[..., Any], name: str, effect: Any) -> tuple[Tool, tuple[Any, ...]]:
-    """What is recorded of a capability's calls, and the object its function is bound to, if any.
-
-    A tool keeps what was said of it.
-    """
+    """The tool that records a capability's calls, and the object its function is bound to, if any."""
     if hasattr(function, TOOL_ATTRIBUTE):
         return tool_of(function)
     known = takes(function)
@@ -342,9 +334,9 @@ def tool_for(function: Callable[..., Any], name: str, effect: Any) -> tuple[Tool
 
 
 def by_origin(tool: Tool, origins: Mapping[str, str]) -> Tool:
-    """The same tool, whose calls are known by where these arguments come from, not by what they are.
+    """The same tool, with these arguments identified by their origin instead of their value.
 
-    origins: name of an argument to the key of the call whose result it is.
+    origins: name of an argument to the key of the call that produced it.
     """
 
     def key(**bound: Any) -> dict[str, Any]:
@@ -362,11 +354,11 @@ def by_origin(tool: Tool, origins: Mapping[str, str]) -> Tool:
     )
 
 
-# The capabilities of one orchestrator. There is no other place where they are kept.
+# The capabilities of one orchestrator.
 
 
 class Registry:
-    """Capabilities by name. Names are told apart whatever their case, and found so.
+    """Capabilities by name; the case of a name does not count.
 
     capabilities: to add at once. Raises UsageError as `add` does.
     """
@@ -376,9 +368,9 @@ class Registry:
         self.add(*capabilities)
 
     def add(self, *capabilities: Capability | Callable[..., Any]) -> None:
-        """Add capabilities, or functions decorated as such. All are added, or none.
+        """Add capabilities, or functions declared as such; all of them or none.
 
-        Raises UsageError for anything else and for a name that is there already, whatever its case.
+        Raises UsageError for anything else and for a name that is taken, whatever its case.
         """
         known = dict(self._known)
         for given in capabilities:
@@ -411,18 +403,18 @@ class Registry:
         return f"Registry({', '.join(self.names)})"
 
     def get(self, name: str) -> Capability | None:
-        """The capability of this name, whatever its case and the spaces around it; None: there is none."""
+        """The capability of this name, ignoring case and surrounding spaces; None if there is none."""
         return self._known.get(name.strip().casefold())
 
     def nearest(self, name: str) -> str | None:
-        """The registered name that is most like this one; None if none is close."""
+        """The registered name most similar to this one; None if none is close."""
         return closest(name, self.names)
 
     def subset(self, names: Iterable[str], *, providers: bool = False) -> Registry:
         """A registry of these capabilities and all that respond, in the order of registration.
 
-        providers: with every capability that provides what those require, and what these require in
-        turn. Raises UsageError naming the unknown name and the nearest.
+        providers: include the capabilities that provide what those require, transitively. Raises
+        UsageError naming an unknown name and the nearest known one.
         """
         wanted: dict[str, Capability] = {}
         for name in [names] if isinstance(names, str) else names:
@@ -446,14 +438,14 @@ class Registry:
 
     @property
     def responder(self) -> Capability | None:
-        """What answers the user where a plan forgot to: `respond`, else the first one that responds."""
+        """The capability appended to a plan without a response: `respond`, else the first that responds."""
         named = self.get("respond")
         if named is not None and named.responds:
             return named
         return next((known for known in self if known.responds), None)
 
     def manifest(self) -> list[dict[str, Any]]:
-        """What a planner or a selector is told of each capability, as JSON values."""
+        """What a planner or a selector is told about each capability, as JSON values."""
         return [
             {
                 "name": known.name,
@@ -469,10 +461,7 @@ class Registry:
 
 
 def _parameters(known: Capability) -> dict[str, dict[str, str]]:
-    """The parameters a plan fills, with what the function says of them; nothing where it takes any.
-
-    Its inputs come by themselves.
-    """
+    """The parameters a plan must fill, inputs excluded; empty if the function takes any."""
     found = takes(known.function)
     inputs = {kind.lower() for kind in known.requires}
     told = {name: text for name, text in found.told.items() if name not in inputs}
@@ -480,7 +469,7 @@ def _parameters(known: Capability) -> dict[str, dict[str, str]]:
 
 
 def output_of(step: PlannedStep | None, found: Capability | None) -> str | None:
-    """The type of a step's result: as planned, else the only one its capability provides."""
+    """The type of a step's result: as planned, else the only one its capability provides, else None."""
     if step is not None and step.expected_output is not None:
         return step.expected_output
     provided = () if found is None else found.provides
@@ -493,11 +482,11 @@ def output_of(step: PlannedStep | None, found: Capability | None) -> str | None:
 class PlanRequest(NamedTuple):
     """What a planner is given.
 
-    task: as given to the run. capabilities: those a plan may use, as `Registry.manifest` tells them.
-    results: what is there already, key to type. feedback: what must not be repeated, what is done, and
-    what was wrong before; empty the first time. version: of the plan that is to be made, from 1. steps:
-    the most it may have. background: what the run was given beside the task. entry: how much the run has
-    entered so far; each request has its own, and a process that goes on after another the same.
+    task: as given to the run. capabilities: those a plan may use, from `Registry.manifest`. results:
+    available results, key to type. feedback: what must not be repeated, what is done, and what was wrong
+    before; empty the first time. version: of the plan to be made, from 1. steps: the most it may have.
+    background: as given to the run. entry: how much the run has entered so far; it tells requests apart,
+    and is the same in a process that recovers the run.
     """
 
     task: Any
@@ -513,9 +502,8 @@ class PlanRequest(NamedTuple):
 class SelectionRequest(NamedTuple):
     """What a selector is given.
 
-    task: as given to the run. capabilities: all there are, as `Registry.manifest` tells them. feedback:
-    what failed before; empty the first time. selection: which it is, from 1. background: what the run
-    was given beside the task.
+    task: as given to the run. capabilities: all of them, from `Registry.manifest`. feedback: what failed
+    before; empty the first time. selection: its number, from 1. background: as given to the run.
     """
 
     task: Any
@@ -526,15 +514,15 @@ class SelectionRequest(NamedTuple):
 
 
 Planner: TypeAlias = Callable[[PlanRequest], Any | Awaitable[Any]]
-"""Makes a plan: an `ExecutionPlan`, its JSON object, or the text of one. Sync ones run in a thread."""
+"""Makes a plan: an `ExecutionPlan`, its JSON object, or the text of one. A sync one runs in a thread."""
 Selector: TypeAlias = Callable[[SelectionRequest], Iterable[str] | Awaitable[Iterable[str]]]
-"""Chooses the capabilities a plan may use, by name. Sync ones run in a thread."""
+"""Chooses the capabilities a plan may use, by name. A sync one runs in a thread."""
 
 
 def asked(field: str, function: Any, name: str) -> Tool:
-    """A planner or a selector as a recorded call. Raises UsageError for none.
+    """Wrap a planner, selector or judge as a recorded call. Raises UsageError for anything else.
 
-    By position, so that a task without an exact form will do; what is asked makes each call another.
+    Calls are matched by position, so that a task needs no exact JSON form.
     """
     if isinstance(function, type) or not callable(function):
         raise misuse(field, function, "a function of the request, async or not")
@@ -552,7 +540,7 @@ def asked(field: str, function: Any, name: str) -> Tool:
 
 
 class Later:
-    """What a sync function gave to be awaited, in another form. Trio takes no coroutine from a thread."""
+    """An awaitable from a sync function, converted when awaited. Trio takes no coroutine from a thread."""
 
     def __init__(self, answer: Awaitable[Any], form: Callable[[Any], Any]) -> None:
         self._answer = answer
@@ -563,7 +551,7 @@ class Later:
 
 
 def as_json(answer: Any) -> Any:
-    """An answer in a form that another process can read from the journal, where it has one."""
+    """An answer as JSON values where it has such a form, so that another process can read it."""
     if isinstance(answer, ExecutionPlan):
         return answer.to_json()
     dump = getattr(answer, "model_dump", None)

@@ -1,4 +1,4 @@
-"""One attempt of a plan-first run: it reads from the journal where the run stands, and goes on."""
+"""One attempt of a plan-first run: read from the journal where the run stands, and continue."""
 
 from __future__ import annotations
 
@@ -93,11 +93,10 @@ from .plans import ExecutionPlan, PlannedStep, content_hash, quoted, shortened
 from .routing import Decision, PlanLimits, PlanState, Target, fold_plan, route
 from .validation import Validation, feedback, issues_of, validate
 
-# Approvals of a run that waits: what is asked, and an answer given where the run is kept.
-
+# Approvals: what a waiting run asks, and answers given at the store.
 
 ANSWER = "approval"
-"""The parameter by which an attempt is told of an answer."""
+"""The parameter through which an attempt receives an answer."""
 _MAX_QUESTION = 300
 _MAX_WRONGS = 2_000
 
@@ -106,10 +105,9 @@ _MAX_WRONGS = 2_000
 class Approval:
     """What a person must approve before it is run.
 
-    mode: `off`, `selective` or `all`; any other text means that everything needs it. evaluator: says
-    what does in the mode `selective`; without one everything does. of: `plan` asks once for each plan,
-    before its first step; `step` asks before each step. expires_s: seconds until which an answer
-    counts, None for ever.
+    mode: `off`, `selective` or `all`; any other text counts as `all`. evaluator: decides in the mode
+    `selective`; without one, everything needs approval. of: `plan` asks once per plan, before its first
+    step; `step` asks before each step. expires_s: seconds an answer is accepted for, None for ever.
 
     Raises UsageError naming the field.
     """
@@ -132,27 +130,18 @@ class Approval:
 OFF = Approval(ApprovalMode.OFF)
 
 
-def validated(
-    answer: Any, state: PlanState, registry: Registry, limits: PlanLimits, task: str = ""
-) -> Validation:
-    """Validate a plan as the next one of a run."""
-    return validate(
-        answer, registry, state.context(registry), active=state.active, task=task, limits=limits
-    )
-
-
 def unsafe_effects(registry: Registry) -> Evaluator:
-    """An evaluator: approval is needed for what has an effect that must not happen twice.
+    """Make an evaluator that requires approval for effects that must not happen twice.
 
-    That is a capability whose effect is `once` or `unknown`, or which `registry` does not know.
+    These are capabilities whose effect is `once` or `unknown`, and those `registry` does not know.
     """
 
     def evaluate(content: ExecutionPlan | PlannedStep) -> tuple[bool, str]:
         steps = content.steps if isinstance(content, ExecutionPlan) else (content,)
         for step in steps:
             found = registry.get(step.capability)
-            effect = Effect.UNKNOWN if found is None else found.effect
             if found is None or not found.repeatable:
+                effect = Effect.UNKNOWN if found is None else found.effect
                 return True, f"{quoted(step.context_key)} has the effect {effect}"
         return False, "every effect may happen twice"
 
@@ -162,34 +151,30 @@ def unsafe_effects(registry: Registry) -> Evaluator:
 def request_for(
     approval: Approval, run_id: str, content: ExecutionPlan | PlannedStep
 ) -> ApprovalRequest | None:
-    """What must be approved before a plan or a step is run; None for nothing.
-
-    Its id comes with the token.
-    """
+    """The approval a plan or a step needs before it runs, still without an id; None if it needs none."""
     need = needs_approval(approval.mode, content, approval.evaluator)
     if not need:
         return None
     steps = content.steps if isinstance(content, ExecutionPlan) else (content,)
     what = ", ".join(f"{quoted(step.context_key)} by {quoted(step.capability)}" for step in steps)
     question = f"May this {approval.of} be run ({need.why[:_MAX_QUESTION]}): {what}?"
-    subject = subject_of(run_id, approval.of, content)
     return ApprovalRequest(
         id="",
         run_id=run_id,
         kind=approval.of,
-        subject=subject,
+        subject=subject_of(run_id, approval.of, content),
         question=question[: 2 * _MAX_QUESTION],
         payload=content.to_json(),
     )
 
 
 def request_in(events: Sequence[Event]) -> ApprovalRequest | None:
-    """What a run waits to have approved, by its journal; None if it waits for nothing of that kind."""
+    """The approval a run waits for, according to its journal; None if it waits for none."""
     waits = waits_for(events)
     asked = fold_plan(events).asked
     if waits is None or waits.call is not None or asked is None:
         return None
-    # The token's digest names this very question, so that an answer to an equal earlier one is too late.
+    # The token's digest identifies this very question: an answer to an earlier, equal one does not fit.
     return ApprovalRequest(
         id=waits.token_digest,
         run_id=waits.run_id,
@@ -202,9 +187,9 @@ def request_in(events: Sequence[Event]) -> ApprovalRequest | None:
 
 
 def read_answer(request: ApprovalRequest, reply: Any, by: str = "") -> ApprovalAnswer | None:
-    """A reply to a run that waits for approval as the answer to what it asks; None for any other.
+    """Read a reply to a waiting run as the answer to its question; None if it is no such answer.
 
-    Raises UsageError for an edit of anything but a plan, and for a payload that is none.
+    Raises UsageError for an edit without a payload.
     """
     match reply:
         case ApprovalAnswer():
@@ -225,10 +210,10 @@ def carried(
     now: float,
     check: Callable[[ExecutionPlan], Validation],
 ) -> Retry:
-    """The action by which the next attempt is told of an answer.
+    """The action that carries an answer into the next attempt.
 
-    check: validates an edited plan. Raises UsageError for an answer that does not fit the question and
-    for a plan that cannot be run, TokenExpired for a late answer.
+    check: validates an edited plan. Raises UsageError for an answer to another question and for a plan
+    that cannot be run, TokenExpired for a late answer.
     """
     if request.expires is not None and now >= request.expires:
         raise TokenExpired(
@@ -246,27 +231,24 @@ def carried(
             plan = ExecutionPlan.from_json(plan)
         found = check(plan)
         if not found.ok:
-            raise UsageError(
-                f"the edited plan cannot be run, and the run still waits: {wrongs(found)}"
-            )
+            wrong = "; ".join(issue.message for issue in found.issues)[:_MAX_WRONGS]
+            raise UsageError(f"the edited plan cannot be run, and the run still waits: {wrong}")
         data["payload"] = plan.to_json()
         data["hash"] = content_hash(data["payload"])
     return Retry(inject={ANSWER: data})
 
 
-def wrongs(found: Validation) -> str:
-    """What is wrong with a plan, for the person who wrote it."""
-    return "; ".join(issue.message for issue in found.issues)[:_MAX_WRONGS]
-
-
 def validated_by_journal(plan: ExecutionPlan, state: PlanState) -> Validation:
-    """Validate a plan where nothing is known but its run's journal.
+    """Validate a plan against nothing but its run's journal.
 
-    That has the names of the capabilities, and the keys and planned types of results. What the
-    capabilities take and provide is found out by whoever goes on with the run.
+    The journal has the names of the capabilities, and the keys and planned types of results. What
+    capabilities take and provide is checked by the process that continues the run.
     """
+
+    def takes_anything(**_parameters: Any) -> None: ...
+
     registry = Registry(
-        Capability(name, "known by its name alone", _takes_anything, responds=False)
+        Capability(name, "known by its name alone", takes_anything, responds=False)
         for name in state.active or {step.capability.strip(): None for step in plan.steps}
         if name
     )
@@ -274,14 +256,9 @@ def validated_by_journal(plan: ExecutionPlan, state: PlanState) -> Validation:
     return validate(plan, registry, state.context(registry), limits=limits)
 
 
-def _takes_anything(**_parameters: Any) -> None:
-    """Stand for the function of a capability."""
-
-
-def told(asked: ApprovalAsked, data: Any) -> tuple[ApprovalAnswer | None, str]:
-    """The answer an attempt was told of, if it counts for what is asked; else why it does not."""
-    fields = {name: data.get(name) for name in ApprovalAnswer._fields}
-    answer = ApprovalAnswer(**fields)
+def accepted(asked: ApprovalAsked, data: Any) -> tuple[ApprovalAnswer | None, str]:
+    """The answer an attempt received if it fits what was asked, else None and why it does not."""
+    answer = ApprovalAnswer(**{name: data.get(name) for name in ApprovalAnswer._fields})
     request = ApprovalRequest(answer.id, asked.run_id, asked.kind, asked.subject)
     why = mismatch(request, answer, now=0.0)
     if why is None and answer.decision == "edited" and content_hash(answer.payload) != data["hash"]:
@@ -289,13 +266,10 @@ def told(asked: ApprovalAsked, data: Any) -> tuple[ApprovalAnswer | None, str]:
     return (None, why) if why is not None else (answer, "")
 
 
-# At the store -------------------------------------------------------------------------------------
-
-
 async def asked_in(store: Store, run_id: str) -> ApprovalRequest | None:
-    """What a run waits to have approved; None if it waits for nothing of that kind.
+    """The approval a run waits for; None if it waits for none.
 
-    Raises UnknownRun for a run that the store does not know.
+    Raises UnknownRun for a run the store does not know.
     """
     events = await store.read(run_id)
     if not events:
@@ -309,15 +283,14 @@ async def answer_in(
     *,
     check: Callable[[ExecutionPlan, PlanState], Validation] = validated_by_journal,
 ) -> None:
-    """Answer what a run waits to have approved, where it is kept; whoever recovers it goes on.
+    """Answer the approval a run waits for, at its store; the process that recovers the run continues it.
 
-    answer: made by `ApprovalRequest.answer` of what `asked_in` gave. It counts once, for that very
-    question, and before its time is over. check: validates an edited plan; by default with the names
-    that the journal has. Raises UnknownRun, UsageError for a run that does not wait for it, an answer
-    that does not fit, a plan that cannot be run and one with what looks like a secret, TokenExpired,
-    AlreadyResumed if somebody else has just answered, RunBusy while somebody else is answering (or has
-    died of it, for at most 30 seconds), and StoreError. The run still waits after each of them but
-    AlreadyResumed.
+    answer: made by `ApprovalRequest.answer` from the result of `asked_in`. It counts once, for that very
+    question, until it expires. check: validates an edited plan; by default against the names in the
+    journal. Raises UnknownRun; UsageError for a run that waits for no approval, an answer that does not
+    fit, and a plan that cannot be run or seems to hold a secret; TokenExpired; AlreadyResumed if somebody
+    else has just answered; RunBusy while somebody else is answering (for at most 30 seconds if they died
+    doing so); StoreError. After all but AlreadyResumed the run still waits.
     """
     events = await store.read(answer.run_id)
     if not events:
@@ -332,16 +305,16 @@ async def answer_in(
     if places:
         raise UsageError(
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
-            "by its token, in the process that goes on with it"
+            "by its token, in the process that continues it"
         )
     await resolve(store, answer.run_id, action, now=now)
 
 
-# How capabilities are called, and why a call cannot be begun.
+# How capabilities are called, and why a call cannot begin.
 
 
 class Known(NamedTuple):
-    """A capability as it is called. owner: the object its function is bound to, if any."""
+    """A capability with what is needed to call it. owner: the object its function is bound to, if any."""
 
     capability: Capability
     tool: Tool
@@ -352,7 +325,7 @@ class Known(NamedTuple):
 def _by_origin_if_inexact(
     known: Known, step: PlannedStep, given: Mapping[str, Any], state: PlanState
 ) -> Tool:
-    """The tool; a result passed on that has no exact form is identified by the call it comes from."""
+    """The tool; an input without an exact JSON form is identified by the call that produced it."""
     tool = known.tool
     if tool.key is not None or not step.inputs:
         return tool
@@ -371,7 +344,7 @@ def _by_origin_if_inexact(
 
 
 def misfit(step: PlannedStep, known: Known | None) -> str | None:
-    """Why a step cannot be begun; None if it can."""
+    """Why a step cannot begin; None if it can."""
     if known is None:
         return f"there is no capability {quoted(step.capability)}"
     unknown, missing = misfits(step, known.takes)
@@ -383,25 +356,8 @@ def misfit(step: PlannedStep, known: Known | None) -> str | None:
     return f"{quoted(known.capability.name)} {', '.join(said)}; it takes {names}"
 
 
-def unbegun(text: str) -> Diagnosis:
-    """Why a step has failed that was not begun."""
-    return Diagnosis(
-        FailureType.SCHEMA_MISMATCH,
-        cause=Cause.INVALID_ARGUMENTS,
-        severity=Severity.REPLANNING,
-        evidence=(Evidence("plan.step", text),),
-        user_message="A step of the plan could not be begun.",
-        technical_details=text,
-        hint=text,
-        classifier="plan",
-    )
+# Are the success criteria of a step met? What its judge is asked.
 
-
-# Are the success criteria of a step met? What a step's judge is asked, and what its no leads to.
-
-
-NAME = "criteria"
-"""The name of the recorded calls by which a judge is asked."""
 _MAX_WHY = 500
 
 
@@ -409,7 +365,7 @@ class StepOutcome(NamedTuple):
     """What the judge of a step is given.
 
     task: as given to the run. step: as planned, with its `success_criteria`. result: what its capability
-    gave.
+    returned.
     """
 
     task: Any
@@ -420,14 +376,14 @@ class StepOutcome(NamedTuple):
 StepJudge: TypeAlias = Callable[
     [StepOutcome], bool | tuple[bool, str] | Awaitable[bool | tuple[bool, str]]
 ]
-"""Says whether the criteria of a step are met: True, False, or one of them with a reason. Sync ones run
-in a thread."""
+"""Says whether the criteria of a step are met: True, False, or either with a reason. A sync judge runs in
+a thread."""
 
 
 def judging(field: str, judge: Any) -> Tool:
-    """A judge as a recorded call, known by the call that it judges and by the criteria.
+    """Wrap a judge as a recorded call, identified by the call it judges and the criteria.
 
-    Raises UsageError for none.
+    Raises UsageError for anything but a function.
     """
     if isinstance(judge, type) or not callable(judge):
         raise misuse(field, judge, "a function of the StepOutcome, async or not")
@@ -442,11 +398,11 @@ def judging(field: str, judge: Any) -> Tool:
         return Later(answer, _verdict) if inspect.isawaitable(answer) else _verdict(answer)
 
     chosen = ask if is_async(judge) else ask_in_a_thread
-    return Tool(chosen, effect=Effect.READ, name=NAME, ignore=("outcome",))
+    return Tool(chosen, effect=Effect.READ, name="criteria", ignore=("outcome",))
 
 
 def _verdict(answer: object) -> list[Any]:
-    """The answer in a form that another process can read from the journal; TypeError for none."""
+    """The answer in a form the journal keeps exactly. Raises TypeError for an invalid answer."""
     met, why = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, "")
     if not isinstance(met, bool) or not isinstance(why, str):
         raise TypeError(
@@ -456,29 +412,13 @@ def _verdict(answer: object) -> list[Any]:
     return [met, why]
 
 
-def unmet(step: PlannedStep, why: str) -> Diagnosis:
-    """Why a step has failed whose result is not what was wanted."""
-    said = f": {shortened(why, _MAX_WHY)}" if why.strip() else ""
-    text = f"{quoted(step.success_criteria, _MAX_WHY)} is not met by {quoted(step.context_key)}"
-    return Diagnosis(
-        FailureType.PLAN_INCOMPLETE,
-        evidence=(Evidence("plan.criteria", f"{text}{said}"),),
-        user_message="A step did not achieve what it was to achieve.",
-        technical_details=f"{text}{said}",
-        hint=f"{text}{said}",
-        classifier="plan",
-    )
-
-
-# How an attempt of a plan-first run ends, and what is done then: the router's word, as an action.
-
+# How an attempt ends: the router's decision as a diagnosis, which the policy turns into an action.
 
 ROUTED = "plan.route"
 """Evidence with the reason of the decision that ended an attempt."""
 ASKED = "plan.approval"
 """Evidence with the question that ended an attempt."""
 _LONGEST = 500
-
 _SEVERITY = {
     Target.SELECTOR: Severity.RECLASSIFICATION,
     Target.PLANNER: Severity.REPLANNING,
@@ -488,11 +428,10 @@ _SEVERITY = {
 
 
 def routed(state: PlanState, decision: Decision) -> Diagnosis:
-    """The last failure as what it leads to. What is tried again is RETRIABLE after the delay."""
+    """The last failure, with the severity of what follows. A retry is RETRIABLE after its delay."""
     found = _failure(state)
-    severity = _SEVERITY.get(decision.target, Severity.RETRIABLE)
-    if decision.counter == "retries":
-        severity = Severity.RETRIABLE
+    retried = decision.counter == "retries"
+    severity = Severity.RETRIABLE if retried else _SEVERITY.get(decision.target, Severity.RETRIABLE)
     level = found.level if found.severity is severity else DEFAULT_LEVEL[severity]
     return replace(
         found,
@@ -509,39 +448,39 @@ def _failure(state: PlanState) -> Diagnosis:
         return state.failure.diagnosis
     if state.rejection is not None:
         said = f": {state.rejection.reason}" if state.rejection.reason else ""
-        return Diagnosis(
-            FailureType.PLAN_INCOMPLETE,
-            cause="rejected",
-            user_message="What was planned was not approved.",
-            technical_details=f"a person refused the plan{said}"[:_LONGEST],
-            classifier="plan",
-        )
-    return Diagnosis(
-        FailureType.PLAN_INCOMPLETE,
-        cause=Cause.LIMIT,
-        user_message="The work took more than it may.",
-        technical_details="a limit of the plan was reached",
-        classifier="plan",
-    )
+        details = f"a person refused the plan{said}"[:_LONGEST]
+        return _diagnosis("rejected", "What was planned was not approved.", details)
+    details = "a limit of the plan was reached"
+    return _diagnosis(Cause.LIMIT, "The work took more than it may.", details)
 
 
-def waiting(question: str) -> Diagnosis:
-    """Why an attempt ends that waits for a person."""
+def _diagnosis(
+    cause: str | None,
+    user_message: str,
+    details: str,
+    *,
+    kind: FailureType = FailureType.PLAN_INCOMPLETE,
+    severity: Severity = Severity.REPLANNING,
+    rule: str = "",
+    hint: str | None = None,
+) -> Diagnosis:
+    """Make a diagnosis of our own. rule: names the evidence; empty for none."""
     return Diagnosis(
-        FailureType.PLAN_INCOMPLETE,
-        cause="approval",
-        severity=Severity.CRITICAL,
-        evidence=(Evidence(ASKED, question),),
-        user_message="The work waits until somebody approves what is planned.",
-        technical_details=question,
+        kind,
+        cause=cause,
+        severity=severity,
+        evidence=(Evidence(rule, details),) if rule else (),
+        user_message=user_message,
+        technical_details=details,
+        hint=hint,
         classifier="plan",
     )
 
 
 def policy(expires_s: float | None) -> FailurePolicy:
-    """What is done when an attempt has ended: as the router has said, or a person is asked.
+    """What follows when an attempt has ended: what the router decided, or a question to a person.
 
-    What the router has not seen (a limit of the run, a check of its result) is for a person.
+    A failure the router has not seen (a limit of the run, a check of its result) goes to a person.
     """
 
     def action(context: FailureContext) -> Action:
@@ -563,7 +502,7 @@ def policy(expires_s: float | None) -> FailurePolicy:
 
 
 class Setup(NamedTuple):
-    """What all runs of an orchestrator share. selector: None selects all; judge: None asks nobody."""
+    """What all runs of an orchestrator share. selector: None selects all. judge: None judges nothing."""
 
     registry: Registry
     known: Mapping[str, Known]
@@ -573,9 +512,14 @@ class Setup(NamedTuple):
     approval: Approval
     limits: PlanLimits
 
+    def validated(self, answer: Any, state: PlanState, task: str = "") -> Validation:
+        """Validate a plan as the next one of a run."""
+        active, limits, context = state.active, self.limits, state.context(self.registry)
+        return validate(answer, self.registry, context, active=active, task=task, limits=limits)
+
 
 class PlanAttempt:
-    """One attempt at a plan. Nothing but the journal goes from one attempt to the next."""
+    """One attempt at a plan. Attempts share nothing but the journal."""
 
     def __init__(
         self, setup: Setup, run: Run, task: Any, background: Any, *, development: bool
@@ -588,13 +532,13 @@ class PlanAttempt:
         self._development = development
         self._results: dict[str, Any] = {}
         self._adopted: ExecutionPlan | None = None
-        """The plan made in this attempt, which was validated against these very capabilities."""
+        """The plan made in this attempt, validated against these very capabilities."""
         self._request: tuple[object, ApprovalRequest | None] = None, None
-        """What must be approved, and for which content that was found."""
+        """A plan or step, and the approval it needs."""
         self.state = fold_plan(self._session.events)
 
     async def run(self, answer: Any) -> Any:
-        """Go to the end of the plan: what its last step gave. Raises `Refused` where the attempt ends."""
+        """Run to the end of the plan; returns its last result. Raises `Refused` where the attempt ends."""
         self._take_answer(answer)
         self._carry_calls()
         while True:
@@ -618,7 +562,7 @@ class PlanAttempt:
                     raise Refused(routed(self.state, Decision(ended, reason=reason)))
 
     def _add(self, kind: Callable[..., Event], /, **fields: Any) -> None:
-        """Write an event down, and apply it."""
+        """Journal an event, and apply it to the state."""
         event = self._session.put(kind, **fields)
         self._session.tell(event)
         self.state = self.state.apply(event)
@@ -626,13 +570,13 @@ class PlanAttempt:
     # Routing --------------------------------------------------------------------------------------
 
     async def _enter_next(self) -> Target:
-        """Decide what is entered next, write it down, and wait as long as that says."""
+        """Decide what to enter next, journal the decision, and wait out its delay."""
         state = self.state
         failed = state.pending == "failure"
         decision = self._route(retried=failed, approval=self._approval_request())
         entered = state.at is decision.target and not state.pending
         if not entered and state.ended is None:
-            self._enter(decision)
+            self._add(PlanRouted, **decision.recorded)
             if decision.delay_s:
                 await self._session.config.env.sleep(decision.delay_s)
         return decision.target
@@ -653,16 +597,6 @@ class PlanAttempt:
             approval=approval,
         )
 
-    def _enter(self, decision: Decision) -> None:
-        self._add(
-            PlanRouted,
-            target=decision.target,
-            step=decision.step,
-            counter=decision.counter,
-            reason=decision.reason,
-            delay_s=decision.delay_s,
-        )
-
     def _failed(
         self,
         target: Target,
@@ -672,7 +606,7 @@ class PlanAttempt:
         *,
         doubt: bool = False,
     ) -> Refused:
-        """Write down what failed and where that leads; what ends the attempt, to be raised."""
+        """Journal a failure and the decision about it; returns what ends the attempt, to be raised."""
         info = None if error is None else capture(error)
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
@@ -687,16 +621,13 @@ class PlanAttempt:
             )
         if self._development and not decision.target.ends:
             decision = Decision(Target.REPORT, reason="in development nothing is tried again")
-        self._enter(decision)
+        self._add(PlanRouted, **decision.recorded)
         return Refused(routed(self.state, decision))
 
     def _raise_unroutable(self, error: Exception) -> None:
-        """Raise what is not for the router: an interrupt, and the question of a run inside this one."""
-        if (
-            self._run.interrupt is not None
-            or isinstance(error, TriageSuspendedError)
-            or self._session.failed_with(error)
-        ):
+        """Raise what the router does not handle: an interrupt, or the question of a run inside this one."""
+        outside = self._run.interrupt is not None or isinstance(error, TriageSuspendedError)
+        if outside or self._session.failed_with(error):
             raise error
 
     # Selecting and planning -----------------------------------------------------------------------
@@ -724,14 +655,13 @@ class PlanAttempt:
         else:
             fault = f"answered {type(answer).__name__}, not the names of capabilities"
             kind, cause = FailureType.SCHEMA_MISMATCH, Cause.INVALID_RESULT
-        diagnosis = Diagnosis(
-            kind,
-            cause=cause,
+        diagnosis = _diagnosis(
+            cause,
+            "The means for this task could not be chosen.",
+            f"the selector {fault}",
+            kind=kind,
             severity=Severity.RECLASSIFICATION,
-            user_message="The means for this task could not be chosen.",
-            technical_details=f"the selector {fault}",
             hint=f"The selector {fault}. There are: {', '.join(map(quoted, registry.names))}.",
-            classifier="plan",
         )
         raise self._failed(Target.SELECTOR, diagnosis, None)
 
@@ -752,9 +682,9 @@ class PlanAttempt:
         self._adopt(self._validated(answer), Target.PLANNER)
 
     async def _consult(self, tool: Tool, request: Any, target: Target) -> Any:
-        """Ask the planner or the selector; once more only if this has been entered once more."""
+        """Ask the planner or the selector. The answer to an equal request is reused."""
         if self._run.replay is not None:
-            # A call is known by its request alone, and earlier answers were to other requests.
+            # A call is identified by its request, and earlier answers were to other requests.
             tally(self._run).leave()
         try:
             return await record_call(self._run, tool, (request,), {})
@@ -764,10 +694,10 @@ class PlanAttempt:
 
     def _validated(self, answer: Any) -> Validation:
         task = self._task if isinstance(self._task, str) else ""
-        return validated(answer, self.state, self._setup.registry, self._setup.limits, task)
+        return self._setup.validated(answer, self.state, task)
 
     def _adopt(self, found: Validation, target: Target) -> None:
-        """Make a plan the one that is run, if it can be; a person's that cannot goes back to them."""
+        """Make this the plan of the run if it can be run; an edit that cannot goes back to the person."""
         if found.plan is None or not found.ok:
             error = PlanInvalid(issues=[issue.message for issue in found.issues])
             if target is Target.APPROVER and self._setup.approval.mode != ApprovalMode.OFF:
@@ -786,13 +716,13 @@ class PlanAttempt:
     # Approval -------------------------------------------------------------------------------------
 
     def _approval_request(self) -> ApprovalRequest | None:
-        """What must be approved before the next step; None for nothing."""
+        """The approval the next step waits for; None for none."""
         approval, state = self._setup.approval, self.state
         step = state.next_step
         if approval.mode == ApprovalMode.OFF or state.plan is None or step is None:
             return None
         content = state.plan if approval.of == "plan" else step
-        if self._request[0] is not content:  # the evaluator is asked once
+        if self._request[0] is not content:  # ask the evaluator once only
             self._request = content, request_for(approval, state.run_id, content)
         return self._request[1]
 
@@ -807,50 +737,37 @@ class PlanAttempt:
         expires = None
         if self._setup.approval.expires_s is not None:
             expires = await time_of(self._session.config) + self._setup.approval.expires_s
-        self._add(
-            ApprovalAsked,
-            kind=request.kind,
-            subject=request.subject,
-            question=request.question,
-            payload=request.payload,
-            expires=expires,
-        )
-        raise Refused(waiting(request.question))
+        asked = {"kind": request.kind, "subject": request.subject, "question": request.question}
+        self._add(ApprovalAsked, **asked, payload=request.payload, expires=expires)
+        message = "The work waits until somebody approves what is planned."
+        severity = Severity.CRITICAL
+        waiting = _diagnosis("approval", message, request.question, severity=severity, rule=ASKED)
+        raise Refused(waiting)
 
     def _take_answer(self, answer: Any) -> None:
-        """Write down what a person has said since the last attempt."""
+        """Journal the answer a person has given since the last attempt."""
         asked = self.state.asked
         if asked is None:
-            if answer is None:  # else an attempt whose process ended has written it down
+            if answer is None:  # else an attempt whose process ended has journalled it
                 self._take_refused_call()
             return
         if answer is None:
             answer = self._answer_by_action(asked)
         if answer is None:
             return
-        accepted, why = told(asked, answer)
-        if accepted is None:
+        given, why = accepted(asked, answer)
+        if given is None:
             logger.warning("run %s: an answer does not count: %s", asked.run_id, why)
             return
-        self._add(
-            ApprovalGiven,
-            kind=accepted.kind,
-            subject=accepted.subject,
-            decision=accepted.decision,
-            by=accepted.by,
-            reason=accepted.reason,
-            payload=accepted.payload,
-        )
+        fields = given._asdict()
+        del fields["id"], fields["run_id"]
+        self._add(ApprovalGiven, **fields)
 
     def _answer_by_action(self, asked: ApprovalAsked) -> dict[str, Any] | None:
-        """Read the answer from the action of a resume, as an agent around this run gives it."""
-        resumed = (
-            event
-            for event in self._session.events[asked.seq + 1 :]
-            if isinstance(event, RunResumed)
-        )
+        """Read the answer from the action of a resume, as an agent around this run passes it on."""
+        later = self._session.events[asked.seq + 1 :]
         request = ApprovalRequest("", asked.run_id, asked.kind, asked.subject)
-        match next((event.action for event in resumed), None):
+        match next((event.action for event in later if isinstance(event, RunResumed)), None):
             case Retry(inject=inject) if not inject:
                 return request.answer("approved")._asdict()
             case Replan(hint=hint):
@@ -859,19 +776,13 @@ class PlanAttempt:
                 return None
 
     def _take_refused_call(self) -> None:
-        """Write down that a person refused a call of the entered step and wants another plan."""
+        """Journal that a person refused a call of the entered step and wants another plan."""
         action, state = self._run.told.action, self.state
         if not isinstance(action, Replan) or state.at is not Target.STEP or state.pending:
-            return  # the router's own word
-        diagnosis = Diagnosis(
-            FailureType.UNKNOWN,
-            cause="rejected",
-            severity=Severity.REPLANNING,
-            hint=action.hint,
-            user_message="A step was not allowed.",
-            technical_details=action.hint or "a person refused a call",
-            classifier="plan",
-        )
+            return  # the router's own decision
+        details = action.hint or "a person refused a call"
+        message, kind = "A step was not allowed.", FailureType.UNKNOWN
+        diagnosis = _diagnosis("rejected", message, details, kind=kind, hint=action.hint)
         self._add(PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=state.step)
 
     # Steps ----------------------------------------------------------------------------------------
@@ -883,7 +794,15 @@ class PlanAttempt:
         known = self._setup.known.get(step.capability.casefold())
         unfit = None if self._adopted is self.state.plan else misfit(step, known)
         if known is None or unfit is not None:
-            raise self._failed(Target.STEP, unbegun(unfit or ""), None, key)
+            unbegun = _diagnosis(
+                Cause.INVALID_ARGUMENTS,
+                "A step of the plan could not be begun.",
+                unfit or "",
+                kind=FailureType.SCHEMA_MISMATCH,
+                rule="plan.step",
+                hint=unfit,
+            )
+            raise self._failed(Target.STEP, unbegun, None, key)
         try:
             call = await self._call(step, known)
         except AttemptInterrupted as error:
@@ -901,9 +820,9 @@ class PlanAttempt:
         self._add(PlanStepMoved, step=key, status="done", detail=call)
 
     def _carry_calls(self) -> None:
-        """Count the calls of the plan's done steps as met: nobody is asked about them again."""
+        """Count the calls of the plan's done steps as met, so that nobody is asked about them again."""
         if self._run.replay is None or self.state.plan is None:
-            return  # the calls of an earlier plan are met only when they are made again
+            return  # calls of an earlier plan are met only when they are made again
         counted = tally(self._run)
         for done in self.state.done:
             if done.version == self.state.version and done.call:
@@ -911,7 +830,7 @@ class PlanAttempt:
                 counted.carry(self._run, tool, done.call)
 
     async def _call(self, step: PlannedStep, known: Known) -> str:
-        """Call the capability of a step; the key of the call. Raises what it raises."""
+        """Call the capability of a step; returns the key of the call. Raises what the capability raises."""
         results = {key: await self._result(key) for _, key in step.inputs}
         given = arguments(step, known.takes, results, self._task)
         tool = _by_origin_if_inexact(known, step, given, self.state)
@@ -923,7 +842,7 @@ class PlanAttempt:
         return ""
 
     async def _result(self, key: str) -> Any:
-        """What a step has given: at hand, or read back from its call. Raises ResultLost."""
+        """The result of a done step, from memory or from its recorded call. Raises ResultLost."""
         if key in self._results:
             return self._results[key]
         done = next(done for done in self.state.done if done.step.context_key == key)
@@ -940,7 +859,7 @@ class PlanAttempt:
         return self._results[key]
 
     async def _judge(self, judge: Tool, step: PlannedStep, known: Known, call: str) -> None:
-        """Return where the criteria of a step are met. If not, its effect has happened all the same."""
+        """Return if the criteria of a step are met. If not, its effect has happened all the same."""
         key = step.context_key
         outcome = StepOutcome(self._task, step, await self._result(key))
         try:
@@ -952,26 +871,25 @@ class PlanAttempt:
             raise self._failed(Target.STEP, diagnosis, error, key) from error
         if not met:
             doubt = not known.capability.repeatable
-            raise self._failed(Target.STEP, unmet(step, why), None, key, doubt=doubt)
+            said = f": {shortened(why, _MAX_WHY)}" if why.strip() else ""
+            text = f"{quoted(step.success_criteria, _MAX_WHY)} is not met by {quoted(key)}{said}"
+            message = "A step did not achieve what it was to achieve."
+            unmet = _diagnosis(None, message, text, rule="plan.criteria", hint=text)
+            raise self._failed(Target.STEP, unmet, None, key, doubt=doubt)
 
     def _note_question(self, key: str, error: BaseException) -> None:
-        """Write down that the plan ends here: a question about this step's call is asked of nobody.
+        """Journal that the plan ends here if the question about this step's call is put to nobody.
 
-        Where somebody is asked, the step waits for the answer and has not failed.
+        Where somebody is asked, the step has not failed: it waits for the answer.
         """
         question, diagnosis = self._session.question, self._run.interrupt
-        fails = self._session.config.durability.on_in_doubt == "fail"
-        if not fails or diagnosis is None or question is None:
+        if self._session.config.durability.on_in_doubt != "fail" or diagnosis is None:
             return
-        if question.inner or not question.guesses:
+        if question is None or question.inner or not question.guesses:
             return
-        info = capture(error) if isinstance(error, Exception) else None  # else it was not begun
+        info = capture(error) if isinstance(error, Exception) else None  # else it never began
+        doubt = question.doubt
         self._add(
-            PlanFailed,
-            target=Target.STEP,
-            diagnosis=diagnosis,
-            step=key,
-            error=info,
-            doubt=question.doubt,
+            PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=key, error=info, doubt=doubt
         )
-        self._enter(route(self.state, self._setup.limits))
+        self._add(PlanRouted, **route(self.state, self._setup.limits).recorded)

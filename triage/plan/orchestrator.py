@@ -63,26 +63,24 @@ from .execution import (
     policy,
     read_answer,
     request_in,
-    validated,
 )
-from .plans import ExecutionPlan, PlannedStep, quoted, shortened
+from .plans import PlannedStep, quoted, shortened
 from .routing import LIMITS, PlanLimits, PlanState, Target, fold_plan
-from .validation import Validation
 
-# The report of a plan-first run: the steps of its plans, what was used up, what can be done.
+# The report of a plan-first run: the steps of its plans, its counters, and what it can do.
 
 
 def facts_of_plan(
     facts: Facts, state: PlanState, registry: Registry, limits: PlanLimits, agent: str
 ) -> Facts:
-    """Add to the facts of a failure what the journal says of the plan."""
+    """Add what the journal says about the plan to the facts of a failure."""
     capabilities = tuple(CapabilityFacts(one.name, one.description) for one in registry)
     facts = facts._replace(agent=facts.agent or agent, capabilities=capabilities)
     if not state.run_id:
         return facts
     steps = _steps(state)
     if state.at is Target.STEP and state.next_step is not None and facts.ended != "suspended":
-        # What ended the run (a limit, a call in doubt) met it in this step; the router saw no failure.
+        # A limit or a call in doubt ended the run in this step, without the router.
         at = state.position - len(state.plan.steps if state.plan else ())
         if steps[at].outcome == "open":
             error = facts.error or facts.reason
@@ -100,14 +98,14 @@ def facts_of_plan(
         failed=_failed_place(state) or facts.failed,
         question=facts.question or ("" if state.asked is None else state.asked.question),
         reason=(state.decisions[-1].reason if ended else "") or facts.reason,
-        # The calls of planners and selectors are no steps of the work.
+        # Calls of planner and selector are not steps of the work.
         steps=tuple(steps),
         counters=(*counters, *facts.counters),
     )
 
 
 def _steps(state: PlanState) -> list[StepFacts]:
-    """List what earlier plans have done, then the whole of the last one."""
+    """List the completed steps of earlier plans, then all steps of the last plan."""
 
     def facts(number: int, step: PlannedStep, outcome: str, version: int) -> StepFacts:
         return StepFacts(
@@ -153,8 +151,7 @@ def _failed_place(state: PlanState) -> str:
     return f"the step {failure.step}"
 
 
-# A run as it is told while it goes on: `Progress`, read from the events of its journal.
-
+# The progress of a run, read from its events.
 
 _SELECTED, _PLANNED, _REPORTED = 0.05, 0.1, 0.99
 
@@ -162,12 +159,11 @@ _SELECTED, _PLANNED, _REPORTED = 0.05, 0.1, 0.99
 class Progress(NamedTuple):
     """One thing that happened in a plan-first run.
 
-    run_id: of the run. seq: from 0, one more each time. time: seconds since the epoch. component:
-    `orchestrator`, `router`, `selector`, `planner`, `approver`, `report`, or the name of a capability.
-    phase: `started`, `decided`, `waiting`, `done` or `failed`. message: in words, without credentials.
-    progress: from 0 to 1, never less than before. complete: it is done, or told why not. step: the key
-    of the step, empty where it is none's. report: of a run that has failed, its facts first, then with
-    an analysis.
+    seq: counts from 0. time: seconds since the epoch. component: `orchestrator`, `router`, `selector`,
+    `planner`, `approver`, `report`, or the name of a capability. phase: `started`, `decided`, `waiting`,
+    `done` or `failed`. message: text without credentials. progress: from 0 to 1, never falling. complete:
+    whether this is the last one. step: the key of the step, if any. report: of a failed run; first its
+    facts alone, then with the analysis.
     """
 
     run_id: str
@@ -193,7 +189,7 @@ class Narrator:
         self._run_id = ""
 
     def tell(self, event: Event) -> Iterator[Progress]:
-        """Give the progress an event means; most events mean none."""
+        """Turn an event into progress; most events are none."""
         before, self._state = self._state, self._state.apply(event)
         self._run_id, self._time = event.run_id, event.time
         match event:
@@ -237,7 +233,7 @@ class Narrator:
                 component = str(event.target)
                 if event.target == Target.STEP:
                     component, _ = _names(before, event.step)
-                elif event.diagnosis.evidence:  # our own words: what was wrong with a plan
+                elif event.diagnosis.evidence:  # our own text about a refused plan
                     message += f" {event.diagnosis.evidence[0].text}"
                 yield self._progress(component, "failed", shortened(message), event.step)
             case PlanStepMoved():
@@ -247,7 +243,7 @@ class Narrator:
                 return
 
     def report(self, report: Report, *, last: bool) -> Progress:
-        """Tell of the report of a failed run: of its facts or, at last, of all of it."""
+        """The report of a failed run as progress: its facts first, at last all of it."""
         message = shortened(report.facts.user_message or report.facts.reason or "it has failed")
         phase = "done" if last else "started"
         made = self._progress("report", phase, message, reached=_REPORTED)
@@ -256,7 +252,7 @@ class Narrator:
     def _progress(
         self, component: str, phase: str, message: str, step: str = "", reached: float | None = None
     ) -> Progress:
-        """Make the next `Progress`. reached: None for the share of the steps that are done."""
+        """Make the next `Progress`. reached: None for the share of completed steps."""
         if reached is None:
             plan = self._state.plan
             reached = _SELECTED
@@ -277,7 +273,7 @@ class Narrator:
 
 
 def _names(state: PlanState, key: str) -> tuple[str, str]:
-    """Name the capability and the objective of the step that is run, by its key."""
+    """The capability and the objective of the current step; the key itself for another step."""
     step = state.next_step
     if step is None or step.context_key != key:
         return key, shortened(key)
@@ -288,7 +284,7 @@ T = TypeVar("T")
 _RESPOND = "answers the user with the results it is given"
 _NO_TASK: Any = object()
 _LOOK_AGAIN_S = 0.2
-"""Seconds between two looks at a followed run that another process may run."""
+"""Seconds between two looks at a followed run, which another process may run."""
 
 
 class Options(TypedDict, total=False):
@@ -306,20 +302,18 @@ class Options(TypedDict, total=False):
 class Orchestrator:
     """Plans first, then acts: selects capabilities, has a plan made, checks it, runs it step by step.
 
-    registry: what can be done; what is added to it later is not seen. planner: makes a plan from a
-    `PlanRequest`. selector: chooses the capabilities a plan may use from a `SelectionRequest`; None takes
-    all. responder: answers the user with the results it is given, async or not; it becomes the
-    capability `respond` where none responds. judge: asked after each step that has `success_criteria`
-    whether they are met; a no is a failure of that step, an error of the judge is never a no; None:
-    nobody is asked. reporter: makes the report of a run that cannot be done;
-    None: one without analysis. approval: what a person must approve; None: nothing. limits: None:
-    `PlanLimits()`. budget: what a run may use beside, of tokens, money, calls and time; its `attempts`
-    are not used, as `limits` counts them. store, durability, observers, checks, aliases, environment: as
-    for `Agent`. name: as it stands in journals, `orchestrator` by default.
+    registry: the capabilities; later additions are not seen. planner: makes a plan from a `PlanRequest`.
+    selector: chooses the capabilities a plan may use from a `SelectionRequest`; None takes all.
+    responder: answers the user with the results it is given, async or not; it becomes the capability
+    `respond` if no capability responds. judge: asked after each step with `success_criteria` whether they
+    are met; a no fails the step, an error of the judge is never a no; None asks nobody. reporter: makes
+    the report of a failed run; None makes one without analysis. approval: what a person must approve; None
+    for nothing. limits: None for `PlanLimits()`. budget: what a run may use in tokens, money, calls and
+    time; its `attempts` are ignored, since `limits` counts them. store, durability, observers, checks,
+    aliases, environment: as for `Agent`. name: `orchestrator` by default.
 
-    One orchestrator serves any number of concurrent runs. Each call of a capability is a recorded
-    call, so none that is done is made again, in this process or another. Raises UsageError for what
-    cannot be used, naming the argument.
+    One orchestrator serves any number of concurrent runs. Each call of a capability is a recorded call;
+    a completed one is not repeated, in this process or another. Raises UsageError naming the argument.
     """
 
     __triage_agent__ = True
@@ -347,11 +341,11 @@ class Orchestrator:
         ):
             if not isinstance(value, kind):
                 raise misuse(f"Orchestrator.{field}", value, f"a {kind.__name__}")
-        self._registry = _answering(registry, responder)
         self._reporter = reporter or ErrorReporter()
+        registry = _answering(registry, responder)
         setup = Setup(
-            registry=self._registry,
-            known=_known(self._registry),
+            registry=registry,
+            known=_known(registry),
             planner=asked("Orchestrator.planner", planner, "planner"),
             selector=None
             if selector is None
@@ -360,24 +354,24 @@ class Orchestrator:
             approval=approval or OFF,
             limits=limits or LIMITS,
         )
-        self._limits = setup.limits
+        self._setup = setup
         self._followers: set[_Follower] = set()
         observers = (*options.get("observers", ()), self._tell_followers)
         self._agent = _agent(setup, budget or Limits(), {**options, "observers": observers})
 
     @property
     def agent(self) -> Agent[Any]:
-        """The agent underneath, for what knows agents only. Its errors have reports without the plan."""
+        """The agent underneath, for code that takes agents only. Its reports lack the plan."""
         return self._agent
 
     @property
     def name(self) -> str:
-        """The orchestrator's name, as it stands in journals."""
+        """The orchestrator's name in journals."""
         return self._agent.name
 
     @property
     def store(self) -> Store:
-        """Where the journals of the runs are."""
+        """The store of the runs."""
         return self._agent.store
 
     async def run(
@@ -389,16 +383,16 @@ class Orchestrator:
         approval_mode: ApprovalMode | str | None = None,
         development: bool = False,
     ) -> Any:
-        """Select, plan and act until the plan is done: what its last step gave.
+        """Select, plan and act until the plan is done; returns the result of its last step.
 
-        run_id: as for `Agent.run`. background: what planner and selector are told beside the task:
-        what was said before, what is known of the user. approval_mode: what a person must approve of
-        this run, `off`, `selective` or `all`; it stands in the journal, and None is the mode of the
-        orchestrator's `Approval`, which says the rest. development: True tries nothing again and raises
-        the error of the user's own code as it is.
+        run_id: as for `Agent.run`. background: given to planner and selector with the task, such as the
+        conversation so far or facts about the user. approval_mode: what a person must approve in this
+        run, `off`, `selective` or `all`; the journal keeps it. None is the mode of the orchestrator's
+        `Approval`, whose other fields always hold. development: True retries nothing and raises the
+        error of your own code unchanged.
 
-        Raises UsageError for a mode that is no text, `TriageSuspendedError` where a person must approve,
-        `TriageEscalationError` or `TriageFatalError` where it cannot be done; each has `.report`.
+        Raises UsageError for a mode that is not text, `TriageSuspendedError` where a person must approve,
+        `TriageEscalationError` or `TriageFatalError` for a run that failed; each has `.report`.
         """
         given = _given(background, approval_mode, development=development)
         work = self._agent.run(task, run_id=run_id, **given)
@@ -417,15 +411,15 @@ class Orchestrator:
         approval_mode: ApprovalMode | str | None = None,
         development: bool = False,
     ) -> AsyncIterator[Progress]:
-        """Run, or follow a run, and give what happens as `Progress`; ends with it, raising as `run` does.
+        """Start or follow a run, and yield what happens as `Progress`. At its end, raises as `run` does.
 
-        task: of a new run, with the options of `run`; leaving early cancels it, so close the iterator
-        (`contextlib.aclosing`) when you do. run_id: of a run that somebody else runs, resumes or
-        recovers, in this process or another: what has happened so far comes first, a run that waits is
-        waited for, and leaving early does nothing to it. Nothing waits for whoever
-        listens: what is not taken stays in the journal.
+        task: starts a new run, with the options of `run`; leaving early cancels it, so close the iterator
+        (`contextlib.aclosing`) if you do. run_id: follows a run that is started, resumed or recovered
+        elsewhere, in this process or another. What has happened so far comes first, a suspended run is
+        waited for, and leaving early does not affect it. A slow listener holds up nothing: the journal
+        is the buffer.
 
-        Raises UsageError unless one of the two is given, and UnknownRun.
+        Raises UsageError unless exactly one of the two is given, and UnknownRun.
         """
         if run_id is None:
             if task is _NO_TASK:
@@ -437,7 +431,7 @@ class Orchestrator:
         return self._followed(run_id)
 
     async def _followed(self, run_id: str) -> AsyncIterator[Progress]:
-        """Tell of a run from the beginning of its journal to its end, whoever runs it."""
+        """Yield the progress of a run from the beginning of its journal to its end, whoever runs it."""
         narrator, follower = Narrator(), _Follower(run_id)
         position, over = 0, False
         self._followers.add(follower)
@@ -476,7 +470,7 @@ class Orchestrator:
     async def _started(
         self, task: Any, given: dict[str, Any], *, development: bool
     ) -> AsyncIterator[Progress]:
-        """Start a run, and tell of it."""
+        """Start a run, and yield its progress."""
         narrator = Narrator()
         ended: TriageError | None = None
         try:
@@ -493,7 +487,7 @@ class Orchestrator:
     async def _ending(
         self, narrator: Narrator, ended: TriageError, *, development: bool
     ) -> AsyncIterator[Progress]:
-        """Tell of the report of a run that has ended with an error, and raise that."""
+        """Yield the report of a run that ended with an error, then raise the error."""
         if ended.reporter is None:
             raise ended
         first = await self._facts(ended)
@@ -506,18 +500,17 @@ class Orchestrator:
         raise _own_error(ended, development=development)
 
     async def resume(self, token: str, answer: Any, *, by: str = "") -> Any:
-        """Go on with a suspended run, once: its result, as `run` gives it.
+        """Continue a suspended run, once; returns and raises as `run` does.
 
-        answer: `approve()`, `reject(reason)`, whose reason the planner is told, or `edit(plan)` with
-        another plan; and everything else that `Agent.resume` takes. by: who answers. Raises as
-        `Agent.resume` and `run` do, and UsageError for an edited plan that cannot be run, with all that
-        is wrong with it; the token stays good.
+        answer: `approve()`, `reject(reason)`, whose reason the planner is told, `edit(plan)` with another
+        plan, or anything else that `Agent.resume` takes. by: who answers. Raises as `Agent.resume` does,
+        and UsageError for an edited plan that cannot be run, naming all its issues; the token stays valid.
         """
         answer = await self._carried(token, answer, by)
         return await self._reported(self._agent.resume(token, answer))
 
     async def _carried(self, token: object, answer: Any, by: str) -> Any:
-        """An answer to a question about a plan or a step as the action that carries it."""
+        """The action that carries an answer to a question about a plan or step; other answers unchanged."""
         if not isinstance(token, str):
             return answer
         events = await self.store.read(token.partition("~")[0])
@@ -527,15 +520,11 @@ class Orchestrator:
             return answer
         state = fold_plan(events)
         # The store checks the expiry with the token, by its own clock.
-        return carried(
-            request._replace(expires=None), reply, 0.0, lambda plan: self._validated(plan, state)
-        )
-
-    def _validated(self, plan: ExecutionPlan, state: PlanState) -> Validation:
-        return validated(plan, state, self._registry, self._limits)
+        request = request._replace(expires=None)
+        return carried(request, reply, 0.0, lambda plan: self._setup.validated(plan, state))
 
     async def recover(self, run_id: str, **given: Any) -> Any:
-        """Take over a run that its process has left, and go on with it; as `Agent.recover`."""
+        """Take over a run whose process is gone, and continue it; as `Agent.recover`."""
         return await self._reported(self._agent.recover(run_id, **given))
 
     async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
@@ -547,15 +536,15 @@ class Orchestrator:
         return found
 
     async def asked(self, run_id: str) -> ApprovalRequest | None:
-        """What a run waits to have approved; None for nothing. Raises UnknownRun."""
+        """The approval a run waits for; None for none. Raises UnknownRun."""
         return await asked_in(self.store, run_id)
 
     async def answer(self, answer: ApprovalAnswer) -> None:
-        """Answer what a run waits to have approved, without its token; `recover` goes on with it.
+        """Answer the approval a run waits for, without its token; `recover` continues the run.
 
         Raises as `answer_in` does.
         """
-        await answer_in(self.store, answer, check=self._validated)
+        await answer_in(self.store, answer, check=self._setup.validated)
 
     def __repr__(self) -> str:
         return f"<Orchestrator {self.name}>"
@@ -563,7 +552,7 @@ class Orchestrator:
     # Errors and reports ---------------------------------------------------------------------------
 
     async def _reported(self, work: Coroutine[Any, Any, T], *, development: bool = False) -> T:
-        """The result of a run, or its error with the report of its plan."""
+        """Return the result of a run, or raise its error with the report of its plan."""
         try:
             return await work
         except TriageError as error:
@@ -574,31 +563,33 @@ class Orchestrator:
         raise _own_error(ended, development=development)
 
     async def _told(self, ended: TriageError, first: Report | None = None) -> Report:
-        """Give an error its report: the facts first, then what an analyst makes of a failure."""
+        """Set the report of an error: the facts, and for a failure the analysis."""
         report = await self._facts(ended) if first is None else first
         ended._report = report
         if isinstance(ended, TriageSuspendedError):
-            return report  # a question needs no explanation
+            return report  # a question needs no analysis
         ended._report = await self._reporter.generate(report.facts)
         return ended._report
 
     async def _facts(self, ended: TriageError) -> Report:
-        """The report of the facts; what the store cannot tell is left out."""
+        """The report of the facts, without the plan if the store fails."""
         state = PlanState()
         try:
             if ended.context is not None:
                 state = fold_plan(await self.store.read(ended.context.run_id))
-        except Exception as error:  # a report is made whatever the store does
+        except Exception as error:  # the report must not fail with the store
             ended.add_note(f"the report goes without the plan: {type(error).__name__}")
         base = self._reporter.facts(ended)
-        made: Facts = facts_of_plan(base.facts, state, self._registry, self._limits, self.name)
+        made: Facts = facts_of_plan(
+            base.facts, state, self._setup.registry, self._setup.limits, self.name
+        )
         return self._reporter.facts(made)
 
 
 class _Follower:
-    """What this process records of a run that is followed.
+    """The events of a followed run that this process records.
 
-    events: those that have not been told, by position.
+    events: those not yielded yet, by position.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -610,18 +601,18 @@ class _Follower:
     def __call__(self, event: Event) -> None:
         if event.run_id == self._run_id:
             self.events[event.seq] = event
-            if threading.get_ident() == self._thread:  # else it is found at the next look
+            if threading.get_ident() == self._thread:  # else the next look finds it
                 self._recorded.set()
 
     async def wait(self) -> None:
-        """Return when an event is recorded here, or may have been elsewhere."""
+        """Return when an event was recorded here, or may have been elsewhere."""
         with anyio.move_on_after(_LOOK_AGAIN_S):
             await self._recorded.wait()
         self._recorded = anyio.Event()
 
 
 def _own_error(ended: TriageError, *, development: bool) -> Exception:
-    """What is raised of a run that has ended: in development the error of the user's own code."""
+    """The error to raise for a run that has ended: in development that of the user's own code."""
     original = None if ended.context is None else ended.context.exception
     waits = isinstance(ended, TriageSuspendedError)
     if development and isinstance(original, Exception) and not waits:
@@ -639,7 +630,7 @@ def _given(
 
 
 def _answering(registry: Registry, responder: Callable[..., Any] | None) -> Registry:
-    """The capabilities as they are now, and one that responds if there is a responder."""
+    """The current capabilities, with the responder as one that responds."""
     if responder is None:
         return Registry(registry)
     if isinstance(responder, type) or not callable(responder):
@@ -684,7 +675,7 @@ def _agent(setup: Setup, budget: Limits, options: Options) -> Agent[Any]:
         orchestrate,
         policy(setup.approval.expires_s),
         limits=replace(budget, attempts=None, seconds=min(seconds, default=None)),
-        # Equal steps are what was planned; what goes round in circles the router ends.
+        # A plan may contain equal steps; the router ends a run that goes round in circles.
         checks=replace(checks, watch=False) if checks.watch is True else checks,
         store=options.get("store"),
         durability=options.get("durability"),

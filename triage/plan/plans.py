@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from triage.core import StoreError, UsageError, check_count, exact, misuse, redact
 
 FORMAT = 1
-"""Version of the form of a plan as JSON."""
+"""Version of the JSON form of a plan."""
 
 
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-"""The text of a JSON value: equal values, equal texts."""
+"""Encode a JSON value; equal values have equal texts."""
 
 
 def content_hash(value: Any) -> str:
@@ -28,14 +28,14 @@ def content_hash(value: Any) -> str:
 
 
 class Input(NamedTuple):
-    """What a step is given. type: the type the result must have. key: the `context_key` it stands under."""
+    """A result a step needs. type: the type it must have. key: the `context_key` it is kept under."""
 
     type: str
     key: str
 
 
 class Parameters(Mapping[str, Any]):
-    """A JSON object that nobody can change: it is kept as text, and what is read from it is a copy."""
+    """An immutable JSON object: kept as text; reading it gives copies."""
 
     __slots__ = ("names", "text")
 
@@ -71,7 +71,7 @@ class Parameters(Mapping[str, Any]):
         return repr(self.copy())
 
     def copy(self) -> dict[str, Any]:
-        """The values as a dict of one's own."""
+        """The values as a new dict."""
         values: dict[str, Any] = json.loads(self.text)
         return values
 
@@ -83,10 +83,10 @@ NOTHING = Parameters({})
 class PlannedStep:
     """One step of a plan.
 
-    context_key: the name its result is kept under, once in a plan. capability: what does it.
-    task_objective: what it is to achieve. success_criteria: when it is achieved. expected_output: the
-    type of its result; None takes the only one its capability provides. parameters: JSON values for
-    the capability. inputs: results it is given, as `Input`s.
+    context_key: the name its result is kept under, unique in a plan. capability: which to call.
+    task_objective: what it should achieve. success_criteria: how to tell. expected_output: the type of
+    its result; None takes the only one its capability provides. parameters: JSON values for the
+    capability. inputs: the results it needs.
 
     Raises UsageError for a field of the wrong type and for parameters without an exact JSON form;
     `validate` says whether the step can be run.
@@ -123,17 +123,17 @@ class PlannedStep:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The parameters as a dict of one's own."""
+        """A copy of the parameters."""
         parameters = self.parameters
         return parameters.copy() if isinstance(parameters, Parameters) else dict(parameters)
 
     @cached_property
     def text(self) -> str:
-        """The step as canonical JSON: equal steps, equal texts."""
+        """The step as canonical JSON; equal steps have equal texts."""
         return canonical(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """The step as a JSON object; what is empty is left out."""
+        """The step as a JSON object, without empty fields."""
         made: dict[str, Any] = {"context_key": self.context_key, "capability": self.capability}
         for name in ("task_objective", "success_criteria", "expected_output"):
             if getattr(self, name):
@@ -147,9 +147,9 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """The steps that are to be taken, in order. It never changes; another plan is another value.
+    """Steps in the order they are taken. Immutable.
 
-    version: which plan of its run it is, from 1. Raises UsageError for a field of the wrong type;
+    version: the number of the plan in its run, from 1. Raises UsageError for a field of the wrong type;
     `validate` says whether the plan can be run.
     """
 
@@ -167,12 +167,12 @@ class ExecutionPlan:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the steps, 64 hexadecimal digits: the same in every process and version."""
-        told = f"[{','.join(step.text for step in self.steps)}]"
-        return hashlib.sha256(told.encode("ascii")).hexdigest()
+        """SHA-256 of the steps, 64 hexadecimal digits; the same in every process, whatever the version."""
+        text = f"[{','.join(step.text for step in self.steps)}]"
+        return hashlib.sha256(text.encode("ascii")).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object, with `v`, the version of this form."""
+        """The plan as a JSON object. `v` is the version of this form."""
         return {
             "v": FORMAT,
             "version": self.version,
@@ -181,10 +181,9 @@ class ExecutionPlan:
 
     @classmethod
     def from_json(cls, data: object) -> ExecutionPlan:
-        """The plan of a JSON object, or of its text.
+        """Read a plan from a JSON object or its text.
 
-        Raises UsageError that names every field that is wrong, and the version if it is newer than
-        this release reads.
+        Raises UsageError naming every invalid field, and a version this release cannot read.
         """
         reading = read(data)
         plan = reading.plan
@@ -193,9 +192,9 @@ class ExecutionPlan:
         return plan
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file that only its owner can read, whole or not at all.
+        """Write the plan to a file that only its owner can read, completely or not at all.
 
-        It blocks. Raises StoreError if the file cannot be written.
+        Blocks. Raises StoreError if the file cannot be written.
         """
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
         part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
@@ -210,9 +209,9 @@ class ExecutionPlan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ExecutionPlan:
-        """The plan of a file that `save` or a person wrote. Check it with `validate` as any other.
+        """Read a plan from a file that `save` or a person wrote. `validate` it like any other.
 
-        It blocks. Raises UsageError that names the file and every field that is wrong.
+        Blocks. Raises UsageError naming the file and every invalid field.
         """
         name = os.fspath(path)
         try:
@@ -227,7 +226,7 @@ class ExecutionPlan:
             raise UsageError(f"{name}: {error}") from None
 
 
-# Texts of others in messages of ours: quoted, capped, without credentials; and names.
+# Foreign text in our messages, quoted, capped and without credentials; and names.
 
 
 _MOST_READ = 2_000
@@ -236,18 +235,18 @@ _LONGEST_NAME = 100
 
 
 def shortened(text: object, longest: int = 300) -> str:
-    """Text on one line of at most `longest` characters, without credentials."""
+    """The text on one line of at most `longest` characters, without credentials."""
     line = " ".join(redact(str(text)[:_MOST_READ]).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def quoted(text: object, longest: int = 80) -> str:
-    """The same as a JSON string: whatever it says, it stays within its marks."""
+    """The same as a JSON string, so that foreign text cannot leave its quotation marks."""
     return json.dumps(shortened(text, longest), ensure_ascii=False)
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that is most like `word`, whatever its case; None if none is close."""
+    """The name most similar to `word`, ignoring case; None if none is close."""
     by_folded = {name.casefold(): name for name in names if len(name) <= _LONGEST_COMPARED}
     near = get_close_matches(word.casefold()[:_LONGEST_COMPARED], by_folded, n=1)
     return by_folded[near[0]] if near else None
@@ -259,7 +258,7 @@ def suggested(name: str | None) -> str:
 
 
 def name_of(field: str, value: object) -> str:
-    """A name that can be written in a plan and found again; UsageError naming the field otherwise."""
+    """Check a name that plans use. Raises UsageError naming the field."""
     if not isinstance(value, str) or not value.strip():
         raise misuse(field, value, "text that is not blank")
     if value != value.strip() or not value.isprintable() or len(value) > _LONGEST_NAME:
@@ -268,7 +267,7 @@ def name_of(field: str, value: object) -> str:
     return value
 
 
-# Plans from JSON: what is wrong is said for all fields at once, each with its place.
+# Plans from JSON: all invalid fields are reported at once, each with its place.
 
 
 _TEXTS = ("context_key", "capability", "task_objective", "success_criteria", "expected_output")
@@ -276,14 +275,14 @@ _FIELDS = (*_TEXTS, "parameters", "inputs")
 _PLAN_FIELDS = ("v", "version", "steps")
 _REQUIRED = {"context_key": "blank_key", "capability": "blank_capability"}
 _MOST_CHARACTERS = 2_000_000
-"""No plan has so many, and reading takes its time."""
+"""The longest text that is read as a plan."""
 
 
 class Fault(NamedTuple):
-    """Something wrong in the form of a plan. code: an `Issue`'s. place: a path. message: begins with it.
+    """A fault in the form of a plan. code: an `IssueCode`. message: begins with the place.
 
-    step: index of the step, None for the plan. field: of the step. nearest: the name that was meant.
-    harmless: the field can be left out, as nothing like it is missing.
+    step: index of the step, None for the plan. field: of the step. nearest: the name probably meant.
+    harmless: the field can be ignored, since nothing like it is missing.
     """
 
     code: str
@@ -295,7 +294,7 @@ class Fault(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was made of data that should be a plan. steps: those of the right form, else None."""
+    """Data read as a plan. steps: None for each step that could not be read."""
 
     steps: tuple[PlannedStep | None, ...]
     version: int
@@ -303,21 +302,18 @@ class Reading(NamedTuple):
 
     @property
     def plan(self) -> ExecutionPlan | None:
-        """The plan, None if a step of it could not be read."""
+        """The plan; None if a step of it could not be read."""
         steps = tuple(step for step in self.steps if step is not None)
         return ExecutionPlan(steps, self.version) if len(steps) == len(self.steps) else None
 
 
 def read(data: object) -> Reading:
-    """Make what can be made of `data`: a plan, its JSON object, the text of one, or a model of one.
-
-    Never raises.
-    """
+    """Read a plan from a plan, its JSON object, the text of one, or a pydantic model. Never raises."""
     if isinstance(data, ExecutionPlan):
         return Reading(data.steps, data.version, ())
     try:
         return _read(data)
-    except Exception as error:  # an object of somebody's; whatever it is, it is no plan
+    except Exception as error:  # a foreign object may raise anything
         message = f"plan: reading it raised {type(error).__name__}: {shortened(error)}"
         return Reading((), 1, (Fault("malformed", message),))
 
@@ -471,10 +467,10 @@ def _inputs(at: int, value: object, faults: list[Fault]) -> tuple[Input, ...]:
 
 
 def plan_schema(names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The JSON Schema of a plan, for models that answer by a schema.
+    """The JSON Schema of a plan, for structured answers of models.
 
-    names: of the capabilities a step may name; empty leaves them open. Parameters are an open object,
-    which some providers allow in their non-strict mode only.
+    names: the capabilities a step may name; empty for any. Parameters are an open object, which some
+    providers allow only in their non-strict mode.
     """
     text = {"type": "string"}
     name = {"type": "string", "enum": list(names)} if names else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from triage.core import (
     ApprovalAsked,
@@ -29,22 +29,22 @@ from .approval import ApprovalRequest, subject_of
 from .capabilities import Registry, output_of
 from .plans import ExecutionPlan, PlannedStep
 
-# How much a plan-first run may use: `PlanLimits`.
+# How much a plan-first run may use.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanLimits:
-    """How much one plan-first run may use. Each count is of what comes after the first time.
+    """How much one plan-first run may use.
 
-    retries: of one step, of one selection or of one making of a plan, whatever a capability's `retry`
-    allows; None, the default, leaves it to that, and to `Backoff.LLM` and `CLASSIFY` for planner and
-    selector. total_retries: of all of them in the run, 10. replans: new plans after a
-    failure, 2; the first plan is none. reclassifications: new selections of capabilities after a
-    failure, 1. rejections: new plans after a person has refused one, 3; then the run ends, and nothing
-    is run unasked. steps: of one plan, 50. entries: of the selector, the planner, the approver and of
-    steps in the run, 200: whatever goes round in circles ends there. seconds: from the start of the
-    run, waiting included; None is no limit. climb: False ends the run where retries, replans or
-    reclassifications are used up; True tries the next of the three first.
+    retries: the most for one step, one selection or one plan, whatever a capability's `retry` allows;
+    None, the default, leaves it to that, and to `Backoff.CLASSIFY` and `Backoff.LLM` for selector and
+    planner. total_retries: retries in the whole run, 10. replans: new plans after a failure, 2, not
+    counting the first plan. reclassifications: new selections of capabilities after a failure, 1, not
+    counting the first. rejections: new plans after a person has refused one, 3; then the run ends, and
+    nothing runs without approval. steps: in one plan, 50. entries: how often the run may enter the
+    selector, the planner, the approver and steps, 200; this ends a run that goes round in circles.
+    seconds: from the start of the run, waits included; None for no limit. climb: False ends the run when
+    retries, replans or reclassifications are used up; True tries the next of the three first.
 
     Every count is a whole number from 0 (steps and entries from 1), seconds a finite number above 0.
     Raises UsageError, which names the field, for anything else.
@@ -74,18 +74,18 @@ class PlanLimits:
 
 
 LIMITS = PlanLimits()
-"""Those that hold where nobody says otherwise."""
+"""The default limits."""
 
 
-# A plan-first run as its events tell it: `PlanState`, an immutable value, and `fold_plan`.
+# The state of a plan-first run, read from its events.
 
 
 class Target(StrEnum):
     """What a plan-first run can enter next.
 
     SELECTOR chooses capabilities, PLANNER makes a plan, APPROVER asks a person, STEP runs the next step.
-    REPORT, STOP and END are ends: with a report of what failed, at once, with all steps done. ends: True
-    for these three.
+    Three end the run: REPORT with a report of what failed, STOP at once, END with all steps done. ends:
+    True for these three.
     """
 
     SELECTOR = "selector"
@@ -103,7 +103,7 @@ class Target(StrEnum):
 
 
 class DoneStep(NamedTuple):
-    """A step that has been done. version: of the plan it belongs to. call: key of its recorded call."""
+    """A completed step. version: of the plan it belongs to. call: the key of its recorded call."""
 
     step: PlannedStep
     version: int
@@ -111,23 +111,23 @@ class DoneStep(NamedTuple):
 
 
 class PlanState(NamedTuple):
-    """Everything the journal says about a plan-first run so far. It never changes; `apply` gives another.
+    """Everything the journal says about a plan-first run so far. Immutable; `apply` returns the next state.
 
-    active: names of the selected capabilities, None before the selection. plan: the one to be run,
-    None while there is none. previous: the one before it. planned: a plan has been made since the
+    active: names of the selected capabilities, None before the selection. plan: the current plan, None if
+    there is none. previous: the plan before it. planned: whether a plan has been made since the
     selection. version: of the newest plan, 0 before the first. position: index of the next step. done:
-    the steps done so far, of all plans.
+    the completed steps of all plans.
 
-    at, step: what has been entered and has not ended, None for nothing; the key of the step. pending:
-    what must be decided about, `failure`, `rejection` or nothing. failure: the last failure that has
-    not been made good. told: the one that whoever plans or selects next is told of: the same, but where
-    only asking them has failed. rejection: a person's refusal of the last plan. asked: the question that
-    waits for an answer. edited: an answer that waits to become a plan. approved: kind and subject of
-    what may be run. ended: how the run has ended, None before.
+    at: what has been entered and has not ended, None for nothing. step: the key of that step. pending:
+    what has to be decided about: `failure`, `rejection` or empty. failure: the last unresolved failure.
+    told: the failure that the next planner or selector is told about; unlike `failure`, never a failed
+    request to planner or selector that is only retried. rejection: a person's refusal of the last plan.
+    asked: the question that waits for an answer. edited: an edit that has not become a plan yet. approved:
+    kind and subject of what may be run. ended: how the run has ended, None before.
 
-    step_retries, planner_retries, selector_retries: of what is tried at present; total_retries: of all.
-    replans, reclassifications, rejections: plans and selections entered for that reason. entries: all that
-    has been entered. decisions, failures: all of them, in order.
+    step_retries, planner_retries, selector_retries: of the current step, plan and selection.
+    total_retries: of the whole run. replans, reclassifications, rejections: plans and selections entered
+    for that reason. entries: of anything. decisions, failures: all of them, in order.
     """
 
     run_id: str = ""
@@ -161,20 +161,20 @@ class PlanState(NamedTuple):
 
     @property
     def next_step(self) -> PlannedStep | None:
-        """The step that comes next, None without a plan and at its end."""
+        """The next step; None without a plan and at its end."""
         if self.plan is None or self.position >= len(self.plan.steps):
             return None
         return self.plan.steps[self.position]
 
     def context(self, registry: Registry) -> dict[str, str | None]:
-        """The results that are there, key to type, as `validate` takes them; None for an unknown type."""
+        """The available results, key to type, as `validate` takes them; None for an unknown type."""
         return {
             step.context_key: output_of(step, registry.get(step.capability))
             for step, _, _ in self.done
         }
 
     def apply(self, event: Event) -> PlanState:
-        """The state after this event. Events that say nothing of plans change nothing."""
+        """The state after this event. Events that do not concern plans change nothing."""
         match event:
             case RunStarted():
                 return self._replace(run_id=event.run_id)
@@ -210,7 +210,7 @@ _RETRIES = {
     Target.PLANNER: "planner_retries",
     Target.STEP: "step_retries",
 }
-"""The counter of retries of what can be tried again."""
+"""What can be retried, and the field that counts it."""
 _PRESETS = {
     Target.SELECTOR: Backoff.CLASSIFY,
     Target.PLANNER: Backoff.LLM,
@@ -230,7 +230,7 @@ def _routed(state: PlanState, event: PlanRouted) -> PlanState:
     state = state._replace(
         at=target, step=event.step, pending="", entries=entries, decisions=decisions
     )
-    if target is Target.STEP:  # the approval of this one step is used up
+    if target is Target.STEP:  # this uses up the approval of the step
         approved = frozenset(item for item in state.approved if item[0] == "plan")
         state = state._replace(approved=approved)
     counters: tuple[str, ...] = ()
@@ -240,13 +240,13 @@ def _routed(state: PlanState, event: PlanRouted) -> PlanState:
         counters = (event.counter,)
     state = state._replace(**{name: getattr(state, name) + 1 for name in counters})
     if target is Target.SELECTOR:
-        # A new selection begins with nothing of the old one; what has been done stays done.
+        # A new selection keeps nothing of the old one; completed steps stay completed.
         return _without_plan(state)._replace(active=None, planned=False)
     return _without_plan(state) if target is Target.PLANNER else state
 
 
 def _without_plan(state: PlanState) -> PlanState:
-    """No plan may be run, and none is approved."""
+    """The state without a current plan and without approvals."""
     return state._replace(
         plan=None,
         previous=state.plan or state.previous,
@@ -276,7 +276,7 @@ def _planned(state: PlanState, event: PlanMade) -> PlanState:
     plan = _plan_of(event)
     approved = frozenset[tuple[str, str]]()
     if plan is not None and edited is not None:
-        # What a person wrote need not be approved again; what was changed since must be.
+        # A plan a person wrote needs no approval unless validation changed it.
         subject = subject_of(event.run_id, edited.kind, plan)
         if subject == _subject_of_edit(edited):
             approved = frozenset({(edited.kind, subject)})
@@ -295,7 +295,7 @@ def _planned(state: PlanState, event: PlanMade) -> PlanState:
 
 
 def _plan_of(event: PlanMade) -> ExecutionPlan | None:
-    """The plan, None if it is not the one that was made, as a store keeps no secrets."""
+    """The plan of an event; None if the store has changed it, since stores keep no secrets."""
     try:
         plan = ExecutionPlan.from_json(event.plan)
     except UsageError:
@@ -316,7 +316,7 @@ def _failed(state: PlanState, event: PlanFailed) -> PlanState:
     asking = event.target in (Target.PLANNER, Target.SELECTOR)
     later = asking and event.diagnosis.severity is Severity.RETRIABLE
     if event.target == Target.APPROVER and state.edited is not None:
-        # The edit that cannot be run is dropped, and the plan it was to replace is asked about again.
+        # Drop the edit that cannot be run; the plan it was to replace is asked about again.
         state = state._replace(plan=state.previous, edited=None)
     return state._replace(
         at=None,
@@ -330,7 +330,7 @@ def _failed(state: PlanState, event: PlanFailed) -> PlanState:
 def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
     step = state.next_step
     if step is None or step.context_key != event.step:
-        return state  # of a plan that is not run any more
+        return state  # a step of an earlier plan
     if event.status not in ("done", "skipped"):
         return state
     failure = state.failure
@@ -344,7 +344,7 @@ def _moved(state: PlanState, event: PlanStepMoved) -> PlanState:
 def _answered(state: PlanState, event: ApprovalGiven) -> PlanState:
     asked = state.asked
     if asked is None or (asked.kind, asked.subject) != (event.kind, event.subject):
-        return state  # nobody asked this, or not any more
+        return state  # not the open question
     state = state._replace(asked=None)
     if state.failure is not None and state.failure.target == Target.APPROVER:
         state = state._replace(failure=None, told=None)  # the person has answered again
@@ -363,13 +363,13 @@ def _answered(state: PlanState, event: ApprovalGiven) -> PlanState:
 
 
 class Decision(NamedTuple):
-    """What is entered next.
+    """What to enter next.
 
-    target: see `Target`. step: the key of the step, empty for others. counter: what entering it uses up
-    one of, `retries`, `replans`, `reclassifications`, `rejections` or nothing. reason: why. delay_s:
-    seconds to wait before. The first five are the fields of `PlanRouted`. remaining: how many are left
-    of the counter after this, None without one. cut: the limit that forbids a retry which the own
-    preset of what failed still has, and how many that has; empty where none does.
+    target: see `Target`. step: the key of the step, empty for other targets. counter: what entering uses
+    up one of: `retries`, `replans`, `reclassifications`, `rejections`, or empty. reason: why. delay_s:
+    seconds to wait first. remaining: how many of the counter are left after this, None without a
+    counter. cut: names the limit that forbids a retry which the failed part's own preset still allows,
+    and how many it allows; else empty.
     """
 
     target: Target
@@ -379,6 +379,13 @@ class Decision(NamedTuple):
     delay_s: float = 0.0
     remaining: int | None = None
     cut: str = ""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The fields of the `PlanRouted` event that records this decision."""
+        fields = self._asdict()
+        del fields["remaining"], fields["cut"]
+        return fields
 
 
 def route(
@@ -390,20 +397,22 @@ def route(
     elapsed_s: float = 0.0,
     approval: ApprovalRequest | None = None,
 ) -> Decision:
-    """Where the run goes next. Pure: it waits for nothing and changes nothing.
+    """Decide where the run goes next. Pure: waits for nothing and changes nothing.
 
-    Whoever asks writes the decision down as `PlanRouted`, which raises the counter, waits `delay_s`
-    seconds, and only then enters the target; so what fails, and what a process dies in, has used up its
-    share. retry: how often and after how long what has failed may be tried again; None is
-    `Backoff.CAPABILITY` for a step, `LLM` for the planner, `CLASSIFY` for the selector. draw: a random
-    number from 0 to 1 for the delay. elapsed_s: seconds since the start of the run. approval: what must
-    have been approved before the next step is entered, None for nothing.
+    The caller journals the decision as `PlanRouted`, which raises the counter, then waits `delay_s`
+    seconds, and only then enters the target. A target that fails, or in which the process dies, has
+    therefore used up its share.
 
-    An edited plan that cannot be run goes back to the person. Any other failure is decided about first,
-    by its severity: RETRIABLE goes to the same again, REPLANNING to
-    the planner (to the selector where nothing is selected), RECLASSIFICATION to the selector, CRITICAL
-    to the report, FATAL stops. Then a person's refusal, then what was entered and has not ended, then
-    the next of selection, plan, approval, steps and END. What a limit does not allow goes to the report.
+    retry: how often the failed part may be retried and how long to wait; None is `Backoff.CAPABILITY` for
+    a step, `LLM` for the planner, `CLASSIFY` for the selector. draw: a random number from 0 to 1 for the
+    delay. elapsed_s: seconds since the start of the run. approval: what must be approved before the next
+    step, None for nothing.
+
+    An edited plan that cannot be run goes back to the person. Any other failure is decided by its
+    severity: RETRIABLE retries the same, REPLANNING enters the planner (the selector if nothing is
+    selected), RECLASSIFICATION the selector, CRITICAL the report, FATAL stops. Without a failure, a
+    person's refusal comes first, then what was entered and has not ended, then the next of selection,
+    plan, approval, steps and END. What a limit forbids goes to the report.
     """
     if state.ended is not None:
         return Decision(state.ended, reason="the run has ended")
@@ -437,13 +446,13 @@ def route(
 
 
 def _over(decision: Decision, reason: str) -> Decision:
-    """The report in place of a decision that a limit of the whole run forbids."""
+    """The report, because a limit of the whole run forbids a decision."""
     cut = f"{reason}; it had retries left" if decision.counter == "retries" else ""
     return _report(reason)._replace(cut=cut)
 
 
 def _forward(state: PlanState, limits: PlanLimits, approval: ApprovalRequest | None) -> Decision:
-    """The next of selection, plan, approval, steps and end; nothing has failed."""
+    """The next of selection, plan, approval, steps and end, when nothing has failed."""
     if state.active is None:
         return Decision(Target.SELECTOR, reason="no capabilities are selected")
     if state.plan is None or not state.plan.steps:
@@ -465,7 +474,7 @@ def _report(reason: str) -> Decision:
 
 
 def _again(target: Target, counter: str, used: int, allowed: int, why: str) -> Decision:
-    """A target that is entered once more for a reason that is counted, or the report."""
+    """Enter a target again if the counter allows it, else the report."""
     if used >= allowed:
         return _report(f"{why}; {counter}: all {allowed} are used up")
     return Decision(
@@ -507,7 +516,7 @@ def _after_failure(
 def _retried(
     state: PlanState, limits: PlanLimits, retry: Preset | None, draw: float, why: str
 ) -> Decision:
-    """The same again after a delay, where that is known to be safe and is still allowed."""
+    """Retry after a delay if that is safe and still allowed, else the report."""
     failure = state.failure
     assert failure is not None
     try:

@@ -1,4 +1,4 @@
-"""Is this plan one that can be run? All that is wrong with it is found at once."""
+"""Can this plan be run? Find everything that is wrong with it at once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from .plans import (
     suggested,
 )
 from .routing import LIMITS, PlanLimits, PlanState, Target
-
-# What `validate` answers: issues, fixes, and both together as a `Validation`.
 
 
 class IssueCode(StrEnum):
@@ -51,11 +49,11 @@ class IssueCode(StrEnum):
 
 
 class Issue(NamedTuple):
-    """One thing that keeps a plan from being run.
+    """A reason why a plan cannot be run.
 
-    code: what. severity: RECLASSIFICATION where a capability outside the active ones would mend it,
-    else REPLANNING. message: for whoever makes the next plan, with the place in it. step: its index,
-    None for the plan. field: of the step. nearest: the name that was meant, None if none is close.
+    severity: RECLASSIFICATION if a capability that is not active would resolve it, else REPLANNING.
+    message: for the maker of the next plan; begins with the place. step: its index, None for the plan.
+    field: of the step. nearest: the name probably meant, None if none is close.
     """
 
     code: IssueCode
@@ -67,10 +65,10 @@ class Issue(NamedTuple):
 
 
 class Fix(NamedTuple):
-    """One thing that was changed so that the plan can be run.
+    """A change made so that the plan can be run.
 
-    code: `appended_response`, `spelling` or `ignored_field`. message: what was changed, with the place.
-    step: its index, None for the plan.
+    code: `appended_response`, `spelling` or `ignored_field`. message: begins with the place. step: its
+    index, None for the plan.
     """
 
     code: str
@@ -82,9 +80,9 @@ class Fix(NamedTuple):
 class Validation:
     """What `validate` found.
 
-    plan: the plan with its fixes, to be run if it is `ok`; None if not all of it could be read. issues:
-    what is wrong. fixes: what was changed. outside: capabilities that exist and are not active, and
-    would be needed. invented: names of capabilities that exist nowhere.
+    plan: the plan with its fixes, which can be run if `ok`; None if part of it could not be read.
+    outside: capabilities that are needed and exist but are not active. invented: names of capabilities
+    that do not exist.
     """
 
     plan: ExecutionPlan | None
@@ -100,16 +98,13 @@ class Validation:
 
     @property
     def severity(self) -> Severity | None:
-        """Where the run goes next: RECLASSIFICATION if any issue asks for it, else REPLANNING.
-
-        None if nothing is wrong.
-        """
+        """RECLASSIFICATION if any issue has it, else REPLANNING; None without issues."""
         if any(issue.severity is Severity.RECLASSIFICATION for issue in self.issues):
             return Severity.RECLASSIFICATION
         return Severity.REPLANNING if self.issues else None
 
     def diagnosis(self) -> Diagnosis:
-        """The issues as the diagnosis of a planner that failed. Raises ValueError if there are none."""
+        """The diagnosis of the planner that made this plan. Raises ValueError without issues."""
         severity = self.severity
         if severity is None:
             raise ValueError("a plan without issues has not failed")
@@ -137,18 +132,17 @@ def validate(
     task: str = "",
     limits: PlanLimits = LIMITS,
 ) -> Validation:
-    """Everything that is wrong with a plan, and the plan as it can be run.
+    """Find everything that is wrong with a plan, and fix what can be fixed.
 
-    plan: an `ExecutionPlan`, its JSON object, the text of one, or whatever a planner answered; nothing
-    that it is makes this raise. registry: all capabilities there are. context: results that are there
-    already, key to type, None where the type is not known. active: names of those a plan may use, None
-    for all; what responds always may be used. task: what the user asked, quoted in a response that is
-    appended. limits: `steps` is the most a plan may have, an appended response included; no more are looked
-    at.
+    plan: an `ExecutionPlan`, its JSON object, the text of one, or anything else a planner may answer;
+    it never makes this raise. registry: all capabilities. context: available results, key to type, None
+    for an unknown type. active: names of the capabilities a plan may use, None for all; capabilities that
+    respond are always allowed. task: what the user asked, quoted in an appended response. limits:
+    `steps` is the most a plan may have, an appended response included; later steps are not checked.
 
-    What is fixed is said: a response is appended where a plan does not end in one and there is a
-    capability that responds; names are written as registered; unknown fields are left out. The plan
-    that was given is never changed. Raises UsageError for a registry or a name in `active` that is none.
+    Fixes: a response is appended to a plan that does not end in one, if a capability responds; names are
+    written as registered; unknown fields are dropped. The given plan is never changed. Raises UsageError
+    for an invalid registry, context or limits, and for an unknown name in `active`.
     """
     if not isinstance(registry, Registry):
         raise misuse("validate() registry", registry, "a Registry")
@@ -176,7 +170,7 @@ def validate(
 
 
 class _Walk:
-    """One pass over the steps: what is known at each, and what was found."""
+    """One pass over the steps of a plan."""
 
     def __init__(
         self, registry: Registry, usable: Registry, context: dict[str, str | None]
@@ -184,7 +178,7 @@ class _Walk:
         self.registry = registry
         self.usable = usable
         self.known = dict(context)
-        """Results that are there for the step that is looked at, key to type."""
+        """The results available to the current step, key to type."""
         self.issues: list[Issue] = []
         self.fixes: list[Fix] = []
         self.outside: dict[str, None] = {}
@@ -204,11 +198,11 @@ class _Walk:
         nearest: str | None = None,
         severity: Severity = Severity.REPLANNING,
     ) -> None:
-        """Note what is wrong."""
+        """Add an issue."""
         self.issues.append(Issue(code, severity, message, step, field, nearest))
 
     def take(self, faults: tuple[Fault, ...]) -> None:
-        """Faults of the form are issues, but for a field that can be left out."""
+        """Turn faults of the form into issues, and harmless ones into fixes."""
         for fault in faults:
             if fault.harmless:
                 self.fixes.append(
@@ -221,7 +215,7 @@ class _Walk:
             self.add(code, fault.message, fault.step, fault.field, fault.nearest)
 
     def check(self, steps: tuple[PlannedStep | None, ...], most: int) -> None:
-        """Look at every step in order, as long as there are not far too many."""
+        """Check the steps in order, at most `most` of them."""
         if not steps and (None, "steps") not in self._seen and not self.lossy:
             self.add(IssueCode.EMPTY_PLAN, "plan: has no steps", field="steps")
         for at, step in enumerate(steps):
@@ -280,7 +274,7 @@ class _Walk:
         return found, step
 
     def _near(self, name: str, *among: Iterable[str]) -> str | None:
-        """The nearest name of the first of these that have one; looked for so often only."""
+        """The most similar name, from the first group that has one; None after many searches."""
         if self._looked_for >= _MOST_LOOKED_FOR:
             return None
         self._looked_for += 1
@@ -339,7 +333,7 @@ class _Walk:
             self.add(code, message + suggested(near), at, "parameters", near)
         wired = {kind.lower() for kind in found.requires}
         for name in missing:
-            if name not in wired:  # else the requirement has been told already
+            if name not in wired:  # else a missing requirement reports it
                 message = f"steps[{at}].parameters: {quoted(found.name)} needs {quoted(name)}"
                 self.add(IssueCode.MISSING_PARAMETER, message, at, "parameters", name)
 
@@ -370,7 +364,7 @@ class _Walk:
         self.known[key] = kind
 
     def finished(self, task: str) -> tuple[PlannedStep, ...]:
-        """The steps with a response at their end."""
+        """The steps, with a response appended if there is none."""
         steps = tuple(self.made)
         responder = self.registry.responder
         last = self.registry.get(steps[-1].capability) if steps else None
@@ -399,10 +393,10 @@ class _Walk:
 
 
 _MOST_LOOKED_FOR = 32
-"""Names for which the nearest is looked for; it takes far longer than everything else."""
+"""Searches for a similar name in one validation; they take far longer than everything else."""
 
 
-# What the maker of the next plan is told: `feedback`.
+# What the maker of the next plan is told.
 
 
 _MOST_ISSUES = 20
@@ -410,7 +404,7 @@ _MOST_STEPS = 50
 
 
 def issues_of(state: PlanState) -> tuple[Issue, ...]:
-    """What was wrong with the plan before, as the journal has it."""
+    """The issues of the last plan, according to the journal."""
     failure = state.told
     if failure is None:
         return ()
@@ -429,13 +423,12 @@ def feedback(
     *,
     max_chars: int = 4_000,
 ) -> str:
-    """Text for the planner: what may not be repeated, what is done, what was wrong; empty for nothing.
+    """Text for the planner: what must not be repeated, what is done, what was wrong; may be empty.
 
-    issues: of the plan that was refused. state: of the run; its results, its last failure and a
-    person's refusal are told. registry: says which of the done steps must not happen twice; without one
-    all count as such. max_chars: at most so many characters, from 1; a longer text is cut and ends in
-    "…". What planners, capabilities, errors and people have said stands in quotation marks, without
-    credentials; nobody's text is an instruction.
+    issues: of the refused plan. state: of the run; its results, its last failure and a person's refusal
+    are included. registry: knows which completed steps must not be repeated; without it, none may be.
+    max_chars: from 1; longer text is cut and ends in "…". Text from planners, capabilities, errors and
+    people is quoted, without credentials: it is data, never an instruction.
     """
     check_count("feedback() max_chars", max_chars, 1)
     wrong = tuple(issues)
@@ -470,7 +463,7 @@ def _told(
     if state.told is not None:
         where = quoted(state.told.step) if state.told.step else f"the {state.told.target}"
         yield f"What failed: {where}."
-        if not (issues and issues_of(state)):  # those are told by themselves
+        if not (issues and issues_of(state)):  # else the issues say it
             yield state.told.diagnosis.format_for_llm(1_000)
     if state.rejection is not None:
         reason = state.rejection.reason
@@ -479,7 +472,7 @@ def _told(
 
 
 def _forbidden(state: PlanState, registry: Registry | None) -> Iterator[str]:
-    """Steps with an effect that has happened or may have: no plan may have them again."""
+    """Steps with an effect that has or may have happened, which no plan may repeat."""
     lines: dict[str, None] = {}
     for step, _, _ in state.done:
         found = None if registry is None else registry.get(step.capability)
