@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,9 @@ from typing import NamedTuple
 import pytest
 
 import triage
+from triage import Checks, Durability, FailureType, Limits, TriageError, incidents, plan, testing
+from triage.core import Cause
+from triage.core.events import Recorded
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -163,10 +167,31 @@ def test_the_index_lists_every_page() -> None:
     assert pages - {"index.md"} | {"../CONTRIBUTING.md", "../SECURITY.md"} <= listed
 
 
+def described() -> set[str]:
+    """The words that stand as code in the pages: between backticks, or in a block."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    prose = FENCE.sub("", text)
+    code = [block[2] for block in FENCE.finditer(text)] + re.findall(r"`([^`\n]+)`", prose)
+    return set(re.findall(r"\w+", " ".join(code)))
+
+
 def test_every_public_name_is_described() -> None:
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES[1:])
-    words = set(re.findall(r"\w+", text))
-    assert set(triage.__all__) - words == set()
+    names = {*triage.__all__, *plan.__all__, *incidents.__all__, *testing.__all__}
+    assert names - described() == set()
+
+
+def test_every_event_cause_type_error_and_setting_is_described() -> None:
+    names = {kind.__name__ for kind in Recorded.__subclasses__()}
+    names |= {*Cause, *(kind.name for kind in FailureType)}
+    names |= {error.__name__ for error in subclasses(TriageError)}
+    names |= {one.name for settings in (Limits, Checks, Durability) for one in fields(settings)}
+    assert names - described() == set()
+
+
+def subclasses(kind: type) -> set[type]:
+    """A class of ours and all that are made of it."""
+    found = {below for child in kind.__subclasses__() for below in subclasses(child)}
+    return {one for one in {kind, *found} if one.__module__.startswith("triage.")}
 
 
 def test_the_files_to_change_are_there() -> None:
