@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import openai
 import pytest
-from benches import Texts
+from benches import Texts, failures_of
 
 import triage
 from triage import Agent
@@ -33,6 +33,12 @@ from triage.testing.adapter_contract import (
 # OpenAI's client stops at the last piece, and leaves the rest of its stream to the garbage collector.
 LEFT_BEHIND = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block"), LEFT_BEHIND]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
 
 # The first exception that is read looks where packages are installed, which no test's loop may do.
 capture(triage.UsageError())
@@ -131,10 +137,9 @@ class Loop:
         results[call["id"]] = told
 
 
-@pytest.mark.parametrize("scenario", adapter_scenarios, ids=lambda scenario: scenario.__name__)
-async def test_no_scenario_is_kept_by_an_adapter_that_does_nothing(scenario: Scenario) -> None:
-    with pytest.raises(AssertionError, match=f"nothing, {scenario.__name__}: "):
-        await check_adapter(Nothing(), scenario)
+@pytest.mark.timeout(240)
+async def test_no_scenario_is_kept_by_an_adapter_that_does_nothing() -> None:
+    assert set(await failures_of(Nothing())) == {one.__name__ for one in adapter_scenarios}
 
 
 # Adapters with one thing wrong ----------------------------------------------------------------------
@@ -232,30 +237,28 @@ class Chopped:
         return answer
 
 
-@pytest.mark.parametrize(
-    ("bench", "scenario", "told"),
-    [
-        (Unrecorded(), "healthy", "0 steps of model calls, not 3"),
-        (Unrecorded(), "crash_and_resume", "5 requests, not 3"),
-        (Unrecorded(), "budget", "10 requests, not 3"),
-        (Broken(max_retries=2), "rate_limited_model", "0 attempts failed, not 1"),
-        (TellsTwice(), "malformed_output", "the hint stands so often in the requests: [0, 2]"),
-        (SaysOurs(), "healthy", "a word of triage's own"),
-        (Careless(), "healthy", "the steps of the tools are"),
-        (Careless(), "approval", "10 of 10 attempts used"),
-        (Swaps(), "parallel_tools", "found 17 b"),
-        (Pieces(), "streaming", "the answer was complete before the caller was given any of it"),
-        (Broken(), "streaming", "the caller was given []"),
-        (Forgets(), "open_call", "what was said before is not in the request"),
-        (Broken(), "nested_retries", "what is said of the client's"),
-    ],
-)
-async def test_an_adapter_that_breaks_a_promise_is_told_which(
-    bench: Broken, scenario: str, told: str
-) -> None:
-    with pytest.raises(AssertionError) as raised:
-        await check_adapter(bench, named(scenario))
-    assert told in str(raised.value)
+BREAKS = [
+    (Unrecorded(), "healthy", "0 steps of model calls, not 3"),
+    (Unrecorded(), "crash_and_resume", "5 requests, not 3"),
+    (Unrecorded(), "budget", "10 requests, not 3"),
+    (Broken(max_retries=2), "rate_limited_model", "0 attempts failed, not 1"),
+    (TellsTwice(), "malformed_output", "the hint stands so often in the requests: [0, 2]"),
+    (SaysOurs(), "healthy", "a word of triage's own"),
+    (Careless(), "healthy", "the steps of the tools are"),
+    (Careless(), "approval", "10 of 10 attempts used"),
+    (Swaps(), "parallel_tools", "found 17 b"),
+    (Pieces(), "streaming", "the answer was complete before the caller was given any of it"),
+    (Broken(), "streaming", "the caller was given []"),
+    (Forgets(), "open_call", "what was said before is not in the request"),
+    (Broken(), "nested_retries", "what is said of the client's"),
+]
+
+
+async def test_an_adapter_that_breaks_a_promise_is_told_which() -> None:
+    for bench, scenario, told in BREAKS:
+        with pytest.raises(AssertionError) as raised:
+            await check_adapter(bench, named(scenario))
+        assert told in str(raised.value)
 
 
 async def test_what_needs_more_than_is_offered_is_not_played_and_says_so() -> None:
@@ -301,33 +304,29 @@ def history(*messages: Any) -> Request:
 CALLS = {"role": "assistant", "tool_calls": [{"id": "a"}]}
 
 
-@pytest.mark.parametrize(
-    "request_sent",
-    [
-        history(CALLS),
-        history(CALLS, {"role": "user", "content": "go on"}),
-        history({"role": "tool", "tool_call_id": "a"}),
-        Request("responses", {"input": [{"type": "function_call", "call_id": "a"}]}, ""),
-        Request("responses", {"input": [{"type": "function_call_output", "call_id": "a"}]}, ""),
-        Request(
-            "anthropic",
-            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]},
-            "",
-        ),
-        Request(
-            "anthropic",
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}
-                ]
-            },
-            "",
-        ),
-    ],
-)
-def test_a_history_that_a_provider_refuses_is_refused(request_sent: Request) -> None:
-    with pytest.raises(AssertionError, match="request 1 would be refused"):
-        check_wire([request_sent])
+REFUSED = [
+    history(CALLS),
+    history(CALLS, {"role": "user", "content": "go on"}),
+    history({"role": "tool", "tool_call_id": "a"}),
+    Request("responses", {"input": [{"type": "function_call", "call_id": "a"}]}, ""),
+    Request("responses", {"input": [{"type": "function_call_output", "call_id": "a"}]}, ""),
+    Request(
+        "anthropic",
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]},
+        "",
+    ),
+    Request(
+        "anthropic",
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+        "",
+    ),
+]
+
+
+def test_a_history_that_a_provider_refuses_is_refused() -> None:
+    for sent in REFUSED:
+        with pytest.raises(AssertionError, match="request 1 would be refused"):
+            check_wire([sent])
 
 
 def test_the_table_says_what_is_owed_and_what_is_not_offered() -> None:

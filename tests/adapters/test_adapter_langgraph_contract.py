@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from benches import failures_of
 from benches.langgraph import BENCH, called
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
@@ -16,13 +17,7 @@ from pydantic import SecretStr
 
 import triage
 from triage import Agent
-from triage.testing.adapter_contract import (
-    CAPABILITIES,
-    Scenario,
-    World,
-    adapter_scenarios,
-    check_adapter,
-)
+from triage.testing.adapter_contract import CAPABILITIES, World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -63,6 +58,6 @@ class _Bare:
         yield triage.wrap(create_agent(model, [*tools, *helpers]), effects=effects, **options)
 
 
-@pytest.mark.parametrize("scenario", adapter_scenarios, ids=lambda scenario: scenario.__name__)
-async def test_a_graph_without_a_checkpointer_keeps_the_contract(scenario: Scenario) -> None:
-    await check_adapter(_Bare(), scenario)
+@pytest.mark.timeout(240)
+async def test_a_graph_without_a_checkpointer_keeps_the_contract() -> None:
+    assert await failures_of(_Bare()) == {}

@@ -1,28 +1,19 @@
 """Adapters to model clients and frameworks: one file each, imported only when used.
 
 `triage.wrap` finds the one for an agent of a framework; `triage.adapters.openai` and
-`triage.adapters.anthropic` record a client's calls; `triage.adapters.base` is what adapters are made of.
+`triage.adapters.anthropic` record a client's calls; `triage.adapters.base` has what adapters are made of.
 """
 
 from __future__ import annotations
 
-from .base import (
-    ABILITIES,
-    Adapter,
-    CallRefused,
-    Failed,
-    Form,
-    NoSuchModel,
-    Said,
-    Seam,
-    SoftFailure,
-    Stream,
-    StreamLeft,
+from .base import ABILITIES, Adapter, NoSuchModel, Seam, SoftFailure
+from .calls import Failed, Form, Stream, StreamLeft, key_of
+from .conversations import (
+    Turn,
     hinted_anthropic,
     hinted_chat,
     hinted_gemini,
     hinted_responses,
-    key_of,
     read_anthropic,
     read_chat,
     read_gemini,
@@ -40,8 +31,9 @@ from .base import (
     shrunk_gemini,
     shrunk_responses,
 )
-from .conversations import Turn
-from .model_clients import Conversation
+from .questions import Said
+from .tool_loop import Conversation
+from .tools import CallRefused
 from .wrapping import wrap
 
 __all__ = [

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from triage.core.messages.anthropic import ANTHROPIC
 
-from .model_clients import Conversation, Endpoint, Provider, converse, recorded
+from .model_clients import Endpoint, Provider, recorded
+from .tool_loop import Conversation, converse
 
 __all__ = [
     "record",

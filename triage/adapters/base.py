@@ -18,40 +18,29 @@ repeating its effect, up to the point from which the work goes on.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
-from threading import Lock
 from typing import (
     Any,
     ClassVar,
-    Generic,
-    Literal,
     NamedTuple,
-    NoReturn,
     Required,
     TypedDict,
-    TypeVar,
     Unpack,
 )
 
 from triage.core import (
     UNSAFE,
-    ApprovalGiven,
     Cause,
     Effect,
     ErrorInfo,
@@ -62,41 +51,27 @@ from triage.core import (
     Rollback,
     Step,
     UsageError,
-    digest,
     effect_of,
     hint,
     infer_effect,
     plain,
 )
-from triage.core.messages.anthropic import ANTHROPIC
-from triage.core.messages.base import ENDINGS, LOST, Answer, Repaired, Shrink, ending_of
+from triage.core.messages.base import ENDINGS, Answer, Shrink, ending_of
 from triage.core.messages.base import arguments as read_arguments
-from triage.core.messages.chat import CHAT
-from triage.core.messages.gemini import GEMINI
-from triage.core.messages.responses import RESPONSES
 from triage.engine import (
-    ANSWER,
-    APPROVAL,
     CUT,
     TOOL_ATTRIBUTE,
-    Question,
     Run,
-    current,
-    shown,
-    wait_for_answer,
 )
-from triage.engine import ask as ask_for_leave
 from triage.strategies import RetryLayer
 
 from .calls import (
     Ended,
-    Failed,
     Form,
     ModelCall,
     RecordedModelCall,
     RecordedToolCall,
     Stream,
-    StreamLeft,
     ask_model,
     ask_model_sync,
     is_brief,
@@ -105,7 +80,8 @@ from .calls import (
     make_sync,
     within,
 )
-from .conversations import Turn, carried, guidance_text, passes_all, repaired, use
+from .conversations import Turn, carried, guidance_text, passes_all, use
+from .questions import Asking, Said, ask, said_to
 from .tools import (
     UNKNOWN,
     CallRefused,
@@ -122,36 +98,13 @@ from .tools import (
 __all__ = [
     "ABILITIES",
     "Adapter",
-    "CallRefused",
-    "Failed",
-    "Form",
+    "ModelOptions",
     "NoSuchModel",
-    "Said",
     "Seam",
     "SoftFailure",
-    "Stream",
-    "StreamLeft",
-    "hinted_anthropic",
-    "hinted_chat",
-    "hinted_gemini",
-    "hinted_responses",
-    "key_of",
-    "read_anthropic",
-    "read_chat",
-    "read_gemini",
-    "read_responses",
-    "repair_anthropic",
-    "repair_chat",
-    "repair_gemini",
-    "repair_responses",
-    "said_anthropic",
-    "said_chat",
-    "said_gemini",
-    "said_responses",
-    "shrunk_anthropic",
-    "shrunk_chat",
-    "shrunk_gemini",
-    "shrunk_responses",
+    "ToolOptions",
+    "cut_short",
+    "is_tool",
 ]
 
 ABILITIES = (
@@ -162,40 +115,6 @@ on without repeating what was done; go back to a checkpoint; close calls that we
 run which looks like a success has failed; make requests shorter; ask another model."""
 
 _log = logging.getLogger("triage.adapters")
-
-
-read_chat, said_chat = CHAT.answer, CHAT.new_in
-read_responses, said_responses = RESPONSES.answer, RESPONSES.new_in
-read_anthropic, said_anthropic = ANTHROPIC.answer, ANTHROPIC.new_in
-read_gemini, said_gemini = GEMINI.answer, GEMINI.new_in
-hinted_chat, shrunk_chat = CHAT.hinted, CHAT.shrunk
-hinted_responses, shrunk_responses = RESPONSES.hinted, RESPONSES.shrunk
-hinted_anthropic, shrunk_anthropic = ANTHROPIC.hinted, ANTHROPIC.shrunk
-hinted_gemini, shrunk_gemini = GEMINI.hinted, GEMINI.shrunk
-
-
-def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
-    """Chat messages of OpenAI's form in which every call has its result; see `Wire.repair`.
-
-    Inside of a run a call that completed is closed with its result, as the journal has it; text: what is
-    said of one that was cut off, or of which nothing is known. The other forms are repaired alike.
-    """
-    return repaired(CHAT, messages, text)
-
-
-def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
-    """Input items of OpenAI's Responses API; see `repair_chat`."""
-    return repaired(RESPONSES, items, text)
-
-
-def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
-    """Anthropic messages; see `repair_chat`."""
-    return repaired(ANTHROPIC, messages, text)
-
-
-def repair_gemini(contents: Iterable[Any], text: str = LOST) -> Repaired:
-    """Contents of Gemini's API; see `repair_chat`."""
-    return repaired(GEMINI, contents, text)
 
 
 class SoftFailure(Exception):
@@ -654,70 +573,6 @@ class Seam:
         note_refused(self.run, name, arguments, error, kind=kind)
 
 
-class Said(NamedTuple):
-    """A person's answer.
-
-    decision: `approved`; `rejected`, with the reason as `value`; or `answered`, with the answer as `value`;
-    for a call that was made elsewhere, that is its result. edits: replacements for arguments of an
-    approved call.
-    """
-
-    decision: Literal["approved", "rejected", "answered"]
-    value: Any = None
-    edits: Mapping[str, Any] = {}
-
-
-class Asking(NamedTuple):
-    """A question to a person.
-
-    about: the tool, or another subject. of: what tells this question from others about it, equal whenever
-    it is asked. text: the question; empty: made from the arguments. leave: it asks whether a call that has
-    not begun may be made: it can be approved or rejected, and cannot have happened. rule: who asks, for
-    evidence.
-    """
-
-    about: str
-    of: Any
-    text: str = ""
-    arguments: Any = None
-    leave: bool = False
-    effect: Effect = Effect.READ
-    editable: Sequence[str] = ()
-    rule: str = "agent:asks"
-
-    def key(self, run: Run) -> str:
-        """The key of the question and its answer in the journal."""
-        return f"{self.about}:{digest(run.run_id, str(plain(self.of)))}:1"
-
-
-def said_to(run: Run, key: str) -> Said | None:
-    """The answer to a question; None where it was not asked, or has no answer yet."""
-    state = run.session.state
-    call = state.calls.get(key)
-    if call is not None and call.outcome == "done":
-        return Said("answered", (run.session.live or {}).get(key, call.result))
-    if key in state.approved:
-        return Said("approved", edits=state.edits.get(key, {}))
-    for event in reversed(run.session.events):
-        if isinstance(event, ApprovalGiven) and event.subject == key:
-            return Said("rejected", event.reason or None) if event.decision == "rejected" else None
-    return None
-
-
-def ask(run: Run, asking: Asking) -> NoReturn:
-    """End the attempt, and suspend the run until a person answers."""
-    given = plain(asking.arguments)
-    text = asking.text or f"may {asking.about} be called with {shown(given)}?"
-    kind = APPROVAL if asking.leave else ANSWER
-    question = Question(
-        asking.key(run), asking.about, asking.effect.value, given, text,
-        doubt=False, kind=kind, editable=asking.editable,
-    )  # fmt: skip
-    if asking.leave:
-        ask_for_leave(run, question)
-    wait_for_answer(run, question, asking.rule)
-
-
 def is_tool(function: object) -> bool:
     """Whether a function is a `@triage.tool`, which records itself."""
     return hasattr(function, TOOL_ATTRIBUTE)
@@ -727,57 +582,6 @@ def _answer_to(refusal: CallRefused, refused: Callable[[str], Any] | None) -> An
     if refused is None:
         raise refusal
     return refused(str(refusal))
-
-
-_replacing = Lock()
-_replaced: set[tuple[type, str]] = set()
-
-
-def replace_method(owner: type, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a method of a framework's class with `make(method)`, once per process."""
-    with _replacing:
-        if (owner, name) in _replaced:
-            return
-        _replaced.add((owner, name))
-        method: Any = inspect.getattr_static(owner, name)
-        function = method.__func__ if isinstance(method, classmethod) else method
-        new = functools.wraps(function)(make(function))
-        setattr(owner, name, classmethod(new) if isinstance(method, classmethod) else new)
-
-
-S = TypeVar("S")
-
-
-class Scopes(Generic[S]):
-    """The current attempt of a framework's code, in whatever task or thread it runs.
-
-    For frameworks whose methods are replaced once per process (`replace_method`): a replacement asks
-    `active()`, and calls the original where that is None. seam_of: gives the seam of a scope.
-    """
-
-    def __init__(self, name: str, seam_of: Callable[[S], Seam]) -> None:
-        self._scope: ContextVar[S | None] = ContextVar(f"triage_{name}", default=None)
-        self._seam_of = seam_of
-
-    @contextmanager
-    def entered(self, scope: S | None) -> Generator[None]:
-        """Make this code, and tasks and threads it starts, part of an attempt; None: of no attempt."""
-        token = self._scope.set(scope)
-        try:
-            yield
-        finally:
-            self._scope.reset(token)
-
-    def active(self) -> S | None:
-        """The attempt that this code is part of; None outside an attempt."""
-        scope = self._scope.get()
-        run = current.get()
-        # A nested run of another function keeps its own journal.
-        if scope is None or (
-            run is not None and run.session is not self._seam_of(scope).run.session
-        ):
-            return None
-        return scope
 
 
 class _Fallback(NamedTuple):

@@ -26,7 +26,11 @@ from triage.core import (
     StepRecorded,
     is_reused,
 )
+from triage.core.messages.anthropic import ANTHROPIC
 from triage.core.messages.base import LOST, Asked, Outcome, Repaired, Wire, outcome_unknown
+from triage.core.messages.chat import CHAT
+from triage.core.messages.gemini import GEMINI
+from triage.core.messages.responses import RESPONSES
 from triage.engine import CANCELLATIONS, IDS, MODEL, Guidance, Recorder, current, tally
 
 CONVERSATION = "conversation"
@@ -58,6 +62,45 @@ def repaired(wire: Wire, messages: Iterable[Any], text: str = LOST) -> Repaired:
         return reading[0].of(asked)
 
     return wire.repair(messages, text, outcome_of)
+
+
+# The usual forms of messages, for adapters of others ------------------------------------------------
+
+read_chat, said_chat = CHAT.answer, CHAT.new_in
+read_responses, said_responses = RESPONSES.answer, RESPONSES.new_in
+read_anthropic, said_anthropic = ANTHROPIC.answer, ANTHROPIC.new_in
+read_gemini, said_gemini = GEMINI.answer, GEMINI.new_in
+hinted_chat, shrunk_chat = CHAT.hinted, CHAT.shrunk
+hinted_responses, shrunk_responses = RESPONSES.hinted, RESPONSES.shrunk
+hinted_anthropic, shrunk_anthropic = ANTHROPIC.hinted, ANTHROPIC.shrunk
+hinted_gemini, shrunk_gemini = GEMINI.hinted, GEMINI.shrunk
+
+
+def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
+    """Chat messages of OpenAI's form in which every call has its result; see `Wire.repair`.
+
+    Inside of a run a call that completed is closed with its result, as the journal has it; text: what is
+    said of one that was cut off, or of which nothing is known. The other forms are repaired alike.
+    """
+    return repaired(CHAT, messages, text)
+
+
+def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
+    """Input items of OpenAI's Responses API; see `repair_chat`."""
+    return repaired(RESPONSES, items, text)
+
+
+def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
+    """Anthropic messages; see `repair_chat`."""
+    return repaired(ANTHROPIC, messages, text)
+
+
+def repair_gemini(contents: Iterable[Any], text: str = LOST) -> Repaired:
+    """Contents of Gemini's API; see `repair_chat`."""
+    return repaired(GEMINI, contents, text)
+
+
+# Outcomes of calls ----------------------------------------------------------------------------------
 
 
 def is_cut_off(step: Step) -> bool:

@@ -77,14 +77,13 @@ from .base import (
     Adapter,
     ModelOptions,
     NoSuchModel,
-    Scopes,
     Seam,
     SoftFailure,
     is_tool,
-    replace_method,
 )
 from .calls import Form, Stream, UnfinishedStream, canonical
 from .conversations import repaired
+from .scopes import Scopes, replace_method
 
 __all__ = [
     "LangChainAdapter",
@@ -509,7 +508,7 @@ class PreparedCall(NamedTuple):
     options: ModelOptions
 
 
-_SCOPES = Scopes[Scope]("langchain", lambda scope: scope.seam)
+_SCOPES = Scopes[Scope]("langchain", lambda scope: scope.seam.run)
 
 
 @contextmanager
@@ -758,7 +757,9 @@ class _Stream:
     def known(self) -> Iterator[AIMessageChunk]:
         """A recorded answer, in one piece."""
         if self._stream.known is not None:
-            yield _as_piece(self._stream.known.generations[0].message)
+            fields = dict(self._stream.known.generations[0].message)
+            fields.pop("type", None)
+            yield AIMessageChunk(**fields, chunk_position="last")
 
     @contextmanager
     def passing(self) -> Generator[Callable[[Any], None] | None]:
@@ -778,11 +779,6 @@ class _Stream:
     async def durable(self) -> None:
         """Wait until the answer is stored, where a store keeps the run."""
         await self._stream.durable()
-
-
-def _as_piece(message: BaseMessage) -> AIMessageChunk:
-    kept = {name: value for name, value in dict(message).items() if name != "type"}
-    return AIMessageChunk(**kept, chunk_position="last")
 
 
 # What a runnable or a graph is made of ---------------------------------------------------------------

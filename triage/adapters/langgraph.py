@@ -21,8 +21,7 @@ from triage.core import ApprovalAsked, Cause, FailureType, Step, StepRecorded, U
 from triage.core.messages.base import Asked
 from triage.engine import MODEL, Run, shown, tally
 
-from .base import Asking, Seam, SoftFailure, said_to
-from .base import ask as ask_person
+from .base import Seam, SoftFailure
 from .conversations import Turn, continued
 from .langchain import (
     LangChainAdapter,
@@ -33,6 +32,8 @@ from .langchain import (
     repair_langchain,
     result_form,
 )
+from .questions import Asking, said_to
+from .questions import ask as ask_person
 
 __all__ = [
     "LangGraphAdapter",
@@ -120,7 +121,9 @@ async def start_of(graph: Any, seam: Seam, given: Any, config: Any) -> Start:
     if has_saver(graph):
         config = _marked(graph, config, run.run_id)
         if replay is not None:
-            found = await _taken_up(graph, seam, given, _latest(config))
+            # Without the checkpoint at which the first attempt began.
+            place = {k: v for k, v in config["configurable"].items() if k != "checkpoint_id"}
+            found = await _taken_up(graph, seam, given, {**config, "configurable": place})
             return Start(given, config) if found is None else found
     elif replay is not None and replay.kind == "replan":
         given = _with_turns(given, seam)
@@ -168,12 +171,6 @@ def _marked(graph: Any, config: dict[str, Any], run_id: str) -> dict[str, Any]:
 
 def _at(config: dict[str, Any], snapshot: Any) -> dict[str, Any]:
     place = {**config["configurable"], **snapshot.config["configurable"]}
-    return {**config, "configurable": place}
-
-
-def _latest(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without the checkpoint at which the first attempt began."""
-    place = {key: value for key, value in config["configurable"].items() if key != "checkpoint_id"}
     return {**config, "configurable": place}
 
 
@@ -378,7 +375,9 @@ class LangGraphAdapter(LangChainAdapter):
         **options: Any,
     ) -> Any:
         """Run the graph once, from its thread's checkpoint or from the beginning."""
-        start = await start_of(self.target, seam, self._input_of(task), config)
+        is_text = isinstance(task, str) and "messages" in self.target.channels
+        given = {"messages": [HumanMessage(task)]} if is_text else task
+        start = await start_of(self.target, seam, given, config)
         scope = Scope(seam, start.held)
         with entered(scope):
             if on_chunk is None:
@@ -419,11 +418,6 @@ class LangGraphAdapter(LangChainAdapter):
         if not stops:
             return False
         return not has_saver(graph) or bool((await graph.aget_state(start.config)).next)
-
-    def _input_of(self, task: Any) -> Any:
-        if isinstance(task, str) and "messages" in self.target.channels:
-            return {"messages": [HumanMessage(task)]}
-        return task
 
 
 async def _streamed(

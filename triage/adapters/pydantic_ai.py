@@ -89,9 +89,10 @@ from triage.core.messages.base import Result as ToolResult
 from triage.engine import shown
 from triage.strategies import RetryLayer
 
-from .base import Adapter, ModelOptions, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
+from .base import Adapter, ModelOptions, NoSuchModel, Seam, SoftFailure
 from .calls import Failed, Form, StreamLeft, UnfinishedStream, key_of
 from .conversations import Turn, continued, repaired
+from .scopes import Scopes, replace_method
 
 __all__ = [
     "PydanticAIAdapter",
@@ -467,7 +468,7 @@ class Scope:
         return Recording(self.seam, "" if first else agent.name or "agent", first=first)
 
 
-_SCOPES = Scopes[Scope]("pydantic_ai", lambda scope: scope.seam)
+_SCOPES = Scopes[Scope]("pydantic_ai", lambda scope: scope.seam.run)
 
 
 @contextmanager
@@ -688,7 +689,9 @@ class _Model(WrapperModel):
                 answer = pieces.get()
                 if answer.state != "complete":
                     stream.failed(StreamLeft())
-                elif _is_unfinished(answer):
+                elif answer.provider_name in _SAY_WHY and not (answer.provider_details or {}).get(
+                    "finish_reason"
+                ):
                     raise UnfinishedStream
                 stream.done(answer)
         await stream.durable()
@@ -696,11 +699,6 @@ class _Model(WrapperModel):
 
 _SAY_WHY = ("openai", "anthropic")
 """Providers that give a reason for the end of every answer."""
-
-
-def _is_unfinished(answer: ModelResponse) -> bool:
-    said = answer.provider_details or {}
-    return answer.provider_name in _SAY_WHY and not said.get("finish_reason")
 
 
 _REMEDY = "give the name with its provider, such as 'openai:gpt-5'"

@@ -288,7 +288,8 @@ class SeamModel(Model):
         if self._first is None:
             self._first = agent
         if self._agent is not None and self._agent is not agent:
-            self._note_handoff(agent)
+            handed = {"from": self._agent.name, "to": agent.name}
+            self._seam.run.record_step(Step(action="handoff", tool_input=handed))
         self._agent = agent
         own = self.config.call_model_input_filter
         return data.model_data if own is None else own(data)
@@ -412,10 +413,6 @@ class SeamModel(Model):
         said = RESPONSES.new_in(given["input"])
         where = f"{self._inside} {who}".strip()
         return _Request(self, agent, model, given, kept, request, said, name, where)
-
-    def _note_handoff(self, agent: Any) -> None:
-        said = {"from": self._agent.name, "to": agent.name}
-        self._seam.run.record_step(Step(action="handoff", tool_input=said))
 
 
 _PARAMETERS = (

@@ -33,11 +33,8 @@ from agents.tool import (
     resolve_function_tool_failure_error_function,
 )
 
-from triage.adapters.base import (
-    Scopes,
-    Seam,
-    replace_method,
-)
+from triage.adapters.base import Seam
+from triage.adapters.scopes import Scopes, replace_method
 from triage.adapters.tools import refusal_of
 from triage.core import (
     Cause,
@@ -269,7 +266,7 @@ def _effect_of(tool: FunctionTool | CustomTool, seam: Seam) -> Effect | None:
     return seam.adapter.hinted(tool.name, getattr(tool, "mcp_annotations", None))
 
 
-_SCOPES = Scopes[Scope]("openai_agents", lambda scope: scope.seam)
+_SCOPES = Scopes[Scope]("openai_agents", lambda scope: scope.seam.run)
 
 
 @asynccontextmanager

@@ -61,7 +61,13 @@ class HeldSession(Session):
         self._closing = closing
         self._of_run = _KNOWN.setdefault(run.session, {})
         self._items: list[Any] | None = None
-        self._takes_context = all(_takes(method, "wrapper") for method in _methods_of(session))
+        methods: list[Callable[..., Any]] = [
+            session.get_items,
+            session.add_items,
+            session.pop_item,
+            session.clear_session,
+        ]
+        self._takes_context = all(_takes(method, "wrapper") for method in methods)
         self._context: dict[str, Any] = {}
         self.session_id = session.session_id
         self.session_settings = session.session_settings
@@ -121,10 +127,6 @@ class HeldSession(Session):
                 self._of_run[id(self._session)] = known
             self._items = list(whole_input(known.before) if self._closing else known.before)
         return self._items
-
-
-def _methods_of(session: Session) -> list[Callable[..., Any]]:
-    return [session.get_items, session.add_items, session.pop_item, session.clear_session]
 
 
 def _takes(method: Callable[..., Any], name: str) -> bool:
