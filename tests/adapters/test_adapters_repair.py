@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import pytest
 from histories import CHAT, ITEMS, MESSAGES
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triage.adapters import (
@@ -25,53 +24,37 @@ from triage.adapters import (
 from triage.core.messages.base import LOST, Repaired, says
 from triage.testing.adapter_contract import Request, check_wire
 
-Repair = Callable[[list[Any]], Repaired]
-FORMS: list[tuple[str, Repair, st.SearchStrategy[list[Any]]]] = [
-    ("chat", repair_chat, CHAT),
-    ("responses", repair_responses, ITEMS),
-    ("anthropic", repair_anthropic, MESSAGES),
+
+class Form(NamedTuple):
+    name: str
+    repair: Callable[[list[Any]], Repaired]
+    hinted: Callable[[Any, str | None], Any]
+    histories: st.SearchStrategy[list[Any]]
+
+
+FORMS = [
+    Form("chat", repair_chat, hinted_chat, CHAT),
+    Form("responses", repair_responses, hinted_responses, ITEMS),
+    Form("anthropic", repair_anthropic, hinted_anthropic, MESSAGES),
 ]
-HINTS: list[tuple[Callable[[list[Any], str | None], Any], st.SearchStrategy[list[Any]]]] = [
-    (hinted_chat, CHAT),
-    (hinted_responses, ITEMS),
-    (hinted_anthropic, MESSAGES),
-]
+many = settings(max_examples=200)  # of all forms together
 
 
 def request(form: str, history: list[Any]) -> Request:
     return Request(form, {"input" if form == "responses" else "messages": history}, "")
 
 
-def is_valid(form: str, history: list[Any]) -> bool:
-    try:
-        check_wire([request(form, history)])
-    except AssertionError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize(("form", "repair", "histories"), FORMS, ids=[form[0] for form in FORMS])
-@given(data=st.data())
-def test_whatever_it_is_given_a_provider_takes_it_afterwards(
-    form: str, repair: Repair, histories: st.SearchStrategy[list[Any]], data: Any
-) -> None:
-    history = data.draw(histories)
+@many
+@given(form=st.sampled_from(FORMS), data=st.data())
+def test_whatever_it_is_given_a_provider_takes_it_afterwards(form: Form, data: Any) -> None:
+    history = data.draw(form.histories)
     before = copy.deepcopy(history)
-    repaired = repair(history)
-    check_wire([request(form, repaired.messages)])
+    repaired = form.repair(history)
+    check_wire([request(form.name, repaired.messages)])
+    hinted = form.hinted(repaired.messages, "be brief")
+    check_wire([request(form.name, hinted)])
     assert history == before
-    again = repair(repaired.messages)
-    assert again == Repaired(repaired.messages, 0, 0)
-
-
-@pytest.mark.parametrize(("form", "repair", "histories"), FORMS, ids=[form[0] for form in FORMS])
-@given(data=st.data())
-def test_a_valid_history_comes_back_equal(
-    form: str, repair: Repair, histories: st.SearchStrategy[list[Any]], data: Any
-) -> None:
-    history = repair(data.draw(histories)).messages
-    assert is_valid(form, history)
-    assert repair(history).messages == history
+    assert form.repair(repaired.messages) == Repaired(repaired.messages, 0, 0)
 
 
 def chat_call(call: str) -> dict[str, Any]:
@@ -120,12 +103,10 @@ def test_objects_of_a_client_are_read_and_given_on_as_they_are() -> None:
     assert repaired.messages[1]["tool_call_id"] == "a"
 
 
-@pytest.mark.parametrize(("hinted", "histories"), HINTS)
-@given(data=st.data())
-def test_a_hint_is_said_once_and_the_history_stays_as_it_was(
-    hinted: Any, histories: st.SearchStrategy[list[Any]], data: Any
-) -> None:
-    history = data.draw(histories)
+@many
+@given(form=st.sampled_from(FORMS), data=st.data())
+def test_a_hint_is_said_once_and_the_history_stays_as_it_was(form: Form, data: Any) -> None:
+    history, hinted = data.draw(form.histories), form.hinted
     before = copy.deepcopy(history)
     told = hinted(history, "be brief")
     assert history == before
@@ -133,16 +114,6 @@ def test_a_hint_is_said_once_and_the_history_stays_as_it_was(
     assert says(told[-1], "be brief")
     assert hinted(told, "be brief") == told
     assert hinted(history, None) == history
-
-
-@pytest.mark.parametrize(("form", "repair", "histories"), FORMS, ids=[form[0] for form in FORMS])
-@given(data=st.data())
-def test_a_repaired_history_with_a_hint_is_valid(
-    form: str, repair: Repair, histories: st.SearchStrategy[list[Any]], data: Any
-) -> None:
-    hinted = {"chat": hinted_chat, "responses": hinted_responses, "anthropic": hinted_anthropic}
-    history = repair(data.draw(histories)).messages
-    check_wire([request(form, hinted[form](history, "be brief"))])
 
 
 def test_input_that_is_one_text_gets_its_hint_as_a_message_of_its_own() -> None:
@@ -175,8 +146,8 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize("read", [read_chat, read_responses, read_anthropic])
-@given(data=JSON)
+@many
+@given(read=st.sampled_from([read_chat, read_responses, read_anthropic]), data=JSON)
 def test_an_answer_of_any_shape_is_read_without_an_error(read: Any, data: Any) -> None:
     answer = read(data)
     assert isinstance(answer.text, str)

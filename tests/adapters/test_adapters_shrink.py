@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triage.adapters import shrunk_anthropic, shrunk_chat, shrunk_gemini, shrunk_responses
@@ -244,11 +244,12 @@ def unpaired(messages: Any) -> tuple[set[str], set[str]]:
     return alone, set() if calls == answers else {f"{calls} calls, {answers} responses"}
 
 
-forms = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+forms = st.sampled_from(FORMS)
+many = settings(max_examples=200)  # of all forms together
 
 
-@forms
-@given(conversation=conversations, shrink=shrinks)
+@many
+@given(form=forms, conversation=conversations, shrink=shrinks)
 def test_every_call_keeps_its_result_and_the_last_messages_stay(
     form: Form, conversation: Conversation, shrink: Shrink
 ) -> None:
@@ -262,8 +263,8 @@ def test_every_call_keeps_its_result_and_the_last_messages_stay(
         assert data(made)[-kept:] == data(given_)[-kept:]
 
 
-@forms
-@given(conversation=conversations, keep_last=st.integers(0, 20))
+@many
+@given(form=forms, conversation=conversations, keep_last=st.integers(0, 20))
 def test_only_old_outputs_are_left_out_and_receipts_are_not(
     form: Form, conversation: Conversation, keep_last: int
 ) -> None:
@@ -289,8 +290,8 @@ def _masked_tools() -> list[tuple[str, int]]:
     return [(tool, n) for tool in ("read", "do") for n in range(3)]
 
 
-@forms
-@given(conversation=conversations, keep_last=st.integers(0, 20))
+@many
+@given(form=forms, conversation=conversations, keep_last=st.integers(0, 20))
 def test_a_summary_leaves_what_the_user_said_and_every_receipt(
     form: Form, conversation: Conversation, keep_last: int
 ) -> None:
@@ -310,8 +311,8 @@ def test_a_summary_leaves_what_the_user_said_and_every_receipt(
     assert ("It was done." in after) == (len(made) != len(given_) or before != after)
 
 
-@forms
-@given(conversation=conversations)
+@many
+@given(form=forms, conversation=conversations)
 def test_nothing_is_changed_where_nothing_is_asked_for(
     form: Form, conversation: Conversation
 ) -> None:

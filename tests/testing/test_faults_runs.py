@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ from triage.core import Category, Cause, Recovery, TriageFatalError, capture, fa
 from triage.strategies import replan
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 class Failing:
@@ -90,42 +96,34 @@ async def test_other_means_are_asked_for_by_another_plan_in_a_plain_run() -> Non
     assert "no tool for maps" in (fn.told[1] or "")
 
 
-@pytest.mark.parametrize(
-    ("fault", "ends"),
-    [
+async def test_what_needs_a_person_is_not_tried_again() -> None:
+    ending: list[tuple[faults.Fault, type[TriageError]]] = [
         (faults.WorkflowFault("two budgets fit"), TriageEscalationError),
         (faults.AmbiguousInput("which Paris?"), TriageEscalationError),
         (faults.EffectUnverified("paid?"), TriageEscalationError),
         (faults.ConfigurationFault(setting="API_URL"), TriageEscalationError),
         (faults.PolicyRefused(rule="R7"), TriageFatalError),
-    ],
-)
-@pytest.mark.parametrize("around", [lambda fault: fault, wrapped])
-async def test_what_needs_a_person_is_not_tried_again(
-    fault: Any, ends: type[TriageError], around: Any
-) -> None:
-    fn = Failing(*(around(fault) for _ in range(2)))
-    with pytest.raises(ends) as caught:
-        await Agent(fn, environment=FakeEnvironment()).run("x")
-    assert len(fn.told) == 1
-    assert caught.value.diagnosis is not None
-    assert caught.value.diagnosis.user_message == fault.user_message
+    ]
+    for fault, ends in ending:
+        for raised in (fault, wrapped(fault)):
+            fn = Failing(raised, raised)
+            with pytest.raises(ends) as caught:
+                await Agent(fn, environment=FakeEnvironment()).run("x")
+            assert len(fn.told) == 1
+            assert caught.value.diagnosis is not None
+            assert caught.value.diagnosis.user_message == fault.user_message
 
 
-@pytest.mark.parametrize("strategy", [Retry(), Replan(), replan("Find another way.")])
-@pytest.mark.parametrize(
-    "classifier",
-    [None, Says(FailureType.EXTERNAL_FAULT), Says(Diagnosis(FailureType.GOAL_DRIFT))],
-)
-async def test_no_policy_and_no_classifier_gets_around_a_refusal(
-    strategy: Any, classifier: Any
-) -> None:
-    fn = Failing(*(wrapped(faults.PolicyRefused("no write access")) for _ in range(3)))
-    policy = FailurePolicy(default=strategy, causes={Cause.GUARDRAIL: strategy})
-    agent = Agent(fn, policy, classifier=classifier, environment=FakeEnvironment())
-    with pytest.raises(TriageFatalError):
-        await agent.run("x")
-    assert fn.told == [None]
+async def test_no_policy_and_no_classifier_gets_around_a_refusal() -> None:
+    strategies: list[Any] = [Retry(), Replan(), replan("Find another way.")]
+    says = [None, Says(FailureType.EXTERNAL_FAULT), Says(Diagnosis(FailureType.GOAL_DRIFT))]
+    for strategy, classifier in itertools.product(strategies, says):
+        fn = Failing(*(wrapped(faults.PolicyRefused("no write access")) for _ in range(3)))
+        policy = FailurePolicy(default=strategy, causes={Cause.GUARDRAIL: strategy})
+        agent = Agent(fn, policy, classifier=classifier, environment=FakeEnvironment())
+        with pytest.raises(TriageFatalError):
+            await agent.run("x")
+        assert fn.told == [None]
 
 
 @given(chain=st.lists(st.sampled_from(list(Category)), min_size=1, max_size=4))

@@ -59,35 +59,41 @@ PASSING = [
 ]
 
 
-@pytest.mark.parametrize("fault", PASSING, ids=repr)
-async def test_a_read_that_fails_once_is_recovered(fault: Any) -> None:
-    plan = FaultPlan({("price", 1): fault})
-    done = await assert_recovers(shop(plan), "Emma", plan, result="paid 4", effects={"charge": 1})
-    assert [each.name for each in done.injected] == ["price"]
+async def test_a_read_that_fails_once_is_recovered() -> None:
+    for fault in PASSING:
+        plan = FaultPlan({("price", 1): fault})
+        done = await assert_recovers(
+            shop(plan), "Emma", plan, result="paid 4", effects={"charge": 1}
+        )
+        assert [each.name for each in done.injected] == ["price"]
 
 
-@pytest.mark.parametrize("fault", [faults.auth(), faults.context_length()], ids=repr)
-async def test_what_no_waiting_cures_is_handed_over(fault: Any) -> None:
-    plan = FaultPlan({"price": fault})
-    because = "auth" if fault == faults.auth() else "context_length"
-    done = await assert_escalates(shop(plan), "Emma", plan, because=because, effects={"charge": 0})
-    assert done.attempts == (1 if because == "auth" else 4)
+async def test_what_no_waiting_cures_is_handed_over() -> None:
+    for fault, because, attempts in (
+        (faults.auth(), "auth", 1),
+        (faults.context_length(), "context_length", 4),
+    ):
+        plan = FaultPlan({"price": fault})
+        done = await assert_escalates(
+            shop(plan), "Emma", plan, because=because, effects={"charge": 0}
+        )
+        assert done.attempts == attempts
 
 
-@pytest.mark.parametrize("fault", [faults.rate_limit(), faults.connection_refused(), faults.auth()])
-async def test_a_payment_that_was_not_attempted_is_never_in_doubt(fault: Any) -> None:
-    plan = FaultPlan({("charge", 1): fault})
-    policy = FailurePolicy(EXTERNAL_FAULT=Retry())
-    await assert_recovers(shop(plan, policy=policy), "Emma", plan, effects={"charge": 1})
+async def test_a_payment_that_was_not_attempted_is_never_in_doubt() -> None:
+    for fault in (faults.rate_limit(), faults.connection_refused(), faults.auth()):
+        plan = FaultPlan({("charge", 1): fault})
+        policy = FailurePolicy(EXTERNAL_FAULT=Retry())
+        await assert_recovers(shop(plan, policy=policy), "Emma", plan, effects={"charge": 1})
 
 
-@pytest.mark.parametrize("after", [0, 1])
-async def test_a_payment_whose_answer_was_lost_is_asked_about(after: int) -> None:
-    plan = FaultPlan({("charge", 1): faults.timeout(after=bool(after))})
-    done = await assert_escalates(
-        shop(plan), "Emma", plan, because="in_doubt", ends_in=TriageSuspendedError
-    )
-    assert done.effects["charge"] == after
+async def test_a_payment_whose_answer_was_lost_is_asked_about() -> None:
+    for after in (False, True):
+        plan = FaultPlan({("charge", 1): faults.timeout(after=after)})
+        done = await assert_escalates(
+            shop(plan), "Emma", plan, because="in_doubt", ends_in=TriageSuspendedError
+        )
+        assert done.effects["charge"] == after
 
 
 async def test_a_payment_that_is_repeated_blindly_fails_the_test() -> None:
@@ -206,25 +212,21 @@ async def test_an_answer_that_is_no_json_is_a_schema_mismatch() -> None:
     assert done.failures[0].failure_type == "schema_mismatch"
 
 
-@pytest.mark.parametrize(
-    ("fault", "found"),
-    [
-        (faults.loop(4), "loop_detected"),
-        (faults.wrong_tool("serch"), "wrong_tool_called"),
-        (faults.timeout(), "external_fault"),
-        (faults.malformed_json(), "schema_mismatch"),
-    ],
-    ids=repr,
-)
-async def test_a_whole_agent_fails_as_planned(fault: Any, found: str) -> None:
+async def test_a_whole_agent_fails_as_planned() -> None:
     async def answer(task: str) -> dict[str, str]:
         return {"to": task}
 
     checks = Checks(result_type=dict[str, str], tools={"search": None})
     agent = Agent(answer, name="clerk", checks=checks)
-    plan = FaultPlan({("clerk", 1): fault})
-    done = await assert_recovers(agent, "x", plan, result={"to": "x"})
-    assert [each.failure_type for each in done.failures] == [found]
+    for fault, found in (
+        (faults.loop(4), "loop_detected"),
+        (faults.wrong_tool("serch"), "wrong_tool_called"),
+        (faults.timeout(), "external_fault"),
+        (faults.malformed_json(), "schema_mismatch"),
+    ):
+        plan = FaultPlan({("clerk", 1): fault})
+        done = await assert_recovers(agent, "x", plan, result={"to": "x"})
+        assert [each.failure_type for each in done.failures] == [found]
 
 
 async def test_a_stream_fails_after_its_items() -> None:
