@@ -329,18 +329,6 @@ async def test_a_session_forgets_an_answer_that_a_check_refused(
     assert "Be good." not in kept
 
 
-async def test_a_call_without_an_output_is_given_one() -> None:
-    history = [
-        {"role": "user", "content": "Pay."},
-        {"type": "function_call", "call_id": "c1", "name": "charge", "arguments": "{}"},
-        {"role": "user", "content": "Well?"},
-    ]
-    desk = Desk(says("done"))
-    await desk.agent().run(history)
-    kinds = [item.get("type") or item["role"] for item in desk.asked()]
-    assert kinds == ["user", "function_call", "function_call_output", "user"]
-
-
 # Streams --------------------------------------------------------------------------------------------
 
 SEARCH, CHARGE = asks(call("search", query="x")), asks(call("charge", cents=300))

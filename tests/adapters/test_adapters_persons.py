@@ -44,15 +44,6 @@ async def _gives(value: Any) -> Any:
     return value
 
 
-async def test_a_call_waits_for_leave() -> None:
-    desk = Desk()
-    agent, events = recording(Framework(desk.course), policy=always(Retry()))
-    with pytest.raises(TriageSuspendedError, match="may charge be called with"):
-        await agent.run("t")
-    assert desk.said == []
-    assert not [step for step in steps_of(events) if step.tool_called]
-
-
 async def suspended(agent: Any) -> str:
     with pytest.raises(TriageSuspendedError) as waits:
         await agent.run("t")
@@ -62,8 +53,12 @@ async def suspended(agent: Any) -> str:
 async def test_leave_is_asked_for_once_and_the_model_is_not_asked_again() -> None:
     desk = Desk()
     framework = Framework(desk.course)
-    agent, events = recording(framework)
-    assert await agent.resume(await suspended(agent), approve()) == "done"
+    agent, events = recording(framework, policy=always(Retry()))
+    with pytest.raises(TriageSuspendedError, match="may charge be called with") as waits:
+        await agent.run("t")
+    assert desk.said == []
+    assert not [step for step in steps_of(events) if step.tool_called]
+    assert await agent.resume(waits.value.token, approve()) == "done"
     assert [said.decision for said in desk.said] == ["approved"]
     assert len(framework.asked) == 1
     assert [step.tool_called for step in steps_of(events) if step.tool_called] == ["charge"]

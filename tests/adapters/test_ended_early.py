@@ -236,40 +236,32 @@ def as_told(found: RunErrorHandlerInput[Any]) -> Any:
     return str(found.error.refusal)  # type: ignore[union-attr] # it is a refusal's
 
 
-on_each_handler = pytest.mark.parametrize("handler", [made, made_async, made_plain])
 when_streamed = pytest.mark.parametrize(
     "options", [{}, {"on_event": lambda event: None}], ids=["whole", "streamed"]
 )
 
 
-@on_each_handler
 @when_streamed
-async def test_the_end_that_a_handler_made_of_too_many_turns_is_the_result(
-    handler: Any, options: dict[str, Any]
+async def test_what_a_handler_made_of_too_many_turns_or_of_a_refusal_is_the_result(
+    options: dict[str, Any],
 ) -> None:
-    desk = Desk(*[calls(f"look {n}", what="x") for n in range(2)])
-    result = await desk.agent().run(
-        "Look.", max_turns=2, error_handlers={"max_turns": handler}, **options
-    )
-    assert result.final_output == "made by the handler"
-    assert not triage.core.fold(desk.events).history
+    for handler in (made, made_async, made_plain):
+        desk = Desk(*[calls(f"look {n}", what="x") for n in range(2)])
+        handlers: Any = {"max_turns": handler}
+        result = await desk.agent().run("Look.", max_turns=2, error_handlers=handlers, **options)
+        assert result.final_output == "made by the handler"
+        assert not triage.core.fold(desk.events).history
+        desk = Desk(refusing())
+        handlers = {"model_refusal": handler}
+        result = await desk.agent().run("Look.", error_handlers=handlers, **options)
+        assert result.final_output == "made by the handler"
+        assert not triage.core.fold(desk.events).history
 
 
 async def test_it_is_the_result_although_the_last_tool_failed() -> None:
     desk = Desk(calls("look 1", what="x"))
     desk.raises = [ValueError("no such place")]
     result = await desk.agent().run("Look.", max_turns=1, error_handlers={"max_turns": made})
-    assert result.final_output == "made by the handler"
-    assert not triage.core.fold(desk.events).history
-
-
-@on_each_handler
-@when_streamed
-async def test_what_a_handler_made_of_a_refusal_is_the_result(
-    handler: Any, options: dict[str, Any]
-) -> None:
-    desk = Desk(refusing())
-    result = await desk.agent().run("Look.", error_handlers={"model_refusal": handler}, **options)
     assert result.final_output == "made by the handler"
     assert not triage.core.fold(desk.events).history
 
@@ -281,14 +273,10 @@ async def test_a_refusal_that_a_handler_hands_on_is_the_result() -> None:
     assert not triage.core.fold(desk.events).history
 
 
-@on_each_handler
-async def test_what_a_handler_made_of_an_output_that_does_not_fit_is_the_result(
-    handler: Any,
-) -> None:
+async def test_what_a_handler_made_of_an_output_that_does_not_fit_is_the_result() -> None:
     desk = Desk(says("about ten"), output_type=Price)
 
     async def price(found: RunErrorHandlerInput[Any]) -> Any:
-        assert handler is not None
         return RunErrorHandlerResult(final_output=Price(cents=10))
 
     result = await desk.agent().run("Look.", error_handlers={"invalid_final_output": price})
