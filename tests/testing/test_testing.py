@@ -44,7 +44,7 @@ def shop(plan: FaultPlan, **options: Any) -> Agent[Any]:
     return Agent(buy, **options)
 
 
-PASSING = [
+PASSING: list[Any] = [
     faults.rate_limit(retry_after=20),
     faults.rate_limit(),
     faults.timeout(),
