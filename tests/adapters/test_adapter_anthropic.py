@@ -63,6 +63,7 @@ async def streamed(client: Any) -> Any:
 
 async def helped(client: Any) -> Any:
     async with client.messages.stream(**ASKED) as stream:
+        assert stream.request_id is None  # the provider here sends none
         return "".join([text async for text in stream.text_stream])
 
 
@@ -172,7 +173,8 @@ async def test_a_hint_ends_the_users_turn_once_and_a_lost_result_is_closed() -> 
     assert [block.get("content", block.get("text")) for block in second] == [LOST, "be brief"]
 
 
-async def test_the_tool_runner_runs_as_bare_and_goes_on_where_it_failed() -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_tool_runner_runs_as_bare_and_goes_on_where_it_failed(*, streamed: bool) -> None:
     """It sends only what is new: the provider holds the conversation."""
 
     @triage.tool(effect="once")
@@ -181,7 +183,8 @@ async def test_the_tool_runner_runs_as_bare_and_goes_on_where_it_failed() -> Non
         return f"receipt for {cents}"
 
     async def agent(task: str, client: Any) -> str:
-        runner = client.beta.messages.tool_runner(**ASKED, tools=[anthropic.beta_async_tool(pay)])
+        tools = [anthropic.beta_async_tool(pay)]
+        runner = client.beta.messages.tool_runner(**ASKED, tools=tools, stream=streamed)
         return str((await runner.until_done()).content[0].text)
 
     rules = (Rule(says("done"), "receipt"), Rule(asks(call("pay", cents=300))))

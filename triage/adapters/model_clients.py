@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple, Self, TypeVar, cast, get_args
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
@@ -309,7 +309,16 @@ def _json(answer: Any) -> Any:
 
 
 class _Closed:
-    """The HTTP response of a stream that is given again: there is none to be closed."""
+    """Stands for the HTTP response of a stream that is given again, and for its request."""
+
+    headers: ClassVar[Mapping[str, str]] = {}
+    is_closed = True
+    status_code = 200
+
+    @property
+    def request(self) -> Self:
+        """The request, of which nothing is left either."""
+        return self
 
     def close(self) -> None:
         """Nothing is open."""
