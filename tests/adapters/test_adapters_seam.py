@@ -1,12 +1,11 @@
-"""What a seam costs, and that a model is no tool: guards, manifests and limits leave it alone."""
+"""A model is no tool: guards, manifests and limits leave it alone. Streams, and records of answers."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
-from own_framework import Framework, Theirs, read, recording, steps_of, three
+from own_framework import Framework, read, recording, steps_of, three
 from support import always
 
 import triage
@@ -154,7 +153,7 @@ async def test_a_stream_that_is_left_is_no_error_of_the_model() -> None:
     assert [step.exception_type for step in steps_of(events)] == [StreamLeft.__name__]
 
 
-# What it costs --------------------------------------------------------------------------------------
+# Records --------------------------------------------------------------------------------------------
 
 
 async def test_an_answer_that_is_changed_afterwards_changes_no_record() -> None:
@@ -171,33 +170,3 @@ async def test_an_answer_that_is_changed_afterwards_changes_no_record() -> None:
     await agent.run("t")
     (kept,) = [event.result for event in events if isinstance(event, CallFinished)]
     assert kept == {"text": "on it", "more": [1]}
-
-
-async def test_the_hundredth_turn_costs_what_the_tenth_costs() -> None:
-    counts: list[int] = []
-
-    async def course(framework: Framework, seam: Seam) -> str:
-        calls = 0
-
-        def count(frame: Any, event: str, arg: Any) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        for turn in range(100):
-            before = sys.getprofile()
-            sys.setprofile(count)
-            await framework.model(seam, f"turn {turn}", {"text": "", "asks": [f"look{turn}"]})
-            await framework.tool(seam, f"look{turn}", effect="read")
-            sys.setprofile(before)
-            counts.append(calls)
-            calls = 0
-        return "end"
-
-    agent = triage.wrap(Framework(course), adapter=Theirs)
-    await agent.run("t")
-    assert counts[99] <= counts[9] * 1.1
-    assert counts[99] < MOST_CALLS
-
-
-MOST_CALLS = 550
-"""Python functions that a model call and a tool call go through, both together, nothing of theirs."""
