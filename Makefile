@@ -79,10 +79,8 @@ bench: $(READY) ## figures side by side with other packages and how good diagnos
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.diagnosis
 
-crash: $(READY) ## thousands of runs killed at every point and recovered: RUNS=2000 SECONDS=600 STORES="sqlite postgres"
-	@for store in $(or $(STORES),sqlite postgres); do \
-		$(BIN)/python tests/crash_matrix.py --store $$store --runs $(or $(RUNS),2000) --seconds $(or $(SECONDS),600) || exit 1; \
-	done
+crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres redis"
+	$(BIN)/python tests/crash_matrix.py --stores $(or $(STORES),sqlite postgres redis) --kills $(or $(KILLS),2000)
 
 attack: $(READY) ## flipped bits of a file, and two processes that recover one run: FLIPS=2000 ROUNDS=200
 	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000)

@@ -35,6 +35,23 @@ from triage.core import (
 )
 from triage.stores import Store
 
+
+class Lost(AssertionError):
+    """Something that was acknowledged, or an effect that must have happened, is missing."""
+
+
+class Repeated(AssertionError):
+    """An effect has happened more often than it may."""
+
+
+def check_effects(made: Counter[str], expected: Counter[str]) -> None:
+    """Raise Repeated or Lost unless exactly these effects have happened."""
+    if made - expected:
+        raise Repeated(f"{made - expected} too often; all: {made}")
+    if expected - made:
+        raise Lost(f"{expected - made}; all: {made}")
+
+
 LEASE_S = 0.1
 """Seconds: whoever finds a run whose owner died while it answered waits so long."""
 EXPECTED = ["task", 10, 20, "paid 5", "paid 7"]
@@ -137,7 +154,8 @@ async def drive(kind: Kind, agent: Agent[Any], run_id: str, world: Outside) -> A
             info = await store.info(run_id)
             if info is None:
                 # Whatever has an effect waits until its intent is durable.
-                assert not kind.effects(world), "an effect without a record"
+                if kind.effects(world):
+                    raise Lost(f"no record of the effects {kind.effects(world)}")
                 return await agent.run("task", run_id=run_id)
             if info.status != "suspended":
                 return await agent.recover(run_id)
@@ -172,6 +190,9 @@ def works(name: str, store: Store, run_id: str, place: Place, fuse: Fuse, *, las
         if last:
             events = await store.read(run_id)
             check_journal(events)
+            for event in events:
+                if isinstance(event, CallStarted) and event.run is not None:
+                    check_journal(await store.read(event.run))
             assert isinstance(events[-1], RunFinished), repr(result)
             kind.check(result, events, world)
             place.note("points", str(fuse.count))
@@ -191,8 +212,8 @@ def pays(store: Any, world: Outside) -> Agent[Any]:
 
 def has_paid(result: Any, events: Sequence[Event], world: Outside) -> None:
     """Each payment was made once, and nothing that was acknowledged is missing."""
+    check_effects(payments(world), PAYMENTS)
     assert result == EXPECTED, result
-    assert payments(world) == PAYMENTS, world.done()
     assert status_of(events) == "done"
     calls = triage.core.fold(events).calls.values()
     done = [call for call in calls if call.tool == "pay" and call.outcome == "done"]
@@ -202,8 +223,8 @@ def has_paid(result: Any, events: Sequence[Event], world: Outside) -> None:
     )
     acknowledged = Counter(world.place.noted("acknowledged"))
     lost = [name for name in acknowledged if name.startswith("pay") and name not in finished]
-    assert not lost, f"lost: {lost}"
-    assert acknowledged["think"] <= steps, "a step that was acknowledged is missing"
+    if lost or acknowledged["think"] > steps:
+        raise Lost(f"acknowledged, and not in the journal: {lost or 'a step'}")
 
 
 def status_of(events: Sequence[Event]) -> str:
@@ -262,14 +283,15 @@ def charges(world: Outside) -> Counter[str]:
 
 def charge_is_true(world: Outside, question: str) -> Any:
     """Whether the charge that is asked about was made."""
-    cents = next(cents for cents in CENTS if f'"cents": {cents}' in question)
-    made = world.done()[f"charge {cents}"]
-    return triage.happened(f"receipt {cents}") if made else triage.rerun()
+    about = re.search(r'"cents": (\d+)', question)
+    assert about, question
+    made = world.done()[f"charge {about[1]}"]
+    return triage.happened(f"receipt {about[1]}") if made else triage.rerun()
 
 
 def has_undone(refuses: int | None, result: Any, events: Sequence[Event], world: Outside) -> None:
     """Every charge was made once and undone under one key, and the journal says so."""
-    assert charges(world) == CHARGES, world.done()
+    check_effects(charges(world), CHARGES)
     keys = {name for name in world.done() if not name.startswith("charge")}
     undone = Counter(key.rpartition(" ")[0] for key in keys)
     assert undone == Counter(f"refund {cents}" for cents in CENTS), keys
@@ -341,7 +363,7 @@ def one_of_them_is_true(world: Outside, question: str) -> Any:
 
 def has_charged_at_once(result: Any, events: Sequence[Event], world: Outside) -> None:
     """Each of the three was made once, and each has its own receipt."""
-    assert charges(world) == AT_ONCE, world.done()
+    check_effects(charges(world), AT_ONCE)
     assert result == ["receipt 1", "receipt 2", "receipt 3"], result
     assert status_of(events) == "done"
     begun = sum(isinstance(event, CallStarted) and event.tool == "charge" for event in events)
@@ -349,8 +371,88 @@ def has_charged_at_once(result: Any, events: Sequence[Event], world: Outside) ->
     assert len(asked) <= begun, f"{begun} charges were begun, and these questions asked: {asked}"
 
 
+# Different charges at once, and inside runs ------------------------------------------------------
+INNER = 2
+"""Runs inside one, at once, of which each charges twice, and fails in between."""
+ALL_INNER = Counter(f"charge {10 * run + at}" for run in range(1, INNER + 1) for at in (1, 2))
+
+
+def charger(world: Outside) -> Any:
+    """A tool that charges, as no recovery may do twice."""
+
+    @triage.tool(effect="once")
+    async def charge(cents: int) -> str:
+        await anyio.lowlevel.checkpoint()
+        world.do(f"charge {cents}")
+        return f"receipt {cents}"
+
+    return charge
+
+
+def charges_in_parallel(store: Any, world: Outside) -> Agent[Any]:
+    """An agent that makes three different charges at once, and fails once."""
+    charge = charger(world)
+
+    async def works(task: str, *, run: triage.Run) -> list[str]:
+        receipts: list[str] = []
+
+        async def one(cents: int) -> None:
+            receipts.append(await charge(cents))
+
+        async with anyio.create_task_group() as group:
+            for cents in CENTS:
+                group.start_soon(one, cents)
+        if not failures(run.history):
+            raise ConnectionError("the service is gone")
+        return sorted(receipts)
+
+    options: dict[str, Any] = {"store": store, "durability": DURABILITY, "classifier": Says()}
+    return Agent(works, always(Retry()), name="in parallel", **options)
+
+
+def has_charged_in_parallel(result: Any, events: Sequence[Event], world: Outside) -> None:
+    """Each was made once."""
+    check_effects(charges(world), CHARGES)
+    assert result == [f"receipt {cents}" for cents in CENTS], result
+    assert status_of(events) == "done"
+
+
+def charges_inside(store: Any, world: Outside) -> Agent[Any]:
+    """An agent that has others charge at once, in runs inside its own."""
+    charge = charger(world)
+    options: dict[str, Any] = {"store": store, "durability": DURABILITY, "classifier": Says()}
+
+    async def pays(task: str, *, first: int, run: triage.Run) -> list[str]:
+        receipts = [await charge(first)]
+        if not failures(run.history):
+            raise ConnectionError("the service is gone")
+        return [*receipts, await charge(first + 1)]
+
+    payer = Agent(pays, always(Retry()), name="pays inside", **options)
+
+    async def works(task: str) -> list[str]:
+        receipts: list[str] = []
+
+        async def one(first: int) -> None:
+            receipts.extend(await payer.run(task, first=first))
+
+        async with anyio.create_task_group() as group:
+            for number in range(1, INNER + 1):
+                group.start_soon(one, 10 * number + 1)
+        return sorted(receipts)
+
+    return Agent(works, always(Retry()), name="nested", **options)
+
+
+def has_charged_inside(result: Any, events: Sequence[Event], world: Outside) -> None:
+    """Each run inside has made each of its charges once."""
+    check_effects(charges(world), ALL_INNER)
+    assert result == [f"receipt {name.split()[1]}" for name in sorted(ALL_INNER)], result
+    assert status_of(events) == "done"
+
+
 KINDS = {
-    "paying": Kind(pays, payments, truth, has_paid),
+    "answering": Kind(pays, payments, truth, has_paid),
     "rolling back": Kind(partial(rolls_back, Rollback(), None), charges, charge_is_true, went_back),
     "giving up": Kind(
         partial(rolls_back, Escalate("enough", compensate=True), 7),
@@ -358,6 +460,8 @@ KINDS = {
         charge_is_true,
         partial(gave_up, 7),
     ),
-    "charging at once": Kind(charges_at_once, charges, one_of_them_is_true, has_charged_at_once),
+    "equal calls": Kind(charges_at_once, charges, one_of_them_is_true, has_charged_at_once),
+    "parallel": Kind(charges_in_parallel, charges, charge_is_true, has_charged_in_parallel),
+    "nested": Kind(charges_inside, charges, charge_is_true, has_charged_inside),
 }
 """By name, the kinds of runs that are killed."""

@@ -188,7 +188,7 @@ def test_every_event_cause_type_error_and_setting_is_described() -> None:
     assert names - described() == set()
 
 
-def subclasses(kind: type) -> set[type]:
+def subclasses(kind: type[object]) -> set[type[object]]:
     """A class of ours and all that are made of it."""
     found = {below for child in kind.__subclasses__() for below in subclasses(child)}
     return {one for one in {kind, *found} if one.__module__.startswith("triage.")}
