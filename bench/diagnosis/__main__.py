@@ -5,9 +5,9 @@
         [--only {trajectories,exceptions,faultlab} ...] [--misses]
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
-Trajectories: beside constant answers and triage-agent. Every figure is given for all records and for
-each half of them; the halves share no record. Fresh ones are made up by `fresh`, and no rule was
-written for them: they are also told by fault and wording, without and with `grounding`. Exceptions:
+Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
+not (`fresh`, the first look, and `fresh_second`, the second), each as of a live run and as a post-mortem,
+beside constant answers and triage-agent. The made-up ones are also told by fault and wording. Exceptions:
 those of the fault lab, beside what was published of triage-agent; those of `clients`, which are other
 libraries; and near misses, which need none. The libraries are many; `--make-lab` alone installs them.
 With `--model` only a model is asked, about some records of each source, by `LLMClassifier` and its
@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 
 from bench import envs, figures
 from triage import UsageError
@@ -28,24 +31,20 @@ from triage.classifiers import LLMClassifier
 
 from . import asked, exceptions, fresh, lab, ours, peer, records, scores
 
-_SETS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Who&When, algorithm-generated", ("whowhen_ag",)),
-    ("MAST", ("mast_human_ag2", "mast_human_metagpt")),
+_REAL: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("people's labels: Who&When, MAST", ("whowhen_ag", "mast_human_ag2", "mast_human_metagpt")),
     ("sentinel, faults", ("sentinel_fault",)),
-    ("sentinel, faults and healthy", ("sentinel_fault", "sentinel_healthy")),
     ("sentinel, healthy", ("sentinel_healthy",)),
     ("tau2, went well", ("tau2_ok",)),
-    ("tau2, failed", ("tau2_fail",)),
-    ("fresh, faults", (fresh.FAULTY,)),
-    ("fresh, faults and healthy", (fresh.FAULTY, records.FRESH_HEALTHY)),
-    ("fresh, healthy", (records.FRESH_HEALTHY,)),
 )
+_LOOKS = (("first look", "fresh"), ("second look", "fresh_second"))
+"""The made-up sets, and the module of each; one that is not there is left out."""
 _HEAD = (
-    "", "records", "labelled", "answered", "hits", "precision", "macro-F1", "loop F1", "exact step", "ECE",
+    "", "records", "labelled", "answered", "right", "precision", "macro-F1", "exact step", "ECE",
 )  # fmt: skip
 _FRESH_HEAD = (
     "", "records", "answered", "right", *(f"wording {at + 1}" for at in range(fresh.WORDINGS)),
-    "precision", "exact step", "right, grounding", "answered, grounding",
+    "precision", "exact step", "right, grounding", "answered, grounding", "right, post-mortem",
 )  # fmt: skip
 _LAB_HEAD = ("", "cases", "ours", "promised", "", "triage-agent 1.0.1, published")
 _CLIENTS_HEAD = (
@@ -78,18 +77,19 @@ def _model(options: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"no model can be asked: {error}", file=sys.stderr)
         return 2
-    taken = asked.sample(_records(options), options.per_source)
+    sets = _sets(options, _looks())
+    taken = asked.sample([one for some in sets.values() for one in some], options.per_source)
     told = asked.answers(taken, classifier)
     ruled = ours.answers(taken)
-    rows = [
-        row
-        for name, sources in _SETS
-        if any(record.source in sources for record in taken)
-        for row in (
-            *_rows(name, _part(told.pairs, sources, None), ()),
-            _row("  rules", _part(ruled, sources, None), counts=False),
-        )
-    ]
+    rows: list[tuple[str, ...]] = []
+    for title, some in sets.items():
+        ids = {record.id for record in some}
+        of_model = [pair for pair in told.pairs if pair[0].id in ids]
+        rows.append(_row(title, of_model))
+        if any(record.labels for record, _ in of_model):
+            rows.append(_best(of_model))
+        of_rules = [pair for pair in ruled if pair[0].id in ids]
+        rows.append(_row("  rules", of_rules, counts=False))
     print(f"\n{options.model}\n")
     _table(_HEAD, rows)
     used = told.usage
@@ -99,68 +99,96 @@ def _model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _records(options: argparse.Namespace) -> list[records.Record]:
-    taken = fresh.records()
+def _looks() -> dict[str, ModuleType]:
+    return {title: module for title, name in _LOOKS if (module := _module(name)) is not None}
+
+
+def _sets(
+    options: argparse.Namespace, looks: Mapping[str, ModuleType]
+) -> dict[str, list[records.Record]]:
+    """The records of each set by its title, the made-up ones first."""
+    sets: dict[str, list[records.Record]] = {
+        title: module.records() for title, module in looks.items()
+    }
     if (options.trajectories / records.FILE).is_file():
-        taken += records.read(options.trajectories)
+        real = list(records.read(options.trajectories))
+        for title, sources in _REAL:
+            sets[title] = [record for record in real if record.source in sources]
     else:
         print(
             "there are no trajectories of real agents: "
             f"{options.trajectories / records.FILE} is missing"
         )
-    return taken
+    return sets
 
 
 def _trajectories(options: argparse.Namespace) -> None:
-    taken = _records(options)
-    told = ours.answers(taken)
+    looks = _looks()
+    sets = _sets(options, looks)
     python = None if options.no_peer else envs.ready("triage-agent")
-    theirs = None if python is None else peer.answers(python, taken)
-    for title, half in (("all records", None), ("first half", 0), ("second half", 1)):
-        print(f"\n{title}\n")
-        rows = [
-            row
-            for name, sources in _SETS
-            if any(record.source in sources for record in taken)
-            for row in _rows(name, _part(told, sources, half), _part(theirs, sources, half))
-        ]
-        _table(_HEAD, rows)
-    _fresh(told)
-    if python is not None:
-        ratios = [ours.seconds() / peer.seconds(python) for _ in range(options.rounds)]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"\n10,000 steps, time to triage-agent's: {median(ratios):.2f} ({spread})")
+    told = {title: ours.answers(taken) for title, taken in sets.items()}
+    print("\ntrajectories\n")
+    rows: list[tuple[str, ...]] = []
+    for title, taken in sets.items():
+        rows.append(_row(title, told[title]))
+        if any(record.labels for record in taken):
+            # Only runs that failed have a post-mortem.
+            failed = [record for record in taken if not record.healthy]
+            rows.append(_row("  post-mortem", ours.answers(failed, failed=True)))
+            rows.append(_best(told[title]))
+        if python is not None:
+            rows.append(_row("  triage-agent 1.0.1", peer.answers(python, taken), counts=False))
+    _table(_HEAD, rows)
+    for title, module in looks.items():
+        print(f"\n{title}, by fault and wording\n")
+        _fresh(module, told[title])
+    print("\nconfidence and the share of right answers, over the looks\n")
+    pairs = [pair for title in looks for pair in told[title]]
+    _table(("confidence", "answers", "mean", "right"), list(map(_tenth, scores.tenths(pairs))))
+    seconds = [ours.seconds() for _ in range(options.rounds)]
+    print(f"\n10,000 steps: {1000 * median(seconds):.0f} ms")
 
 
-def _fresh(told: Sequence[scores.Pair]) -> None:
+def _module(name: str) -> ModuleType | None:
+    full = f"{__package__}.{name}"
+    return import_module(full) if find_spec(full) is not None else None
+
+
+def _tenth(tenth: scores.Tenth) -> tuple[str, ...]:
+    low = tenth.at / 10
+    shares = (tenth.mean, tenth.right)
+    return (f"{low:.1f} to {low + 0.1:.1f}", str(tenth.answers), *map(_share, shares))
+
+
+def _fresh(look: ModuleType, told: Sequence[scores.Pair]) -> None:
     """Print how each kind of fault is found in each of its wordings, and what healthy runs set off."""
-    plain = [pair for pair in told if pair[0].source in (fresh.FAULTY, records.FRESH_HEALTHY)]
-    grounded = ours.answers((record for record, _ in plain), grounding=True)
-    print("\nfresh trajectories, by fault and wording\n")
-    names = dict.fromkeys(fresh.fault(record)[0] for record, _ in plain)
-    _table(
-        _FRESH_HEAD,
-        [_fresh_row(name, _of_fault(plain, name), _of_fault(grounded, name)) for name in names],
-    )
+    taken = [record for record, _ in told]
+    ways = (told, ours.answers(taken, grounding=True), ours.answers(taken, failed=True))
+    names = dict.fromkeys(look.fault(record)[0] for record in taken)
+    rows = [
+        _fresh_row(look, name, *([p for p in way if look.fault(p[0])[0] == name] for way in ways))
+        for name in names
+    ]
+    _table(_FRESH_HEAD, rows)
 
 
 def _fresh_row(
-    name: str, plain: Sequence[scores.Pair], grounded: Sequence[scores.Pair]
+    look: ModuleType,
+    name: str,
+    plain: Sequence[scores.Pair],
+    grounded: Sequence[scores.Pair],
+    failed: Sequence[scores.Pair],
 ) -> tuple[str, ...]:
     whole, with_grounds = scores.line("", plain), scores.line("", grounded)
     wordings = [
-        scores.line("", [pair for pair in plain if fresh.fault(pair[0])[1] == at]).hits
+        scores.line("", [pair for pair in plain if look.fault(pair[0])[1] == at]).hits
         for at in range(fresh.WORDINGS)
     ]
     shares = (
         whole.answered, whole.hits, *wordings, whole.precision, whole.exact,
-        with_grounds.hits, with_grounds.answered,
+        with_grounds.hits, with_grounds.answered, scores.line("", failed).hits,
     )  # fmt: skip
     return (name, str(whole.records), *map(_share, shares))
-
-
-def _of_fault(pairs: Sequence[scores.Pair], name: str) -> list[scores.Pair]:
-    return [pair for pair in pairs if fresh.fault(pair[0])[0] == name]
 
 
 def _exceptions(options: argparse.Namespace) -> None:
@@ -255,33 +283,10 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _part(
-    pairs: Sequence[scores.Pair] | None, sources: tuple[str, ...], half: int | None
-) -> list[scores.Pair]:
-    return [
-        pair
-        for pair in pairs or ()
-        if pair[0].source in sources and (half is None or pair[0].half == half)
-    ]
-
-
-def _rows(
-    name: str, told: Sequence[scores.Pair], theirs: Sequence[scores.Pair]
-) -> list[tuple[str, ...]]:
-    """A set's own row, what constant answers get in it, and triage-agent."""
-    found = [_row(name, told)]
-    if any(record.labels for record, _ in told):
-        found.append(_best(told))
-    if theirs:
-        found.append(_row("  triage-agent 1.0.1", theirs, counts=False))
-    return found
-
-
 def _row(name: str, pairs: Sequence[scores.Pair], *, counts: bool = True) -> tuple[str, ...]:
     line = scores.line(name, pairs)
-    loops = scores.loop_f1(pairs) if any(scores.LOOP in r.labels for r, _ in pairs) else None
     sizes = (str(line.records), str(line.labelled)) if counts else ("", "")
-    shares = (line.answered, line.hits, line.precision, line.macro_f1, loops, line.exact)
+    shares = (line.answered, line.hits, line.precision, line.macro_f1, line.exact)
     return (name, *sizes, *map(_share, shares), _share(scores.calibration_error(pairs)))
 
 
@@ -292,14 +297,12 @@ def _best(pairs: Sequence[scores.Pair]) -> tuple[str, ...]:
         kind, value = scores.constants(pairs, score)
         return f"{_share(value)} ({kind})"
 
-    loops = any(scores.LOOP in record.labels for record, _ in pairs)
     position = scores.best_position(pairs)
     return (
         "  best constant", "", "", _NOTHING,
         best(lambda given: scores.line("", given).hits),
         best(lambda given: scores.line("", given).precision),
         best(scores.macro_f1),
-        best(scores.loop_f1) if loops else _NOTHING,
         _NOTHING if position is None else f"{_share(position[1])} (step {position[0]})",
         _NOTHING,
     )  # fmt: skip

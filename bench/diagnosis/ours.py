@@ -15,9 +15,11 @@ LENGTH = 10_000
 SAMPLES = 9
 
 
-def answers(records: Iterable[Record], *, grounding: bool = False) -> list[Pair]:
-    """Each record with the answer to it."""
-    classifier = RulesClassifier(grounding=grounding)
+def answers(
+    records: Iterable[Record], *, grounding: bool = False, failed: bool = False
+) -> list[Pair]:
+    """Each record with the answer to it. failed: as a post-mortem."""
+    classifier = RulesClassifier(grounding=grounding, failed=failed)
     return [(record, answer(classifier.classify(trajectory(record)))) for record in records]
 
 

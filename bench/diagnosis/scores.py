@@ -10,7 +10,6 @@ from typing import NamedTuple
 from .records import Record
 
 UNKNOWN = "unknown"
-LOOP = "loop_detected"
 
 
 class Answer(NamedTuple):
@@ -96,11 +95,6 @@ def _same(kind: str, answer: Answer) -> bool:
     return {kind, answer.kind} == {"external_fault", "timeout"}
 
 
-def loop_f1(pairs: Sequence[Pair]) -> float:
-    """F1 of `loop_detected`; records of which it is arguably true are left out."""
-    return f1([pair for pair in pairs if LOOP in pair[0].labels or LOOP not in pair[0].weak], LOOP)
-
-
 def constants(
     pairs: Sequence[Pair], score: Callable[[Sequence[Pair]], float | None]
 ) -> tuple[str, float]:
@@ -111,19 +105,34 @@ def constants(
     return kind, best
 
 
-def calibration_error(pairs: Sequence[Pair]) -> float | None:
-    """How far confidence and the share of right answers are apart (ECE), by tenths of confidence.
+class Tenth(NamedTuple):
+    """The answers of one tenth of confidence. at: 0 to 9. mean: their confidence. right: their share."""
 
-    Of the answers to labelled or healthy records that are not UNKNOWN; None where none tells one.
-    """
-    tenths: defaultdict[int, list[float]] = defaultdict(list)
+    at: int
+    answers: int
+    mean: float
+    right: float
+
+
+def tenths(pairs: Sequence[Pair]) -> list[Tenth]:
+    """The answers to labelled or healthy records that are not UNKNOWN, by tenths of confidence."""
+    found: defaultdict[int, list[tuple[float, bool]]] = defaultdict(list)
     for record, answer in pairs:
         judged = record.labels or record.healthy
         if judged and answer.kind != UNKNOWN and answer.confidence is not None:
             tenth = min(9, int(answer.confidence * 10))
-            tenths[tenth].append(answer.confidence - right(record, answer.kind))
-    told = sum(map(len, tenths.values()))
-    return ratio(sum(abs(sum(apart)) for apart in tenths.values()), told)
+            found[tenth].append((answer.confidence, right(record, answer.kind)))
+    return [
+        Tenth(at, len(told), fmean(sure for sure, _ in told), fmean(hit for _, hit in told))
+        for at, told in sorted(found.items())
+    ]
+
+
+def calibration_error(pairs: Sequence[Pair]) -> float | None:
+    """How far confidence and the share of right answers are apart (ECE); None where none tells one."""
+    told = tenths(pairs)
+    apart = sum(tenth.answers * abs(tenth.mean - tenth.right) for tenth in told)
+    return ratio(apart, sum(tenth.answers for tenth in told))
 
 
 def best_position(pairs: Sequence[Pair]) -> tuple[int, float] | None:

@@ -61,7 +61,7 @@ def test_evidence_is_cut_and_shows_no_secret() -> None:
         (503, "back at noon", 'status 503, "back at noon"', 0.95),
         (429, "exceeded your current quota", "status 429, the words 'exceeded your", 0.9),
         (None, "HTTP 429: rate limit reached", "status 429, the words 'rate limit reached'", 0.95),
-        (None, "rate limit reached", "the words 'rate limit reached'", 0.75),
+        (None, "rate limit reached", "the words 'rate limit reached'", 0.85),
     ],
 )
 def test_evidence_names_the_status_and_the_words(

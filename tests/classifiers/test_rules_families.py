@@ -150,6 +150,6 @@ def test_an_unknown_tool_behind_used_up_retries_decides() -> None:
         pass
 
     error = UnexpectedModelBehavior("Tool exceeded its retries")
-    error.__cause__ = ValueError("Unknown tool name: 'serch'. Available tools: 'search'")
+    error.__cause__ = RuntimeError("Unknown tool name: 'serch'. Available tools: 'search'")
     found = diagnose(error)
     assert found.failure_type is FailureType.WRONG_TOOL_CALLED

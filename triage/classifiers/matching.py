@@ -100,6 +100,7 @@ class Judge:
         self._rules = tuple(rules)
         self._answers = self._some(lambda rule: rule.looks_at == "answer")
         self._texts = self._some(lambda rule: rule.looks_at == "text")
+        self._own_texts = [rule for rule in self._texts if rule.failure_type not in _NOT_OF_OWN]
         self._statuses = self._table("status")
         self._codes = self._table("code")
         self._names = self._table("name")
@@ -266,8 +267,9 @@ class Judge:
     # --- words ---
 
     def _by_words(self, info: ErrorInfo) -> Verdict | None:
-        found = _searched(info, self._texts)
-        status = status_in(info.message)
+        own = info.is_a(*OWN)
+        found = _searched(info, self._own_texts if own else self._texts)
+        status = None if own else status_in(info.message)
         general = (
             found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
         )
@@ -312,6 +314,11 @@ class Judge:
         return weak
 
 
+OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError")
+"""What code raises over its own data: whatever its words are, nobody else has failed."""
+_NOT_OF_OWN = frozenset(
+    {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}
+)
 _STATES = ("Error", "Exception")
 _NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
 """Last words of a name that say no more than that something went wrong."""

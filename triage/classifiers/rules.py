@@ -19,6 +19,7 @@ from triage.classifiers.detectors.finding import (
     NEAR_LOOP,
     Finding,
 )
+from triage.classifiers.detectors.post_mortem import likeliest
 from triage.classifiers.detectors.tool_calls import bad_answer, last_call
 from triage.classifiers.detectors.watch import Seen, Watch, look, review
 from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
@@ -221,16 +222,19 @@ class RulesClassifier:
         # No exception says enough: what do the steps show?
         tools = trajectory.tools or self._tools
         found = review(steps, seen, self._judge.judge, tools, task, self._subgoals) if steps else []
-        if self._grounds is not None and not (found and found[0].rule.confidence >= _SURE):
-            found += ungrounded(steps, task, tools, self._grounds)
-        if found and (self._failed or found[0].rule.confidence >= _SURE):
-            return _from_finding(found[0], found, verdict, steps)
+        sure = [one for one in found if one.rule.confidence >= _SURE]
+        if self._grounds is not None and not sure:
+            sure = ungrounded(steps, task, tools, self._grounds)
+        if not sure and self._failed:
+            likely = likeliest(steps, task) if steps and error is None else None
+            possible = [*found, *([] if likely is None else [likely])]
+            sure = sorted(possible, key=lambda one: -one.rule.confidence)[:1]
+        if sure:
+            return _from_finding(sure[0], dict.fromkeys([*sure, *found]), verdict, steps)
         info = verdict.info if verdict is not None else error
         guesses = tuple(
             dict.fromkeys([*_kinds(found, None, FailureType.UNKNOWN), *_guesses(steps, info)])
         )
-        if self._failed and guesses:
-            return _likeliest(guesses)
         if verdict is not None:
             kinds = _kinds((), verdict, verdict.rule.failure_type)
             others = tuple(dict.fromkeys((*kinds, *guesses)))
@@ -365,20 +369,6 @@ def _guesses(steps: tuple[Step, ...], error: ErrorInfo | None) -> tuple[FailureT
     if error.is_a("OSError"):
         return (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE)
     return (FailureType.EXTERNAL_FAULT, FailureType.SCHEMA_MISMATCH)
-
-
-_LIKELIEST = UNKNOWN._replace(
-    name="post_mortem",
-    confidence=0.3,
-    source="what runs that show nothing else most often failed with",
-)
-
-
-def _likeliest(guesses: tuple[FailureType, ...]) -> Outcome:
-    """In a post-mortem in which nothing was found: the type that such runs have most often."""
-    rule = _LIKELIEST._replace(failure_type=guesses[0])
-    evidence = Evidence(_LIKELIEST.name, "nothing was found; runs of this kind fail so most often")
-    return Outcome(rule=rule, evidence=(evidence,), candidates=guesses[1:])
 
 
 # --- arguments -----------------------------------------------------------------------------

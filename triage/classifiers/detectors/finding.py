@@ -28,6 +28,11 @@ class Finding(NamedTuple):
     length: int = 0
 
 
+EXACT, STRUCTURE, WEAK = 0.97, 0.9, 0.6
+"""The confidences of findings, by how often their kind was right: what repeats itself exactly, what
+values and forms show, and what is merely unusual."""
+
+
 def _rule(
     name: str,
     kind: FailureType,
@@ -50,66 +55,68 @@ _OVERFLOW = FailureType.CONTEXT_OVERFLOW
 _EXTERNAL = FailureType.EXTERNAL_FAULT
 
 # fmt: off
-LOOP = _rule("loop", _LOOP, Cause.REPETITION, 0.97,
+LOOP = _rule("loop", _LOOP, Cause.REPETITION, EXACT,
     "three identical steps at the end: tool, arguments and result")
-CYCLE = _rule("cycle", _LOOP, Cause.CYCLE, 0.97,
+CYCLE = _rule("cycle", _LOOP, Cause.CYCLE, EXACT,
     "three times the same cycle of two to six steps at the end")
-NEAR_LOOP = _rule("near_loop", _LOOP, Cause.REPETITION, 0.9,
+NEAR_LOOP = _rule("near_loop", _LOOP, Cause.REPETITION, STRUCTURE,
     "as a loop, with calls that differ in wording alone and get the same result")
-COUNTING = _rule("counting_loop", _LOOP, Cause.REPETITION, 0.85,
+COUNTING = _rule("counting_loop", _LOOP, Cause.REPETITION, STRUCTURE,
     "five times the same result for calls that differ in numbers alone")
 PAST_LOOP = _rule("past_loop", _LOOP, Cause.REPETITION, 0.5,
     "a loop out of which the run came by itself")
-SAME_ERROR = _rule("same_error", _LOOP, Cause.REPETITION, 0.8,
+SAME_ERROR = _rule("same_error", _LOOP, Cause.REPETITION, STRUCTURE,
     "the same error from the same tool three times, whatever the arguments")
-MONOLOGUE = _rule("monologue", _LOOP, Cause.REPETITION, 0.6,
+MONOLOGUE = _rule("monologue", _LOOP, Cause.REPETITION, WEAK,
     "ten turns of words in a row by one that has tools and called none")
-ASKED = _rule("asked_again", _LOOP, ASKED_AGAIN, 0.85,
+ASKED = _rule("asked_again", _LOOP, ASKED_AGAIN, STRUCTURE,
     "a result that asks for exactly the same call again, and nothing better came after it")
-UNKNOWN_TOOL = _rule("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, 0.97,
+UNKNOWN_TOOL = _rule("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, EXACT,
     "the tool of the last call is not in the manifest")
-MISSING_NAME = _rule("missing_name", _WRONG_TOOL, Cause.UNKNOWN_TOOL, 0.85,
+MISSING_NAME = _rule("missing_name", _WRONG_TOOL, Cause.UNKNOWN_TOOL, STRUCTURE,
     "the name that is missing is the tool of the last call")
-ARGUMENTS = _rule("arguments", _SCHEMA, Cause.INVALID_ARGUMENTS, 0.9,
+ARGUMENTS = _rule("arguments", _SCHEMA, Cause.INVALID_ARGUMENTS, STRUCTURE,
     "the arguments of a call do not fit its tool")
-GENERATED = _rule("generated_code", _SCHEMA, Cause.MALFORMED_OUTPUT, 0.9,
+GENERATED = _rule("generated_code", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
     "code that came from text does not parse")
-BROKEN_ARGUMENT = _rule("broken_argument", _SCHEMA, Cause.INVALID_ARGUMENTS, 0.9,
+BROKEN_ARGUMENT = _rule("broken_argument", _SCHEMA, Cause.INVALID_ARGUMENTS, STRUCTURE,
     "an argument of the last step's tool is JSON that does not parse")
-BROKEN_RESULT = _rule("broken_result", _SCHEMA, Cause.BAD_RESPONSE, 0.85,
+BROKEN_RESULT = _rule("broken_result", _SCHEMA, Cause.BAD_RESPONSE, STRUCTURE,
     "a tool's result begins as JSON and does not parse, and no better one came after it")
-FORBIDDEN = _rule("forbidden_output", _CONSTRAINT, Cause.FORBIDDEN_OUTPUT, 0.95,
+FORBIDDEN = _rule("forbidden_output", _CONSTRAINT, Cause.FORBIDDEN_OUTPUT, EXACT,
     "an output breaks a constraint")
-FAILED_RESULT = _rule("failed_result", _EXTERNAL, None, 0.8,
+FAILED_RESULT = _rule("failed_result", _EXTERNAL, None, STRUCTURE,
     "the last call was answered with an error of the other side's, or two tools were and never recovered, "
     "or the run ended with an answered error; type, cause and severity are those of the error")
-BAD_ANSWER = _rule("bad_answer", _EXTERNAL, Cause.BAD_RESPONSE, 0.85,
+BAD_ANSWER = _rule("bad_answer", _EXTERNAL, Cause.BAD_RESPONSE, STRUCTURE,
     "the last step's tool raised that what it was answered does not parse", Severity.RETRIABLE)
-REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, 0.85,
+REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, STRUCTURE,
     "a tool's result speaks to the agent and gives it another goal")
-OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, 0.8,
+OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, STRUCTURE,
     "a subgoal that no step without an error has named")
 UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, 0.8,
     "a fact of the last answer stands neither in the task nor in a result; looked for on request")
-MADE_UP_ARGUMENT = _rule("made_up_argument", _MISSING, Cause.UNGROUNDED, 0.8,
+MADE_UP_ARGUMENT = _rule("made_up_argument", _MISSING, Cause.UNGROUNDED, STRUCTURE,
     "an id or a person in a call's arguments that nothing before has named, and the tool does not know it")
-ALIEN = _rule("alien_topic", FailureType.GOAL_DRIFT, None, 0.8,
+ALIEN = _rule("alien_topic", FailureType.GOAL_DRIFT, None, STRUCTURE,
     "two calls or more about words that neither the task nor any result has")
-SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, 0.8,
+SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, STRUCTURE,
     "different tools answer with the same sentence, whatever they are asked")
-INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, 0.8,
+INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, STRUCTURE,
     "results of different tools begin to end with the same words, which came with no earlier result")
-CONTRADICTED = _rule("contradicted", _MISSING, Cause.UNGROUNDED, 0.8,
+CONTRADICTED = _rule("contradicted", _MISSING, Cause.UNGROUNDED, STRUCTURE,
     "the answer gives a number that the newest result about the same thing no longer gives")
-FORBIDDEN_TOOL = _rule("forbidden_tool", _CONSTRAINT, None, 0.8,
+FORBIDDEN_TOOL = _rule("forbidden_tool", _CONSTRAINT, None, STRUCTURE,
     "a call of a tool that the task names in a sentence with a negation")
-UNDONE = _rule("undone", FailureType.GOAL_DRIFT, None, 0.7,
+UNDONE = _rule("undone", FailureType.GOAL_DRIFT, None, STRUCTURE,
     "a change that worked was taken back, and the task does not ask for it")
-UNTOUCHED = _rule("untouched", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, 0.7,
+UNTOUCHED = _rule("untouched", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, STRUCTURE,
     "the last tool was called for some of the things the task lists, never for the others")
-TOO_LONG = _rule("too_long", _OVERFLOW, Cause.CONTEXT_LENGTH, 0.8,
+TOO_LONG = _rule("too_long", _OVERFLOW, Cause.CONTEXT_LENGTH, STRUCTURE,
     "a step of the model failed with words about a length and a limit")
-CUT_OFF = _rule("cut_off", _OVERFLOW, Cause.OUTPUT_CUT, 0.8,
+POST_MORTEM = _rule("post_mortem", FailureType.PLAN_INCOMPLETE, None, 0.5,
+    "of a run that is known to have failed nothing was found; the type is the most frequent one")
+CUT_OFF = _rule("cut_off", _OVERFLOW, Cause.OUTPUT_CUT, STRUCTURE,
     "the metadata of the last step says that the model's answer ended at the limit of its length")
-FILTERED = _rule("filtered", _CONSTRAINT, Cause.CONTENT_FILTER, 0.8,
+FILTERED = _rule("filtered", _CONSTRAINT, Cause.CONTENT_FILTER, STRUCTURE,
     "the metadata of the last step says that a filter ended the model's answer")

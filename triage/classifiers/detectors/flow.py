@@ -43,7 +43,7 @@ _NUMBER = Pattern(
 
 def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
     """What the origin of its values shows about a run."""
-    given = _text(task)
+    given = text_in(task)
     found = [
         *_arguments(steps, given),
         _same_text(steps),
@@ -69,7 +69,7 @@ def _is_name(text: str) -> bool:
     return _names(text) == [text]
 
 
-def _text(value: Any) -> str:
+def text_in(value: Any) -> str:
     """A JSON value as text, cut."""
     if value is None:
         return ""
@@ -165,7 +165,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
                 made_up.setdefault(tool, Finding(MADE_UP_ARGUMENT, text, at, tool))
         for leaf in leaves:
             known.add(leaf, called=True)
-        for shown in (step.action, step.llm_output, _text(step.tool_output), step.error):
+        for shown in (step.action, step.llm_output, text_in(step.tool_output), step.error):
             known.add(shown or "")
     found = list(made_up.values())[:1]
     if len(strange) > 1:

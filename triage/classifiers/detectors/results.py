@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from triage.classifiers.patterns import Pattern
-from triage.classifiers.tables.rule import LOOSE, Rule
+from triage.classifiers.tables.rule import LOOSE, WORDS, Rule
 from triage.core import ErrorInfo, FailureType, Step, said_by
 
 from .finding import (
@@ -24,6 +24,7 @@ from .finding import (
     FAILED_RESULT,
     FILTERED,
     REDIRECT,
+    STRUCTURE,
     TOO_LONG,
     UNKNOWN_TOOL,
     Finding,
@@ -140,7 +141,7 @@ class Results:
             return None
         others = [name for name in self._worked if len(name) > _LEAST_NAME and name in text]
         listed = bool(others) and not _LISTING.search(tool)
-        return Failure(text) if listed or _NO_TOOL.search(text) else None
+        return Failure(text) if listed or NO_TOOL.search(text) else None
 
     def standing(self, judge: Judged) -> list[Finding]:
         """What stands at the end, most decisive first."""
@@ -180,16 +181,16 @@ class Results:
         failure, step = failed.failure, failed.step
         own = bool(name) and name not in self._worked and name not in self._tools
         if own and (failure.code == _NO_METHOD or self._names_tools(failure, name)):
-            return UNKNOWN_TOOL._replace(confidence=0.8)
+            return UNKNOWN_TOOL._replace(confidence=STRUCTURE)
         verdict = judge(failure.error)
         known: Rule | None = verdict.rule if verdict is not None and verdict.known else None
         if known is None or known.confidence <= LOOSE:
             if name and self._names_argument(failure, step, name):
-                return ARGUMENTS._replace(confidence=0.75)
+                return ARGUMENTS._replace(confidence=WORDS)
             if not name and _too_long(failure.text):
                 return TOO_LONG
         if known is None:
-            return FAILED_RESULT._replace(confidence=LATER)
+            return FAILED_RESULT._replace(confidence=NOT_KNOWN)
         return known._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
 
     def _names_tools(self, failure: Failure, name: str) -> bool:
@@ -199,7 +200,7 @@ class Results:
             return False
         if any(len(other) > _LEAST_NAME and other in text for other in self._worked):
             return True
-        if _NO_TOOL.search(text) is None:
+        if NO_TOOL.search(text) is None:
             return False
         return all(named == name or named in self._tools for named in _IDENTIFIER.findall(text))
 
@@ -219,6 +220,8 @@ class Results:
         return not words.isdisjoint(str(key) for key in keys) or bool(_MISSING_KEY.search(text))
 
 
+NOT_KNOWN = 0.3
+"""The confidence that a failure of no known kind is the other side's."""
 LATER = 0.5
 """The confidence in a failure after which the run went on with other tools."""
 _NO_METHOD = "-32601"
@@ -227,7 +230,7 @@ _ABOUT_ARGUMENTS = frozenset({400, 422})
 _MAX_DENIAL = 300
 _LEAST_NAME = 3
 _LISTING = Pattern(r"(?i:tool|help|function|command|capabilit)")
-_NO_TOOL = Pattern(
+NO_TOOL = Pattern(
     r"(?i)\b(?:no|not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|invalid|missing|"
     r"nonexistent|isn't|doesn't|does not)\b[^.;\n]{0,40}\b(?:tool|function|method|action|command|"
     r"operation|capability|plugin)s?\b"

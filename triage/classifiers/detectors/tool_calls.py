@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
+from triage.classifiers.matching import OWN
 from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import Rule
 from triage.core import Cause, Constraint, ErrorInfo, Step, logger, only_json, redact, said_by
 
 from .finding import ARGUMENTS, BAD_ANSWER, BROKEN_ARGUMENT, GENERATED, MISSING_NAME, Finding
+from .results import NO_TOOL
 
 
 def objection(verifier: object, verdict: object) -> str | None:
@@ -151,7 +153,7 @@ def last_call(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
     """What a built-in exception says of a call: no such name, as the model asked for it or as it was
     recorded, or arguments that do not fit.
     """
-    return _asked_for(steps, error) or _recorded(steps, error)
+    return _asked_for(steps, error) or _denied(steps, error) or _recorded(steps, error)
 
 
 def _recorded(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
@@ -185,6 +187,20 @@ def _recorded(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
             MISSING_NAME, f"{kind} for {tool!r}, the tool of the last call", position, tool
         )
     return None
+
+
+def _denied(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
+    """An error of the agent's own code that says there is no such tool, and names the last one called."""
+    tool = steps[-1].tool_called if steps else None
+    message = error.message[:1_000]
+    if not tool or steps[-1].tool_output is not None or not error.is_a(*OWN):
+        return None
+    if NO_TOOL.search(message) is None or not re.search(
+        rf"(?<![\w.-]){re.escape(tool)}(?![\w-])", message
+    ):
+        return None
+    text = f"{error.type_name} says that there is no {tool!r}"
+    return Finding(MISSING_NAME, text, len(steps) - 1, tool)
 
 
 def _asked_for(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:

@@ -24,6 +24,7 @@ from .finding import (
     PAST_LOOP,
     SAME_ERROR,
     UNKNOWN_TOOL,
+    WEAK,
     Finding,
 )
 from .flow import trace
@@ -109,7 +110,7 @@ class Watch:
             return None
         # A tool that gave a result all the same has taken what it was given.
         taken = not step.error and step.tool_output is not None
-        rule = ARGUMENTS._replace(confidence=0.6) if taken else ARGUMENTS
+        rule = ARGUMENTS._replace(confidence=WEAK) if taken else ARGUMENTS
         found = self._misfits[tool] = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
         return found
 

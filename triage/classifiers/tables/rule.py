@@ -52,7 +52,9 @@ class Rule(NamedTuple):
     near_misses: tuple[str, ...] = ()
 
 
-LOOSE = 0.6
+WORDS = 0.85
+"""The confidence of rules on the words of a message."""
+LOOSE = 0.7
 """The confidence of rules whose words are anybody's: what an error was raised from may say more."""
 _DENIED = r"(?<!no )(?<![^an]n[o']t )"
 """What is denied did not happen: "no timeout occurred" is none. After "cannot" and "can't" it did."""
@@ -80,7 +82,7 @@ def word_rule(
         tuple(f"{_DENIED}(?:{key})" for key in keys) if is_text else keys,
         severity,
         unquoted=unquoted,
-        confidence=0.75 if is_text else 0.9,
+        confidence=WORDS if is_text else 0.9,
         source=source,
         examples=examples,
         near_misses=near_misses,

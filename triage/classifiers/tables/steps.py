@@ -169,6 +169,10 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(*[_SEARCH] * 3, _DONE, failed=True),
         run(*[_SEARCH] * 2, _DONE, failed=True),
     ),
+    "steps.post_mortem": (
+        run(_SEARCH, _OPEN, _DONE, failed=True),
+        run(_SEARCH, _OPEN, _DONE),
+    ),
     "steps.too_long": (
         run(_OPEN, _overflow("dropped")),
         run(_OPEN, _overflow("sent")),

@@ -1,0 +1,59 @@
+"""What to say of a run that is known to have failed and in which no detector saw why.
+
+The types are those that labelled runs of the same shape had most often, and the confidence is their
+share; where no type has half of them, nothing is said. The step is the first one that failed, or that
+states facts from nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from triage.classifiers.patterns import Pattern
+from triage.core import FailureType, Step
+
+from .finding import POST_MORTEM, Finding
+from .flow import text_in
+
+_FACT = Pattern(r"\b\d[\d,.]{0,40}|\*\*[^*\n]{3,60}\*\*|\b[A-Z][a-z]+ [A-Z][a-z]+\b")
+"""A number, what is set in bold, and a name of two words."""
+_LONG_RUN = 9
+_CLOSING = 60
+"""Characters of a last turn that only ends the run."""
+_MAX_TEXT = 4_000
+
+
+def likeliest(steps: Sequence[Step], task: Any) -> Finding | None:
+    """The likeliest type of a failed run that shows nothing; None where it may be several."""
+    answered = any(step.tool_output is not None for step in steps if step.tool_called)
+    last = steps[-1]
+    if last.tool_called is not None and not any(step.error for step in steps):
+        kind, why = FailureType.PLAN_INCOMPLETE, "the run ended with a call and no answer"
+    elif len(steps) >= _LONG_RUN:
+        kind, why = FailureType.PLAN_INCOMPLETE, "the run was long and came to no result"
+    elif last.tool_called is not None or not answered:
+        kind, why = FailureType.HALLUCINATED_STATE, "what was said rests on no result of a tool"
+    elif len(last.llm_output or "") < _CLOSING and not any(step.error for step in steps):
+        kind, why = FailureType.PLAN_INCOMPLETE, "the run was closed without an answer"
+    else:
+        return None
+    rule = POST_MORTEM._replace(failure_type=kind)
+    return Finding(rule, f"{why}; nothing else was found", _first_doubt(steps, text_in(task)))
+
+
+def _first_doubt(steps: Sequence[Step], given: str) -> int | None:
+    """The first step that failed or states facts from nowhere, else the first call."""
+    known = set(_FACT.findall(given))
+    for at, step in enumerate(steps):
+        said = (step.llm_output or "")[:_MAX_TEXT]
+        facts = _FACT.findall(said)
+        if at == 0 and given and given[:_CLOSING] in said:  # the task, as it was handed on
+            known.update(facts)
+            continue
+        if step.error is not None:
+            return at
+        if step.tool_called is None and not known.issuperset(facts):
+            return at
+        known.update(_FACT.findall(text_in(step.tool_output)))
+    return next((at for at, step in enumerate(steps) if step.tool_called is not None), None)
