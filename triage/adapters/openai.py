@@ -3,7 +3,8 @@
 client = record(openai.AsyncOpenAI())
 
 async def agent(task):
-return (await run_tools(client, task, model="gpt-4o", tools=[search])).text
+    done = await run_tools(client, task, model="gpt-4o", tools=[search])
+    return done.text
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _PROVIDER = Provider(
 
 
 def record(client: C, *, hint: bool = True) -> C:
-    """The same client, async or sync, whose model calls are recorded while they are made in a run.
+    """Return a copy of the client, async or sync, that records the model calls made inside a run.
 
     Recorded are chat completions and responses in every form: whole, streamed, parsed, and by the
     `stream` helpers; through `with_raw_response` a call is noted, and never reused. Inside a run each
     request is repaired first (a tool call without a result is given one), and ends with the run's hint
-    as a message of the user, once, unless it stands there already. Outside of a run nothing is done.
+    as a message of the user, once, unless it stands there already. Outside a run nothing is done.
 
-    The client given stays as it is; the copy shares its connections. hint: False leaves hints to your
-    own code. Raises UsageError for what is no client of openai's. Retries of the client's own are said
+    The client given is not modified; the copy shares its connections. hint: False leaves hints to your
+    own code. Raises UsageError for anything but a client of openai. Retries of the client's own are said
     in the log `triage.retries`: see `triage.strategies.single_retry_layer`.
     """
     return recorded(_PROVIDER, client, hint=hint)
