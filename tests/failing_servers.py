@@ -66,7 +66,7 @@ class Server:
         # Wakes a thread that waits for a connection that never came.
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             pass
-        self._thread.join(5)
+        self._thread.join(30)
         for connection in self._open:
             connection.close()
         self._listener.close()
@@ -179,4 +179,4 @@ def untrusted_port(folder: Path) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"https://127.0.0.1:{listener.getsockname()[1]}"
-    thread.join(5)
+    thread.join(30)

@@ -143,10 +143,10 @@ def test_deep_and_wide_arguments_take_bounded_time() -> None:
     deep: Any = 1
     for _ in range(200):
         deep = [deep, deep]
-    started = time.perf_counter()
+    started = time.process_time()
     assert found({"x": deep}, schema) is None
     assert found({"x": [[1] * 500] * 500}, schema) is None
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 SCALARS = (

@@ -95,10 +95,10 @@ def test_a_long_output_is_searched_in_whole_for_texts_and_in_part_by_functions()
 
 
 def test_the_time_grows_with_the_output_and_no_faster() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     check(("ab" * 50, CARD, short), "ab" * 500_000)
     check(("x",), [["y"]] * 200_000)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 @settings(deadline=None)

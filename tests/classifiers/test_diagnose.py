@@ -23,9 +23,9 @@ def test_long_texts_are_read_in_linear_time(unit: str) -> None:
         error = said((unit * (size // len(unit) + 1))[:size])
         best = float("inf")
         for _ in range(3):
-            begin = time.perf_counter()
+            begin = time.process_time()
             classify(error)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.process_time() - begin)
         return best
 
     classify(said(unit * 100))
@@ -39,10 +39,10 @@ def test_ten_thousand_steps_take_about_ten_times_as_long_as_a_thousand() -> None
         trajectory = Trajectory(
             [search("a")] * 1 + [search(str(n % 9)) for n in range(count)], error=said("x")
         )
-        begin = time.perf_counter()
+        begin = time.process_time()
         for _ in range(5):
             ALL.classify(trajectory)
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     seconds(1_000)
     assert seconds(10_000) < 30 * seconds(1_000) + 0.05

@@ -293,7 +293,7 @@ def status_of_an_error_of_its_own_from_the_same() -> None:
 
 @doubt
 def httpx_read_timeout() -> None:
-    with Server(SILENCE) as server, httpx.Client(timeout=0.02) as client:
+    with Server(SILENCE) as server, httpx.Client(timeout=httpx.Timeout(30, read=0.02)) as client:
         client.post(server.url)
 
 

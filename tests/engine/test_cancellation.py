@@ -157,7 +157,7 @@ async def test_cancelled_anywhere_a_durable_run_can_be_gone_on_with(
         await _swept(opened, what, how, anyio_backend_name)
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith(("SQLite", "Postgres")):
-            thread.join(5)  # it may be on its way out
+            thread.join(30)  # it may be on its way out
             assert not thread.is_alive(), thread.name
 
 

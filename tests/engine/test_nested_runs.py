@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import anyio
@@ -45,6 +45,7 @@ from triage.core import (
 )
 from triage.engine import cancel, resolve
 from triage.stores import MemoryStore, Store
+from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -266,7 +267,33 @@ async def test_one_that_failed_after_it_had_an_effect_is_asked_about(store: Stor
 
 
 # Cut off ------------------------------------------------------------------------------------------
+class Late:
+    """An attempt whose time is up as soon as the run inside it hangs."""
+
+    def __init__(self) -> None:
+        self.env = VirtualTime()
+        self._hangs = anyio.Event()
+
+    async def hang(self) -> None:
+        self._hangs.set()
+        await anyio.sleep_forever()
+
+    async def waits_for(self, inner: Awaitable[Any]) -> Any:
+        """The result of the run inside; called by the attempt around it."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._passes)
+            found = await inner
+            group.cancel_scope.cancel()
+        return found
+
+    async def _passes(self) -> None:
+        await self._hangs.wait()
+        self._hangs = anyio.Event()
+        await self.env.sleep(60)
+
+
 async def test_one_that_a_failed_attempt_cut_off_goes_on(store: Store) -> None:
+    outer = Late()
     did: list[str] = []
     attempts: list[int] = []
 
@@ -280,17 +307,23 @@ async def test_one_that_a_failed_attempt_cut_off_goes_on(store: Store) -> None:
         await act("first")
         if _triage_state is None:
             update_state({"half": "done"})
-            await anyio.sleep_forever()
+            await outer.hang()
         await act("second")
         return _triage_state
 
     inner = Agent(clerk, store=store)
 
     async def works(task: str) -> Any:
-        return await inner.run("a")
+        return await outer.waits_for(inner.run("a"))
 
-    limits = Limits(attempts=2, attempt_seconds=0.3)
-    agent = Agent(works, **recovers(lambda _context: Retry()), store=store, limits=limits)
+    limits = Limits(attempts=2, attempt_seconds=30)
+    agent = Agent(
+        works,
+        **recovers(lambda _context: Retry()),
+        store=store,
+        limits=limits,
+        environment=outer.env,
+    )
     assert await agent.run("t", run_id=OUTER) == {"half": "done"}
     assert did == ["first", "second"]
     assert attempts == [1, 1]
@@ -299,28 +332,38 @@ async def test_one_that_a_failed_attempt_cut_off_goes_on(store: Store) -> None:
 
 
 async def test_one_that_nothing_comes_to_again_ends_with_the_outer_run(store: Store) -> None:
+    outer = Late()
+
     async def clerk(task: str) -> None:
-        await anyio.sleep_forever()
+        await outer.hang()
 
     inner = Agent(clerk, store=store)
 
     async def works(task: str, *, run: Run) -> str:
         if run.attempt == 1:
-            await inner.run("a")
+            await outer.waits_for(inner.run("a"))
         return "without it"
 
-    limits = Limits(attempts=2, attempt_seconds=0.2)
-    agent = Agent(works, **recovers(lambda _context: Retry()), store=store, limits=limits)
+    limits = Limits(attempts=2, attempt_seconds=30)
+    agent = Agent(
+        works,
+        **recovers(lambda _context: Retry()),
+        store=store,
+        limits=limits,
+        environment=outer.env,
+    )
     assert await agent.run("t", run_id=OUTER) == "without it"
     assert [info.status for info in await store.runs(parent=OUTER)] == ["cancelled"]
 
 
 async def test_what_one_used_counts_once_in_the_outer_run(store: Store) -> None:
+    outer = Late()
+
     async def clerk(task: str, *, run: Run, record_usage: Any) -> str:
         record_usage(Usage(input_tokens=10))
         if not again:
             again.append(1)
-            await anyio.sleep_forever()
+            await outer.hang()
         return "done"
 
     again: list[int] = []
@@ -328,14 +371,20 @@ async def test_what_one_used_counts_once_in_the_outer_run(store: Store) -> None:
     used: list[int] = []
 
     async def works(task: str, *, run: Run) -> str:
-        found = await inner.run("a")
+        found = await outer.waits_for(inner.run("a"))
         used.append(run.usage.input_tokens)
         if len(used) == 1:
             raise ConnectionError("late")
         return str(found)
 
-    limits = Limits(attempts=3, attempt_seconds=0.3)
-    agent = Agent(works, **recovers(lambda _context: Retry()), store=store, limits=limits)
+    limits = Limits(attempts=3, attempt_seconds=30)
+    agent = Agent(
+        works,
+        **recovers(lambda _context: Retry()),
+        store=store,
+        limits=limits,
+        environment=outer.env,
+    )
     await agent.run("t", run_id=OUTER)
     assert used == [20, 20]
 

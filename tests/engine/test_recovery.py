@@ -40,6 +40,7 @@ from triage import (
     Usage,
 )
 from triage.core import Attempt, Cause, TriageFatalError, faults
+from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -444,16 +445,18 @@ async def test_tokens_over_the_limit_interrupt_a_parallel_branch_too() -> None:
 async def test_an_attempt_out_of_time_has_failed_although_it_returns() -> None:
     attempts: list[int] = []
 
+    env = VirtualTime()
+
     async def slow_once(task: str, *, run: Run) -> str:
         attempts.append(run.attempt)
         if run.attempt == 1:
             try:
-                await anyio.sleep_forever()
+                await env.sleep(60)
             finally:
                 return "swallowed the cancellation"  # noqa: B012 - an agent that does not let go
         return "done"
 
-    agent = Agent(slow_once, RETRY, limits=Limits(attempt_seconds=0.05))
+    agent = Agent(slow_once, RETRY, limits=Limits(attempt_seconds=30), environment=env)
     assert await agent.run("t") == "done"
     assert attempts == [1, 2]
 

@@ -101,7 +101,7 @@ async def test_what_takes_too_long_is_cut_off_and_the_facts_stay(kind: str) -> N
         return ""
 
     def holds(_: Brief) -> str:
-        hold.wait(10)
+        hold.wait(60)
         return ""
 
     emitted: list[Report] = []
@@ -112,7 +112,7 @@ async def test_what_takes_too_long_is_cut_off_and_the_facts_stay(kind: str) -> N
             await anyio.sleep_forever()
 
     analyst: Any = {"async": never, "sync": holds, "emit": lambda _: "So."}[kind]
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         report = await ErrorReporter(analyst, deadline=0.05).generate(context(), emit)
     hold.set()
     assert (report.completeness, report.missing) == ("structured", "no answer within 0.05 s")

@@ -89,7 +89,7 @@ async def test_a_server_that_loses_runs_is_refused(
 
 
 async def test_replicas_that_do_not_confirm_are_said_so(server: Server) -> None:
-    store = RedisStore(server.url, wait_replicas=1, timeout=0.2)
+    store = RedisStore(server.url, wait_replicas=1, timeout=3.0)
     with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
         await created(store, "r")
     await store.close()
@@ -106,7 +106,7 @@ async def test_a_replica_that_confirms_has_what_was_acknowledged(
         await created(store, "r")
         await add(store, "r", 1, 10)
         await store.close()
-        copy = RedisStore(replica.url, persistence="any", timeout=0.2)
+        copy = RedisStore(replica.url, persistence="any", timeout=2.0)
         assert await _length_in(replica) == 11
         with pytest.raises(StoreReadOnly):
             await created(copy, "s")

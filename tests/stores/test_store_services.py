@@ -71,7 +71,7 @@ async def test_a_claim_whose_reply_was_lost_is_made_once(opened: Opened) -> None
 
 
 async def test_a_server_that_is_gone_is_said_so_and_nothing_is_lost(opened: Opened) -> None:
-    with lossy(opened, timeout=0.3) as (store, way):
+    with lossy(opened, timeout=2.0) as (store, way):
         await created(store, "r")
         way.lose = 10**6
         told: list[BaseException | None] = []
@@ -163,7 +163,7 @@ async def test_the_tables_of_a_newer_release_are_refused(postgres: Opened) -> No
 async def test_a_database_that_may_only_be_read_is_said_so(postgres: Opened) -> None:
     await postgres.new().open()
     url = f"{POSTGRES}?options=-c%20default_transaction_read_only%3Don"
-    store = PostgresStore(url, schema=postgres.name, timeout=0.2)
+    store = PostgresStore(url, schema=postgres.name, timeout=2.0)
     with pytest.raises(StoreReadOnly):
         await created(store, "r")
     await store.close()
@@ -217,8 +217,8 @@ async def test_a_server_that_refuses_for_good_is_asked_once(text: str) -> None:
 async def test_a_server_that_is_starting_is_asked_again() -> None:
     with refusing("the database system is starting up") as server:
         port = server.server_address[1]
-        store = PostgresStore(f"postgresql://clerk@127.0.0.1:{port}/runs", timeout=0.5)
-        with anyio.fail_after(10), pytest.raises(StoreUnavailable, match="starting up"):
+        store = PostgresStore(f"postgresql://clerk@127.0.0.1:{port}/runs", timeout=3.0)
+        with anyio.fail_after(60), pytest.raises(StoreUnavailable, match="starting up"):
             await store.open()
         await store.close()
     assert server.asked > 1
