@@ -7,25 +7,27 @@ import hashlib
 import json
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 from store_kinds import DURABLE, opening
 from store_runs import created, started
-from support import RETRY
+from support import RETRY, Says, always
 
 import triage
-from triage import Agent, Durability, Step
+from triage import Agent, Durability, Retry, Rollback, Step
 from triage.core import CallFinished, CallStarted, Redactor, StepRecorded, StoreError
 from triage.core import json_values as _parts
 from triage.core import wire as cutting
-from triage.stores import SQLiteStore, Store
+from triage.stores import MemoryStore, SQLiteStore, Store
 
 pytestmark = pytest.mark.anyio
 MB = 2**20
@@ -298,6 +300,83 @@ async def test_no_event_loop_looks_through_a_large_result_itself(
     assert kept.exact is not secret
     await store.close()
     assert not holds(tmp_path, key)
+
+
+ROWS = [{"id": n, "name": f"customer {n}", "balance": n * 1.5} for n in range(40_000)]
+"""More than may be copied, encoded or looked through within the 50 ms that an event loop may be held."""
+HELD_S = 0.05
+
+
+class Loop:
+    """Notes how long the thread of the event loop has worked at a stretch: its CPU, whatever else runs."""
+
+    longest_s = 0.0
+
+    async def watch(self) -> None:
+        last = time.thread_time()
+        while True:
+            await anyio.sleep(0.001)
+            self.longest_s = max(self.longest_s, time.thread_time() - last)
+            last = time.thread_time()
+
+
+@triage.tool(effect="read")
+async def read_rows() -> list[dict[str, Any]]:
+    return ROWS
+
+
+@triage.tool(effect="once")
+async def take_rows() -> list[dict[str, Any]]:
+    return ROWS
+
+
+async def reads(task: str, *, run: triage.Run) -> int:
+    """The first attempt fails behind the call, the second one is given its result again."""
+    given = [*await read_rows(), *await take_rows()]
+    if run.attempt == 1:
+        raise ConnectionError("late")
+    assert given == ROWS * 2
+    return len(given)
+
+
+async def gives(task: str) -> list[dict[str, Any]]:
+    return ROWS
+
+
+async def asks_another(task: str, *, run: triage.Run) -> int:
+    given = await Agent(gives, name="inner").run("rows")
+    if run.attempt == 1:
+        raise ConnectionError("late")
+    return len(given) * 2
+
+
+async def records(task: str, *, run: triage.Run, _triage_state: Any = None) -> int:
+    """What is recorded is copied where it is recorded: in a thread, where it is large."""
+
+    def record() -> None:
+        run.record_step(Step(action="rows", tool_called="rows", tool_output=ROWS))
+        run.update_state({"rows": ROWS})
+
+    if run.attempt == 1:
+        await anyio.to_thread.run_sync(record)
+        raise ConnectionError("late")
+    return len(_triage_state["rows"]) * 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("function", [reads, asks_another, records])
+async def test_no_event_loop_is_held_by_many_rows(tmp_path: Path, kind: str, function: Any) -> None:
+    store = SQLiteStore(tmp_path / "runs.db") if kind == "sqlite" else MemoryStore()
+    policy = always(lambda context: Rollback() if context.state else Retry())
+    await Agent(gives, store=store).run("imports what a first run needs")
+    loop = Loop()
+    async with anyio.create_task_group() as group:
+        group.start_soon(loop.watch)
+        found = await Agent(function, policy, classifier=Says(), store=store).run("task")
+        group.cancel_scope.cancel()
+    assert found == len(ROWS) * 2
+    assert loop.longest_s <= HELD_S
+    await store.close()
 
 
 @given(value=values, size=st.integers(_parts.ITEM, 40))

@@ -16,7 +16,7 @@ import math
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
@@ -293,11 +293,13 @@ S = TypeVar("S", bound=Sized)
 _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def weight(values: Iterable[Any], most: float = inf) -> int:
+def weight(values: Collection[Any], most: float = inf) -> int:
     """How many characters JSON values and values of ours hold, nearly. most: beyond it none are."""
     found = 0
-    todo = [values]
+    todo: list[Collection[Any]] = [values]
     for container in todo:
+        if ITEM * len(container) > most:  # by its items alone; texts without a letter are rare
+            return ITEM * len(container)
         for item in container:
             if item is None:
                 continue

@@ -55,6 +55,7 @@ from .approvals import (
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
 from .journal import inner_id, inside
+from .large import apart, is_large
 from .run import Recorder, current
 from .tools import (
     AGENT_ATTRIBUTE,
@@ -161,6 +162,26 @@ class Reused(NamedTuple):
     result: Any
 
 
+class Reusable(NamedTuple):
+    """A completed call whose result is large, and is still to be copied: see `_read_back`."""
+
+    call: Call
+    bound: dict[str, Any]
+    place: Place
+
+
+class _Written(NamedTuple):
+    """A result as the journal has it, and the step of its call. fields: of the `CallFinished`.
+
+    kept: what only this process can give again, where a store may keep less; None for nothing.
+    """
+
+    outcome: str
+    fields: dict[str, Any]
+    step: Step
+    kept: Any
+
+
 # Deciding -----------------------------------------------------------------------------------------
 
 
@@ -172,9 +193,10 @@ def begin(
     *,
     may_undo: bool = True,
     cleared: bool = False,
-) -> Begun | Reused | Undo | Guarded:
+    defers: bool = False,
+) -> Begun | Reused | Reusable | Undo | Guarded:
     """Start a call: journal its start, or give the result it had, or say what must come before: what
-    to undo, or whom to ask. cleared: its guard lets it run.
+    to undo, or whom to ask. cleared: its guard lets it run. defers: the caller copies a large result.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.
@@ -191,14 +213,9 @@ def begin(
     # What comes first in a run knows of no call before it: its journal need not be read.
     known = None if replay is None else _known(run, tool, key, counted)
     if known is not None:
-        try:
-            return Reused(_reuse(run, tool, known, bound, place))
-        except ResultLost:
-            if known.effect in UNSAFE:
-                if HIDDEN in str(known.result):
-                    ask(run, lost_result(known))
-                raise
-            logger.debug("%s: its result is gone; it is called again", tool.name)
+        given = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
+        if given is not None:
+            return given
     if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
         asked = guarded(run, tool, key, bound)
         if asked is not None:
@@ -281,30 +298,64 @@ def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
 # Reusing ------------------------------------------------------------------------------------------
 
 
-def _reuse(run: Recorder, tool: Tool, call: Call, bound: dict[str, Any], place: Place) -> Any:
-    session = run.session
-    result = restored(tool, call, session.live)
-    step = call.step
+def _given_again(
+    run: Recorder, tool: Tool, reusable: Reusable, *, defers: bool
+) -> Reused | Reusable | None:
+    """The recorded result; None where it is lost and the call may simply be made again."""
+    known = reusable.call
+    if defers and known.exact and is_large(known.result):
+        return reusable
+    try:
+        return Reused(_reuse(run, tool, reusable, *_read_back(run, tool, reusable)))
+    except ResultLost:
+        if known.effect in UNSAFE:
+            if HIDDEN in str(known.result):
+                ask(run, lost_result(known))
+            raise
+        logger.debug("%s: its result is gone; it is called again", tool.name)
+        return None
+
+
+def _read_back(run: Recorder, tool: Tool, reusable: Reusable) -> tuple[Any, Step | None]:
+    """A copy of a recorded result, and the step of its call; None where a rollback kept that step.
+
+    May be called in any thread. Raises ResultLost.
+    """
+    call, _, place = reusable
+    result = restored(tool, call, run.session.live)
+    if run.replay is not None and call.key in run.replay.kept:
+        return result, None
+    effect = Effect(call.effect) if tool.nested else tool.effect
+    metadata = place.metadata(call.key, call.run)
+    metadata["replayed"] = True
+    return result, _step(tool, call.arguments, call.result, effect, metadata)
+
+
+def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Step | None) -> Any:
+    """Write down that a recorded result is given again; the result. made: the step of its call."""
+    call, bound, _ = reusable
     if run.replay is not None:
         run.replay.meet(tool.name, call.key)
-    if run.replay is None or call.key not in run.replay.kept:
-        effect = Effect(call.effect) if tool.nested else tool.effect
-        metadata = place.metadata(call.key, call.run)
-        metadata["replayed"] = True
-        made = _step(tool, call.arguments, call.result, effect, metadata)
-        step = run.record_call_step(made)
-    session.add(
+    run.session.add(
         CallFinished,
         attempt=run.number,
         key=call.key,
         outcome="done",
         exact=call.exact,
         replayed=True,
-        step=step,
+        step=call.step if made is None else run.record_call_step(made),
     )
     if tool.compensate is not None:
         _undo_again(run, tool, call.key, bound, result)
     return result
+
+
+async def reuse_apart(run: Recorder, tool: Tool, reusable: Reusable) -> Any:
+    """A large recorded result, copied in a thread, and the reuse written down."""
+    read, cancelled = await apart(_read_back, run, tool, reusable)
+    if cancelled is not None:
+        raise cancelled
+    return _reuse(run, tool, reusable, *read)
 
 
 def _step(
@@ -387,20 +438,48 @@ def _undoing(tool: Tool, bound: dict[str, Any], result: Any) -> Undoing:
 
 def finish(run: Recorder, begun: Begun, result: Any) -> Any:
     """Write down a result; the result."""
+    return _finish(run, begun, result, _written(run, begun, result, _took(run, begun)))
+
+
+async def finish_apart(run: Recorder, begun: Begun, result: Any) -> BaseException | None:
+    """As `finish`, where a large result is copied in a thread; a cancellation that came meanwhile."""
+    if not is_large(result):
+        finish(run, begun, result)
+        return None
+    # The tool has done its work: whatever happens here, that is written down.
+    written, cancelled = await apart(_written, run, begun, result, _took(run, begun))
+    _finish(run, begun, result, written)
+    return cancelled
+
+
+def _took(run: Recorder, begun: Begun) -> float:
+    return max(0.0, run.session.config.env.monotonic() - begun.started)
+
+
+def _written(run: Recorder, begun: Begun, result: Any, seconds: float) -> _Written:
+    """A result as the journal will have it. May be called in any thread."""
     session, tool = run.session, begun.tool
     data, exact = tool.dumped(result)
     typed = not exact and tool.returns.says_all(result, data)
     redactor = session.config.durability.redactor if session.config.durable else None
-    # A store may keep less of what holds a secret. To look through a large result would keep the event
-    # loop waiting.
+    # To look through a large result takes long, and a store may keep less of what holds a secret.
     hidden = redactor is not None and (large(data) or redactor.value(data)[1])
-    if hidden or not (exact or typed):
+    return _Written(
+        outcome="failed" if tool.fails(data) else "done",
+        fields={"result": data, "exact": exact, "typed": typed},
+        step=_step_of(begun, data, None, seconds),
+        kept=(data if exact else result) if hidden or not (exact or typed) else None,
+    )
+
+
+def _finish(run: Recorder, begun: Begun, result: Any, written: _Written) -> Any:
+    session, tool = run.session, begun.tool
+    if written.kept is not None:
         kept = session.live = {} if session.live is None else session.live
-        kept[begun.key] = data if exact else result
+        kept[begun.key] = written.kept
     elif session.live is not None:
         session.live.pop(begun.key, None)  # of the same call in an earlier attempt
-    outcome = "failed" if tool.fails(data) else "done"
-    _close(run, begun, outcome, data, None, exact=exact, typed=typed)
+    _close(run, begun, written.outcome, written.step, **written.fields)
     if tool.compensate is not None and not run.over:
         undoing = _undoing(tool, begun.bound, result)
         run.register_undo(name_of(tool.compensate), begun.key, undoing)
@@ -419,10 +498,10 @@ def fail(run: Recorder, begun: Begun, error: BaseException) -> None:
         info = replace(info, message="it was stopped before it ended")
     if begun.tool.nested:
         # Its effects stay although it failed: ask before doing them again.
-        _close(run, begun, "in_doubt" if begun.effect in UNSAFE else "failed", None, info)
+        _failed(run, begun, "in_doubt" if begun.effect in UNSAFE else "failed", info)
         return
     outcome = begun.outcome if begun.idle else _judged(begun, info)
-    _close(run, begun, outcome, None, info)
+    _failed(run, begun, outcome, info)
     rerun = run.session.config.durability.on_in_doubt == "rerun"
     if outcome == "in_doubt" and not (rerun or run.over) and run.interrupt is None:
         stop_in_doubt(run, run.session.state.calls[begun.key], info)
@@ -458,38 +537,33 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
     return seconds
 
 
-def _close(
-    run: Recorder,
-    begun: Begun,
-    outcome: str,
-    data: Any,
-    error: ErrorInfo | None,
-    *,
-    exact: bool = True,
-    typed: bool = False,
-) -> None:
+def _step_of(begun: Begun, data: Any, error: ErrorInfo | None, seconds: float) -> Step:
+    """The step of a call that has ended with a result, as JSON, or with an error."""
+    metadata = begun.place.metadata(begun.key, begun.run)
+    if begun.tries is not None:
+        metadata["tries"] = begun.tries
+    return _step(begun.tool, begun.arguments, data, begun.effect, metadata, error, seconds)
+
+
+def _failed(run: Recorder, begun: Begun, outcome: str, error: ErrorInfo) -> None:
+    step = _step_of(begun, None, error, _took(run, begun))
+    _close(run, begun, outcome, step, error=error)
+
+
+def _close(run: Recorder, begun: Begun, outcome: str, step: Step, /, **fields: Any) -> None:
+    """Write down how a call has ended. fields: what the `CallFinished` says of its result or error."""
     session = run.session
     if not run.over:
-        metadata = begun.place.metadata(begun.key, begun.run)
-        if begun.tries is not None:
-            metadata["tries"] = begun.tries
-        took = session.config.env.monotonic() - begun.started
-        step = _step(
-            begun.tool, begun.arguments, data, begun.effect, metadata, error, max(0.0, took)
-        )
         session.add(
             CallFinished,
             attempt=run.number,
             key=begun.key,
             outcome=outcome,
-            result=data,
-            exact=exact,
-            error=error,
             step=run.record_call_step(step),
             keyed=begun.call.asked,
-            typed=typed,
             effect="" if begun.run is None else begun.effect.value,
             asked_model=begun.asked_model,
+            **fields,
         )
         if session.durable and session.keeper is not None:
             session.keeper.pump()
@@ -513,11 +587,13 @@ async def record_call(
 ) -> Any:
     """Call a tool in an attempt: run it, give the result it had, or stop for a person."""
     tool = _as_in(run, tool)
-    begun = begin(run, tool, args, kwargs)
+    begun = begin(run, tool, args, kwargs, defers=True)
     cleared = False
     while not isinstance(begun, Begun):
         if isinstance(begun, Reused):
             return begun.result
+        if isinstance(begun, Reusable):
+            return await reuse_apart(run, tool, begun)
         if isinstance(begun, Guarded):
             await rule(run, begun)
             cleared = True
@@ -531,7 +607,7 @@ async def record_call(
                         raise failed
             finally:
                 current.reset(token)
-        begun = begin(run, tool, args, kwargs, cleared=cleared)
+        begun = begin(run, tool, args, kwargs, cleared=cleared, defers=True)
     args, kwargs = begun.given or (args, kwargs)
     durable = run.session.durable
     begun.enter(run)
@@ -544,7 +620,9 @@ async def record_call(
         raise
     finally:
         begun.leave()
-    finish(run, begun, result)
+    cancelled = await finish_apart(run, begun, result)
+    if cancelled is not None:
+        raise cancelled
     if durable and not run.over:
         await run.session.barrier()
     return result

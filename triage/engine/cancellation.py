@@ -15,7 +15,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
-__all__ = ["Cancellations", "current_task"]
+import anyio
+
+__all__ = ["Cancellations", "current_task", "unbroken"]
 
 FORGETS = sys.version_info < (3, 13)
 """Whether groups leave the count raised."""
@@ -132,3 +134,25 @@ def _awaited(link: Any) -> Any:
     if kind.__name__ in _WRAPPERS:
         return next((one for one in gc.get_referents(link) if type(one) in _AWAITED), None)
     return None
+
+
+async def unbroken(work: Awaitable[None]) -> BaseException | None:
+    """Wait until it is done; return a cancellation that came meanwhile, for the caller to raise.
+
+    No scope shields from asyncio's `task.cancel()`, so there the wait is started again.
+    """
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            await work
+            return None
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        task.result()
+    return cancelled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import math
@@ -10,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from contextvars import copy_context
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -38,9 +38,11 @@ from triage.core import (
 from .approvals import asked_inside, end_inner
 from .call_keys import Tally
 from .calls import Run
-from .cancellation import current_task
+from .cancellation import current_task, unbroken
 from .checks import Refused, check, look_at
+from .config import Config
 from .journal import Keeper, Session
+from .large import apart, is_large
 from .recovery import Failure, Next, recover
 from .returning import START, Reach, reach
 from .run import NO_GUIDANCE, Guidance, Replay, current, out_of_time
@@ -503,8 +505,13 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
 async def _finish(session: Session, result: Any) -> Any:
     """End a run well: journal the result, store it, give it back."""
-    data, exact = plain_noting(result)
-    typed = session.config.durable and not exact and session.config.returns.says_all(result, data)
+    read = partial(_read_result, session.config, result)
+    if is_large(result):
+        (data, exact, typed), cancelled = await apart(read)
+        if cancelled is not None:
+            raise cancelled
+    else:
+        data, exact, typed = read()
     session.add(RunFinished, status="done", result=data, exact=exact, typed=typed)
     if session.parent is not None:
         session.count_in_parent()
@@ -519,6 +526,12 @@ async def _finish(session: Session, result: Any) -> Any:
         raise
     await end_inner(session)
     return result
+
+
+def _read_result(config: Config, result: Any) -> tuple[Any, bool, bool]:
+    """A result as JSON, and whether that says all of it, by itself or with the declared type."""
+    data, exact = plain_noting(result)
+    return data, exact, config.durable and not exact and config.returns.says_all(result, data)
 
 
 async def _leave(session: Session, error: BaseException, status: str) -> None:
@@ -560,25 +573,3 @@ async def _hand_back(session: Session, keeper: Keeper, error: BaseException) -> 
     keeper.over = True
     await session.flush_beside(error)
     await session.give_back()
-
-
-async def unbroken(work: Awaitable[None]) -> BaseException | None:
-    """Wait until it is done; return a cancellation that came meanwhile, for the caller to raise.
-
-    No scope shields from asyncio's `task.cancel()`, so there the wait is started again.
-    """
-    cancelled: BaseException | None = None
-    with anyio.CancelScope(shield=True):
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            await work
-            return None
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        task.result()
-    return cancelled

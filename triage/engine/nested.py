@@ -29,11 +29,12 @@ from triage.core import (
 )
 
 from .approvals import Guarded, Question, is_judging, waits_for
-from .calls import Begun, Reused, Undo, fail, finish
+from .calls import Begun, Reusable, Reused, Undo, fail, finish_apart, reuse_apart
 from .calls import begin as begin_call
+from .cancellation import unbroken
 from .config import Config
 from .journal import Session, inside
-from .loop import Restarted, claim_run_id, run_loop, stream_loop, unbroken
+from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
 from .run import Recorder
@@ -145,7 +146,7 @@ class Inner:
                 self._config, self._task, self._kwargs, self.id, self._run, events
             )
             self.session.count_in_parent()
-            return outcome(self._config, events)
+            return await outcome(self._config, events)
         # Nobody who has lost the outer run should get in the way of its owner.
         await self._run.session.confirm()
         answers = inside(self._run.session).answers
@@ -212,7 +213,9 @@ class Inner:
         """Write down that it has ended well; the result."""
         run = self._run
         self._find_effect()
-        result = finish(run, self._begun, result)
+        cancelled = await finish_apart(run, self._begun, result)
+        if cancelled is not None:
+            raise cancelled
         if run.session.durable and not run.over:
             await run.session.barrier()
         return result
@@ -354,7 +357,9 @@ async def _begin(
         return None
     await _pass_over_harmless(run, tool, config)
     given = kwargs if run_id is None else {**kwargs, "run_id": run_id}
-    begun = begin_call(run, tool, (task,), given)
+    begun = begin_call(run, tool, (task,), given, defers=True)
+    if isinstance(begun, Reusable):
+        return Reused(await reuse_apart(run, tool, begun))
     assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one
     return begun
 

@@ -65,6 +65,7 @@ from .compensation import (
     undo_all,
 )
 from .journal import Session
+from .large import copied
 from .reporter import report_of
 from .returning import START, Impasse, Point, asks_anew, point_of_return, repeats_itself
 from .run import Guidance, Recorder
@@ -109,7 +110,7 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         # Journalled, so that another process that continues from here asks the same.
         session.add(ApprovalAsked, **asked_of(session.question))
     session.add(AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
-    context = context_of(session, run, failure.error, trajectory, diagnosis)
+    context = await context_of(session, run, failure.error, trajectory, diagnosis)
     decision = await decide(session, context)
     choose(session, context, decision)
     return await perform(session, context, decision)
@@ -198,7 +199,7 @@ def _done(trajectory: Trajectory) -> list[list[Any]]:
     ]
 
 
-def context_of(
+async def context_of(
     session: Session,
     run: Recorder,
     error: BaseException | None,
@@ -217,7 +218,7 @@ def context_of(
         error=trajectory.error,
         exception=error,
         trajectory=trajectory,
-        state=plain(state.state),
+        state=await copied(state.state),
         usage=state.usage,
         attempt_history=tuple(state.history[:-1]),
         checkpoint_id=position_of(state, diagnosis),
@@ -479,7 +480,7 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
                     raise
                 error.add_note(f"raised while recovering from: {context.error}")
                 raise error from context.exception
-    following = _plan_next(session, context, action)
+    following = await _plan_next(session, context, action)
     if session.undo is not None and not isinstance(action, Resume):
         # Undo what the next attempt would otherwise repeat, newest first.
         for entry in behind(session.state, following.base):
@@ -498,7 +499,7 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
     return following
 
 
-def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
+async def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
     """How the attempt after this action starts, by the action alone."""
     diagnosis, state = context.diagnosis, session.state
     told = Guidance(diagnosis=diagnosis, action=action)
@@ -522,7 +523,7 @@ def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Ne
             kept_part = Ledger() if ledger is None or base is None else ledger.cut(base)
             rolled_back = _ROLLBACK_HINT.format(len(kept_part.steps))
             hint = hint or f"{rolled_back} {diagnosis.hint or ''}".strip()
-            told = told._replace(hint=hint, state=plain(kept_part.state))
+            told = told._replace(hint=hint, state=await copied(kept_part.state))
             returns_to = _returns_to(state, replace(action, checkpoint_id=base))
             return following._replace(guidance=told, base=base, returns_to=returns_to)
 

@@ -59,9 +59,11 @@ from .approvals import (
 )
 from .at_hand import bring_compensators
 from .calls import Run
+from .cancellation import unbroken
 from .config import Config, validate_result
 from .journal import TASK, Session, inside, release
-from .loop import run_loop, unbroken
+from .large import copied
+from .loop import run_loop
 from .recovery import (
     STATUSES,
     Decision,
@@ -166,7 +168,7 @@ async def reopen(
         raise UnknownRun(f"the store knows no run {run_id}")
     check_owner(config, events)
     if isinstance(events[-1], RunFinished):
-        return outcome(config, events)
+        return await outcome(config, events)
     check_waiting(events, force=force)
     try:
         session = opened(config, function, events, kwargs, task, state, "recover(run_id")
@@ -180,7 +182,7 @@ async def reopen(
             own(session, events, at_once=at_once, asks_anew=force, force=force)
         )
     except RunOver:  # it has ended meanwhile
-        return outcome(config, await config.read(run_id))
+        return await outcome(config, await config.read(run_id))
     try:
         return await run_loop(session, function, taken_over(session, function, cancelled, state))
     except Exception as error:
@@ -328,13 +330,13 @@ async def taken_over(
         case AttemptStarted():
             lost = _unrepeatable(session, last)
             if lost is None:
-                return _again(session, last, state or {})
+                return await _again(session, last, state or {})
             session.add(AttemptFailed, attempt=last.attempt, error=None, diagnosis=lost)
             return await _decided(session)
         case AttemptFailed():
             return await _decided(session)
         case ActionChosen(action=action, by=by):
-            context = context_at(session)
+            context = await context_at(session)
             refused = unsafe(session, context, action)
             if refused is None:
                 decision = Decision(action, "journal", fatal=by == "severity")
@@ -344,17 +346,17 @@ async def taken_over(
                 choose(session, context, decision)
             return await perform(session, context, decision)
         case RunResumed(action=action):
-            return await perform(session, context_at(session), Decision(action, "journal"))
+            return await perform(session, await context_at(session), Decision(action, "journal"))
         case RunSuspended():
             asked = session.state.history[-1].action
             assert isinstance(asked, Suspend)
-            return await perform(session, context_at(session), Decision(asked, "journal"))
+            return await perform(session, await context_at(session), Decision(asked, "journal"))
         case _:
             return Next(1, NO_GUIDANCE, "retry")
 
 
 async def _decided(session: Session) -> Next:
-    context = context_at(session)
+    context = await context_at(session)
     decision = await decide(session, context)
     choose(session, context, decision)
     return await perform(session, context, decision)
@@ -377,7 +379,7 @@ def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None
     )
 
 
-def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any]) -> Next:
+async def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any]) -> Next:
     """The attempt that was cut off, once more under its number: nothing of it had failed.
 
     restored: state that was given again.
@@ -390,7 +392,7 @@ def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any
     guidance = Guidance(
         started.hint,
         started.subgoal,
-        plain({**left, **restored}) or None,
+        await copied({**left, **restored}) or None,
         None if past is None else past.diagnosis,
         action,
         getattr(action, "inject", None) or None,
@@ -405,7 +407,7 @@ def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any
     )
 
 
-def context_at(session: Session) -> FailureContext:
+async def context_at(session: Session) -> FailureContext:
     """What was known of the last failure, read from the journal; the live exception is gone."""
     past = session.state.history[-1]
     run = Run(session, past.number, NO_GUIDANCE, None, len(past.trajectory))
@@ -413,10 +415,10 @@ def context_at(session: Session) -> FailureContext:
     trajectory = past.trajectory
     if checks is not None:
         trajectory.tools = checks.manifest
-    return context_of(session, run, None, trajectory, past.diagnosis)
+    return await context_of(session, run, None, trajectory, past.diagnosis)
 
 
-def outcome(config: Config, events: Sequence[Event]) -> Any:
+async def outcome(config: Config, events: Sequence[Event]) -> Any:
     """What a finished run has come to: its recorded result, or the error it ended with, raised."""
     finished = events[-1]
     assert isinstance(finished, RunFinished)
@@ -429,7 +431,7 @@ def outcome(config: Config, events: Sequence[Event]) -> Any:
             f"run {run_id} has ended: {status}; {finished.error or 'no error is recorded'}"
         )
     session = Session(config, None, {}, run_id, None, events)
-    context = context_at(session) if session.state.history else None
+    context = await context_at(session) if session.state.history else None
     error = kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
     error.reporter = report_of
     tell_not_undone(error, session)
@@ -537,7 +539,7 @@ async def answer_to(
         session = opened(config, function, events, kwargs, task, state, given_by)
         session.question = question_at(events) or question_of(session.state, asked)
         bring_compensators(session, function.function)
-        context = context_at(session)
+        context = await context_at(session)
     _check(session, answer)
     cancelled = await _own(session, digest, len(events), at_once=at_once)
     # What is in memory may not be what the store has, if it fails now: who comes again reads the store.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakSet
 
@@ -48,6 +49,7 @@ from triage.strategies import Limits
 from .cancellation import Cancellations, current_task
 from .config import FIRST_LOOK
 from .journal import Session
+from .large import is_large
 from .returning import Reach
 from .tools import Undoing, calling, name_of
 from .watching import Watcher, watcher_of
@@ -291,7 +293,11 @@ class Recorder:
             )
         kept = exact(dict(values), "state")
         if self.session.keeper is not None:
-            self.session.keeper.warn_of_secrets(kept, frozenset(secret_ok))
+            warn = partial(self.session.keeper.warn_of_secrets, kept, frozenset(secret_ok))
+            if is_large(kept):
+                threading.Thread(target=warn, name="triage-secrets", daemon=True).start()
+            else:
+                warn()
         return self._record(StateUpdated, values=kept)
 
     def record_usage(self, usage: Usage) -> None:

@@ -24,6 +24,7 @@ from triage.core import (
 )
 
 from .config import Watching
+from .large import is_large
 
 if TYPE_CHECKING:
     from .run import Recorder
@@ -82,8 +83,13 @@ class LoopsBefore:
 
 
 def _name(step: Step) -> str | None:
-    """A call by all that makes it the same call; None for what is no call that was made."""
+    """A call by all that makes it the same call; None for what is no call that was made.
+
+    None as well for a call with a large value, which would take too long to compare.
+    """
     if step.tool_called is None or is_reused(step.metadata):
+        return None
+    if is_large((step.tool_input, step.tool_output)):
         return None
     return repr((step.tool_called, step.tool_input, step.tool_output, step.error))
 
