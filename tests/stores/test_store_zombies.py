@@ -47,9 +47,10 @@ class Stopped:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "here\n"
         self._stop()
-        # A file that is locked by a process that stands still is locked for all.
-        while opened.kind == "sqlite" and not writable(opened.name):
+        # What a process that stands still has locked is locked for all.
+        while not (writable if opened.kind == "sqlite" else unlocked)(opened.name):
             self._process.send_signal(signal.SIGCONT)
+            os.sched_yield()
             self._stop()
 
     def _stop(self) -> None:
@@ -81,6 +82,18 @@ def writable(file: str) -> bool:
     return True
 
 
+def unlocked(schema: str) -> bool:
+    """Whether no transaction is open in a schema of Postgres."""
+    with psycopg.connect(POSTGRES, autocommit=True) as db:
+        found = db.execute(
+            "SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND l.pid <> pg_backend_pid()",
+            (schema,),
+        )
+        return not found.fetchall()
+
+
 async def nowhere(_place: str) -> None:
     """The one that takes over waits nowhere."""
 
@@ -96,7 +109,7 @@ def made(effects: Path, number: int) -> bool:
 async def taken_over(store: Store, effects: Path, shape: str) -> tuple[list[str], set[int]]:
     """What another process' worker comes to once the lease has ended, and which payments were in doubt."""
     agent = worker(store, effects, nowhere, shape)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not (ended := await agent.recover_all()):
             await anyio.sleep(0.02)
     doubts: set[int] = set()
