@@ -26,6 +26,7 @@ from triage.classifiers import Budget, LLMClassifier
 from triage.core import Cause, ErrorInfo, UsageRecorded
 
 PROVIDERS = pytest.mark.parametrize("provider", ["openai", "openai-responses", "anthropic"])
+ONE_BACKEND = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 pytestmark = pytest.mark.anyio
 
 STEPS = [
@@ -77,6 +78,7 @@ async def test_an_answer_with_true_quotes_is_the_diagnosis(provider: str) -> Non
     assert found.usage == Usage(100, 20, None, 1, "m")
 
 
+@ONE_BACKEND
 @PROVIDERS
 async def test_the_request_holds_key_model_and_attempt_and_asks_reasons_before_the_type(
     provider: str,
@@ -96,6 +98,7 @@ async def test_the_request_holds_key_model_and_attempt_and_asks_reasons_before_t
     ]  # fmt: skip
 
 
+@ONE_BACKEND
 @PROVIDERS
 async def test_a_provider_can_cache_what_comes_before_the_attempt(provider: str) -> None:
     with serving(says(DRIFT)) as server:
@@ -110,6 +113,7 @@ async def test_a_provider_can_cache_what_comes_before_the_attempt(provider: str)
         assert first.body["system"][-1]["cache_control"] == {"type": "ephemeral"}
 
 
+@ONE_BACKEND
 async def test_what_is_not_in_the_attempt_is_dropped_and_believed_less() -> None:
     true = DRIFT["evidence"]
     changes: list[tuple[dict[str, Any], float]] = [
@@ -134,6 +138,7 @@ async def test_what_is_not_in_the_attempt_is_dropped_and_believed_less() -> None
             assert not quotes & {'"made up"', '"e"'}
 
 
+@ONE_BACKEND
 async def test_a_model_cannot_make_a_failure_fatal_or_name_a_cause_of_ours() -> None:
     causes = ("limit", "cancelled", "in_doubt", "out_of_memory", "my own")
     with serving(*(says({**DRIFT, "cause": cause}) for cause in causes)) as server:
@@ -142,6 +147,7 @@ async def test_a_model_cannot_make_a_failure_fatal_or_name_a_cause_of_ours() -> 
             assert (found.cause, found.severity) == (None, Severity.REPLANNING), cause
 
 
+@ONE_BACKEND
 @PROVIDERS
 async def test_a_model_that_does_not_know_says_unknown(provider: str) -> None:
     found = await answered(provider, {**DRIFT, "failure_type": "unknown"})
@@ -149,6 +155,7 @@ async def test_a_model_that_does_not_know_says_unknown(provider: str) -> None:
     assert (found.hint, found.critical_step) == (None, None)
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize("text", ["Here you are:\n```json\n{}\n```", "<think>{{a}}</think> {}"])
 async def test_an_object_among_words_is_found(text: str) -> None:
     found = await answered("openai", text.replace("{}", json.dumps(DRIFT)))
@@ -168,6 +175,7 @@ async def test_an_answer_that_cannot_be_used_is_asked_for_once_more(provider: st
     assert "bad luck" not in again
 
 
+@ONE_BACKEND
 @PROVIDERS
 async def test_an_answer_that_was_cut_off_is_asked_for_in_fewer_words(provider: str) -> None:
     with serving(says('{"why": "It is a long', cut=True), says(DRIFT)) as server:
@@ -206,6 +214,7 @@ async def test_a_long_record_is_read_in_two_passes(provider: str) -> None:
     assert [item["step"] for item in whole] == list(range(120, 150))
 
 
+@ONE_BACKEND
 async def test_a_region_that_cannot_be_read_ends_the_diagnosis_and_one_outside_changes_nothing() -> (
     None
 ):
@@ -275,6 +284,7 @@ async def test_what_is_consumed_counts_as_the_runs() -> None:
     assert classifier.usage.total_tokens == 2200
 
 
+@ONE_BACKEND
 @pytest.mark.parametrize(
     ("budget", "requests"),
     [(Budget(calls=2), 2), (Budget(tokens=100), 1), (Budget(cost_usd=0.0005), 2)],
@@ -311,6 +321,7 @@ async def test_each_run_has_a_budget_of_its_own() -> None:
             assert kinds == [FailureType.HALLUCINATED_STATE] * 2 + [FailureType.UNKNOWN]
 
 
+@ONE_BACKEND
 @PROVIDERS
 async def test_a_refusal_is_unknown_and_says_so(provider: str) -> None:
     with serving(refuses("I would rather not. sk-abcdefghijklmnopqrstuv"), filtered) as server:

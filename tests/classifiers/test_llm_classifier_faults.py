@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from llm_server import Handler, Reply, Request, cut_off, fails, raw, says, serving, silent
 from support import FakeEnvironment, always
 
-from classifiers.test_llm_classifier import ATTEMPT, DRIFT, PROVIDERS, asking
+from classifiers.test_llm_classifier import ATTEMPT, DRIFT, ONE_BACKEND, PROVIDERS, asking
 from triage import Agent, Diagnosis, Escalate, FailureType, TriageEscalationError, Usage, UsageError
 from triage.classifiers import BlockingClassifier, LLMClassifier
 from triage.core import AttemptFailed, UsageRecorded, dumps, loads
@@ -61,6 +61,7 @@ async def test_it_gives_up_after_its_retries_and_says_why(provider: str, trouble
     assert found.usage == Usage(0, 0, None, 4, "m")
 
 
+@ONE_BACKEND
 @pytest.mark.anyio
 async def test_a_delay_that_would_pass_the_deadline_is_not_waited_for() -> None:
     clock = FakeEnvironment()
@@ -80,6 +81,7 @@ HOPELESS = [
 ]
 
 
+@ONE_BACKEND
 @PROVIDERS
 @pytest.mark.anyio
 async def test_what_no_repetition_can_mend_is_asked_once(
@@ -96,6 +98,7 @@ async def test_what_no_repetition_can_mend_is_asked_once(
         assert "sk-abcdefgh" not in f"{found} {found.technical_details} {said} {caplog.text}"
 
 
+@ONE_BACKEND
 @pytest.mark.anyio
 async def test_a_refusal_of_every_form_ends_in_the_endpoints_own_words() -> None:
     with serving(fails(400, "temperature is wrong", "invalid_request_error")) as server:
@@ -165,6 +168,7 @@ MALFORMED: dict[str, Reply] = {
 }
 
 
+@ONE_BACKEND
 @PROVIDERS
 @pytest.mark.anyio
 async def test_a_malformed_answer_is_asked_for_twice_and_then_given_up(provider: str) -> None:

@@ -1,4 +1,4 @@
-"""A decision put into words: the `Diagnosis`, and what it tells the next attempt, the user and a person.
+"""Turns a decision into a `Diagnosis` with its texts for the next attempt, the end user and the operator.
 
 Words that come from an error or a tool are data: they are quoted and cut.
 """
@@ -51,10 +51,10 @@ _MAX_SAID = 1_500
 
 
 class Outcome(NamedTuple):
-    """What was decided, before it is put into words.
+    """A decision without its texts.
 
-    step: position of the decisive step. repeats, length, text: of what detectors found. path: from the
-    outermost exception to the one that decided.
+    step: position of the decisive step. repeats, length, text: from the detector that fired. path: from
+    the outermost exception to the one that decided.
     """
 
     rule: Rule
@@ -75,7 +75,7 @@ def diagnosis_of(
     tools: Mapping[str, Any],
     overrides: Overrides,
 ) -> Diagnosis:
-    """The outcome as a diagnosis, in which what an exception says of itself comes first."""
+    """Build the diagnosis of an outcome. What an exception says about itself takes precedence."""
     hinted = None if error is None else error.decisive
     given: dict[str, Any] = {} if hinted is None else said_in(hinted.hint)
     tool = outcome.tool
@@ -139,13 +139,13 @@ _RECOVERIES = {
     Recovery.REPLAN: "The way taken cannot lead there: {}. Make another plan.",
     Recovery.RECLASSIFY: "The means that were chosen do not fit: {}. Choose others.",
 }
-"""What the next attempt is told after an exception that names its own recovery. The others need no words:
-the same again is right, or nothing may be tried.
+"""Hints for the next attempt, by the recovery an exception asks for. Other recoveries need no hint: the
+same call is repeated, or nothing is tried.
 """
 
 
 def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
-    """The rule, with the type and cause an exception carries in place of its own."""
+    """The rule with the type and cause that the exception carries, if it carries any."""
     kind = given.get("failure_type")
     if kind is not None:
         same = rule.failure_type == kind
@@ -164,9 +164,9 @@ def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
 
 
 def _delay(path: tuple[ErrorInfo, ...]) -> float | None:
-    """The delay named by the last, the error that decided, or by one between it and the outermost.
+    """The delay that an exception on this path asks for, the one nearest to the deciding error first.
 
-    A group on the way knows the longest of all its members, which counts.
+    An exception group comes before all others: it holds the longest delay of its members.
     """
     groups = [info for info in path if info.is_a("BaseExceptionGroup")]
     causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
@@ -177,7 +177,7 @@ def _delay(path: tuple[ErrorInfo, ...]) -> float | None:
 
 
 def index_of(steps: tuple[Step, ...], position: int | None) -> int | None:
-    """The index of the step at a position: its own, where it has one."""
+    """The step's own index, or its position if it has none."""
     if position is None:
         return None
     index = steps[position].index
@@ -185,7 +185,7 @@ def index_of(steps: tuple[Step, ...], position: int | None) -> int | None:
 
 
 def _details(error: ErrorInfo | None, rule: str, said: str | None) -> str:
-    """rule: its name."""
+    """The technical details of an error. rule: the name of the rule that decided."""
     if error is None:
         return "no exception was raised" if rule == UNKNOWN.name else f"rule {rule}"
     text = f"{error.type_name}: {redact(error.message[:MAX_CLEAN])}"
@@ -249,7 +249,7 @@ _FOR_PEOPLE: dict[str, tuple[str, ...]] = {
 
 
 def user_message(failure_type: FailureType, cause: str | None) -> str:
-    """A sentence for an end user: fixed words, so that no address, path or secret can be in it."""
+    """A sentence for the end user. The words are fixed, so it can leak no address, path or secret."""
     return _FOR_USERS.get(cause or "") or _FOR_USERS_BY_TYPE[failure_type]
 
 
@@ -259,7 +259,7 @@ def suggestions(
     severity: Severity,
     retry_after_s: float | None,
 ) -> tuple[str, ...]:
-    """What a person could do about it; for a fault that passes, that is to wait."""
+    """What the operator can do. For a fault that passes by itself: wait."""
     known = _FOR_PEOPLE.get(cause or "", ())
     if failure_type is not FailureType.EXTERNAL_FAULT or severity is not Severity.RETRIABLE:
         return known
@@ -273,9 +273,10 @@ def suggestions(
 
 
 class _Case(NamedTuple):
-    """What advice is given on. step: the decisive one. tools: name to schema, empty if unknown.
+    """The facts a hint is made of.
 
-    cycle: the steps of one round of a loop. found: what a detector saw.
+    step: the decisive one. tools: name to schema, empty if unknown. cycle: the steps of one round of a
+    loop. found: the text of the detector that fired.
     """
 
     failure_type: FailureType
@@ -290,7 +291,7 @@ class _Case(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What is known of the failure, quoted."""
+        """The error's words or the finding, quoted."""
         if self.error is None:
             return quote(self.found) if self.found else "no more is known"
         return quote(words_of(self.error), 200)
@@ -323,7 +324,7 @@ def _case(
 
 
 def _hint(case: _Case) -> str:
-    """What to do otherwise, in full sentences, about what does not pass by itself."""
+    """What to do differently, in full sentences, about a failure that does not pass by itself."""
     found = _HINTS_ON_FINDINGS.get((case.failure_type, case.cause or ""))
     if found is not None and case.found:
         return found.format(found=case.found)
@@ -351,7 +352,7 @@ _HINTS_ON_FINDINGS: dict[tuple[FailureType, str], str] = {
         "or say that it could not be found."
     ),
 }
-"""Of findings that have a cause of their own."""
+"""Hints for findings with a cause of their own."""
 
 
 def _unknown_tool(case: _Case) -> str:
@@ -390,7 +391,7 @@ _LISTED = Pattern(
 
 
 def _called(case: _Case) -> str | None:
-    """The name that was called: as the error's own words have it, else as it was recorded."""
+    """The name of the tool that was called, from the error's message, else from the record."""
     for info in case.error.walk() if case.error else ():
         for pattern in _NAMED:
             hit = pattern.search(info.message[:4_000])
@@ -400,7 +401,7 @@ def _called(case: _Case) -> str | None:
 
 
 def _tool_names(case: _Case) -> list[str]:
-    """The names of the tools that exist: from the manifest, else from the error's own words."""
+    """The names of the existing tools, from the manifest, else from the error's message."""
     if case.tools:
         return list(case.tools)
     for info in case.error.walk() if case.error else ():
