@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from triage.classifiers.tables.messages import STATUS_IN_TEXT
-from triage.classifiers.tables.rule import LOOSE, Rule, normal, unquoted, words_of
+from triage.classifiers.tables.rule import Rule, normal, unquoted, words_of
 from triage.core import (
     Cause,
     ErrorInfo,
@@ -29,8 +29,6 @@ from triage.core import (
 from .patterns import Pattern
 
 _MAX_TEXT = 4_000
-_SENTENCES = 500
-"""Of a longer text, so much of its beginning and end is read for what is said in anybody's words."""
 _SQLSTATE_LENGTH = 5
 _CLASS_LENGTH = 2
 _MAX_DEPTH = 24
@@ -270,9 +268,7 @@ class Judge:
         own = info.is_a(*OWN)
         found = _searched(info, self._own_texts if own else self._texts)
         status = None if own else status_in(info.message)
-        general = (
-            found is None or found.rule.confidence <= LOOSE or found.rule.cause == Cause.TIMEOUT
-        )
+        general = found is None or found.rule.cause == Cause.TIMEOUT
         if status is None or not general:
             return found
         return self._by_status(info, status) or found
@@ -334,8 +330,6 @@ _OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget",
 
 def _may_refine(rule: Rule, kind: FailureType) -> bool:
     """Whether words may replace a verdict that a general name gave."""
-    if rule.confidence <= LOOSE:
-        return False
     if kind is FailureType.SCHEMA_MISMATCH:
         return rule.name in _OVER_FORM
     if kind in (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE):
@@ -414,8 +408,6 @@ def _searched(info: ErrorInfo, rules: Sequence[Rule], text: str | None = None) -
     bare = unquoted(whole)
     for rule in rules:
         part = bare if rule.unquoted else whole
-        if rule.confidence <= LOOSE and len(part) > 2 * _SENTENCES:
-            part = f"{part[:_SENTENCES]} \u2026 {part[-_SENTENCES:]}"
         hits = [hit for pattern in _patterns(rule.keys) if (hit := pattern.search(part))]
         if hits:
             said = min(hits, key=re.Match.start)[0]

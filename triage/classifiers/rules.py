@@ -26,7 +26,6 @@ from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
 from triage.classifiers.tables.messages import ANSWER_RULES, MESSAGE_RULES
 from triage.classifiers.tables.names import AGENT_NAMES, BUILT_IN_RULES, FAULT_NAMES
 from triage.classifiers.tables.rule import LooksAt, Rule
-from triage.classifiers.tables.sentences import LOOSE_RULES
 from triage.core import (
     Constraint,
     Diagnosis,
@@ -53,7 +52,6 @@ RULES: tuple[Rule, ...] = (
     *BUILT_IN_RULES,
     *ANSWER_RULES,
     *MESSAGE_RULES,
-    *LOOSE_RULES,
 )
 """All built-in rules. Within each kind an earlier rule wins."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from triage.classifiers.patterns import Pattern
-from triage.classifiers.tables.rule import LOOSE, WORDS, Rule
+from triage.classifiers.tables.rule import WORDS, Rule
 from triage.core import ErrorInfo, FailureType, Step, said_by
 
 from .finding import (
@@ -184,14 +184,13 @@ class Results:
             return UNKNOWN_TOOL._replace(confidence=STRUCTURE)
         verdict = judge(failure.error)
         known: Rule | None = verdict.rule if verdict is not None and verdict.known else None
-        if known is None or known.confidence <= LOOSE:
-            if name and self._names_argument(failure, step, name):
-                return ARGUMENTS._replace(confidence=WORDS)
-            if not name and _too_long(failure.text):
-                return TOO_LONG
-        if known is None:
-            return FAILED_RESULT._replace(confidence=NOT_KNOWN)
-        return known._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
+        if known is not None:
+            return known._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
+        if name and self._names_argument(failure, step, name):
+            return ARGUMENTS._replace(confidence=WORDS)
+        if not name and _too_long(failure.text):
+            return TOO_LONG
+        return FAILED_RESULT._replace(confidence=NOT_KNOWN)
 
     def _names_tools(self, failure: Failure, name: str) -> bool:
         """Whether a failure says that there is no such tool: in words, or by those there are."""

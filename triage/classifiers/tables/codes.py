@@ -80,7 +80,7 @@ STATUS_RULES: tuple[Rule, ...] = (
     _http("not_offered", _EXTERNAL, Cause.BAD_REQUEST, "501 505 508", severity=Severity.CRITICAL),
     _http("storage", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "507"),
     _http("tls", _EXTERNAL, Cause.TLS, "525 526"),
-    _http("unreachable", _EXTERNAL, Cause.CONNECTION, "521 523"),
+    _http("unreachable", _EXTERNAL, Cause.CONNECTION, "499 521 523"),
     _http("overloaded", _EXTERNAL, Cause.OVERLOADED, "529"),
     _http("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "421 425 502 503"),
     _http("dependency", _EXTERNAL, Cause.SERVER_ERROR, "424"),

@@ -77,6 +77,7 @@ _RATE = r"""
         request rate is (?:too )?large|throttl(?:ed|ing)|requests per (?:minute|second|hour|day)
         slow ?down|too many (?:messages|connections)|greylisted|reached your .{0,30}rate limit
         toomanyrequests|per[ -]minute (?:quota|limit)
+        rate limit error|throttlingexception
 """
 ANSWER_RULES: tuple[Rule, ...] = (
     _answer("context", _OVERFLOW, Cause.CONTEXT_LENGTH, _CONTEXT + r"""
@@ -157,6 +158,7 @@ ANSWER_RULES: tuple[Rule, ...] = (
             offered))
         is not a valid model(?: identifier| id| name)?|invalid model(?: name| id)?: [\w./:@ ]{1,80}
         models/[\w.:@ ]{1,80} (?:is |was )?not found
+        model version has reached the end of its life
         model (?:identifier|id|name) is (?:invalid|not valid|unknown)
         model: [\w./: ]{0,40}\d[\w./: ]{0,20}$
         + The model `gpt-99` does not exist or you do not have access to it.
@@ -203,6 +205,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         ^(?:(?:mcp )?error {0,2}(?:\d{1,6})?: )?(?:tool|function) [\w.:]{1,40}(?: (?!(?:in|on|at|of|
             the|for|with|from|you|we|that|which)(?!\w))[\w.:]{1,40}){0,3}\ (?:is |was )?not (?:found|
             registered|defined|available)(?= ?(?:$|[.,;]))
+        (?:tool|function) (?:with (?:the )?name |named )?['\"`][\w.: ]{1,80}['\"`] (?:was not found in the
+            \ (?:provided |given )?(?:tool|function)|does not exist)
         is not a valid tool
         is not (?:one of|among) the (?:explicitly )?(?:allowed|available|known|registered) tools
         no tool (?:named|called) ['\"`]?[\w.:]{1,80}
@@ -216,6 +220,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         + Tool 'serch' is not available. Available tools: open, search
         + No such tool: 'serch'
         + serch is not a valid tool, try one of ['open', 'search'].
+        + tool with name 'x' was not found in the provided tool definitions
+        + function 'send_email' does not exist
         - tool hammer not found in aisle 4
         - tool registry rebuilt
         - the tool found nothing
@@ -264,8 +270,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - gave up after step 500 of 900
         """),
     _text("spend_budget", _INCOMPLETE, Cause.STEP_BUDGET, r"""
-        (?:token|cost|money|spend|spending) budget (?:of .{1,20} )?(?:is |was |has been )?(?:exhausted|
-            exceeded|used up|spent)
+        (?:token|cost|money|spend|spending) budget (?:of (?!the window).{1,20} )?(?:is |was |
+            has been )?(?:exhausted|exceeded|used up|spent)
         exceeded (?:the|your|its) (?:token|cost|spend|spending) budget
         max(?:imum)? (?:cost|spend|budget)(?: of)?(?: [$€£]?[\d.,]{1,12}(?: ?[a-z]{3,8})?)? (?:was |
             has been )?(?:reached|exceeded|hit)
@@ -362,6 +368,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
             code)\w{0,3}
         no (?:tool calls?|function calls?|json|code)(?: or function calls?)? (?:was |were )?found in
         failed to parse .{0,60}(?:completion|response|output|json)
+        unexpected token .{1,20} in json at position|expecting value:? (?:at )?line \d
+        (?:retries|attempts) .{0,10}for (?:output|result|response) validation
         invalid json(?: output)?|(?:are|is) not valid json|code snippet is invalid
         (?:llm|model|response|output|completion).{0,40} (?:did not|does not|didn'?t|
             doesn'?t) (?:contain|return|match|produce|conform to|follow) (?:a |any |the )?(?:valid|
@@ -385,10 +393,12 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         required (?:arguments?|parameters?|fields?) (?:is |are )?missing
         (?:exactly|at least|only) one of .{1,80} must be (?:provided|given|set|specified)
         field required|contains unknown field|object missing required field|is a required property
+        validation error:? .{0,60}(?:expected|required|missing|must be)
         is not of type '\w{1,40}'|expected `?\w{1,40}`?, got `?\w{1,40}`?
         invalid (?:arguments?|parameters?) for (?:tool|function)
         + 2 validation errors for call[divide]
         + Argument qerry is not in the tool's input schema
+        + validation error: expected string at field 'name'
         - validation stamp on the ticket
         - the form was valid
         """),

@@ -54,8 +54,6 @@ class Rule(NamedTuple):
 
 WORDS = 0.85
 """The confidence of rules on the words of a message."""
-LOOSE = 0.7
-"""The confidence of rules whose words are anybody's: what an error was raised from may say more."""
 _DENIED = r"(?<!no )(?<![^an]n[o']t )"
 """What is denied did not happen: "no timeout occurred" is none. After "cannot" and "can't" it did."""
 
