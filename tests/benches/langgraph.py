@@ -24,6 +24,9 @@ import triage
 from triage import Agent
 from triage.testing.adapter_contract import CAPABILITIES, World
 
+TURNS = 20
+"""Of the model, each followed by a step of the tools, before the graph gives up."""
+
 
 class _Bench:
     name = "langgraph"
@@ -37,15 +40,16 @@ class _Bench:
         return str(result["messages"][-1].text)
 
     def given(self, world: World) -> Mapping[str, Any]:
+        limit = {"config": {"recursion_limit": 2 * TURNS}}
         if not world.script.streamed:
-            return {}
+            return limit
 
         def hear(mode: str, piece: Any) -> None:
             assert mode == "messages"
             if piece[0].type == "AIMessageChunk":
                 world.hear(str(piece[0].text))
 
-        return {"on_chunk": hear, "stream_mode": "messages"}
+        return {**limit, "on_chunk": hear, "stream_mode": "messages"}
 
     @asynccontextmanager
     async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
