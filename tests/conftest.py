@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
-from incident_desks import KINDS, World
 from store_kinds import Opened
 
 pytest_plugins = ["quick_tests"]
@@ -65,20 +63,6 @@ def never_blocked() -> Iterator[BlockBuster]:
 def theirs_may_block(never_blocked: BlockBuster) -> None:
     """Frameworks, clients and servers look at files and clocks in the event loop; that is theirs."""
     never_blocked.deactivate()
-
-
-@pytest.fixture(params=KINDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Desks on each kind of store."""
-    with World(request.param, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[World]:
-    """Desks on one kind, where it does not matter which."""
-    with World("sqlite", tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import anyio
 import psycopg  # noqa: F401 - so that no child has to import it
 import trio  # noqa: F401 - as above
-from crash_child import LEASE_S, Deadly, Fuse, Outside, Place
+from crash_child import Deadly, Fuse, Outside, Place
 from durable_runs import check_journal, in_doubt
 from plan_runs import ANSWER, BAD, FIND, READ, Approval, capabilities, plan, state_of, step
 from store_kinds import Opened
@@ -55,7 +55,7 @@ def made(store: Any, world: Outside) -> Orchestrator:
             raise ConnectionError("the service is gone")
 
     registry = capabilities(world, fails, read={"retry": triage.strategies.Preset(3, FAST)})
-    durability = Durability(lease_s=LEASE_S)
+    durability = Durability(lease_s=0.5)
     return Orchestrator(
         registry, planner, approval=Approval(), store=store, durability=durability, name="crash"
     )

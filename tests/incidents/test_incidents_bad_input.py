@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from incident_desks import Restarts, World
 from store_kinds import REDIS
+from tables import table
 
 import triage
 from triage import Diagnosis, UsageError
@@ -86,7 +87,7 @@ async def test_each_wrong_argument_is_named_and_nothing_changes(world: World) ->
     await world.close()
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "said"),
     [
         (lambda: IncidentDesk(owner=""), "owner"),

@@ -227,7 +227,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     ("kind", "backend", "examples"),
-    [("memory", "trio", 40), ("sqlite", "asyncio", 30), ("postgres", "asyncio", 8)],
+    [("memory", "trio", 30), ("sqlite", "asyncio", 20), ("postgres", "asyncio", 5)],
 )
 def test_incidents_are_as_a_plain_model_says(kind: str, backend: Any, examples: int) -> None:
     outcome: dict[str, Any] = {}

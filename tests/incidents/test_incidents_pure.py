@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage import RulesClassifier, diagnose
 from triage.classifiers import RULES, Rule
@@ -59,8 +59,8 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "level", "retryable", "strategy"), TABLE)
-@pytest.mark.parametrize("form", [str, str.upper, str.lower])
+@table(("text", "level", "retryable", "strategy"), TABLE)
+@table("form", [str, str.upper, str.lower])
 def test_each_error_of_the_document_has_its_level_and_its_way(
     text: str, level: str, strategy: RecoveryStrategy, form: type[str], *, retryable: bool
 ) -> None:
@@ -75,7 +75,7 @@ def test_an_unknown_error_is_for_manual_review() -> None:
     assert (play.level, play.retryable, play.action) == (Level.MEDIUM, False, "manual_review")
 
 
-@pytest.mark.parametrize("rule", [*OPERATIONS, *LAST], ids=[r.name for r in (*OPERATIONS, *LAST)])
+@table("rule", [*OPERATIONS, *LAST])
 def test_every_rule_for_operations_fires_on_its_examples_and_no_near_miss(rule: Rule) -> None:
     assert rule.examples
     assert rule.near_misses
@@ -126,9 +126,9 @@ def test_a_circle_is_found_if_and_only_if_somebody_waits_for_themselves(
 
 
 def test_a_long_chain_is_no_recursion() -> None:
-    chain = [(str(n), str(n + 1)) for n in range(50_000)]
+    chain = [(str(n), str(n + 1)) for n in range(20_000)]
     assert cycles(chain) == []
-    assert len(cycles([*chain, ("50000", "0")])[0]) == 50_001
+    assert len(cycles([*chain, ("20000", "0")])[0]) == 20_001
 
 
 @given(st.text(), st.integers(0, 10**9), st.integers(0, 10**9))
@@ -139,7 +139,7 @@ def test_numbers_and_case_do_not_make_another_trouble(text: str, one: int, other
     assert first != fingerprint("T-1", "coder", "unknown", "timeout", f"{text} pid {one}")
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "files"),
     [
         ("Merge conflict in coffee_maker/models/database.py", ["coffee_maker/models/database.py"]),
@@ -179,7 +179,7 @@ def test_times_come_back_in_every_form(seconds: int) -> None:
     assert seconds_of(dt.datetime.fromtimestamp(seconds, dt.UTC)) == seconds
 
 
-@pytest.mark.parametrize("value", ["soon", "", None, True, b"1", [], "2025-99-99"])
+@table("value", ["soon", "", None, True, b"1", [], "2025-99-99"])
 def test_what_is_no_time_is_none(value: object) -> None:
     assert seconds_of(value) is None
 

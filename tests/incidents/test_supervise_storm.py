@@ -19,13 +19,13 @@ def test_each_incident_is_handled_once_whoever_is_killed(
     """The small form of `make incidents`, which does the same with ten thousand."""
     with Opened(kind, tmp_path):
         told: dict[str, Any] = in_store(
-            kind, in_doubt, incidents=200, kills=3, seed=7, seconds=120.0, patience_s=0.5
+            kind, in_doubt, incidents=90, kills=3, seed=7, seconds=120.0, patience_s=0.5
         )
     with capsys.disabled():
         sys.stdout.write(f"\n{told}\n")
     assert told["kills"] == 3
-    assert told["incidents"] == told["recovered"] + told["escalated"] == 200
-    assert told["deliveries"] >= told["messages"] > 200
+    assert told["incidents"] == told["recovered"] + told["escalated"] == 90
+    assert told["deliveries"] >= told["messages"] > 90
     assert not any(told["wrong"].values()), told["wrong"]
     if in_doubt == "escalate":
         assert told["hooks_repeated"] == 0

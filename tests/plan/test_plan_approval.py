@@ -10,6 +10,7 @@ from event_values import steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_values import ANSWER, GOOD, SMALL, Journal, any_plan, plan, running, step
+from tables import table
 
 from triage import Severity, UsageError
 from triage.core import ApprovalAsked, ApprovalGiven, PlanMade
@@ -17,7 +18,6 @@ from triage.plan import (
     ApprovalAnswer,
     ApprovalRequest,
     ExecutionPlan,
-    PlanLimits,
     Target,
     ask,
     matches,
@@ -43,7 +43,7 @@ def _raises(_content: Any) -> bool:
     raise RuntimeError("cannot say")
 
 
-@pytest.mark.parametrize(
+@table(
     ("mode", "evaluator", "needed"),
     [
         ("off", None, False),
@@ -75,10 +75,8 @@ def test_what_is_not_known_to_need_no_approval_needs_it(
     need = needs_approval(mode, GOOD, evaluator)
     assert (need.needed, bool(need)) == (needed, needed)
     assert need.why
-
-
-def test_an_evaluator_says_why() -> None:
-    assert needs_approval("selective", GOOD, lambda _: (True, "it writes")).why == "it writes"
+    said = needs_approval("selective", GOOD, lambda _: (True, "it writes"))
+    assert said.why == "it writes"
 
 
 def test_effects_that_must_not_happen_twice_need_approval() -> None:
@@ -104,12 +102,7 @@ def test_a_question_shows_what_is_asked() -> None:
     assert request.question == "May this plan be run?"
 
 
-@pytest.mark.parametrize("decision", ["approved", "rejected"])
-def test_an_answer_to_the_question_counts(decision: Any) -> None:
-    assert matches(asked(), asked().answer(decision, by="ann", reason="so"), now=0.0)
-
-
-@pytest.mark.parametrize(
+@table(
     ("other", "why"),
     [
         (ask("q2", "run-1", "plan", GOOD), "it answers another question"),
@@ -127,6 +120,7 @@ def test_an_answer_to_anything_else_does_not(other: ApprovalRequest, why: str) -
 def test_an_answer_counts_once_and_in_time() -> None:
     request = asked(expires_s=60.0)
     answer = request.answer("approved")
+    assert matches(request, request.answer("rejected", by="ann", reason="so"), now=160.0)
     assert matches(request, answer, now=160.0)
     assert mismatch(request, answer, now=160.1) == "the question had to be answered sooner"
     assert mismatch(request, answer, now=0.0, used={"q1"}) == "the question has been answered"
@@ -134,7 +128,7 @@ def test_an_answer_counts_once_and_in_time() -> None:
     assert mismatch(request, wild, now=0.0) == '"sure" is no decision'
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "named"),
     [
         (lambda: asked().answer("yes"), r"decision must be one of approved, rejected, edited"),  # type: ignore[arg-type] # wrong on purpose
@@ -184,23 +178,6 @@ def test_nothing_that_needs_approval_is_entered_without_it() -> None:
     assert route(journal.state, approval=ASKED).target is Target.APPROVER
     journal.approve(ASKED)
     assert route(journal.state, approval=ASKED)[:2] == ("step", "a")
-
-
-def test_a_refused_plan_goes_back_to_the_planner_until_the_limit_ends_the_run() -> None:
-    journal = running()
-    limits = PlanLimits(rejections=2)
-    seen: list[str] = []
-    while not (decision := route(journal.state, limits, approval=ASKED)).target.ends:
-        seen.append(decision.target.value)
-        journal.enter(decision)
-        if decision.target is Target.APPROVER:
-            journal.reject(ASKED, "too dear")
-            assert journal.state.plan is None
-        else:
-            journal.make()
-    assert seen == ["approver", "planner", "approver", "planner", "approver"]
-    assert decision.target is Target.REPORT
-    assert "step" not in seen, "nothing was ever run"
 
 
 def test_approval_is_for_one_plan_only_even_if_the_next_is_equal() -> None:

@@ -11,6 +11,7 @@ from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_values import SMALL, made, names, nothing
+from tables import table
 
 from triage import Diagnosis, Effect, FailureType, Severity, UsageError, tool
 from triage.plan import Capability, Registry, capability
@@ -48,9 +49,7 @@ def test_a_registry_knows_what_was_said_of_a_function() -> None:
     assert repr(registry) == "Registry(find, respond)"
 
 
-@pytest.mark.parametrize(
-    ("retry", "attempts"), [(None, 3), (0, 1), (2, 3), (Preset(1, Backoff()), 1)]
-)
+@table(("retry", "attempts"), [(None, 3), (0, 1), (2, 3), (Preset(1, Backoff()), 1)])
 def test_a_capability_says_how_often_it_is_tried(retry: Any, attempts: int) -> None:
     assert made("x", retry=retry).tries.attempts == attempts
 
@@ -85,7 +84,7 @@ def test_registries_share_nothing() -> None:
     assert (one.names, other.names) == (("find",), ("respond",))
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "named"),
     [
         ({"name": ""}, "Capability.name must be text that is not blank"),
@@ -118,7 +117,7 @@ def test_a_function_is_one_capability_only() -> None:
         capability("another", "the same again")(find)
 
 
-@pytest.mark.parametrize("name", ["find", "FIND", "Find"])
+@table("name", ["find", "FIND", "Find"])
 def test_a_name_is_registered_once_whatever_its_case(name: str) -> None:
     registry = Registry([find])
     with pytest.raises(UsageError, match=f'"{name}" is registered already'):
@@ -128,7 +127,7 @@ def test_a_name_is_registered_once_whatever_its_case(name: str) -> None:
         registry.add(find)
 
 
-@pytest.mark.parametrize("value", [None, "find", nothing, 3])
+@table("value", [None, "find", nothing, 3])
 def test_what_is_no_capability_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match=re.escape("Registry.add() must be a Capability")):
         Registry([value])
@@ -241,7 +240,7 @@ def test_a_severity_or_a_type_is_answer_enough() -> None:
     assert "disk full" in explained(FailureType.GOAL_DRIFT).technical_details
 
 
-@pytest.mark.parametrize("answer", [None, KeyError("x"), 3, "retriable", _later])
+@table("answer", [None, KeyError("x"), 3, "retriable", _later])
 def test_an_explanation_that_fails_does_not_replace_the_failure(answer: Any) -> None:
     found, plain = explained(answer), made("store").diagnose(FULL)
     assert (found.failure_type, found.cause, found.severity) == (

@@ -7,11 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pytest
 from event_values import steady
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from plan_values import any_plan, json_values, made, registries, valid_plans
+from tables import table
 
 from triage import Severity
 from triage.plan import (
@@ -90,7 +90,7 @@ PLANTED: dict[str, tuple[Callable[[ExecutionPlan, int], ExecutionPlan], int]] = 
 }
 
 
-@pytest.mark.parametrize("code", PLANTED)
+@table("code", PLANTED)
 @steady
 @given(case=cases(), data=st.data())
 def test_every_planted_fault_is_found_where_it_was_planted(

@@ -16,6 +16,7 @@ from event_values import steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_values import GOOD, any_plan, any_step, json_values, parameters, plan, step
+from tables import table
 
 import triage.plan
 from triage import UsageError
@@ -61,7 +62,7 @@ def test_parameters_read_as_a_mapping_of_what_was_given(values: dict[str, Any]) 
     assert repr(held) == repr(dict(held))
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "named"),
     [
         ({"context_key": 1}, "PlannedStep.context_key must be text, not int"),
@@ -75,25 +76,18 @@ def test_parameters_read_as_a_mapping_of_what_was_given(values: dict[str, Any]) 
         ({"inputs": "ab"}, "PlannedStep.inputs"),
         ({"inputs": [("A", "b")]}, "PlannedStep.inputs item"),
         ({"inputs": [Input("A", 3)]}, "PlannedStep.inputs item"),  # type: ignore[arg-type] # wrong on purpose
+        ({"steps": "ab"}, "ExecutionPlan.steps"),
+        ({"steps": [{}]}, "ExecutionPlan.steps item"),
+        ({"steps": (), "version": 0}, "ExecutionPlan.version"),
+        ({"steps": (), "version": True}, "ExecutionPlan.version"),
     ],
 )
 def test_a_field_of_the_wrong_type_is_named_at_once(fields: dict[str, Any], named: str) -> None:
+    made: Any = ExecutionPlan
+    if "steps" not in fields:
+        made, fields = PlannedStep, {"context_key": "a", "capability": "b", **fields}
     with pytest.raises(UsageError, match=named):
-        PlannedStep(**{"context_key": "a", "capability": "b", **fields})
-
-
-@pytest.mark.parametrize(
-    ("steps", "version", "named"),
-    [
-        ("ab", 1, "ExecutionPlan.steps"),
-        ([{}], 1, "ExecutionPlan.steps item"),
-        ((), 0, "ExecutionPlan.version"),
-        ((), True, "ExecutionPlan.version"),
-    ],
-)
-def test_a_plan_of_the_wrong_parts_is_refused(steps: Any, version: Any, named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        ExecutionPlan(steps, version)
+        made(**fields)
 
 
 # JSON ---------------------------------------------------------------------------------------------
@@ -102,17 +96,12 @@ def test_a_plan_of_the_wrong_parts_is_refused(steps: Any, version: Any, named: s
 @steady
 @given(any_plan)
 def test_a_plan_comes_back_from_json_as_it_was(made: ExecutionPlan) -> None:
+    assert pickle.loads(pickle.dumps(made)) == made
     for data in (made.to_json(), json.dumps(made.to_json()), made):
         back = ExecutionPlan.from_json(data)
         assert back == made
         assert back.hash == made.hash
         assert hash(back) == hash(made)
-
-
-@steady
-@given(any_plan)
-def test_a_plan_pickles(made: ExecutionPlan) -> None:
-    assert pickle.loads(pickle.dumps(made)) == made
 
 
 @settings(steady, max_examples=40)
@@ -204,7 +193,7 @@ FAULTS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "named"), FAULTS, ids=[named[:40] for _, named in FAULTS])
+@table(("data", "named"), FAULTS)
 def test_a_malformed_plan_is_refused_by_the_place_of_its_fault(data: Any, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         ExecutionPlan.from_json(data)

@@ -12,6 +12,7 @@ import pytest
 from llm_server import Server, cut_off, fails, knows_only, refuses, says, serving
 from plan_runs import FIND, GOOD, READ, RESULT, Kept, Script, orchestrator, plan, step
 from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import TriageEscalationError, UsageError
@@ -47,7 +48,7 @@ def asking(kind: Any, server: Server, provider: str = "openai", **more: Any) -> 
     return kind(provider, "m", base_url=server.base_url(provider), api_key="k", **more)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@table("provider", PROVIDERS)
 async def test_a_model_plans_and_is_told_what_was_wrong(provider: str) -> None:
     with serving(says(INVENTED), says(PLAN)) as server:
         made = orchestrator(asking(LLMPlanner, server, provider))
@@ -115,7 +116,7 @@ async def test_a_prompt_of_ones_own_is_used() -> None:
         await client.close()
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@table("provider", PROVIDERS)
 async def test_models_select_plan_and_answer(provider: str) -> None:
     def judged(handler: Any, request: Any) -> None:
         name = json.loads(request.shown)["capability"]["name"]
@@ -217,7 +218,7 @@ async def test_an_answer_that_is_neither_yes_nor_no_is_an_error() -> None:
         await made.run("task")
 
 
-@pytest.mark.parametrize("given", [{"judge": 3}, {"concurrency": 0}])
+@table("given", [{"judge": 3}, {"concurrency": 0}])
 async def test_a_wrong_judge_or_cap_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="JudgeEach"):
         JudgeEach(**{"judge": Judge(), **given})

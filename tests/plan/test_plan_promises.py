@@ -25,6 +25,7 @@ from plan_runs import (
     plan,
     step,
 )
+from tables import table
 
 from triage import TriageEscalationError
 from triage.core import LoggingObserver, PlanRouted, PlanStepMoved
@@ -40,7 +41,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@table("layer", LAYERS)
 def test_each_layer_is_imported_without_those_above_it(layer: str) -> None:
     # The package's own names are found at first use; this layer is asked for what it has.
     said = f"import importlib, sys; m = importlib.import_module({layer!r})\n"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from plan_values import GOOD, SMALL, Journal, failed, plan, running, step
+from tables import table
 
 from triage import Diagnosis, FailureType, Severity, UsageError
 from triage.core import Cause, PlanFailed
@@ -52,41 +53,25 @@ BY_SEVERITY: list[tuple[str, Severity, tuple[str, str, str]]] = [
 ]
 
 
-def test_the_table_has_every_severity_of_whatever_can_be_entered() -> None:
-    expected = {(t.value, s) for t in Target if not t.ends for s in Severity}
-    assert {(target, severity) for target, severity, _ in BY_SEVERITY} == expected
-
-
-@pytest.mark.parametrize(("target", "severity", "expected"), BY_SEVERITY)
-def test_a_failure_is_routed_by_its_severity(
-    target: str, severity: Severity, expected: tuple[str, str, str]
-) -> None:
-    state = after(target, severity, "b" if target == "step" else "")
-    decision = route(state)
-    assert decision[:3] == expected
-    assert decision.reason
-    assert (decision.delay_s > 0) is (decision.counter == "retries")
-    assert (decision.remaining is None) is (decision.counter == "")
-
-
-@pytest.mark.parametrize(("target", "severity", "expected"), BY_SEVERITY)
-def test_a_counter_at_its_limit_goes_to_the_report(
-    target: str, severity: Severity, expected: tuple[str, str, str]
-) -> None:
-    state = after(target, severity, "b" if target == "step" else "")
+def test_a_failure_is_routed_by_its_severity() -> None:
+    every = {(target.value, s) for target in Target if not target.ends for s in Severity}
+    assert {(target, severity) for target, severity, _ in BY_SEVERITY} == every
     none = PlanLimits(retries=0, replans=0, reclassifications=0)
-    decision = route(state, none)
-    assert decision.target is (Target.STOP if expected[0] == "stop" else Target.REPORT)
-    assert decision.delay_s == 0
-    if expected[2]:
-        assert f"{expected[2]}: all 0 are used up" in decision.reason
-
-
-def test_the_router_changes_nothing_and_answers_the_same_again() -> None:
-    state = after("step", S.RETRIABLE, "b")
-    before = tuple(state)
-    assert route(state) == route(state)
-    assert tuple(state) == before
+    for target, severity, expected in BY_SEVERITY:
+        state = after(target, severity, "b" if target == "step" else "")
+        before = tuple(state)
+        decision = route(state)
+        assert route(state) == decision, "the same again, and nothing is changed"
+        assert tuple(state) == before
+        assert decision[:3] == expected, (target, severity)
+        assert decision.reason
+        assert (decision.delay_s > 0) is (decision.counter == "retries")
+        assert (decision.remaining is None) is (decision.counter == "")
+        used_up = route(state, none)
+        assert used_up.target is (Target.STOP if expected[0] == "stop" else Target.REPORT)
+        assert used_up.delay_s == 0
+        if expected[2]:
+            assert f"{expected[2]}: all 0 are used up" in used_up.reason
 
 
 # Retries ------------------------------------------------------------------------------------------
@@ -118,7 +103,7 @@ def test_the_delay_is_drawn_and_never_less_than_asked_for() -> None:
     assert [route(quick, draw=draw).delay_s for draw in (0.0, 0.5, 1.0)] == [0.25, 0.375, 0.5]
 
 
-@pytest.mark.parametrize(
+@table(
     ("target", "preset"),
     [("step", Backoff.CAPABILITY), ("planner", Backoff.LLM), ("selector", Backoff.CLASSIFY)],
 )
@@ -170,15 +155,6 @@ def test_a_limit_that_cuts_the_own_retries_of_what_failed_is_named() -> None:
     )
 
 
-def test_a_selector_that_recovers_on_its_second_try_is_not_run_again() -> None:
-    journal = Journal()
-    journal.enter(route(journal.state))
-    journal.enter(route(journal.fail("selector", S.RETRIABLE)))
-    state = journal.select(*SMALL.names)
-    assert (state.failure, state.selector_retries, state.total_retries) == (None, 0, 1)
-    assert route(state).target is Target.PLANNER
-
-
 def test_a_step_that_may_have_happened_is_not_tried_again() -> None:
     journal = running()
     journal.enter(route(journal.state))
@@ -213,21 +189,6 @@ def entered(journal: Journal, limits: PlanLimits, severity: Severity) -> list[st
     return [*seen, decision.target.value]
 
 
-def test_a_planner_that_always_fails_is_called_once_and_for_each_replan() -> None:
-    journal = Journal()
-    journal.enter(Decision(Target.SELECTOR))
-    journal.select(*SMALL.names)
-    seen = entered(journal, PlanLimits(replans=2), S.REPLANNING)
-    assert seen == ["planner", "planner", "planner", "report"]
-    assert journal.state.replans == 2
-
-
-def test_the_first_plan_is_no_replan() -> None:
-    journal = running()
-    assert (journal.state.replans, journal.state.version) == (0, 1)
-    assert route(journal.fail("step", S.REPLANNING, "a"), PlanLimits(replans=1)).remaining == 0
-
-
 def test_a_selector_that_always_fails_is_called_four_times_by_a_policy_of_four_attempts() -> None:
     journal, slept = Journal(), 0.0
     while not (decision := route(journal.state, retry=Backoff.CLASSIFY)).target.ends:
@@ -239,8 +200,11 @@ def test_a_selector_that_always_fails_is_called_four_times_by_a_policy_of_four_a
     assert decision.target is Target.REPORT
 
 
-def test_the_first_selection_is_no_reclassification() -> None:
+def test_the_first_plan_and_the_first_selection_are_not_counted() -> None:
     journal = running()
+    assert (journal.state.replans, journal.state.version) == (0, 1)
+    decision = route(journal.fail("step", S.REPLANNING, "a"), PlanLimits(replans=1))
+    assert (decision.target, decision.remaining) == (Target.PLANNER, 0)
     decision = route(journal.fail("step", S.RECLASSIFICATION, "a"))
     assert (decision.target, decision.remaining) == (Target.SELECTOR, 0)
 
@@ -289,16 +253,12 @@ TIGHT: dict[str, tuple[Any, Any, PlanState]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "values"), TIGHT.items(), ids=list(TIGHT))
-def test_every_limit_is_enforced(name: str, values: tuple[Any, Any, PlanState]) -> None:
-    least, enough, state = values
-    refused = route(state, PlanLimits(**{name: least}), elapsed_s=10.0)
-    assert refused.target is Target.REPORT
-    assert f"{name}: all" in refused.reason
-    assert not route(state, PlanLimits(**{name: enough}), elapsed_s=10.0).target.ends
-
-
-def test_no_limit_is_without_a_test() -> None:
+def test_every_limit_is_enforced() -> None:
+    for name, (least, enough, state) in TIGHT.items():
+        refused = route(state, PlanLimits(**{name: least}), elapsed_s=10.0)
+        assert refused.target is Target.REPORT, name
+        assert f"{name}: all" in refused.reason
+        assert not route(state, PlanLimits(**{name: enough}), elapsed_s=10.0).target.ends, name
     fields = {field.name for field in dataclasses.fields(PlanLimits)}
     assert fields - set(TIGHT) == {"steps", "climb"}
     long = ExecutionPlan(tuple(step(f"k{at}") for at in range(3)))
@@ -317,7 +277,7 @@ def test_a_wait_that_would_pass_the_deadline_is_not_begun() -> None:
     assert route(slow, PlanLimits(seconds=40), elapsed_s=10.0).delay_s == 30.0
 
 
-@pytest.mark.parametrize(
+@table(
     ("severity", "expected"),
     [
         (S.RETRIABLE, ["step", "step", "planner", "selector", "report"]),
@@ -334,7 +294,7 @@ def test_with_climbing_each_rung_is_tried_before_the_report(
     assert entered(running(), limits, severity) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "named"),
     [
         ({"retries": -1}, "PlanLimits.retries must be a whole number from 0"),
@@ -393,7 +353,7 @@ def test_what_was_entered_and_has_not_ended_is_entered_again() -> None:
     assert route(journal.state, PlanLimits(entries=3)).target is Target.REPORT
 
 
-@pytest.mark.parametrize("target", [Target.REPORT, Target.STOP, Target.END])
+@table("target", [Target.REPORT, Target.STOP, Target.END])
 def test_an_end_is_an_end(target: Target) -> None:
     journal = running()
     journal.enter(Decision(target))

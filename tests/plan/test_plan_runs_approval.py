@@ -24,6 +24,7 @@ from plan_runs import (
     step,
 )
 from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import TriageEscalationError, TriageSuspendedError, UsageError, reject
@@ -75,7 +76,7 @@ async def test_nothing_is_run_before_the_plan_is_approved() -> None:
         await made.resume(asked.token, APPROVE)
 
 
-@pytest.mark.parametrize(
+@table(
     ("approval", "questions"),
     [
         (Approval(ApprovalMode.OFF), 0),
@@ -102,7 +103,7 @@ async def test_what_is_asked_follows_the_mode(approval: Approval, questions: int
     assert world.done()["pay 5"] == 1
 
 
-@pytest.mark.parametrize(
+@table(
     ("own", "mode", "asks"),
     [
         (None, None, False),
@@ -187,7 +188,7 @@ async def test_an_edited_plan_that_validation_changes_is_asked_about_again() -> 
     assert await made.resume(again.token, APPROVE) == RESULT
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "said"),
     [
         (plan(step("x", "teleport")), "no capability.*teleport"),

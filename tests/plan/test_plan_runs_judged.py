@@ -26,6 +26,7 @@ from plan_runs import (
 )
 from store_kinds import Opened
 from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import FailureType, TriageEscalationError, TriageSuspendedError, UsageError
@@ -118,7 +119,7 @@ async def test_a_judge_that_fails_is_an_error_and_no_no() -> None:
     assert (await state_of(made.store, "run-1")).total_retries == 2
 
 
-@pytest.mark.parametrize("answer", [None, "yes", 1, (True, 5), (True, "a", "b")])
+@table("answer", [None, "yes", 1, (True, 5), (True, "a", "b")])
 async def test_a_judge_that_answers_rubbish_has_said_neither_yes_nor_no(answer: Any) -> None:
     planner = Script(PLAN)
     with pytest.raises(TriageEscalationError, match="the judge of a step answered"):
@@ -171,7 +172,7 @@ async def test_wherever_the_process_ends_no_judgement_is_asked_for_again(
             await store.close()
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@table("provider", ["openai", "anthropic"])
 async def test_a_model_judges(provider: str) -> None:
     answers = ({"met": False, "why": "no unit"}, {"met": True, "why": ""})
     with serving(*map(says, answers)) as server:

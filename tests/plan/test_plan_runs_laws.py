@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
-import pytest
 from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 from plan_runs import ANSWER, FIND, READ, Script, plan
 from plan_runs import orchestrator as five
 from plan_trials import ENDS, Trial
@@ -30,9 +30,8 @@ from triage.plan import ExecutionPlan
 from triage.strategies import Backoff
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
-@given(world=worlds())
+@given(backend=st.sampled_from(["asyncio", "trio"]), world=worlds())
 def test_every_run_ends_within_its_budgets_and_repeats_no_effect(
     backend: str, world: World
 ) -> None:
