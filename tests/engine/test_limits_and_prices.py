@@ -57,29 +57,27 @@ async def stopped(scenario: Scenario, **options: Any) -> tuple[TriageEscalationE
     return caught, env
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS, "prices"])
-async def test_a_limit_that_is_reached_ends_the_run_and_is_named(name: str) -> None:
-    scenario = {**SCENARIOS, "prices": PRICED}[name]
-    field = "cost_usd" if name == "prices" else name
-    named = scenario.name or field
-    error, _ = await stopped(scenario)
-    found = error.diagnosis
-    assert found is not None
-    assert (found.cause, found.severity) == (Cause.LIMIT, Severity.CRITICAL)
-    assert found.evidence[0].rule == f"limit:{named}"
-    assert found.technical_details.startswith(f"limit {named}: {scenario.details}")
-    assert found.suggestions[0].startswith(f"Raise Limits({field}=…)")
-    assert "limit reached" in str(error)
+async def test_a_limit_that_is_reached_ends_the_run_and_is_named() -> None:
+    for name, scenario in {**SCENARIOS, "prices": PRICED}.items():
+        field = "cost_usd" if name == "prices" else name
+        named = scenario.name or field
+        error, _ = await stopped(scenario)
+        found = error.diagnosis
+        assert found is not None, name
+        assert (found.cause, found.severity) == (Cause.LIMIT, Severity.CRITICAL), name
+        assert found.evidence[0].rule == f"limit:{named}"
+        assert found.technical_details.startswith(f"limit {named}: {scenario.details}")
+        assert found.suggestions[0].startswith(f"Raise Limits({field}=…)")
+        assert "limit reached" in str(error), name
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-async def test_one_less_than_the_limit_is_left_alone(name: str) -> None:
+async def test_one_less_than_the_limit_is_left_alone() -> None:
     """So that a limit is not merely always reached."""
-    scenario = SCENARIOS[name]
-    one = scenario._replace(limits={}, uses=_nothing)
-    env = VirtualTime()
-    agent = one.agent(env, fails=_the_first, more=scenario.limits)
-    assert await agent.run("t") == "done"
+    for name, scenario in SCENARIOS.items():
+        one = scenario._replace(limits={}, uses=_nothing)
+        env = VirtualTime()
+        agent = one.agent(env, fails=_the_first, more=scenario.limits)
+        assert await agent.run("t") == "done", name
 
 
 async def _nothing(run: Run, env: VirtualTime) -> None:
@@ -299,19 +297,18 @@ async def test_what_was_reached_is_in_the_error() -> None:
     assert partial.usage == Usage(10, 5, 0.01)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-async def test_every_limit_leaves_what_was_reached(name: str) -> None:
-    scenario = SCENARIOS[name]
+async def test_every_limit_leaves_what_was_reached() -> None:
+    for name, scenario in SCENARIOS.items():
 
-    async def uses(run: Run, env: VirtualTime) -> None:
-        run.update_state({"attempt": run.attempt})
-        await scenario.uses(run, env)
+        async def uses(run: Run, env: VirtualTime, scenario: Scenario = scenario) -> None:
+            run.update_state({"attempt": run.attempt})
+            await scenario.uses(run, env)
 
-    error, _ = await stopped(scenario._replace(uses=uses))
-    assert error.context is not None
-    partial = error.context.partial
-    assert partial.state == {"attempt": error.context.attempt}
-    assert partial.usage == error.context.usage
+        error, _ = await stopped(scenario._replace(uses=uses))
+        assert error.context is not None, name
+        partial = error.context.partial
+        assert partial.state == {"attempt": error.context.attempt}, name
+        assert partial.usage == error.context.usage, name
 
 
 # Through a run inside -----------------------------------------------------------------------------

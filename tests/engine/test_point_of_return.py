@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -564,35 +565,30 @@ async def test_an_attempt_that_could_only_repeat_itself_is_not_made() -> None:
     assert shop.made == ["a map", "a pen"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "failure"),
-    [
-        *(("client", failure) for failure in FailureType),
-        *((kind, FailureType.EXTERNAL_FAULT) for kind in KINDS[1:]),
-        *((kind, FailureType.GOAL_DRIFT) for kind in KINDS[1:]),
-    ],
-)
-@pytest.mark.parametrize("critical", [None, 0, 1])
-@pytest.mark.parametrize("action", [Retry(hint=HINT), Replan(HINT)])
+@every_kind
 async def test_which_requests_are_sent_by_failure_critical_step_recording_and_action(
-    kind: str, failure: FailureType, critical: int | None, action: Any
+    kind: str,
 ) -> None:
-    provider = Provider()
+    few = (FailureType.EXTERNAL_FAULT, FailureType.GOAL_DRIFT)
+    actions = (Retry(hint=HINT), Replan(HINT))
+    for failure in FailureType if kind == "client" else few:
+        for critical, action in itertools.product((None, 0, 1), actions):
+            provider = Provider()
+            says = Says(Diagnosis(failure, critical_step=critical))
+            agent = agent_of(kind, _fails_once, provider, policy=always(action), classifier=says)
+            assert await agent.run("t") == "end"
+            if isinstance(action, Replan):
+                again = 1
+            elif critical is not None:
+                again = critical + 1
+            else:
+                again = 4 if failure is FailureType.EXTERNAL_FAULT else 3
+            sent = ["turn 1", "turn 2", "turn 3", *(f"turn {n}+" for n in range(again, 4))]
+            assert provider.requests == sent, (failure, critical, action)
 
-    async def work(ask: Ask, run: Run) -> str:
-        await conversation(ask, range(1, 4), [])
-        if run.attempt == 1:
-            raise RuntimeError("it has failed")
-        return "end"
 
-    says = Says(Diagnosis(failure, critical_step=critical))
-    agent = agent_of(kind, work, provider, policy=always(action), classifier=says)
-    assert await agent.run("t") == "end"
-    if isinstance(action, Replan):
-        again = 1
-    elif critical is not None:
-        again = critical + 1
-    else:
-        again = 4 if failure is FailureType.EXTERNAL_FAULT else 3
-    sent = ["turn 1", "turn 2", "turn 3", *(f"turn {n}+" for n in range(again, 4))]
-    assert provider.requests == sent
+async def _fails_once(ask: Ask, run: Run) -> str:
+    await conversation(ask, range(1, 4), [])
+    if run.attempt == 1:
+        raise RuntimeError("it has failed")
+    return "end"
