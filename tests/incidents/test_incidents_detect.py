@@ -13,6 +13,7 @@ import pytest
 from incident_desks import NOON, Restarts, World
 from psycopg import sql
 from store_kinds import POSTGRES
+from tables import table
 
 from triage import Agent, FailurePolicy, FailureType, Suspend, TriageError, UsageError
 from triage.core import RunStarted
@@ -326,9 +327,7 @@ async def test_two_tasks_of_one_id_make_no_second_failure(kind: str, tmp_path: P
         await world.close()
 
 
-@pytest.mark.parametrize(
-    "name", ['x"; DROP TABLE runs; --', "a.b.c", "", "1a", "naïve", "a b", None, "a" * 64]
-)
+@table("name", ['x"; DROP TABLE runs; --', "a.b.c", "", "1a", "naïve", "a b", None, "a" * 64])
 def test_a_name_that_is_no_identifier_is_refused_at_once(name: Any) -> None:
     with pytest.raises(UsageError, match=r"Lifecycle\.table must be a name"):
         Lifecycle(table=name)

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from incident_desks import DIED, Inbox, Restarts, World
+from tables import table
 
 from triage import UsageError
 from triage.core import StoreError, StoreUnavailable
@@ -260,7 +261,7 @@ async def test_it_runs_once_and_not_after_it_was_stopped(small: World) -> None:
     await small.close()
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "field"),
     [
         ({"interval_s": 0}, "interval_s"),
