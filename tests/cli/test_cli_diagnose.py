@@ -270,6 +270,8 @@ class TestEval:
             "accuracy                      0.500",
             "macro-F1                      0.500",
             "selective precision           1.000",
+            "calibration error (ECE)       0.030",
+            "0.9 to 1.0        1  0.970  1.000",
             "false alarms (of 1 healthy)   1.000",
             "critical step exact (of 1)    1.000",
             "not scored: slow, no failure type      1",

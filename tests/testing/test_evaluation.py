@@ -110,6 +110,7 @@ def test_every_figure_is_what_its_definition_gives(given: list[Record]) -> None:
     assert sum(entry.answers for entry in result.bins) == sum(
         score.answered for kind, score in result.types.items() if kind is not UNKNOWN
     )
+    assert 0 <= (result.calibration_error or 0) <= 1
     for kind, score in result.types.items():
         assert score.support == sum(result.confusion.get(kind, {}).values())
         assert score.hits == result.confusion.get(kind, {}).get(kind, 0)
@@ -201,7 +202,7 @@ def test_any_labelled_form_is_scored_without_reading_it_whole() -> None:
         "role": "assistant",
         "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
     }
-    line = json.dumps({"messages": [call] * 3, "label": "loop_detected", "where_label": 0})
+    line = json.dumps({"messages": [call] * 3, "label": "loop_detected", "where_label": 1})
     result = evaluate(RulesClassifier(), labelled(stream(f"{line}\nnonsense\n{line}")))
     assert (result.scored, result.accuracy, result.placed_exactly) == (2, 1.0, 2)
 

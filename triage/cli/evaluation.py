@@ -150,6 +150,7 @@ def _summary(result: Evaluation) -> list[list[str]]:
         ["answered unknown", _share(result.unknown_rate)],
         ["selective precision", _share(result.selective_precision)],
         ["mean confidence", _share(result.mean_confidence)],
+        ["calibration error (ECE)", _share(result.calibration_error)],
         [f"false alarms (of {result.healthy} healthy)", _share(alarms)],
         [f"critical step exact (of {result.placed})", _share(exact)],
     ]

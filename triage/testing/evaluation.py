@@ -24,7 +24,7 @@ LABEL_FIELDS = ("mapped_labels", "labels", "label", "failure_type")
 """Where the labels of a record are looked for, in this order."""
 HEALTHY_OUTCOMES = frozenset({"success", "ok", "done"})
 """Outcomes of a record that, where it has no label, say that nothing was wrong."""
-BINS = 5
+BINS = 10
 """Ranges of confidence of equal width that precision is told for."""
 
 
@@ -113,6 +113,12 @@ class Evaluation:
     failed: int
     error: str | None
 
+    @property
+    def calibration_error(self) -> float | None:
+        """How far confidence and the share of right answers are apart on average (ECE), from the bins."""
+        apart = sum(one.answers * abs(one.confidence - one.precision) for one in self.bins)
+        return _share(apart, sum(one.answers for one in self.bins))
+
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""
         plain: dict[str, Any] = dict(self.__dict__)
@@ -121,6 +127,7 @@ class Evaluation:
             str(right): {str(kind): count for kind, count in row.items()}
             for right, row in self.confusion.items()
         }
+        plain["calibration_error"] = self.calibration_error
         plain["bins"] = [entry._asdict() for entry in self.bins]
         plain["baselines"] = [entry._asdict() for entry in self.baselines]
         plain["majority"] = None if self.majority is None else self.majority._asdict()

@@ -1,0 +1,69 @@
+"""Runs that are known to have failed: every finding counts, and nothing is claimed with confidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triage import FailureType, RulesClassifier, Step, Trajectory
+from triage.classifiers import diagnose
+
+LOOK = Step(action="look", tool_called="look", tool_input={"at": 1}, tool_output="nothing new")
+DONE = Step(action="model", llm_output="I could not find it.")
+
+
+def kinds(
+    *steps: Step, task: Any = "Find the 3 oldest bridges."
+) -> tuple[FailureType, FailureType]:
+    """What is said of a live run, and in a post-mortem."""
+    trajectory = Trajectory(steps, task=task)
+    live = RulesClassifier().classify(trajectory)
+    late = RulesClassifier(failed=True).classify(trajectory)
+    assert late.confidence < 0.6 or live.failure_type is late.failure_type
+    return live.failure_type, late.failure_type
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind"),
+    [
+        ([LOOK, LOOK, LOOK, DONE], FailureType.LOOP_DETECTED),
+        ([LOOK, Step(action="write", tool_called="write", tool_input="42")], FailureType.PLAN_INCOMPLETE),
+        ([DONE, Step(llm_output="It is **the Ponte Maria**.")], FailureType.HALLUCINATED_STATE),
+    ],
+    ids=["loop left", "no answer", "words alone"],
+)  # fmt: skip
+def test_the_likeliest_type_is_named_where_a_live_run_gets_unknown(
+    steps: list[Step], kind: FailureType
+) -> None:
+    assert kinds(*steps) == (FailureType.UNKNOWN, kind)
+
+
+def test_what_may_be_anything_stays_unknown() -> None:
+    answer = Step(action="model", llm_output="The three oldest ones are A, B and C. " * 3)
+    assert kinds(LOOK, answer)[1] is FailureType.UNKNOWN
+
+
+def test_the_first_step_that_states_facts_from_nowhere_is_named() -> None:
+    steps = [
+        Step(action="expert", llm_output="Let us begin."),
+        Step(action="expert", llm_output="The oldest one was built by Gustave Eiffel."),
+        Step(action="checker", llm_output="Gustave Eiffel it is."),
+    ]
+    found = diagnose(None, steps, task="Which bridge is the oldest?", failed=True)
+    assert (found.failure_type, found.critical_step) == (FailureType.HALLUCINATED_STATE, 1)
+    assert found.confidence == 0.5
+
+
+def test_what_is_sure_is_said_with_the_same_confidence() -> None:
+    steps = [LOOK] * 4
+    live, late = (diagnose(None, steps, failed=failed) for failed in (False, True))
+    assert (live.failure_type, live.confidence) == (late.failure_type, late.confidence)
+
+
+def test_another_value_or_classifier_is_refused_by_name() -> None:
+    wrong: Any = "yes"
+    with pytest.raises(TypeError, match=r"RulesClassifier\.failed must be True or False"):
+        RulesClassifier(failed=wrong)
+    with pytest.raises(TypeError, match=r"RulesClassifier\(failed=True\)"):
+        diagnose(None, [LOOK], classifier=RulesClassifier(), failed=True)
