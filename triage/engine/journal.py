@@ -1,4 +1,4 @@
-"""One run while it lives: its journal in memory, and the way to the store and the observers."""
+"""One run while it lives: its journal in memory, and its way to the store and the observers."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ if TYPE_CHECKING:
 class Inside:
     """State of a run's inner runs that only this process has.
 
-    asked: the error by which one of them said that it waits for an answer, and what is asked. answers:
-    those that were given to this run and are meant for one inside it, by the digest of the token of its
-    question. left: those that were cut off, by id: results without a JSON form, and compensators.
+    asked: the error by which an inner run said that it waits for an answer, and its question. answers:
+    answers given to this run that are meant for an inner run, by the digest of its question's token. left:
+    sessions of inner runs that were cut off, by id, for their results without a JSON form and their
+    compensators.
     """
 
     __slots__ = ("answers", "asked", "left")
@@ -72,14 +73,14 @@ class Inside:
 
 
 def inside(session: Session) -> Inside:
-    """The `Inside` of a run, made at first use."""
+    """Return the `Inside` of a run, made at first use."""
     if session.inner is None:
         session.inner = Inside()
     return session.inner
 
 
 def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
-    """The id of the run that a call is: the same until that run has ended, as the caller chose it."""
+    """Return the id of a call's inner run: the one the caller chose, or one kept until that run ends."""
     known = session.state.calls.get(key)
     ended = 0 if known is None else known.ended
     chosen = bound.get("run_id")
@@ -88,29 +89,30 @@ def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
     return digest(session.run_id, f"{key}:{ended + 1}")
 
 
-# Keeping a living run in a durable store: what is recorded goes there by itself, and its lease is
-# renewed.
+# Keeping a living run in a durable store: its events go there by themselves, and its lease is renewed.
 #
-# One batch of a run is on its way at a time; what is recorded meanwhile goes with the next, so a burst
-# of steps is one commit. The store's side looks for secrets and encodes.
+# One batch of a run is on its way at a time. Events recorded meanwhile go with the next, so a burst of
+# steps is one commit. Secrets are removed and events encoded on the store's side.
 
 
 W = TypeVar("W", Waiter, ThreadWaiter)
 BEATS = 3
-"""A lease is renewed so often before it would end."""
+"""A lease is renewed so many times in its length."""
 TRIES = 6
-"""A renewal is given up after this fraction of the lease …"""
+"""A renewal is given up after this fraction of the lease."""
 PAUSES = 30
-"""… and tried again after this one."""
+"""A renewal that failed is tried again after this fraction of the lease."""
 
 
 class Keeper:
-    """The way of one run's events to its store, from whatever thread or event loop they come.
+    """Hands one run's events to its store and renews its lease, from any thread and event loop.
 
-    flushed: how many events the store has. error: what the store failed with; from then on nothing is
-    handed over. required: the run must end then; else it is `detached` and goes on without the store,
-    unless another process has taken it over. redactor: hides what no store keeps; None hides nothing.
-    keys: seal the originals of what is hidden; None keeps them nowhere.
+    flushed: how many events the store has. error: the store's failure, after which nothing more is handed
+    over. required: the run must end then; otherwise it is `detached` and goes on without the store, unless
+    another process has taken it over. since: when the lease began. held_until: until when the lease
+    certainly lasts. due: when it should be renewed. All three are on the clock `ticks`. redactor: hides
+    what no store may keep; None hides nothing. keys: seal the originals of hidden values; None keeps no
+    original.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class Keeper:
         if new.size <= HEAVY:
             self._hand_over(new, start, stop)
             return
-        # In a thread, so that neither an event loop nor the store's own thread is blocked meanwhile.
+        # In a thread, so that neither an event loop nor the store's own thread is blocked.
         hand_over = partial(self._hand_over_heavy, new, start, stop)
         try:
             threading.Thread(target=hand_over, name="triage-heavy").start()
@@ -195,7 +197,7 @@ class Keeper:
         self._hand_over(events, start, stop)
 
     def _done(self, stop: int, sent: float, error: BaseException | None) -> None:
-        """A batch has been stored, or has not; called in the store's thread."""
+        """Note that a batch was stored or has failed; called in the store's thread."""
         with self._lock:
             self._on_its_way = False
             if error is None:
@@ -218,12 +220,12 @@ class Keeper:
             self.pump()
 
     def _fail(self, error: BaseException) -> None:
-        # In this order: a thread that sees the error then reads `detached`.
+        # In this order, since a thread that sees the error then reads `detached`.
         self.detached = not self.required and not isinstance(error, StaleWriter)
         self.error = error
 
     def _awaited(self, new: Callable[[], W]) -> W | None:
-        """A waiter woken when the store has everything recorded so far; None if it already has."""
+        """Return a waiter that wakes when the store has all events so far; None if it already has them."""
         target = len(self._events)
         if self._wanted < target:
             self.pump()
@@ -235,9 +237,9 @@ class Keeper:
             return waiting
 
     async def barrier(self) -> None:
-        """Wait until all that is recorded is durable, and the run surely ours. Raises the store's error.
+        """Wait until all events so far are durable and the lease certainly lasts. Raises the store's error.
 
-        Cancelled while it waits, the events are stored all the same.
+        Cancelling the wait does not keep the events from being stored.
         """
         waiting = self._awaited(Waiter)
         if waiting is not None:
@@ -257,9 +259,9 @@ class Keeper:
             raise self.error
 
     async def confirm(self) -> None:
-        """Raise StaleWriter where another process owns the run now, and stop writing."""
+        """Renew the lease. Raises StaleWriter, and stops writing, if another process owns the run now."""
         self.check()
-        # A run that nothing is stored of yet has no owner, and one that goes on without its store none.
+        # A run of which nothing is stored yet has no owner, nor has one that goes on without its store.
         if self.flushed == 0 or self.error is not None:
             return
         sent = ticks()
@@ -272,11 +274,11 @@ class Keeper:
 
     @property
     def lost(self) -> bool:
-        """Whether another process is known to have taken the run over."""
+        """Whether another process is known to have taken over the run."""
         return isinstance(self.error, StaleWriter)
 
     def warn_of_secrets(self, values: Mapping[str, Any], allowed: frozenset[str]) -> None:
-        """Log, once a run, that state holds a secret and will not survive this process."""
+        """Log once for each run that its state holds a secret, which will not survive this process."""
         if self.redactor is None or self.keys is not None or self._warned:
             return
         looked_at = {key: value for key, value in values.items() if key not in allowed}
@@ -293,20 +295,17 @@ class Keeper:
     # --- the lease ---
 
     def _extended(self, since: float) -> None:
-        """The lease lasts from then on: when what extended it was sent, which cannot be too late."""
+        """Note that the lease was extended by what was sent at `since`, so not before that moment."""
         self.held_until = max(self.held_until, since + self.lease_s)
         self.due = max(self.due, since + self.lease_s / BEATS)
 
     @property
     def _is_held(self) -> bool:
-        """Whether nobody else can own the run now. One that goes on without its store does not ask."""
+        """Whether nobody else can own the run now. A run without a working store does not ask."""
         return self.flushed == 0 or self.error is not None or ticks() < self.held_until
 
     async def hold(self) -> None:
-        """Make sure of the lease: renew one that may have ended. Raises the store's error.
-
-        The store has as long as a lease to answer.
-        """
+        """Renew a lease that may have ended, within the length of a lease. Raises the store's error."""
         if not self._is_held:
             try:
                 with anyio.fail_after(self.lease_s):
@@ -335,13 +334,13 @@ class Keeper:
             asyncio.run(self.hold())
 
     async def renew(self, patience: float) -> None:
-        """Renew the lease; a run that was taken over learns it here at the latest.
+        """Renew the lease. A run that was taken over learns it here at the latest.
 
-        patience: seconds after which a store that does not answer is asked again later.
+        patience: seconds after which this try is given up.
         """
         sent = ticks()
         try:
-            # A run that nothing is stored of yet has no lease.
+            # A run of which nothing is stored yet has no lease.
             if self.flushed:
                 renewing = self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
                 await asyncio.wait_for(renewing, patience)
@@ -417,7 +416,7 @@ _log = logging.getLogger("triage.engine")
 
 @lru_cache(maxsize=1_000)
 def _warn_of_generated_name(name: str, _code: str) -> None:
-    """Warn once for each function that its runs are kept under a name nobody chose."""
+    """Warn once for each function whose runs are kept under a generated name."""
     _log.warning(
         "runs are kept under the generated name %s; a run is recovered and answered only by an agent of "
         "its name, so give one that stays: Agent(…, name=…)",
@@ -435,25 +434,26 @@ class Session:
     epoch = 0
     flushed = 0
     attempt_started: float | None = None
-    # What only this process has: results without a JSON form by call key, and the callables of
-    # compensators by the position of their registration.
+    # Only this process has these: results without a JSON form, by call key, and the callables of
+    # compensators, by the position of their registration.
     live: dict[str, Any] | None = None
     undo: dict[int, Callable[[], Any]] | None = None
     question: Question | None = None
     # What the caller handles while the run goes on: no context of the run's own errors.
     handled: BaseException | None = None
-    # What is done where the run ends in a failure, by whose it is: the last attempt's.
+    # Run when the run ends in a failure, by the adapter that registered it in the last attempt.
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
     has_calls = False
-    # Of the runs inside this one, where there are any; of one inside another: that one may go on with it.
+    # inner: state of this run's inner runs, if it has any. comes_back: this is an inner run that its outer
+    # run may go on with.
     inner: Inside | None = None
     comes_back = False
-    # What the first attempt is told: of a run inside another that takes the place of one that has ended.
+    # The hint for the first attempt of an inner run that replaces one that has ended.
     told: str | None = None
-    # Of a run in a durable store, and whether each call waits until it is durable.
+    # The keeper of a run in a durable store, and whether each call waits until it is durable.
     keeper: Keeper | None = None
     durable = False
-    # What actions said that holds until the run ends: fields of a Retry by name.
+    # Fields of past Retry actions that hold until the run ends, by name.
     lasting: Mapping[str, Any] = MappingProxyType({})
     _state: RunState | None = None
     _folded = 0
@@ -511,7 +511,7 @@ class Session:
             self.keep(0, since=ticks())
 
     def take_in(self, events: Sequence[Event]) -> None:
-        """Take over the journal as its last owner left it."""
+        """Continue the journal that its last owner left."""
         self.events = list(events)
         self.started = self.config.env.monotonic() - active_seconds(events)
         calls = [event for event in events if isinstance(event, CallStarted)]
@@ -519,7 +519,7 @@ class Session:
         if any(call.run is not None for call in calls):
             inside(self)
         if any(isinstance(event, CompensatorRegistered) for event in events):
-            self.undo = {}  # what they undo must not be passed over, although nothing is at hand yet
+            self.undo = {}  # their calls must be undone, although the callables are not known yet
         self.lasting = {
             name: value
             for event in events
@@ -534,9 +534,9 @@ class Session:
             self.raise_limits()
 
     def keep(self, epoch: int, *, since: float) -> None:
-        """Hand over what is recorded to the store from now on, as its owner of this epoch.
+        """Hand events to the store from now on, as the owner of this epoch.
 
-        since: when it was asked to make us the owner, on the clock `ticks`.
+        since: when ownership was requested, on the clock `ticks`.
         """
         durability = self.config.durability
         self.epoch = epoch
@@ -563,7 +563,7 @@ class Session:
     def add(
         self, kind: Callable[..., Event], /, **fields: Any
     ) -> Sequence[AbstractContextManager[Any]]:
-        """Record an event; the context managers that observers gave for it."""
+        """Record an event; return the context managers that observers gave for it."""
         event = self.put(kind, **fields)
         return self.tell(event) if self.config.observers else ()
 
@@ -579,7 +579,7 @@ class Session:
         return event
 
     def tell(self, event: Event) -> Sequence[AbstractContextManager[Any]]:
-        """Tell the observers of an event; the context managers they gave for it."""
+        """Tell the observers of an event; return the context managers they gave for it."""
         with self.redacting():
             return notify(self.config.observers, event)
 
@@ -589,7 +589,7 @@ class Session:
         return nullcontext() if redactor is None else redacting(redactor)
 
     def begin(self, event: Event) -> None:
-        """An attempt begins with this event: tell the observers, and the store."""
+        """Tell the observers and the store of the event with which an attempt begins."""
         if self.config.observers:
             self.entered = self.tell(event)
         if self.keeper is not None and self.config.durability.mode != "exit":
@@ -610,16 +610,16 @@ class Session:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force: the agent's, raised by what a person allowed beyond them."""
+        """The limits in force: the agent's, raised by what a person allowed on top."""
         return self._raised or self.config.limits
 
     @property
     def watch(self) -> Limits | None:
-        """The limits, where one must be looked at with each event."""
+        """The limits, if one of them must be checked at each event."""
         return None if self.config.watch is None else self.limits
 
     def raise_limits(self) -> None:
-        """Raise the limits by what was allowed beyond the agent's."""
+        """Raise the agent's limits by what a person allowed on top."""
         grants = self.state.grants
         if grants:
             self._raised = self.config.limits.raised(grants)
@@ -642,7 +642,7 @@ class Session:
         return max(0.0, seconds - (self.config.env.monotonic() - self.started))
 
     def count_in_parent(self) -> None:
-        """Add what this inner run has used to its parent's usage, each part once."""
+        """Add this inner run's usage to its parent's, each part once."""
         if self.parent is None or self.parent.over:
             return
         used = self.state.usage
@@ -661,7 +661,7 @@ class Session:
             self.parent.count(more, self.run_id)
 
     async def flush(self) -> None:
-        """Store everything recorded so far. Raises what the store raises; may be called again."""
+        """Store all events so far. Raises the store's error; may be called again."""
         if self.keeper is not None:
             await self.keeper.barrier()
             return
@@ -671,15 +671,15 @@ class Session:
             self.flushed += len(new)
 
     async def flush_attempt(self) -> None:
-        """`flush` between two attempts, unless nothing need be kept before the run ends or waits."""
+        """Flush between two attempts, unless the run is kept only when it ends or waits."""
         if self.keeper is not None and self.config.durability.mode != "exit":
             await self.flush()
 
     async def barrier(self) -> None:
-        """Wait until all that is recorded is durable, where each call must be; see `durable`.
+        """Wait until all events so far are durable, in the mode where each call must be (`durable`).
 
-        Make sure that the run is still ours in any case. Raises what the store failed with, unless the
-        run goes on without it.
+        In every mode, make sure that the run is still ours. Raises the store's error, unless the run goes
+        on without its store.
         """
         if self.keeper is None:
             return
@@ -689,7 +689,7 @@ class Session:
             await self.keeper.hold()
 
     def barrier_sync(self) -> None:
-        """`barrier` for a call that stands in a thread or in sync code."""
+        """Do as `barrier` does, for a call in a thread or in sync code."""
         if self.keeper is None:
             return
         if self.durable:
@@ -698,7 +698,7 @@ class Session:
             self.keeper.hold_sync()
 
     def failed_with(self, error: BaseException) -> bool:
-        """Whether `error` is the store's failure, and the run must end for it."""
+        """Return whether `error` is the store's failure and must end the run."""
         keeper = self.keeper
         if keeper is None or keeper.error is None or keeper.detached:
             return False
@@ -708,12 +708,12 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        """Whether another process is known to have taken the run over: nothing said here counts."""
+        """Whether another process is known to own the run, so that nothing said here counts."""
         return self.keeper is not None and self.keeper.lost
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has all that is recorded."""
+        """Whether the store has all events so far."""
         flushed = self.flushed if self.keeper is None else self.keeper.flushed
         return flushed == len(self.events)
 
@@ -737,9 +737,9 @@ class Session:
             await release(self.keeper.store, self.run_id, self.keeper.epoch)
 
     def does_without_store(self, error: Exception) -> bool:
-        """Whether the run goes on although its store failed so; logs the failure if it does.
+        """Return whether the run goes on although its store failed; log the failure if it does.
 
-        Never where another process owns the run now: this one must stop.
+        It never does where another process owns the run now.
         """
         if self.config.durability.on_store_error != "continue" or isinstance(error, StaleWriter):
             return False
@@ -747,7 +747,7 @@ class Session:
         return True
 
     async def flush_beside(self, error: BaseException) -> None:
-        """Flush while `error` is being raised; a failing store is logged and noted on it."""
+        """Flush while `error` is being raised. A failure of the store is logged and noted on `error`."""
         try:
             await self.flush()
         except Exception as store_error:
@@ -758,7 +758,7 @@ class Session:
 
 
 async def release(store: Store, run_id: str, epoch: int) -> None:
-    """Give a run back to its store. No error of that is raised: its lease ends by itself."""
+    """Give a run back to its store. Errors are logged only, since the lease ends by itself."""
     try:
         await store.release(run_id, epoch=epoch)
     except Exception as error:
@@ -766,4 +766,4 @@ async def release(store: Store, run_id: str, epoch: int) -> None:
 
 
 TASK = "task"
-"""Among the names of what could not be stored: the task."""
+"""The task's name among the arguments that could not be stored."""

@@ -65,7 +65,7 @@ MAX_CLAIMS = 3
 
 @runtime_checkable
 class Store(Protocol):
-    """Where journals are kept. Every method may be called from any thread, under asyncio and trio.
+    """The place where journals are kept. Methods may be called from any thread, under asyncio and trio.
 
     A run is created by its first append, at position 0 with epoch 0. Its status follows from its
     events: `RunStarted` and `RunResumed` say `running`, `RunSuspended` says `suspended` and sets the
@@ -74,7 +74,7 @@ class Store(Protocol):
     it too, which stand still meanwhile. Times of leases
     and of `prune` are those of the store's clock, never the caller's.
 
-    Besides what is said below, every method raises `StoreError` when the store cannot do it: one of
+    Besides the errors named below, every method raises `StoreError` when the store fails: one of
     `StoreFull`, `StoreReadOnly`, `StoreCorrupt`, `StoreTooNew`, `StoreUnavailable`.
     """
 
@@ -89,11 +89,11 @@ class Store(Protocol):
     ) -> None:
         """Add events to a run's journal at position `at`, with the run's status, in one commit.
 
-        All or nothing. lease_s: seconds from now that the lease lasts, extended in the same commit;
-        None leaves it. Raises StaleWriter when the journal's length is not `at` or `epoch` is not the
-        run's newest. To repeat an append whose reply was lost is no error: events that stand there
-        already, written with the same epoch, are taken as written. Events are encoded before the
-        first await. Cancelled while it waits, the append still happens.
+        All or nothing. lease_s: the same commit extends the lease to so many seconds from now; None
+        leaves the lease alone. Raises StaleWriter when the journal's length is not `at` or `epoch` is
+        not the run's newest. Repeating an append whose reply was lost is no error: events that the same
+        epoch has already written there count as written. Events are encoded before the first await. An
+        append that is cancelled while it waits still happens.
         """
         ...
 
@@ -107,16 +107,16 @@ class Store(Protocol):
         lease_s: float | None,
         done: Callable[[BaseException | None], None],
     ) -> None:
-        """As `append`, without waiting for it.
+        """Do as `append` does, without waiting for it.
 
-        `done` is called once, in the store's thread or before this returns, when the commit is durable
-        (None) or has failed (the error). Appends of one run keep their order; when one fails, those
-        behind it fail with the same error. Blocks only while the store's queue is full.
+        `done` is called once, in the store's thread or before this returns: with None when the commit is
+        durable, with the error when it failed. Appends of one run keep their order; when one fails, the
+        later ones fail with the same error. Blocks only while the store's queue is full.
         """
         ...
 
     async def read(self, run_id: str, after: int = -1) -> list[Event]:
-        """The events behind position `after`, in order; empty for an unknown run."""
+        """Return the events after position `after`, in order; none for an unknown run."""
         ...
 
     async def runs(
@@ -127,11 +127,11 @@ class Store(Protocol):
         parent: str | None = None,
         limit: int | None = None,
     ) -> list[RunInfo]:
-        """The runs the store knows, newest first: of a status, an agent, a parent, where given."""
+        """Return the runs, newest first: those of a status, an agent or a parent where one is given."""
         ...
 
     async def info(self, run_id: str) -> RunInfo | None:
-        """One run as `runs` shows it, None for an unknown one."""
+        """Return one run as `runs` shows it, None for an unknown one."""
         ...
 
     async def claim(
@@ -139,29 +139,29 @@ class Store(Protocol):
     ) -> Claim:
         """Take a run over: a new epoch, one claim more and a lease, in one commit.
 
-        From then on the owner before gets StaleWriter. Raises RunBusy while the lease of another
-        lives, UnknownRun, RunOver for a finished run, and DeadLetter for a run that three claims have
-        not got on: its status is `dead_letter` from then on. force: take
-        it over in spite of a lease. revive: take it over as a dead letter, and count its claims anew.
+        From then on the previous owner gets StaleWriter. Raises RunBusy while another owner's lease
+        lives, UnknownRun, RunOver for a finished run, and DeadLetter for a run that made no progress
+        under three claims: its status is `dead_letter` from then on. force: take it over in spite of a
+        lease. revive: take it over although it is a dead letter, and count its claims from 1 again.
         """
         ...
 
     async def renew(self, run_id: str, *, epoch: int, lease_s: float) -> None:
-        """Let the lease last `lease_s` seconds from now. Raises StaleWriter for an owner before.
+        """Extend the lease to `lease_s` seconds from now. Raises StaleWriter for a previous owner.
 
-        Does nothing to a run that is suspended or finished, which has no lease.
+        Does nothing to a suspended or finished run, which has no lease.
         """
         ...
 
     async def release(self, run_id: str, *, epoch: int) -> None:
         """End the lease now, and take back the claim: this owner stopped cleanly.
 
-        Raises StaleWriter for an owner before.
+        Raises StaleWriter for a previous owner.
         """
         ...
 
     async def find(self, token_digest: str) -> str | None:
-        """The run that waits for the answer with this token, None when none does (any more)."""
+        """Return the run that waits for the answer with this token, None when none does any more."""
         ...
 
     async def now(self) -> float:
@@ -169,24 +169,24 @@ class Store(Protocol):
         ...
 
     async def prune(self, *, older_than: float | None = None, keep: int | None = None) -> int:
-        """Remove finished runs and what only they used; how many were removed.
+        """Remove finished runs and the values that only they used; return how many were removed.
 
-        older_than: those that finished more than so many seconds ago. keep: all but the newest so
-        many. Both: those that neither keeps. Neither: nothing. Runs that are suspended, running or
-        dead letters stay.
+        older_than: remove those that finished more than so many seconds ago. keep: remove all but the
+        newest so many. With both, a run must meet both conditions; with neither, nothing is removed.
+        Running and suspended runs and dead letters stay.
         """
         ...
 
     async def close(self) -> None:
-        """Wait for what was submitted, then let go of connections and threads.
+        """Wait for submitted appends, then close connections and end threads.
 
-        A store that is used again opens again.
+        A store that is used afterwards opens again.
         """
         ...
 
 
 def ticks() -> float:
-    """Seconds of a counter of this machine that goes on while it sleeps, and never jumps."""
+    """Return seconds of this machine's own counter, which never jumps and counts while it sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -199,10 +199,10 @@ OPEN = ("running", "suspended", "dead_letter")
 
 
 class Owned(NamedTuple):
-    """What decides about ownership.
+    """The columns of a run that decide who may write into it.
 
-    events: the journal's length. claimant: names the call that took the run over last, so that a claim
-    repeated after its reply was lost is recognised.
+    events: the journal's length. claimant: identifies the last claim, so that repeating a claim whose
+    reply was lost is recognised.
     """
 
     status: str
@@ -214,7 +214,7 @@ class Owned(NamedTuple):
 
 
 def told_by(event: Event) -> tuple[str, str | None] | None:
-    """The status an event gives its run, with the digest of the token it waits with; None for no change."""
+    """Return the status an event gives its run and the digest of its token; None for no change."""
     if isinstance(event, RunStarted | RunResumed):
         return "running", None
     if isinstance(event, RunSuspended):
@@ -223,10 +223,10 @@ def told_by(event: Event) -> tuple[str, str | None] | None:
 
 
 def is_progress(event: Event) -> bool:
-    """Whether an event is the end of work that no later owner does again.
+    """Return whether an event ends work that no later owner does again.
 
-    A call that failed, or whose result JSON does not hold, is made again; one that was reused was not
-    made. How often an attempt can fail is limited.
+    A call that failed, or whose result has no JSON form, is made again; a reused call did no work.
+    A failed attempt counts because limits bound how many there are.
     """
     match event:
         case CallFinished(outcome="done", replayed=False):
@@ -247,7 +247,7 @@ def claimed(
     revive: bool,
     claimant: str = "",
 ) -> Owned:
-    """The row once the run has been taken over, or put aside as a dead letter: see `claim_of`."""
+    """Return the row after a claim, or after putting the run aside as a dead letter; see `claim_of`."""
     if row is None:
         raise UnknownRun(f"the store knows no run {run_id}")
     if claimant and row.claimant == claimant:
@@ -282,14 +282,14 @@ def _dead_letter(run_id: str) -> DeadLetter:
 
 
 def claim_of(run_id: str, row: Owned) -> Claim:
-    """The claim of a row from `claimed`, once it is durable. Raises DeadLetter for one put aside."""
+    """Return the claim of a row that `claimed` made and that is durable. Raises DeadLetter if put aside."""
     if row.status == "dead_letter":
         raise _dead_letter(run_id)
     return Claim(epoch=row.epoch, events=row.events, claims=row.claims)
 
 
 def renewed(run_id: str, row: Owned | None, epoch: int, now: float, lease_s: float) -> Owned:
-    """The row with a lease from now; unchanged for a run that is suspended or finished."""
+    """Return the row with its lease extended; unchanged for a run that is suspended or finished."""
     row = _of_epoch(run_id, row, epoch)
     if row.status != "running" and row.lease_until is None:
         return row
@@ -297,7 +297,7 @@ def renewed(run_id: str, row: Owned | None, epoch: int, now: float, lease_s: flo
 
 
 def released(run_id: str, row: Owned | None, epoch: int) -> Owned:
-    """The row without a lease, and without the claim, which did not kill its owner."""
+    """Return the row without its lease and with one claim less: the owner did not die."""
     row = _of_epoch(run_id, row, epoch)
     if row.lease_until is None:
         return row
@@ -313,7 +313,7 @@ def _of_epoch(run_id: str, row: Owned | None, epoch: int) -> Owned:
 
 
 def stale(run_id: str, at: int, epoch: int, row: Owned | None) -> StaleWriter:
-    """Why an append at this position of this epoch is refused."""
+    """Return the error of an append that is refused at this position and epoch."""
     events, newest = (0, 0) if row is None else (row.events, row.epoch)
     return StaleWriter(
         f"run {run_id}: position {at} of epoch {epoch} is stale, the journal has "
@@ -322,7 +322,7 @@ def stale(run_id: str, at: int, epoch: int, row: Owned | None) -> StaleWriter:
 
 
 def check_lease(method: str, lease_s: object) -> None:
-    """Raise UsageError for what is no length of a lease."""
+    """Raise UsageError unless this is the length of a lease in seconds."""
     check_number(f"{method}.lease_s", lease_s, "seconds", above=True)
 
 

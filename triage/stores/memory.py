@@ -133,7 +133,7 @@ class MemoryStore:
             run = self._runs.get(run_id) or _Run([])
             if at != len(run.events) or epoch != run.epoch:
                 if epoch == run.epoch and events and run.events[at : at + len(events)] == events:
-                    return  # an append that comes again, as its reply was lost
+                    return  # a repeated append whose reply was lost
                 raise stale(run_id, at, epoch, run.row() if run.events else None)
             self._runs[run_id] = run
             run.events += events
@@ -146,7 +146,7 @@ class MemoryStore:
                 self._forgive(run)
 
     def _forgive(self, run: _Run) -> None:
-        """A run has got on: that counts for those around it too, where it had to be taken over."""
+        """Reset the claims of a run that made progress; if it was taken over, of the runs around it too."""
         run.claims = 0
         while run.epoch and run.parent is not None and run.parent in self._runs:
             run = self._runs[run.parent]
@@ -156,7 +156,7 @@ class MemoryStore:
     def _tell(
         self, run_id: str, run: _Run, told: tuple[str, str | None], lease_s: float | None
     ) -> None:
-        """Give a run the status that one of its events tells, and the token it waits with."""
+        """Set the status that an event gives the run, and the token it waits with."""
         if run.token is not None:
             self._waiting.pop(run.token, None)
         run.status, run.token = told

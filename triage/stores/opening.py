@@ -1,4 +1,4 @@
-"""Moved."""
+"""Open the store that a text such as `"sqlite:///runs.db"` names."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ _METHODS = (
 
 
 _opened: weakref.WeakValueDictionary[str, ThreadedStore] = weakref.WeakValueDictionary()
-
-
 _lock = threading.Lock()
 
 
 def open_store(store: Store | str | None) -> Store:
-    """A store from what an agent was given: a store, None for memory, or text.
+    """Return the store that an agent was given as a store, as text, or as None.
 
-    `"memory:"` is a new store in memory, as is None. `"sqlite:///runs.db"` (four slashes for an absolute
-    path), `"postgresql://…"` and `"redis://…"` are durable; options of ours may follow as in a URL,
+    None and `"memory:"` make a new store in memory. `"sqlite:///runs.db"` (four slashes for an absolute
+    path), `"postgresql://…"` and `"redis://…"` are durable; options of the store follow as in a URL:
     `"sqlite:///runs.db?synchronous=normal"`. Equal texts give the same object while it is in use.
     Nothing is opened yet.
 
@@ -41,7 +39,7 @@ def open_store(store: Store | str | None) -> Store:
         return MemoryStore()
     if isinstance(store, str):
         return _opened_from(store)
-    # Not `isinstance`: from Python 3.12 on it does not see what a wrapper of a store passes on.
+    # Not `isinstance`: from Python 3.12 on it ignores methods that a wrapper provides by `__getattr__`.
     missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
     if missing:
         raise UsageError(
@@ -52,7 +50,7 @@ def open_store(store: Store | str | None) -> Store:
 
 
 def _opened_from(text: str) -> ThreadedStore:
-    """The store of a text; equal texts share one, whose commits then serve all who use it."""
+    """Return the store of a text. Equal texts share one, so that one commit serves all its users."""
     scheme, colon, _ = text.partition(":")
     make = _SCHEMES.get(scheme) if colon else None
     if make is None:
@@ -63,12 +61,12 @@ def _opened_from(text: str) -> ThreadedStore:
         )
     store = make(text)
     with _lock:
-        # A path is where the process was, so equal texts may mean two files.
+        # A relative path depends on the working directory, so equal texts may mean two files.
         return _opened.setdefault(f"{text}\n{store!r}", store)
 
 
 def _options(text: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """The text without the options that are ours, and those."""
+    """Split the text into its rest and the options that are the store's own."""
     base, _, query = text.partition("?")
     rest: list[tuple[str, str]] = []
     options: dict[str, Any] = {}

@@ -31,7 +31,7 @@ try:
     import psycopg
     from psycopg import sql
     from psycopg.conninfo import conninfo_to_dict
-except ImportError as error:  # the store says so where one is made
+except ImportError as error:  # raised when a store is made
     if TYPE_CHECKING:
         raise
     else:
@@ -43,11 +43,11 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 class PostgresStore(ThreadedStore):
     """Keeps runs in a database, in a schema of their own. Needs the extra `postgres`.
 
-    url: `postgresql://user@host/database`, as libpq knows it; with several hosts, the one that may be
-    written is used. schema: `"triage"` by default, made if there is none. timeout: seconds, 10 by
-    default, until a database that does not answer is given up; until then an append whose connection was
-    lost is repeated. Its connections have `synchronous_commit` on, or stronger where it is set so.
-    A pooler in between must keep sessions.
+    url: `postgresql://user@host/database`, as libpq knows it; of several hosts, the one that accepts writes
+    is used. schema: `"triage"` by default, made if there is none. timeout: seconds after which a database
+    that does not answer is given up, 10 by default; until then an append whose connection was lost is
+    repeated. Its connections have `synchronous_commit` on, or stronger where the server says so. A pooler
+    in between must keep sessions.
 
     Raises UsageError for any other value, and when the package is missing.
     """
@@ -74,7 +74,7 @@ class PostgresStore(ThreadedStore):
         return f"PostgresStore({self._shown})"
 
 
-# The tables, and what is asked of them ------------------------------------------------------------
+# The tables and their statements ------------------------------------------------------------
 
 _MIGRATIONS: tuple[LiteralString, ...] = (
     """
@@ -112,11 +112,11 @@ _MIGRATIONS: tuple[LiteralString, ...] = (
     CREATE INDEX uses_by_digest ON uses (digest);
     """,
 )
-"""What brings the tables from each version to the next."""
+"""The statements that bring the tables from each version to the next."""
 _VERSION = len(_MIGRATIONS)
 
 _LOCK = 0x747269616765
-"""Advisory lock: held while tables are changed; shared by who writes large values, alone by `prune`."""
+"""An advisory lock: exclusive for migrations and `prune`, shared by appends with large values."""
 
 _APPEND = """
 WITH stamp AS MATERIALIZED (
@@ -165,7 +165,7 @@ WITH stamp AS MATERIALIZED (
 )
 SELECT run_id, id FROM written"""
 
-# The runs around some that have got on, where they are counted as having lost an owner.
+# Resets the claims of the runs around some that made progress.
 _FORGIVE = """
 WITH RECURSIVE around (run_id) AS (
     SELECT parent FROM runs WHERE run_id = ANY(%s) AND parent IS NOT NULL
@@ -223,7 +223,7 @@ _REMOVE = (
 PRUNED = 200
 """Runs removed in one commit."""
 WEAK = ("off", "local")
-"""What `synchronous_commit` must not be: a commit could be lost after it was told."""
+"""Settings of `synchronous_commit` under which an acknowledged commit could be lost."""
 
 _BY_CODE: tuple[tuple[str, type[StoreError], str], ...] = (
     ("53100", StoreFull, "has no room left; free some and go on"),
@@ -240,12 +240,12 @@ _REFUSED = re.compile(
     r"|no pg_hba\.conf entry [^\n]{1,300})"
     r"|fe_sendauth: no password supplied"
 )
-"""How a server says that it lets us in at no later time either. libpq keeps the SQLSTATE of a failed
-connection (3D000, 28000, 28P01) to itself, and gives the words alone."""
+"""Messages of a server that will refuse us later too. libpq gives only the message of a failed connection,
+not its SQLSTATE (3D000, 28000, 28P01)."""
 
 
 def _refused_for_good(error: psycopg.Error) -> str | None:
-    """Why to connect again is of no use; None where it may help, with one of several hosts too."""
+    """Return why connecting again is useless; None where it may help, with one of several hosts too."""
     text = str(error)
     reasons = [found.group() for found in _REFUSED.finditer(text)]
     if error.sqlstate is not None or len(reasons) < max(1, text.count("connection to server")):
@@ -254,7 +254,7 @@ def _refused_for_good(error: psycopg.Error) -> str | None:
 
 
 def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) -> Exception:
-    """What is raised for an error of the driver; `Lost` where another try may help."""
+    """Return the exception to raise for an error of the driver; `Lost` where another try may help."""
     code = error.sqlstate or ""
     text = redact(str(error).strip().partition("\n")[0])
     for prefix, kind, meaning in _BY_CODE:
@@ -265,7 +265,7 @@ def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) 
         return StoreUnavailable(
             f"the database refuses us ({for_good}); correct its url, or create it"
         )
-    if code == "25006" or "read-only" in text:  # a failover has left us with the old one
+    if code == "25006" or "read-only" in text:  # after a failover this is the old primary
         return Lost(StoreReadOnly(f"the database may not be written ({text})"))
     gone = connection is not None and connection.closed
     again = gone or not code or code in ("40001", "40P01") or code[:2] in ("08", "57")
@@ -277,7 +277,7 @@ def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) 
 
 
 class PostgresDriver:
-    """A connection, used by one thread at a time. writes: it is not for reading alone."""
+    """A connection, used by one thread at a time. writes: whether it is used for more than reading."""
 
     close_at_fork: ClassVar[bool] = False
 
@@ -287,7 +287,7 @@ class PostgresDriver:
         defaults: dict[str, Any] = {
             "connect_timeout": max(2, int(timeout)),
             "tcp_user_timeout": int(timeout * 1000),
-            # Of several hosts, the one that may be written: after a failover it is another one.
+            # Of several hosts, the one that accepts writes; after a failover it is another one.
             "target_session_attrs": "read-write",
             "application_name": "triage",
         }
@@ -302,7 +302,7 @@ class PostgresDriver:
                 (schema, str(int(timeout * 1000)), "on" if weak in WEAK else weak),
             )
             _migrate(db, schema)
-            # Not before: who waits for another's migration must see what it has made.
+            # Set after the migration, which must see what another connection has just migrated.
             if not writes:
                 db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         except psycopg.Error as error:
@@ -326,7 +326,7 @@ class PostgresDriver:
 
     @contextmanager
     def translated(self) -> Generator[psycopg.Connection[Any]]:
-        """The connection; what it raises is raised as a StoreError, or as `Lost`."""
+        """Give the connection, and raise its errors as a StoreError, or as `Lost`."""
         assert self._db is not None
         try:
             yield self._db
@@ -337,7 +337,7 @@ class PostgresDriver:
 
     def commit(self, batch: list[Append]) -> None:
         """As in `Driver`."""
-        # A statement changes each run once.
+        # One statement can change a run only once.
         rounds: list[dict[str, Append]] = []
         for append in batch:
             for some in rounds:
@@ -353,8 +353,8 @@ class PostgresDriver:
     def _commit(self, db: psycopg.Connection[Any], batch: list[Append]) -> None:
         """Write appends of different runs."""
         left = [append for append in batch if append.lines]
-        # Once, nearly always. What could not be written is looked into and, if it can be now, tried
-        # again; somebody else may be faster again and again, yet each time the journal gets longer.
+        # Nearly always one pass. An append that was not written is looked at and, if it may be written
+        # now, tried again. Another writer may win each time, but each time the journal gets longer.
         while left:
             try:
                 written = _append(db, left)
@@ -445,7 +445,7 @@ def _own(db: psycopg.Connection[Any], run_id: str, change: Change) -> Owned:
 
 
 def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
-    """Write what is not stale, in one commit: the ids of the runs that were written, by run."""
+    """Write the appends that are not stale, in one commit; return the row ids of their runs, by run id."""
     given = [append.columns() for append in batch]
     columns = {name: [each[name] for each in given] for name in given[0]}
     pieces = {piece.digest: piece.body for append in batch for piece in append.pieces}
@@ -455,7 +455,7 @@ def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
     with db.transaction():
         if pieces:
             db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
-            digests = sorted(pieces)  # in one order, so that two writers cannot wait for each other
+            digests = sorted(pieces)  # in one order, so that two writers cannot deadlock
             db.execute(_KEEP, (digests, [packed(pieces[digest]) for digest in digests]))
         written: dict[str, int] = dict(db.execute(_APPEND, columns).fetchall())
         uses = [
@@ -472,7 +472,7 @@ def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
 
 
 def _rows(db: psycopg.Connection[Any], run_id: str, start: int) -> tuple[int, list[Row]]:
-    """The journal's length and its rows from a position on; 0 and none for an unknown run."""
+    """Return the journal's length and its rows from a position on; 0 and none for an unknown run."""
     found = db.execute("SELECT id, events FROM runs WHERE run_id = %s", (run_id,)).fetchone()
     if found is None:
         return 0, []
@@ -496,7 +496,7 @@ def _migrate(db: psycopg.Connection[Any], schema: str) -> None:
                     db.execute(sql.SQL("CREATE SCHEMA {}").format(name))
                 db.execute("CREATE TABLE IF NOT EXISTS meta (version int NOT NULL)")
                 db.execute("INSERT INTO meta SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM meta)")
-                # A name that was looked up before the lock may be remembered as of nothing.
+                # Look again: the lookup before the lock may have cached that there is no such table.
                 version = _version(db, schema)
             for statements in _MIGRATIONS[version:]:
                 db.execute(statements)

@@ -36,7 +36,7 @@ try:
     from redis.backoff import NoBackoff
     from redis.connection import parse_url
     from redis.retry import Retry
-except ImportError as error:  # the store says so where one is made
+except ImportError as error:  # raised when a store is made
     if TYPE_CHECKING:
         raise
     else:
@@ -48,12 +48,12 @@ _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 class RedisStore(ThreadedStore):
     """Keeps runs in Redis, version 5 or newer. Needs the extra `redis`.
 
-    url: `redis://host/0`, `rediss://…` or `unix://…`. prefix: `"triage"` by default, of every key.
-    persistence: `"aof"` (default) refuses a server without an append-only file; `"any"` takes it, and
-    loses runs with it. A server that drops keys when it is full is always refused. wait_replicas: 0 by
-    default; how many replicas must have confirmed an append before it counts. timeout: seconds, 10 by
-    default, until a server that does not answer is given up; until then an append whose connection was
-    lost is repeated.
+    url: `redis://host/0`, `rediss://…` or `unix://…`. prefix: of every key, `"triage"` by default.
+    persistence: `"aof"` (default) refuses a server without an append-only file; `"any"` accepts it,
+    although a restart loses runs. A server that drops keys when it is full is always refused.
+    wait_replicas: how many replicas must confirm an append before it counts, 0 by default. timeout:
+    seconds after which a server that does not answer is given up, 10 by default; until then an append
+    whose connection was lost is repeated.
 
     Raises UsageError for any other value, and when the package is missing.
     """
@@ -94,11 +94,11 @@ class RedisStore(ThreadedStore):
         return f"RedisStore({self._shown})"
 
 
-# The scripts, each of which happens as a whole or not at all --------------------------------------
+# The scripts, each of which is atomic --------------------------------------
 
 # Keys, all in one slot: `p:r:K` a run's row, `p:e:K` its events, `p:p:K` the large values it uses,
-# `p:b:D` a large value, `p:u:D` its users, `p:runs`, `p:s:S` (of a status) and `p:ended` the runs in
-# order, `p:tokens` who waits with a token, `p:n` a count. K, D and S are digests.
+# `p:b:D` a large value, `p:u:D` the runs that use it, `p:runs`, `p:s:S` (of a status) and `p:ended` the
+# runs in order, `p:tokens` the run that waits with a token, `p:n` a count. K, D and S are digests.
 _CLOCK = """
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1000000
@@ -169,7 +169,7 @@ for g = 1, tonumber(take()) do
         end
         if progress ~= '' then
             redis.call('HSET', rk, 'claims', '0')
-            -- Rows of 0.1.0 do not say which key the run around theirs has.
+            -- Rows of 0.1.0 lack `around`, the key of the run around theirs.
             local outer = epoch ~= '0' and redis.call('HGET', rk, 'around')
             while outer and outer ~= '' do
                 local key = p .. ':r:' .. outer
@@ -245,11 +245,11 @@ return #gone
 # A connection -------------------------------------------------------------------------------------
 
 PRUNED = 200
-"""Runs removed at once: meanwhile nobody else is served."""
+"""Runs removed by one call of the script, during which the server serves nobody else."""
 LATE = 1.0
-"""Seconds that the answer to WAIT may come late."""
+"""Seconds by which the answer to WAIT may be late."""
 PAGE = 500
-"""Runs that are looked at together for a listing."""
+"""Runs that a listing reads together."""
 VERSION = 1
 
 _OWNED = ("status", "events", "epoch", "claims", "lease", "claimant")
@@ -257,11 +257,11 @@ _INFO = (*("lease" if name == "lease_until" else name for name in RunInfo._field
 
 
 def _error_of(error: Exception) -> Exception:
-    """What is raised for an error of the driver; `Lost` where another try may help."""
+    """Return the exception to raise for an error of the driver; `Lost` where another try may help."""
     text = redact(str(error))
     if isinstance(error, redis.AuthenticationError):
         return StoreUnavailable(f"Redis refuses us ({text})")
-    if isinstance(error, redis.ReadOnlyError):  # a failover has left us with the old one
+    if isinstance(error, redis.ReadOnlyError):  # after a failover this is the old primary
         return Lost(StoreReadOnly(f"Redis may not be written ({text})"))
     if isinstance(error, redis.OutOfMemoryError) or text.startswith(("OOM", "MISCONF")):
         return StoreFull(f"Redis has no room left; free some and go on ({text})")
@@ -283,10 +283,10 @@ def _translated() -> Generator[None]:
 
 @dataclass(frozen=True)
 class _Options:
-    """How Redis is used.
+    """The options of a store.
 
-    prefix: of all keys, in the braces that put them into one slot of a cluster. safe: it must keep what
-    it is told. replicas: see `WAIT`.
+    prefix: of all keys, in braces that put them into one slot of a cluster. safe: the server must have an
+    append-only file. replicas: how many must confirm an append.
     """
 
     url: str
@@ -297,7 +297,7 @@ class _Options:
 
 
 class RedisDriver:
-    """A connection, used by one thread at a time. writes: it is not for reading alone."""
+    """A connection, used by one thread at a time. writes: whether it is used for more than reading."""
 
     close_at_fork: ClassVar[bool] = False
 
@@ -308,7 +308,7 @@ class RedisDriver:
         with _translated():
             self._db: Any = redis.Redis.from_url(
                 options.url,
-                # One connection, as WAIT speaks of what was written on it; what failed is repeated here.
+                # One connection, since WAIT concerns what was written on it; `Lane` repeats what failed.
                 single_connection_client=True,
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=options.timeout + LATE,
@@ -335,7 +335,7 @@ class RedisDriver:
         self._db.close()
 
     def _check(self) -> None:
-        """Refuse a server that loses what it has accepted, and keys of a newer release."""
+        """Refuse a server that may lose what it has accepted, and keys of a newer release."""
         memory, disk = self._db.info("memory"), self._db.info("persistence")
         policy = memory.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
@@ -374,7 +374,7 @@ class RedisDriver:
             append.error = _refusal(append, text.decode())
 
     def _wait(self) -> None:
-        """Return once enough replicas have what was written."""
+        """Wait until enough replicas have confirmed the last writes."""
         wanted, timeout = self._options.replicas, self._options.timeout
         reached = self._db.wait(wanted, max(1, int(timeout * 1000)))
         if reached < wanted:
@@ -407,7 +407,7 @@ class RedisDriver:
             lease = "" if row.lease_until is None else f"{row.lease_until:.6f}"
             new = (row.status, row.events, row.epoch, row.claims, lease, row.claimant)
             with _translated():
-                # Only if nobody was faster.
+                # Changes nothing if the row has changed since it was read.
                 if self._own(keys=[self._prefix], args=[place, *columns, *new]):
                     return row
 
@@ -417,7 +417,7 @@ class RedisDriver:
         """As in `Driver`."""
         place, start = _place(run_id), max(0, after + 1)
         with _translated():
-            # A script, as a full server refuses a transaction even if it only reads.
+            # A script, since a full server refuses even a transaction that only reads.
             length, elements = self._read(keys=[self._prefix], args=[place, start])
         length = int(length or 0)
         if len(elements) != max(0, length - start):
@@ -439,7 +439,7 @@ class RedisDriver:
         return found
 
     def _listed(self, where: dict[str, str]) -> Generator[dict[str, str]]:
-        """The columns of the runs among which those are, newest first."""
+        """Yield the columns of all runs that may match, newest first."""
         if "run_id" in where:
             yield from self._columns([_place(where["run_id"])])
             return
@@ -501,7 +501,7 @@ class RedisDriver:
 
 
 def _place(run_id: str) -> str:
-    """What stands for a run in keys."""
+    """Return the digest that stands for a run in keys."""
     return hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 
@@ -533,7 +533,7 @@ def _info(columns: dict[str, str]) -> RunInfo:
 
 
 def _arguments(append: Append) -> list[Any]:
-    """What the script is given of an append."""
+    """Return the script's arguments for an append."""
     started = append.started
     head = ("0", "", "", "", "", "")
     if started is not None:
@@ -571,12 +571,12 @@ def _row(run_id: str, seq: int, element: bytes) -> Row:
 
 
 def _refusal(append: Append, found: str) -> StoreError | None:
-    """Why the script did not write an append; found: the journal's length and its epoch, or nothing."""
+    """Return why the script did not write an append. found: the journal's length and epoch, or nothing."""
     if not found:
         return None
     events, epoch = found.split()
     if events == "-":
         return refused(append, None, list)
     owned = Owned("", int(events), int(epoch), 0, None)
-    # Where the script compared what stands there, it was something else.
+    # The script has compared the events that the journal has there, and they differ.
     return refused(append, owned, list)

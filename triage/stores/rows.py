@@ -1,4 +1,4 @@
-"""What a durable store writes for an append, and how it is read back."""
+"""The rows that a durable store writes for an append, and how they are read back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LARGE = 16_384
 PIECE_BYTES = 4096
 """Values of a large event whose JSON is longer than this stand apart."""
 MOST_CHARACTERS = 128 * 2**20
-"""Of an event's line; a larger one is refused: to write it would keep all others waiting."""
+"""The longest line of an event. A longer one is refused, since writing it would keep all others waiting."""
 MAX_ID = 512
 """Characters of the longest run id."""
 MOST = 2**31
@@ -49,21 +49,20 @@ _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def as_column(text: str) -> str:
-    """A text as every database keeps and compares it: NUL and lone surrogates are escaped."""
+    """Escape NUL and lone surrogates, so that every database keeps and compares the text alike."""
     return _quoted(text)[1:-1]
 
 
 def from_column(text: str) -> str:
-    """What `as_column` was given."""
+    """Return the text that `as_column` was given."""
     return str(json.loads(f'"{text}"'))
 
 
 class Outgoing(Sequence[Event]):
-    """Events of a living run on their way to a store: whoever reads one gets it without its secrets.
+    """Events of a living run on their way to a store. Reading one gives it without its secrets.
 
-    size: how many characters they hold, nearly; where it is above `HEAVY` they may hold more. redactor:
-    finds the secrets; None finds none. keys: the original of an event with a secret is sealed into it;
-    None keeps it nowhere.
+    size: about how many characters they hold; counting stops above `HEAVY`. redactor: finds the secrets;
+    None finds none. keys: seal the original of an event with a secret into it; None keeps no original.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Outgoing(Sequence[Event]):
         return event if self._redactor is None else redacted(event, self._redactor, self._keys)
 
     def whole(self) -> list[Event]:
-        """The events as they were recorded, secrets and all."""
+        """Return the events as they were recorded, with their secrets."""
         return self._events
 
 
@@ -105,7 +104,7 @@ class Outgoing(Sequence[Event]):
 
 
 class Piece(NamedTuple):
-    """A value that stands apart. seq: position of its event. path: of keys. body: its JSON."""
+    """A large value kept apart from its event. seq: the event's position. path: of keys. body: its JSON."""
 
     seq: int
     path: tuple[str, ...]
@@ -113,12 +112,12 @@ class Piece(NamedTuple):
     body: bytes
 
     def ref(self) -> list[Any]:
-        """What stands in the journal's row for it."""
+        """Return the reference to it in the journal's row."""
         return [self.seq, list(self.path), self.digest]
 
 
 def _split(event: Event, seq: int) -> tuple[str, list[Piece]]:
-    """An event's line with its large values taken out, and those values."""
+    """Take the large values out of an event; return its line and those values."""
     data = wire.dump(event)
     pieces: list[Piece] = []
     places: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), data)]
@@ -137,18 +136,18 @@ def _split(event: Event, seq: int) -> tuple[str, list[Piece]]:
 
 
 def refs_text(pieces: Iterable[Piece]) -> str | None:
-    """What a row says of the values that stand apart, None for none."""
+    """Return a row's references to the values kept apart, None for none."""
     refs = [piece.ref() for piece in pieces]
     return _json(refs) if refs else None
 
 
 def packed(body: bytes) -> bytes:
-    """A value as it is kept."""
+    """Compress a value for keeping."""
     return zlib.compress(body, 3)
 
 
 def _unpacked(digest: str, kept: bytes | None) -> Any:
-    """The value of what is kept under a digest. Raises StoreCorrupt if it is not that."""
+    """Return the value kept under a digest. Raises StoreCorrupt where it does not match the digest."""
     try:
         body = zlib.decompress(kept or b"")
     except zlib.error:
@@ -159,7 +158,7 @@ def _unpacked(digest: str, kept: bytes | None) -> Any:
 
 
 def _joined(line: str, refs: Iterable[Any], fetch: Callable[[str], bytes | None]) -> Event:
-    """The event of a line whose large values stand apart."""
+    """Put an event together from its line and the large values kept apart."""
     data = json.loads(line)
     for _seq, path, digest in refs:
         place = data
@@ -175,12 +174,13 @@ def _joined(line: str, refs: Iterable[Any], fetch: Callable[[str], bytes | None]
 class Append:
     """One append on its way through a store's thread.
 
-    run_id: as a column. done: told in the store's thread how it ended. lines: of its events, as JSON.
-    pieces: large values that stand apart. started: where it creates the run. status, token: what its
-    events say of them, None for no change. progress: one of them is. error: why it was not written.
+    run_id: as a column. done: called in the store's thread with the outcome. lines: the events as JSON.
+    pieces: large values kept apart. started: set where the append creates the run. status, token: those
+    its events give the run, None for no change. progress: whether one of its events is progress. error:
+    why it was not written.
 
-    What a living run has recorded does not change any more, and is encoded by `encode` in the store's
-    thread; anything else at once, so that no later change of a value can change what is written.
+    Events of a living run no longer change and are encoded by `encode`, in the store's thread. All others
+    are encoded at once, so that no later change of a value reaches the store.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Append:
             self._take(events)
 
     def encode(self) -> None:
-        """Make the lines that are not made yet; what that fails with is the append's error."""
+        """Encode events that are not encoded yet. A failure becomes the append's error."""
         events, self._outgoing = self._outgoing, None
         if events is not None:
             try:
@@ -225,7 +225,7 @@ class Append:
 
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
-            # A very large line is not made in one piece, which would keep all other threads waiting.
+            # Encoding a very large line in one piece would keep all other threads waiting.
             line = "" if weight_of(event, HEAVY) > HEAVY else wire.dumps(event)
             if not line or len(line) > LARGE:
                 line = self._parted(event)
@@ -242,7 +242,7 @@ class Append:
                 self.token = None if token is None else as_column(token)
 
     def _parted(self, event: Event) -> str:
-        """The line of an event without its large values. Raises StoreError for one that is too long."""
+        """Encode an event without its large values. Raises StoreError for one that is too long."""
         line, pieces = _split(event, self.at + len(self.lines))
         size = sum(len(piece.body) for piece in pieces)
         if len(line) + size > MOST_CHARACTERS:
@@ -256,13 +256,13 @@ class Append:
         return line
 
     def without(self, count: int) -> None:
-        """Leave out the first events: they are written already."""
+        """Leave out the first events, which are already written."""
         self.at += count
         self.lines = self.lines[count:]
         self.pieces = [piece for piece in self.pieces if piece.seq >= self.at]
 
     def columns(self) -> dict[str, Any]:
-        """What the statements of a database are given, by name."""
+        """Return the parameters of the database's statements, by name."""
         started = self.started
         parent = None if started is None else started.parent
         row = self.row()
@@ -285,13 +285,13 @@ class Append:
         }
 
     def row(self) -> Row:
-        """What is written for its events."""
+        """Return the row that is written for its events."""
         body, refs = "\n".join(self.lines), refs_text(self.pieces)
         return Row(self.at, len(self.lines), crc_of(self.run_id, self.at, body, refs), body, refs)
 
 
 def _contents(event: Event) -> str:
-    """What an event holds that may be large, in words."""
+    """Describe in words the part of an event that may be large."""
     if isinstance(event, CallFinished):
         tool = event.key.rsplit(":", 2)[0]  # digest and occurrence follow
         return f"the result of tool {tool}"
@@ -306,7 +306,7 @@ def _contents(event: Event) -> str:
 def _check(
     run_id: str, events: Sequence[Event], at: int, epoch: int, lease_s: float | None
 ) -> None:
-    """Raise UsageError for what cannot be appended."""
+    """Raise UsageError for arguments that cannot be appended."""
     if not events:
         raise UsageError("append.events must hold at least one event")
     for name, value in (("at", at), ("epoch", epoch)):
@@ -322,9 +322,9 @@ def _check(
 
 
 class Row(NamedTuple):
-    """Events that were written at once.
+    """Events that one append has written.
 
-    seq: position of the first. size: how many. refs: see `refs_text`.
+    seq: position of the first. size: how many they are. refs: see `refs_text`.
     """
 
     seq: int
@@ -335,12 +335,12 @@ class Row(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position behind its last event."""
+        """The position after its last event."""
         return self.seq + self.size
 
 
 def row_of(run_id: str, columns: tuple[Any, ...]) -> Row:
-    """A row as the database gave it. Raises StoreCorrupt for columns of other types."""
+    """Make a row of the database's columns. Raises StoreCorrupt for columns of other types."""
     match columns:
         case (int(), int(), int(), str(), str() | None):
             return Row(*columns)
@@ -349,12 +349,12 @@ def row_of(run_id: str, columns: tuple[Any, ...]) -> Row:
 
 
 def crc_of(run_id: str, seq: int, body: str, refs: str | None) -> int:
-    """The checksum of a row: it covers where the row stands too."""
+    """Return the checksum of a row, which covers the row's place too."""
     return zlib.crc32(body.encode(), zlib.crc32(f"{run_id}\n{seq}\n{refs or ''}\n".encode()))
 
 
 def _checked(run_id: str, rows: Iterable[Row], start: int) -> Iterator[Row]:
-    """The rows from a position on, each of them whole and none missing. Raises StoreCorrupt."""
+    """Yield the rows from a position on. Raises StoreCorrupt where one is damaged or missing."""
     following: int | None = None
     for row in rows:
         if following is None and row.seq > start:
@@ -368,7 +368,7 @@ def _checked(run_id: str, rows: Iterable[Row], start: int) -> Iterator[Row]:
 
 
 def _lines_of(run_id: str, rows: Iterable[Row], start: int) -> Iterator[tuple[str, list[Any]]]:
-    """The lines from a position on, each with what it says of values that stand apart."""
+    """Yield the lines from a position on, each with its references to values kept apart."""
     for row in _checked(run_id, rows, start):
         refs: list[Any] = [] if row.refs is None else json.loads(row.refs)
         for seq, line in enumerate(row.body.split("\n"), row.seq):
@@ -379,7 +379,7 @@ def _lines_of(run_id: str, rows: Iterable[Row], start: int) -> Iterator[tuple[st
 def events_of(
     run_id: str, rows: Iterable[Row], after: int, fetch: Callable[[str], bytes | None]
 ) -> list[Event]:
-    """The events of a run's rows behind a position. fetch: what is kept under a digest."""
+    """Return the events of a run's rows after a position. fetch: reads the value kept under a digest."""
     return [
         _joined(line, refs, fetch) if refs else wire.loads(line)
         for line, refs in _lines_of(run_id, rows, after + 1)
@@ -387,7 +387,7 @@ def events_of(
 
 
 def _standing(append: Append, rows: Sequence[Row]) -> int | None:
-    """How many events of the append stand in the journal already, None if others stand there.
+    """Return how many events of the append the journal already has, None if it has others there.
 
     rows: those from the append's position on.
     """
@@ -403,10 +403,10 @@ def _standing(append: Append, rows: Sequence[Row]) -> int | None:
 def refused(
     append: Append, owned: Owned | None, rows: Callable[[], Sequence[Row]]
 ) -> StoreError | None:
-    """Why an append that could not be written must not be; None when it is, or can be now.
+    """Return why an append that was not written is refused, None when it is written or can be tried again.
 
-    What stands in the journal already is left out of the append, perhaps all of it. rows: those of the
-    journal from the append's position on.
+    Events that the journal already has are left out of the append, perhaps all of them. rows: reads the
+    journal's rows from the append's position on.
     """
     if owned is None and append.at == 0 and append.epoch == 0:
         if append.started is None:
@@ -423,7 +423,7 @@ def refused(
 
 
 def info_of(columns: Mapping[str, Any]) -> RunInfo:
-    """A run from its columns."""
+    """Make a run's info of its columns."""
     info = RunInfo(**columns)
     return info._replace(
         run_id=from_column(info.run_id),
@@ -433,7 +433,7 @@ def info_of(columns: Mapping[str, Any]) -> RunInfo:
 
 
 def fresh(error: BaseException) -> BaseException:
-    """The same error for one more reader: each of them may add notes to its own."""
+    """Copy an error, so that each of its readers may add notes to its own."""
     again = copy.copy(error)
     again.__cause__ = error.__cause__
     return again

@@ -36,11 +36,11 @@ from .writer import Change, ThreadedStore, own_each
 class SQLiteStore(ThreadedStore):
     """Keeps runs in a file, which any number of processes of this machine may share.
 
-    path: of the file, made with mode 0600 if there is none. synchronous: `"full"` (default): what was
-    written survives the loss of power; `"normal"`: it survives the death of the process, and the last
-    commits may be lost with the power. timeout: seconds, 10 by default, to wait for another process'
-    lock. The file is opened by the first use, or by `await store.open()`; one that is damaged,
-    read-only, newer or another program's is refused then and left untouched.
+    path: of the file, made with mode 0600 if there is none. synchronous: with `"full"` (default) commits
+    survive the loss of power; with `"normal"` they survive the death of the process, and a loss of power
+    may take the last ones. timeout: seconds to wait for another process' lock, 10 by default. The first
+    use or `await store.open()` opens the file; one that is damaged, read-only, newer or another program's
+    is refused then and left untouched.
 
     Raises UsageError for any other value.
     """
@@ -57,7 +57,7 @@ class SQLiteStore(ThreadedStore):
         if not os.fspath(path) or "\0" in os.fspath(path):
             raise misuse("SQLiteStore.path", path, "the path of a file")
         check_word("SQLiteStore.synchronous", synchronous, ("full", "normal"))
-        # Where the process was when it was said, wherever it goes later.
+        # Absolute, since the working directory may change.
         self.path = str(Path(path).absolute())
         self._file = _File(self.path)
         connect = partial(SQLiteDriver, self._file, synchronous, timeout)
@@ -75,12 +75,12 @@ class SQLiteStore(ThreadedStore):
 # The tables ---------------------------------------------------------------------------------------
 
 APPLICATION = 0x54524741
-"""Tells a file of ours from those of other programs: `TRGA`."""
+"""Marks a file as ours: `TRGA`."""
 CHECKED = 32 * 2**20
-"""Files of up to so many bytes are checked through when they are opened."""
+"""Files of up to so many bytes are checked as a whole when they are opened."""
 LOG = 4_000
-"""Pages of the log, of 4 KB each, after which they are brought into the file: that waits for the disk twice
-more, and takes a page that was written many times only once."""
+"""Pages of 4 KB after which the log is written into the file. That waits for the disk twice more; with a
+longer log, one write more often serves a page that was changed many times."""
 
 _COLUMNS = (
     "id", "run_id", "agent", "parent", "status", "token", "started", "updated", "finished", "events",
@@ -91,7 +91,7 @@ ROW_CRC = f"row_crc({', '.join(_COLUMNS)})"
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # Ids are never used again, so that who remembers one cannot meet another run.
+        # Ids are never reused, so that a remembered id cannot mean another run.
         """CREATE TABLE runs (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
             run_id TEXT NOT NULL UNIQUE,
@@ -110,8 +110,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_status ON runs (status)",
         "CREATE INDEX runs_by_token ON runs (token) WHERE token IS NOT NULL",
         "CREATE INDEX runs_by_end ON runs (finished) WHERE finished IS NOT NULL",
-        # Written at the end, whichever run: a table in the order of the runs would touch a page a run
-        # with each commit. The index has the order.
+        # Every append goes to the end of this table. In a table ordered by run, each commit would touch a
+        # page for every run; the index has that order.
         """CREATE TABLE events (
             id INTEGER PRIMARY KEY,
             run INTEGER NOT NULL,
@@ -129,7 +129,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX uses_by_digest ON uses (digest)",
     ),
     (
-        # Of each run's row; and its id in a tree of its own: a damaged index alone makes no run unknown.
+        # A checksum for each run's row, and the run's id in a second tree: a damaged index alone must not
+        # make a run unknown.
         "ALTER TABLE runs ADD COLUMN crc INTEGER NOT NULL DEFAULT 0",
         "CREATE TABLE ids (digest BLOB PRIMARY KEY) WITHOUT ROWID",
         "INSERT INTO ids SELECT digest_of(run_id) FROM runs",
@@ -144,21 +145,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             crc INTEGER NOT NULL) WITHOUT ROWID""",
     ),
 )
-"""What brings a file from each version to the next."""
+"""The statements that bring a file from each version to the next."""
 VERSION = len(MIGRATIONS)
 
 PRUNED = 200
-"""Runs removed in one commit: others may write in between."""
+"""Runs removed in one commit. Others may write between two commits."""
 
 
 def connect(path: str, synchronous: str, timeout: float, *, writes: bool) -> sqlite3.Connection:
-    """Open a file, made if there is none. writes: look through a small one for damage first.
+    """Open a file, and make it if there is none. writes: check a small one for damage first.
 
-    Raises StoreError for what is no store of this release or may not be written, and leaves it alone.
+    Raises StoreError for a file that is no store of this release or may not be written, and leaves it
+    alone.
     """
     _prepare(path)
     uri = f"file:{quote(path)}?mode=rw"
-    # Another thread may close it, before a fork.
+    # Before a fork another thread closes it.
     db = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=timeout
     )
@@ -198,10 +200,10 @@ _making = threading.Lock()
 
 
 def _prepare(path: str) -> None:
-    """See that there is a file that may be a store; only we may read a new one.
+    """Make the file if there is none, readable by its owner only; refuse what cannot be a store.
 
-    One that is there is never opened here: to close it again would let go of the locks that all other
-    connections of this process have on it, and another process would take its log for left behind.
+    A file that exists is not opened here: closing it would drop the locks that all other connections of
+    this process hold on it, and another process would take its log for abandoned.
     """
     try:
         with _making:
@@ -218,14 +220,14 @@ def _prepare(path: str) -> None:
         raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
         raise StoreError(f"{path} is no file")
-    # Marked so, it is meant so, also where we are the superuser.
+    # A file marked read-only is meant to be so, for the superuser too.
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise StoreReadOnly(f"{path} may not be written")
 
 
 def _version(db: sqlite3.Connection, path: str) -> int:
-    """The version of the tables, 0 for a new file."""
-    # All at one moment: another connection may be making the tables.
+    """Return the version of the tables, 0 for a new file."""
+    # In one transaction, since another connection may be making the tables.
     alone = not db.in_transaction
     if alone:
         db.execute("BEGIN")
@@ -293,9 +295,9 @@ NOTED = 60.0
 
 @cache
 def boot_id() -> str | None:
-    """Names this start of the machine, and this process' view of its clock; None if unknown.
+    """Return an id of this start of the machine and of the process' time namespace; None if unknown.
 
-    Processes with the same name read the same counter in `ticks`.
+    Processes with the same id read the same counter in `ticks`.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -305,11 +307,11 @@ def boot_id() -> str | None:
 
 
 class Clock:
-    """The time of a store in a file, in seconds since the epoch, the same for all processes that share it.
+    """The clock of a store in a file, in seconds since the epoch, shared by all processes that use it.
 
-    It counts on from the wall time of the first use since the machine started, so it does not follow
-    when the wall clock jumps. After a restart it starts from the wall time again, but not before the
-    latest time that the file has noted. Where the system does not name its starts, it is the wall time.
+    It starts from the wall time of the first use after the machine was started and then counts seconds, so
+    it does not follow jumps of the wall clock. After a restart it starts from the wall time again, but not
+    before the latest time noted in the file. On a system without `boot_id` it is the wall clock.
     """
 
     def __init__(self, path: str) -> None:
@@ -318,7 +320,7 @@ class Clock:
         self._noted = 0.0
 
     def read(self, db: sqlite3.Connection) -> float:
-        """The time. Writes nothing: before the first writer has set the clock, it is the wall time."""
+        """Return the time without writing. Until a writer has set the clock, it is the wall time."""
         boot = boot_id()
         if boot is None:
             return time.time()
@@ -327,13 +329,13 @@ class Clock:
         return self._start(db) if self._zero is None else self._zero + ticks()
 
     def tell(self, db: sqlite3.Connection) -> float:
-        """The time, in a transaction that writes: sets the clock if need be, and notes how late it is."""
+        """Return the time in a transaction that writes. Set the clock if nobody has, and note the time."""
         boot = boot_id()
         if boot is None:
             return time.time()
         now = self.read(db)
         if self._zero is None:
-            # Only whoever holds the lock comes here, so all others see this one.
+            # The lock is held, so no other process sets the clock meanwhile.
             self._zero = now - ticks()
             db.execute(
                 "INSERT INTO clock VALUES (?1, ?2, ?3, row_crc(?1, ?2, ?3))",
@@ -349,7 +351,7 @@ class Clock:
         return now
 
     def forget(self) -> None:
-        """Read the clock from the file next time: the transaction that set it was rolled back."""
+        """Read the clock from the file next time: the transaction that may have set it was rolled back."""
         self._zero = None
         self._noted = 0.0
 
@@ -365,7 +367,7 @@ class Clock:
         return float(zero)
 
     def _start(self, db: sqlite3.Connection) -> float:
-        """The time at which a clock starts that nobody has set since the machine started."""
+        """Return the time at which a new clock starts."""
         (seen,) = db.execute(
             "SELECT max(seen) FROM clock WHERE crc = row_crc(boot, zero, seen)"
         ).fetchone()
@@ -383,7 +385,7 @@ VALUES (:run_id, :agent, :parent, :started, :updated, :count, :status, :token,
     CASE WHEN :status = 'running' THEN :now + :lease_s END,
     CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END, 0, 0, '')
 ON CONFLICT DO NOTHING"""
-# These change nothing for whoever is not the owner, or not at the journal's end.
+# These change nothing for a writer that is not the owner, or not at the journal's end.
 _GO_ON = f"""
 UPDATE runs SET
     events = events + :count,
@@ -402,7 +404,7 @@ UPDATE runs SET
     lease_until = CASE :status WHEN 'running' THEN coalesce(:now + :lease_s, lease_until) END,
     finished = CASE WHEN :status NOT IN ('running', 'suspended') THEN :now END
 WHERE run_id = :run_id AND epoch = :epoch AND events = :at AND {_SOUND}"""
-# The runs around one that has got on, where they are counted as having lost an owner.
+# Resets the claims of the runs around one that made progress.
 _FORGIVE = f"""
 WITH RECURSIVE around (run_id) AS (
     SELECT parent FROM runs WHERE run_id = :run_id AND parent IS NOT NULL
@@ -434,7 +436,7 @@ _ERRORS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("SQLITE_FULL", StoreFull, "has no room left; free some and go on"),
     ("SQLITE_READONLY", StoreReadOnly, "may not be written"),
     ("SQLITE_PERM", StoreReadOnly, "may not be written"),
-    # Our statements are always the same: what is wrong with one is wrong with the tables.
+    # Our statements are always the same, so an error in one is an error in the tables.
     ("SQLITE_ERROR", StoreCorrupt, "is damaged; restore it from a copy"),
     ("SQLITE_NOTADB", StoreCorrupt, "is damaged, or no store; restore it from a copy"),
     ("SQLITE_CORRUPT", StoreCorrupt, "is damaged; restore it from a copy"),
@@ -457,7 +459,7 @@ def _error_of(error: sqlite3.Error, path: str) -> StoreError:
 
 @contextmanager
 def translated(path: str) -> Generator[None]:
-    """What SQLite raises inside is raised as a StoreError that names the file."""
+    """Raise errors of SQLite inside as a StoreError that names the file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -467,9 +469,9 @@ def translated(path: str) -> Generator[None]:
 
 
 class _File:
-    """The file of a store, which stays the same one for as long as the store is open.
+    """The file of a store, which must stay the same while the store is open.
 
-    One that was moved away is still open here, and nobody would find there what is written now.
+    After a move it would still be open here, and nobody would find what is written into it.
     """
 
     def __init__(self, path: str) -> None:
@@ -477,7 +479,7 @@ class _File:
         self.identity: tuple[int, int] | None = None
 
     def check(self) -> None:
-        """Remember the file at the first call. Raises StoreUnavailable if another stands there now."""
+        """Remember the file at the first call. Raises StoreUnavailable if the path leads elsewhere now."""
         found: tuple[int, int] | None = None
         with suppress(OSError):
             status = os.stat(self.path)  # noqa: PTH116 - with each commit
@@ -489,13 +491,13 @@ class _File:
 
 
 class _Unkeepable(Exception):
-    """An append that SQLite cannot keep: its `error` says so."""
+    """SQLite cannot keep an append, whose `error` says so."""
 
 
 class SQLiteDriver:
-    """A connection, used by one thread at a time. writes: it is not for reading alone."""
+    """A connection, used by one thread at a time. writes: whether it is used for more than reading."""
 
-    # A child that shared one would hold none of its locks.
+    # A forked child that shared it would hold none of its locks.
     close_at_fork: ClassVar[bool] = True
 
     def __init__(self, file: _File, synchronous: str, timeout: float, *, writes: bool) -> None:
@@ -524,7 +526,7 @@ class SQLiteDriver:
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Generator[sqlite3.Connection]:
-        """A deferred one only reads: one that then wrote could not wait for the lock."""
+        """Run a transaction. A deferred one must only read: it could not wait for the lock to write."""
         db = self._db
         with self.translated():
             db.execute(f"BEGIN {kind}")
@@ -541,7 +543,7 @@ class SQLiteDriver:
 
     def commit(self, batch: list[Append]) -> None:
         """As in `Driver`."""
-        # Compressed before other processes wait for the lock.
+        # Compress before taking the lock, for which other processes wait.
         bodies = {piece.digest: packed(piece.body) for each in batch for piece in each.pieces}
         while left := [append for append in batch if append.error is None]:
             with suppress(_Unkeepable), self._transaction() as db:
@@ -569,7 +571,7 @@ class SQLiteDriver:
     def _written(
         self, db: sqlite3.Connection, append: Append, bodies: dict[str, bytes], now: float
     ) -> bool:
-        """Write an append; False if it is stale."""
+        """Write an append; return False if it is stale."""
         if not append.at and (append.epoch or append.started is None):
             return False
         change = _CREATE if not append.at else _GO_ON if append.status is None else _TURN
@@ -605,7 +607,7 @@ class SQLiteDriver:
         return Owned(*row)
 
     def _unknown(self, run_id: str) -> None:
-        """See that nothing says there is such a run. Raises StoreCorrupt."""
+        """Raise StoreCorrupt if anything in the file says that the run exists."""
         known = self._db.execute(
             "SELECT 1 FROM ids WHERE digest = digest_of(?1) "
             "UNION ALL SELECT 1 FROM runs WHERE run_id = ?1",
@@ -675,7 +677,7 @@ class SQLiteDriver:
     def find(self, token: str) -> str | None:
         """As in `Driver`."""
         with self.translated():
-            # Without the index where that has none: a token is given once, and seldom in vain.
+            # If the index has no such token, search without it: tokens that find nothing are rare.
             for column in ("token", "+token"):
                 row = self._db.execute(
                     f"SELECT {_SOUND}, run_id FROM runs WHERE {column} = ? AND status = 'suspended'",

@@ -43,19 +43,19 @@ from .base import (
 from .rows import Append, as_column, fresh, from_column
 
 QUEUE = 10_000
-"""Jobs that may wait; who submits more waits for room."""
+"""How many jobs may wait in a queue; `submit` blocks while it is full."""
 BATCH = 1_000
 BATCH_BYTES = 4 * 2**20
-"""What one commit takes at most: appends, and characters of them."""
+"""The most that one commit takes: appends, and characters of them."""
 AT_EXIT = 30.0
-"""Seconds that what was submitted has to become durable when the interpreter ends."""
+"""Seconds that submitted appends have to become durable when the interpreter ends."""
 
 Change = Callable[[Owned | None, float], Owned]
-"""From a run's row, None for an unknown run, and the store's time to its new row."""
+"""Makes the new row of a run from its row, None for an unknown run, and the store's time."""
 
 
 class Lost(Exception):
-    """The connection failed so that to connect and try again may help. Carries what to raise if not."""
+    """The connection failed, and connecting again may help. error: to be raised if it does not."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
@@ -63,17 +63,17 @@ class Lost(Exception):
 
 
 class Connection(Protocol):
-    """What a thread holds. close_at_fork: it must be closed before its process is forked."""
+    """A thread's connection. close_at_fork: whether it must be closed before the process forks."""
 
     close_at_fork: ClassVar[bool]
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 
 class Driver(Connection, Protocol):
-    """A connection to where runs are kept. Texts are columns, as `as_column` makes them."""
+    """A connection to the database of the runs. Texts are columns, as `as_column` makes them."""
 
     @property
     def raw(self) -> Any:
@@ -81,15 +81,15 @@ class Driver(Connection, Protocol):
         ...
 
     def translated(self) -> AbstractContextManager[Any]:
-        """What the connection raises inside is raised as a StoreError, or as `Lost`."""
+        """Raise errors of the connection inside as a StoreError, or as `Lost`."""
         ...
 
     def commit(self, batch: list[Append]) -> None:
-        """Write appends in one commit, those of a run in their order; `error` is why one was not."""
+        """Write appends in one commit, those of a run in order; set `error` of one that is refused."""
         ...
 
     def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
-        """Change the rows of runs, in one commit: for each, its row now, or what `change` raised."""
+        """Change the rows of runs in one commit; return each one's new row, or what `change` raised."""
         ...
 
     def read(self, run_id: str, after: int) -> list[Event]:
@@ -97,11 +97,11 @@ class Driver(Connection, Protocol):
         ...
 
     def runs(self, where: dict[str, str], limit: int | None) -> list[RunInfo]:
-        """The runs whose columns have these values, newest first."""
+        """Return the runs whose columns have these values, newest first."""
         ...
 
     def find(self, token: str) -> str | None:
-        """The run that waits with this token."""
+        """Return the run that waits with this token, None if there is none."""
         ...
 
     def now(self) -> float:
@@ -116,7 +116,7 @@ class Driver(Connection, Protocol):
 def own_each(
     batch: list[tuple[str, Change]], own: Callable[[str, Change], Owned]
 ) -> list[Owned | StoreError]:
-    """Change one row after the other; what `change` raised stands for a row that was not changed."""
+    """Change one row after another. For a row whose change is refused, return the refusal."""
     rows: list[Owned | StoreError] = []
     for run_id, change in batch:
         try:
@@ -130,7 +130,7 @@ def own_each(
 
 
 class Waiter:
-    """Awaits a job in an event loop of asyncio or trio; cancelled meanwhile, the job is still done."""
+    """Waits for a job in an event loop of asyncio or trio. Cancelling the wait does not cancel the job."""
 
     def __init__(self) -> None:
         self._result: Any = None
@@ -148,7 +148,7 @@ class Waiter:
             self._told = self.loop.create_future()
 
     def wake(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Tell how the job ended, from any thread."""
+        """Pass on how the job ended, from any thread."""
         self._result, self._error = result, error
         if _held.waiters is None:
             _wake([self])
@@ -156,14 +156,14 @@ class Waiter:
             _held.waiters.append(self)
 
     def tell(self) -> None:
-        """Let whoever awaits this go on, in the thread of the event loop."""
+        """Wake the task that awaits this, in the thread of the event loop."""
         if not isinstance(self._told, asyncio.Future):
             self._told.set()
         elif not self._told.done():  # else it was cancelled
             self._told.set_result(None)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """What the job gave. Raises what it raised."""
+        """Return the job's result, or raise its error."""
         told = self._told if isinstance(self._told, asyncio.Future) else self._told.wait()
         yield from told.__await__()
         if self._error is not None:
@@ -172,7 +172,7 @@ class Waiter:
 
 
 class _Held(threading.local):
-    """Who is to be woken when `together` ends in this thread; None outside of it."""
+    """The waiters to be woken when `together` ends in this thread; None outside of it."""
 
     waiters: list[Waiter] | None = None
 
@@ -182,9 +182,10 @@ _held = _Held()
 
 @contextmanager
 def together() -> Generator[None]:
-    """Wake everybody who is told inside at its end, each event loop once.
+    """Wake the waiters of jobs that end inside all at once, each event loop once.
 
-    To wake a loop gives the interpreter away: who is woken one by one keeps this thread waiting as often.
+    Waking a loop hands the interpreter to its thread, so waking waiters one by one would make this thread
+    wait as often.
     """
     told: list[Waiter] = []
     _held.waiters = told
@@ -210,10 +211,10 @@ def _tell(waiters: list[Waiter]) -> None:
 
 
 class ThreadWaiter(threading.Event):
-    """Waits in a thread that may block."""
+    """Waits for a job in a thread that may block."""
 
     def wake(self) -> None:
-        """The job is done."""
+        """Wake the thread: the job is done."""
         self.set()
 
 
@@ -232,17 +233,17 @@ class Call:
 
 
 class Stop:
-    """A job that closes the connection, and ends the thread where nothing else waits."""
+    """A job that closes the connection, and ends the thread if no other job waits."""
 
     def __init__(self, stopped: Callable[[], object]) -> None:
         self.stopped = stopped
 
 
 class Lane(Generic[C]):
-    """A thread with a connection, both made for the first job, that works jobs off in order.
+    """A thread with a connection, both made for the first job, that does jobs in order.
 
-    connect: opens a connection, or raises StoreError or `Lost`. work: does jobs that wait together, and
-    raises nothing. timeout: seconds until a connection that does not answer is given up.
+    connect: opens a connection, or raises StoreError or `Lost`. work: does the jobs that wait together,
+    and raises nothing. timeout: seconds after which a connection that does not answer is given up.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Lane(Generic[C]):
         _lanes.add(self)
 
     def _reset(self) -> None:
-        """As new: a forked child has none of its parent's threads and connections."""
+        """Begin without thread and connection: a forked child has none of its parent's."""
         self._jobs: deque[Any] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -270,7 +271,7 @@ class Lane(Generic[C]):
         self._busy = threading.Lock()
 
     def put(self, job: Any, *, wait: bool = False) -> None:
-        """Have this job done. wait: not before there is room for it."""
+        """Queue a job. wait: block until there is room for it."""
         with self._changed:
             if wait and threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: len(self._jobs) < QUEUE)
@@ -281,7 +282,7 @@ class Lane(Generic[C]):
             self._changed.notify_all()
 
     async def call(self, work: Callable[[C], Any]) -> Any:
-        """What `work` gives, done with the connection."""
+        """Run `work` with the connection in the thread; return its result."""
         job = Call(work)
         self.put(job)
         return await job.waiter
@@ -308,7 +309,7 @@ class Lane(Generic[C]):
                         return
 
     def use(self, work: Callable[[C], Any]) -> Any:
-        """Do something with the connection; connect again and repeat it while the connection fails.
+        """Run `work` with the connection; while the connection fails, connect again and repeat it.
 
         Raises StoreError, after the timeout at the latest.
         """
@@ -339,21 +340,21 @@ class Lane(Generic[C]):
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
     def _drop(self) -> None:
-        """Let go of the connection, whatever state it is in."""
+        """Close the connection, whatever state it is in."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):  # it is gone either way
                 connection.close()
 
     async def close(self) -> None:
-        """Wait for the jobs so far, then let go of the connection and the thread."""
+        """Wait for the jobs so far, then close the connection and end the thread."""
         if self._thread is not None:
             waiter = Waiter()
             self.put(Stop(waiter.wake))
             await waiter
 
     def stop(self) -> threading.Event:
-        """Have the thread end once all jobs so far are done: set when they are."""
+        """End the thread after the jobs so far; return an event that is set when they are done."""
         ended = threading.Event()
         if self._thread is None:
             ended.set()
@@ -362,17 +363,17 @@ class Lane(Generic[C]):
         return ended
 
     def before_fork(self) -> None:
-        """Wait until the connection is not in use, and keep it so."""
+        """Wait until the connection is idle, and keep it idle."""
         self._busy.acquire()
         if self._connection is not None and self._connection.close_at_fork:
             self._drop()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Let the connection be used again."""
         self._busy.release()
 
     def after_fork_in_child(self) -> None:
-        """Neither use nor close what is the parent's, nor have it collected."""
+        """Leave the parent's connection alone: it is not used, closed or collected here."""
         if self._connection is not None:
             _of_the_parent.append(self._connection)
         self._reset()
@@ -384,7 +385,7 @@ _of_the_parent: list[Any] = []
 
 
 def stop_with(owner: object, *lanes: Lane[Any]) -> None:
-    """Stop these threads once nobody holds their owner any more."""
+    """Stop these threads once their owner is garbage."""
 
     def stop() -> None:
         for lane in lanes:
@@ -413,7 +414,7 @@ def _after_fork_in_child() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Let the threads finish what was submitted, while they may still run."""
+    """Let the threads finish submitted appends while threads may still run."""
     deadline = time.monotonic() + AT_EXIT
     for ended in [lane.stop() for lane in list(_lanes)]:
         ended.wait(max(0.0, deadline - time.monotonic()))
@@ -427,7 +428,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-# What a store's threads do ------------------------------------------------------------------------
+# The jobs of a store's threads ------------------------------------------------------------------------
 
 
 class Own(Call):
@@ -440,16 +441,16 @@ class Own(Call):
 
 
 class _Worker:
-    """Does the jobs of a store: appends that wait together in one commit, changes of rows too."""
+    """Does the jobs of a store: one commit for appends that wait together, one for changes of rows."""
 
     def __init__(self) -> None:
-        # Runs of which an append failed, with its position: what was submitted behind it fails too.
+        # Runs with a failed append, and its position: appends submitted behind it fail too.
         self._failed: dict[str, tuple[int, BaseException]] = {}
 
     def __call__(self, lane: Lane[Driver], jobs: list[Any]) -> None:
         kind = type(jobs[0])
         if kind is Append:
-            # A very large one does not keep those before it waiting.
+            # A very large append must not delay those before it.
             for batch in groups(jobs, BATCH_BYTES, BATCH):
                 self._commit(lane, batch)
         elif kind is Own:
@@ -474,7 +475,7 @@ class _Worker:
             at, before = self._failed.get(append.run_id, (append.at, None))
             if at < append.at:
                 append.error = before
-            # What stands behind a stale append is stale itself.
+            # An append behind a stale one is stale itself.
             elif append.error is not None and not isinstance(append.error, StaleWriter):
                 self._remember(append, append.error)
         with together():
@@ -485,7 +486,7 @@ class _Worker:
                     logging.getLogger("triage").exception("what waited for an append failed itself")
 
     def _may_try(self, append: Append) -> bool:
-        """Whether neither the append nor one before it has failed; one at or before that starts anew."""
+        """Return whether no earlier append has failed. One at or before the failed position clears it."""
         at, error = self._failed.get(append.run_id, (append.at, None))
         if error is not None and append.at <= at:
             del self._failed[append.run_id]
@@ -503,7 +504,7 @@ class _Worker:
 
 
 def do(lane: Lane[Any], job: Call) -> None:
-    """Do a job by itself, and tell who waits for it."""
+    """Do a job by itself, and wake its waiter."""
     try:
         result = lane.use(job.work)
     except Exception as error:
@@ -527,11 +528,11 @@ def _own(lane: Lane[Driver], jobs: list[Own]) -> None:
 
 
 class ThreadedStore:
-    """What the durable stores share.
+    """The part that the durable stores share.
 
-    connect: opens a connection, or raises StoreError or `Lost`. timeout: seconds until a store that does
-    not answer is given up. One object serves any number of event loops and threads; a forked child opens
-    its own connections. What was submitted is written before the interpreter ends.
+    connect: opens a connection, or raises StoreError or `Lost`. timeout: seconds after which a store that
+    does not answer is given up. One object serves any number of event loops and threads; a forked child
+    opens its own connections. Submitted appends are written before the interpreter ends.
     """
 
     def __init__(self, connect: Callable[..., Driver], *, timeout: float) -> None:
@@ -540,20 +541,19 @@ class ThreadedStore:
         self.timeout = timeout
         self._connect = connect
         writes, reads = partial(connect, writes=True), partial(connect, writes=False)
-        # The threads know their lanes only, so that a store nobody holds any more can go.
+        # The threads refer to their lanes only, so that an unused store can be collected.
         self._writer = Lane(f"{name}-writer", writes, _Worker(), timeout=timeout)
         self._reader = Lane(f"{name}-reader", reads, _Worker(), timeout=timeout)
         stop_with(self, self._writer, self._reader)
 
     async def open(self) -> None:
-        """Connect now, and raise what the first use would raise: StoreError."""
+        """Connect now. Raises the StoreError that the first use would raise."""
         await self._writer.call(lambda _driver: None)
 
     def connect(self, *, writes: bool) -> Driver:
-        """One more connection, opened and checked as the store's own, for tables beside the runs.
+        """Open one more connection, checked as the store's own are, for tables beside the runs.
 
-        Blocks. Used by one thread at a time, and closed by who has asked for it. Raises StoreError or
-        `Lost`.
+        Blocks. The caller uses it in one thread at a time, and closes it. Raises StoreError or `Lost`.
         """
         return self._connect(writes=writes)
 
