@@ -135,9 +135,15 @@ class _OpenAI(Provider):
         """See `Provider`."""
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(
+        client = AsyncOpenAI(
             base_url=endpoint.base_url, api_key=endpoint.api_key, max_retries=0, timeout=None
         )
+        self._create(client)
+        return client
+
+    def _create(self, client: Any) -> Any:
+        """The client's function for a request. The first use imports much, so `open` gets it, too."""
+        return client.chat.completions.with_raw_response.create
 
     def send(
         self, client: Any, model: str, form: str, system: str, text: str, asked: Asked | None = None
@@ -154,8 +160,7 @@ class _OpenAI(Provider):
         elif asked is not None and form == "text":
             system += asked.as_text
         messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
-        create = client.chat.completions.with_raw_response.create
-        return create(model=model, messages=messages, **extra)
+        return self._create(client)(model=model, messages=messages, **extra)
 
     def read(self, body: str) -> Reply:
         """See `Provider`."""
@@ -205,6 +210,9 @@ class _Responses(_OpenAI):
 
     name = "openai-responses"
 
+    def _create(self, client: Any) -> Any:
+        return client.responses.with_raw_response.create
+
     def send(
         self, client: Any, model: str, form: str, system: str, text: str, asked: Asked | None = None
     ) -> Any:
@@ -219,7 +227,7 @@ class _Responses(_OpenAI):
             extra["tool_choice"] = {"type": "function", "name": asked.name}
         elif asked is not None and form == "text":
             system += asked.as_text
-        create = client.responses.with_raw_response.create
+        create = self._create(client)
         return create(model=model, instructions=system, input=text, store=False, **extra)
 
     def read(self, body: str) -> Reply:
