@@ -308,8 +308,10 @@ def _case(
     cycle, repeats = steps[: outcome.length], outcome.repeats
     calls = [step for step in cycle if step.tool_called is not None]
     if outcome.length > 1 and len(calls) == 1:
-        # A round that holds one call is counted by that call: the last round may be half.
-        repeats = max(repeats, sum(same_step(step, calls[0]) for step in steps))
+        # A round that holds one call is counted by that call: the last round may be half. The first
+        # round stands before the critical step, which is the first repetition.
+        rounds = trajectory.steps[max(0, (outcome.step or 0) - outcome.length) :]
+        repeats = max(repeats, sum(same_step(step, calls[0]) for step in rounds))
     return _Case(
         failure_type=rule.failure_type,
         cause=rule.cause,
