@@ -292,3 +292,16 @@ def test_a_huge_result_is_read_in_bounded_time(unit: str) -> None:
     begun = time.process_time()
     classified(*[call("look", huge, {"n": at}) for at in range(5)], says(huge))
     assert time.process_time() - begun < 10
+
+
+def test_one_sentence_from_different_tools_is_a_loop_also_where_it_was_recorded_as_an_error() -> (
+    None
+):
+    text = "Upstream snapshots disagree; kindly issue that lookup again, unchanged."
+    fares = [call("fare", "40 EUR", {"to": "Porto"}), call("fare", text, {"to": "Faro"})]
+    failed = Step(action="hotel", tool_called="hotel", tool_output=text, error=text)
+    found = classified(*fares, failed, DONE)
+    assert (found.failure_type, found.critical_step) == (FailureType.LOOP_DETECTED, 1)
+    outage = "Error: the gateway of the booking house is asleep."
+    asleep = [call(name, outage) for name in ("fare", "hotel")]
+    assert classified(fares[0], *asleep, DONE).failure_type is not FailureType.LOOP_DETECTED

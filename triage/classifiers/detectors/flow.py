@@ -26,7 +26,7 @@ from .finding import (
     UNTOUCHED,
     Finding,
 )
-from .results import failure_of
+from .results import failure_of, says_error
 
 _MAX_TEXT = 4_000
 _MAX_LEAVES = 40
@@ -200,7 +200,8 @@ def _same_text(steps: Sequence[Step]) -> Finding | None:
     first: dict[str, str] = {}
     for at, step in enumerate(steps):
         text, tool = step.tool_output, step.tool_called
-        if tool is None or step.error is not None or not isinstance(text, str):
+        # A recorder may have put the answer down as an error, too.
+        if tool is None or not isinstance(text, str) or step.error not in (None, text):
             continue
         first.setdefault(tool, text)
         if _LONG_TEXT <= len(text) <= _MAX_TEXT and text[0] not in "{[<":
@@ -210,7 +211,7 @@ def _same_text(steps: Sequence[Step]) -> Finding | None:
         return None
     (text,) = shared
     calls = told[text]
-    if failure_of(steps[calls[0][0]]) or all(first[tool] == text for _, tool in calls):
+    if says_error(text) or all(first[tool] == text for _, tool in calls):
         return None
     at, tool = calls[0]
     count = len({tool for _, tool in calls})

@@ -297,6 +297,11 @@ def failure_of(step: Step) -> Failure | None:
     return _in_json(output if isinstance(output, str) else text) or _in_page(text)
 
 
+def says_error(text: str) -> bool:
+    """Whether a text begins as programs begin what is nothing but an error."""
+    return _LEADS.match(text) is not None
+
+
 _RECORDS = Pattern(r"(?i:(?:^|[\W_])(?:file|log|cat|grep|tail|head|diff|doc)s?(?:$|[\W_]))")
 """Tools that show what was written down: an object or a page there is what somebody kept."""
 _LEADS = Pattern(
