@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from support import RETRY
+from support import RETRY, on_both_backends
 
 import triage
 from triage import Agent, Durability
@@ -16,6 +16,7 @@ from triage.core import CallStarted, Event, StaleWriter, StoreUnavailable
 from triage.stores import SQLiteStore, Store
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 Mode = Literal["step", "attempt", "exit"]
 
 

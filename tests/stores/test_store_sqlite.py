@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from store_runs import add, created, run_of, steps
+from support import table
 
 from triage import UsageError
 from triage.core import (
@@ -133,7 +134,7 @@ async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "named"),
     [
         ({"path": 3}, "SQLiteStore.path"),

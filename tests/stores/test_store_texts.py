@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from store_runs import created
+from support import table
 
 from triage import Agent, UsageError
 from triage.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, open_store
@@ -57,7 +58,7 @@ def test_what_passes_everything_on_to_a_store_is_one() -> None:
     assert open_store(wrapped) is wrapped
 
 
-@pytest.mark.parametrize("name", ["append", "submit", "now", "close"])
+@table("name", ["append", "submit", "now", "close"])
 def test_what_lacks_a_method_of_a_store_is_refused_by_its_name(name: str) -> None:
     wrapped: Any = Wrapped(MemoryStore(), name)
     with pytest.raises(UsageError, match=f"not Wrapped, which has no {name}$"):
@@ -98,7 +99,7 @@ def test_services_are_named_by_their_urls() -> None:
     assert isinstance(open_store("rediss://cache/0"), RedisStore)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "match"),
     [
         ("", "not known"),
@@ -138,9 +139,7 @@ def test_what_is_no_store_is_told_what_it_lacks() -> None:
         open_store(given)
 
 
-@pytest.mark.parametrize(
-    ("text", "package"), [("postgresql://db/x", "psycopg"), ("redis://db/0", "redis")]
-)
+@table(("text", "package"), [("postgresql://db/x", "psycopg"), ("redis://db/0", "redis")])
 def test_a_missing_package_is_named_with_its_extra(text: str, package: str) -> None:
     extra = "postgres" if package == "psycopg" else "redis"
     code = (

@@ -14,8 +14,11 @@ pytestmark = pytest.mark.anyio
 
 
 opened = opening(*KINDS)
+# What differs between the durable ones is the driver, in a thread of its own.
+SHOWN = [(kind, "asyncio") for kind in KINDS] + [("memory", "trio"), ("sqlite", "trio")]
 
 
+@pytest.mark.parametrize(("opened", "anyio_backend"), SHOWN, indirect=["opened"])
 @pytest.mark.parametrize("check", store_checks, ids=lambda check: check.__name__)
 async def test_a_store_keeps_its_promises(check: Any, opened: Opened) -> None:
     store = opened.new()

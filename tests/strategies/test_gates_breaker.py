@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from support import FakeEnvironment, Says
+from support import FakeEnvironment, Says, on_both_backends, table
 
 from triage import (
     Agent,
@@ -23,6 +23,7 @@ from triage.core import Cause, CircuitOpen
 from triage.strategies import Breaker, CircuitBreaker, circuit_breaker
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 
 class Answered(Exception):
@@ -119,7 +120,7 @@ async def test_a_failed_probe_opens_again() -> None:
     assert caught.value.retry_after_s == 30.0
 
 
-@pytest.mark.parametrize("error", [ValueError("ours"), hint(KeyError("x"), cause="own")])
+@table("error", [ValueError("ours"), hint(KeyError("x"), cause="own")])
 async def test_a_probe_that_says_nothing_of_the_service_leaves_its_place(error: Exception) -> None:
     time = FakeEnvironment()
     breaker = await opened(time)
@@ -141,7 +142,7 @@ async def test_a_cancelled_probe_leaves_its_place() -> None:
     assert breaker.state == "half_open"
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "counts"),
     [
         (Answered(500), True),
@@ -264,7 +265,7 @@ def test_a_breaker_is_one_by_its_protocol() -> None:
     assert isinstance(CircuitBreaker(), Breaker)
 
 
-@pytest.mark.parametrize(
+@table(
     ("do", "said"),
     [
         (lambda: CircuitBreaker(name=5), r"CircuitBreaker\.name must be text"),  # type: ignore[arg-type]

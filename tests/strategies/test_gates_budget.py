@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from strategy_contexts import answer, context, delay_of, reason_of
-from support import FakeEnvironment, Says
+from support import FakeEnvironment, Says, on_both_backends, table
 from virtual import grown
 
 from triage import Agent, FailurePolicy, Severity, TriageEscalationError, UsageError, diagnose
@@ -34,6 +34,8 @@ from triage.strategies import (
     behind_gate,
     within_budget,
 )
+
+anyio_backend = on_both_backends()
 
 LIMITED = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.RATE_LIMITED, retry_after_s=8)
 
@@ -126,7 +128,7 @@ def test_a_sync_function_can_be_a_retry() -> None:
 # strategies
 
 
-@pytest.mark.parametrize("action", [Retry(), Replan(), Rollback(), Resume()])
+@table("action", [Retry(), Replan(), Rollback(), Resume()])
 def test_each_action_that_calls_again_takes_a_token(action: Any) -> None:
     budget = RetryBudget(1, per_second=0.5, environment=FakeEnvironment())
     strategy = within_budget(action, budget, "x")
@@ -135,7 +137,7 @@ def test_each_action_that_calls_again_takes_a_token(action: Any) -> None:
     assert reason == ("external_fault (timeout): the retry budget of x is spent; one is due in 2 s")
 
 
-@pytest.mark.parametrize("action", [Escalate(), Abort(), Suspend("?")])
+@table("action", [Escalate(), Abort(), Suspend("?")])
 def test_an_action_that_ends_the_run_is_free(action: Any) -> None:
     budget = RetryBudget(1, per_second=0)
     assert answer(within_budget(action, budget), context()) == action
@@ -217,7 +219,7 @@ def test_a_budget_is_one_by_its_protocol_and_printed_as_written() -> None:
     assert repr(RetryBudget(5)) == "RetryBudget(retries=5, per_success=0.1, per_second=0.1)"
 
 
-@pytest.mark.parametrize(
+@table(
     ("do", "said"),
     [
         (lambda: RetryBudget(0), r"RetryBudget\.retries"),

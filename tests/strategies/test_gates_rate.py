@@ -12,7 +12,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import trio
-from support import FakeEnvironment
+from support import FakeEnvironment, on_both_backends, table
 from virtual import VirtualEnvironment, grown, settle
 
 import triage
@@ -20,6 +20,7 @@ from triage import UsageError
 from triage.strategies import Gate, RateGate
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on_both_backends()
 
 
 class Refused(Exception):
@@ -86,7 +87,7 @@ async def test_a_retry_after_heard_by_one_call_holds_the_others_back() -> None:
         assert callers.entered == ["a", "b"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "seconds"),
     [
         (triage.hint(ValueError("x"), retry_after_s=7), 7.0),
@@ -147,7 +148,7 @@ async def test_nobody_overtakes_one_that_waits() -> None:
         assert callers.entered == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("gone", ["b", "c", "bc", "d"])
+@table("gone", ["b", "c", "bc", "d"])
 async def test_a_cancelled_waiter_leaves_no_hole(gone: str) -> None:
     callers = Callers(RateGate(1))
     async with calling(callers, "abcde"):
@@ -348,7 +349,7 @@ def test_a_gate_is_one_by_its_protocol_and_printed_as_written() -> None:
     assert repr(RateGate(3, per_second=2.5)) == "RateGate(concurrency=3, per_second=2.5)"
 
 
-@pytest.mark.parametrize(
+@table(
     ("do", "said"),
     [
         (lambda: RateGate(0), r"RateGate\.concurrency .* None for any number"),

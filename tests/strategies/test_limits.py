@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support import table
 
 from triage.core import (
     NO_USAGE,
@@ -89,8 +90,8 @@ def test_ten_attempts_and_the_times_of_an_outage_are_the_only_limits_by_default(
     assert not limits.watches
 
 
-@pytest.mark.parametrize("name", AMOUNTS)
-@pytest.mark.parametrize("value", ["10", -1, True, float("nan"), float("inf"), [1]])
+@table("name", AMOUNTS)
+@table("value", ["10", -1, True, float("nan"), float("inf"), [1]])
 def test_a_wrong_value_is_refused_with_field_type_and_remedy(name: str, value: Any) -> None:
     with pytest.raises(UsageError) as caught:
         limits_of(**{name: value})
@@ -98,9 +99,7 @@ def test_a_wrong_value_is_refused_with_field_type_and_remedy(name: str, value: A
     assert "None for no limit" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "value", ["search", 3, [("search", 3)], {"search": 0}, {"search": 1.5}, {5: 1}]
-)
+@table("value", ["search", 3, [("search", 3)], {"search": 0}, {"search": 1.5}, {5: 1}])
 def test_counts_by_tool_are_a_mapping_of_names_to_counts(value: Any) -> None:
     with pytest.raises(UsageError, match=r"Limits\.calls_per_tool"):
         Limits(calls_per_tool=value)
@@ -113,13 +112,13 @@ def test_counts_by_tool_are_a_copy() -> None:
     assert limits.calls_per_tool == {"search": 3}
 
 
-@pytest.mark.parametrize(("name", "value"), [("on_limit", "stop"), ("prices", {"mine": (1, 2)})])
+@table(("name", "value"), [("on_limit", "stop"), ("prices", {"mine": (1, 2)})])
 def test_what_is_no_amount_is_checked_too(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"Limits\.{name} must be"):
         limits_of(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["retries", "replans", "rollbacks", "resumes"])
+@table("name", ["retries", "replans", "rollbacks", "resumes"])
 def test_zero_forbids_a_kind_of_action(name: str) -> None:
     limits = limits_of(**{name: 0})
     refused = [action for action in ALL_PROCEED if limits.allows(action, context())]
@@ -127,13 +126,13 @@ def test_zero_forbids_a_kind_of_action(name: str) -> None:
     assert [action.kind for action in refused] == [kinds[name]]
 
 
-@pytest.mark.parametrize("name", ["attempts", "attempts_per_type", "steps", "tokens", "seconds"])
+@table("name", ["attempts", "attempts_per_type", "steps", "tokens", "seconds"])
 def test_a_limit_that_allows_nothing_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=rf"Limits\.{name}"):
         limits_of(**{name: 0})
 
 
-@pytest.mark.parametrize("name", [*AMOUNTS, "calls_per_tool", "on_limit", "prices"])
+@table("name", [*AMOUNTS, "calls_per_tool", "on_limit", "prices"])
 def test_every_limit_says_whether_it_must_be_watched(name: str) -> None:
     watched = {
         "steps", "tool_calls", "calls_per_tool", "input_tokens", "output_tokens", "tokens", "cost_usd",
@@ -149,7 +148,7 @@ def test_nothing_is_exceeded_while_everything_is_open() -> None:
     assert all(open_limits.allows(action, busy) is None for action in ALL_PROCEED)
 
 
-@pytest.mark.parametrize(("attempt", "stops"), [(1, False), (2, False), (3, True), (4, True)])
+@table(("attempt", "stops"), [(1, False), (2, False), (3, True), (4, True)])
 def test_the_last_attempt_is_followed_by_no_other(attempt: int, *, stops: bool) -> None:
     found = Limits(attempts=3).exceeded(context(attempt=attempt))
     assert (found is not None) is stops
@@ -183,7 +182,7 @@ def test_a_critical_level_is_not_lowered_by_a_limit() -> None:
     assert found.level is Level.CRITICAL
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "changes"),
     [
         (Limits(seconds=60), {"elapsed_s": 60.0}),
@@ -200,7 +199,7 @@ def test_before_the_deadline_the_run_goes_on() -> None:
     assert Limits(seconds=60).exceeded(context(elapsed_s=59.0, seconds_left=1.0)) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "usage"),
     [
         (Limits(input_tokens=100), Usage(100, 0)),
@@ -223,7 +222,7 @@ def test_an_unknown_cost_does_not_count() -> None:
     assert limits.exceeded(context(usage=Usage(10**6, 10**6))) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("steps", "calls", "rule"),
     [(3, 2, None), (4, 2, "limit:steps"), (3, 3, "limit:tool_calls"), (4, 3, "limit:steps")],
 )
@@ -250,7 +249,7 @@ def test_a_limit_that_is_the_diagnosis_already_is_not_said_twice() -> None:
     assert limits.exceeded(context(diagnosis=breach), steps=4) == breach
 
 
-@pytest.mark.parametrize("action", ALL_PROCEED, ids=lambda action: action.kind)
+@table("action", ALL_PROCEED)
 def test_actions_of_a_kind_are_counted_over_all_failure_types(action: Action) -> None:
     names = {"retry": "retries", "replan": "replans", "rollback": "rollbacks", "resume": "resumes"}
     name = names[action.kind]
@@ -269,7 +268,7 @@ def test_one_failure_type_may_end_only_so_many_attempts() -> None:
     assert limits.allows(Retry(), others) is None
 
 
-@pytest.mark.parametrize("action", [Retry(delay=5), Replan(delay=5)], ids=lambda a: a.kind)
+@table("action", [Retry(delay=5), Replan(delay=5)])
 def test_a_delay_past_the_deadline_is_refused_before_waiting(action: Action) -> None:
     limits = Limits(seconds=60)
     assert limits.allows(action, context(elapsed_s=50.0)) is None
@@ -284,7 +283,7 @@ def test_a_deadline_from_outside_counts_too() -> None:
     assert Limits().allows(Retry(delay=5), context(elapsed_s=1.0)) is None
 
 
-@pytest.mark.parametrize("action", ALL_STOP, ids=lambda action: action.kind)
+@table("action", ALL_STOP)
 def test_stopping_is_always_allowed(action: Action) -> None:
     strict = Limits(
         attempts=1, attempts_per_type=1, retries=0, replans=0, rollbacks=0, resumes=0, seconds=1
@@ -319,7 +318,7 @@ def test_waiting_is_counted_over_all_actions() -> None:
     assert limits.allows(Retry(), context(Retry(delay=100))) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("calls", "of_tool", "rule"),
     [(0, 0, None), (2, 1, None), (3, 0, "limit:tool_calls"), (2, 2, "limit:calls_per_tool:search")],
 )

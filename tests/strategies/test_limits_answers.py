@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from calls import Killed
 from limit_scenarios import SCENARIOS
+from support import table
 
 import triage
 from triage import (
@@ -58,7 +59,7 @@ async def asked(work: Any) -> TriageSuspendedError:
 # A person -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@table("name", SCENARIOS)
 async def test_a_person_may_allow_as_much_again_and_again_and_end_it(name: str) -> None:
     scenario = SCENARIOS[name]
     agent = scenario.agent(VirtualTime(), more=ASKS)
@@ -77,7 +78,7 @@ async def test_a_person_may_allow_as_much_again_and_again_and_end_it(name: str) 
     assert [info.status for info in await agent.store.runs()] == ["aborted"]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@table("name", SCENARIOS)
 async def test_what_is_asked_names_the_limit(name: str) -> None:
     agent = SCENARIOS[name].agent(VirtualTime(), more=ASKS)
     error = await asked(agent.run("t", run_id="run"))
@@ -185,7 +186,7 @@ async def test_waiting_for_the_answer_uses_none_of_the_time() -> None:
 # A strategy ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@table("name", SCENARIOS)
 async def test_the_answer_of_a_strategy_is_taken_once_for_each_limit(name: str) -> None:
     told: list[triage.Diagnosis] = []
 
@@ -231,8 +232,8 @@ async def says_junk(context: FailureContext) -> Any:
     return "go on"
 
 
-@pytest.mark.parametrize("strategy", [raises, says_junk])
-@pytest.mark.parametrize("name", ["attempts", "tokens", "retries"])
+@table("strategy", [raises, says_junk])
+@table("name", ["attempts", "tokens", "retries"])
 async def test_a_strategy_that_fails_escalates(strategy: Any, name: str) -> None:
     agent = SCENARIOS[name].agent(VirtualTime(), more={"on_limit": strategy})
     with pytest.raises(TriageEscalationError) as caught:
@@ -241,7 +242,7 @@ async def test_a_strategy_that_fails_escalates(strategy: Any, name: str) -> None
     assert caught.value.diagnosis.evidence[0].rule == f"limit:{name}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("answer", "error"),
     [(Escalate("ask Ann"), TriageEscalationError), (Abort("enough"), TriageAbortError)],
 )
@@ -270,7 +271,7 @@ async def test_an_answer_beyond_one_limit_goes_beyond_no_other() -> None:
     assert env.slept == []
 
 
-@pytest.mark.parametrize("value", ["stop", 5, None, Retry()])
+@table("value", ["stop", 5, None, Retry()])
 async def test_another_answer_to_a_limit_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match=r"Limits\.on_limit must be"):
         triage.Limits(on_limit=value)

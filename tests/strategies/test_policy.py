@@ -9,6 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
+from support import table
 
 from triage.core import (
     ACTIONS,
@@ -51,7 +52,7 @@ def reason_of(action: Action) -> str:
 # which strategy
 
 
-@pytest.mark.parametrize("kind", FailureType)
+@table("kind", FailureType)
 @pytest.mark.anyio
 async def test_each_failure_type_has_its_strategy(kind: FailureType) -> None:
     strategies: dict[str, Any] = {other.name: Abort(other.name) for other in FailureType}
@@ -72,7 +73,7 @@ async def test_without_a_default_it_escalates_and_says_what_to_write() -> None:
     assert "LOOP_DETECTED=… or default=…" in reason
 
 
-@pytest.mark.parametrize("key", [Cause.CYCLE, "cycle", "CYCLE"])
+@table("key", [Cause.CYCLE, "cycle", "CYCLE"])
 def test_a_cause_comes_before_the_failure_type(key: str) -> None:
     policy = FailurePolicy(LOOP_DETECTED=Abort(), causes={key: replan("by cause")})
     assert policy.strategy_for(LOOP) == replan("by cause")
@@ -120,7 +121,7 @@ def test_a_policy_is_a_frozen_value_printed_as_it_is_written() -> None:
         policy.default = None  # type: ignore[misc] # frozen, on purpose
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "closest"),
     [
         ("LOOP_DETECTD", "LOOP_DETECTED"),
@@ -139,7 +140,7 @@ def no_arguments() -> Action:
     return Retry()
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "said"),
     [
         ("retry", "must be a strategy .* or an action, not str"),
@@ -173,7 +174,7 @@ async def test_a_callable_without_a_signature_is_believed() -> None:
     assert await FailurePolicy(default=Opaque()).dispatch(failed()) == Abort("run")
 
 
-@pytest.mark.parametrize("causes", [["auth"], {5: Retry()}, {"": Retry()}])
+@table("causes", [["auth"], {5: Retry()}, {"": Retry()}])
 def test_causes_are_a_mapping_of_names(causes: Any) -> None:
     with pytest.raises(UsageError, match=r"FailurePolicy\.causes"):
         FailurePolicy(causes=causes)
@@ -203,7 +204,7 @@ async def test_a_strategy_that_raises_is_named_with_what_it_raised() -> None:
     assert "test_policy.py:" in reason
 
 
-@pytest.mark.parametrize("junk", [None, "retry", RecoveryAction(), 5, {"action": "retry"}])
+@table("junk", [None, "retry", RecoveryAction(), 5, {"action": "retry"}])
 @pytest.mark.anyio
 async def test_a_strategy_that_answers_junk_is_named_with_what_it_answered(junk: Any) -> None:
     def confused(_: FailureContext) -> Any:
@@ -331,7 +332,7 @@ LADDERS: dict[FailureType, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FailureType)
+@table("kind", FailureType)
 @pytest.mark.anyio
 async def test_the_recommended_policy_climbs_its_ladder_and_escalates(kind: FailureType) -> None:
     policy, past = FailurePolicy.recommended(), list[Action]()
@@ -341,7 +342,7 @@ async def test_the_recommended_policy_climbs_its_ladder_and_escalates(kind: Fail
     assert [action.kind for action in past] == [*LADDERS[kind], "escalate"]
 
 
-@pytest.mark.parametrize("kind", FailureType)
+@table("kind", FailureType)
 @pytest.mark.anyio
 async def test_the_recommended_policy_repeats_nothing_that_needs_a_person(
     kind: FailureType,
@@ -351,7 +352,7 @@ async def test_the_recommended_policy_repeats_nothing_that_needs_a_person(
     assert "a person must act" in reason_of(action)
 
 
-@pytest.mark.parametrize(
+@table(
     ("diagnosis", "kind"),
     [
         (Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.NOT_FOUND), "replan"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support import FakeEnvironment, Says
+from support import FakeEnvironment, Says, table
 
 import triage
 from triage import Agent, Checks, Diagnosis, FailurePolicy, FailureType, Step, TriageEscalationError
@@ -47,7 +47,7 @@ MENDED = [
 ]
 
 
-@pytest.mark.parametrize("text", MENDED)
+@table("text", MENDED)
 async def test_one_json_value_among_prose_is_mended_without_asking(text: str) -> None:
     assert await given(text) == Trip(city="Rome", price=120)
 
@@ -68,7 +68,7 @@ LEFT = [
 ]
 
 
-@pytest.mark.parametrize("text", LEFT)
+@table("text", LEFT)
 async def test_nothing_looser_is_mended(text: str) -> None:
     said = [text, RIGHT]
     asked: list[str | None] = []
@@ -119,7 +119,7 @@ def raising(kind: type[Exception], *args: Any) -> tuple[Agent[str], list[int]]:
     return Agent(fails, environment=FakeEnvironment()), calls
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [NameError("name 'serch' is not defined"), ImportError("cannot import name 'x'"),
      ModuleNotFoundError("No module named 'y'")],
@@ -131,7 +131,7 @@ async def test_a_defect_of_the_code_escalates_at_once(error: Exception) -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [TypeError("'NoneType' object is not subscriptable"),
      AttributeError("'NoneType' object has no attribute 'strip'"),
@@ -206,7 +206,7 @@ class Desk:
 RIGHT_NAME = ("search", {"llm_output": "search"})
 
 
-@pytest.mark.parametrize(
+@table(
     "answer",
     [
         {"tool_output": {"content": [{"type": "tool_use", "name": "serch", "input": {}}]}},
@@ -236,7 +236,7 @@ async def test_a_missing_key_of_data_is_no_wrong_tool() -> None:
     assert caught.value.diagnosis.failure_type is not FailureType.WRONG_TOOL_CALLED
 
 
-@pytest.mark.parametrize(
+@table(
     "kind",
     [FailureType.HALLUCINATED_STATE, FailureType.CONSTRAINT_IGNORED, FailureType.GOAL_DRIFT,
      FailureType.PLAN_INCOMPLETE],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import table
 
 from triage.core import Abort, Cause, Escalate, FailureType, Retry, Suspend, UsageError
 from triage.strategies import (
@@ -173,7 +174,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
         FailurePolicy.from_file(tmp_path / "binary.toml")
 
 
-@pytest.mark.parametrize("data", [None, "UNKNOWN", ["UNKNOWN"]])
+@table("data", [None, "UNKNOWN", ["UNKNOWN"]])
 def test_a_described_policy_is_a_mapping(data: Any) -> None:
     with pytest.raises(UsageError, match="a mapping of failure types to strategies"):
         FailurePolicy.from_dict(data)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support import FakeEnvironment
+from support import FakeEnvironment, table
 
 import triage
 from triage import (
@@ -207,7 +207,7 @@ async def test_after_an_outage_the_plan_is_told_which_call_failed_and_how() -> N
     assert len(told) < 900
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         lambda: Status(401, "invalid api key"),
@@ -216,9 +216,7 @@ async def test_after_an_outage_the_plan_is_told_which_call_failed_and_how() -> N
         lambda: Status(402, "payment required"),
     ],
 )
-@pytest.mark.parametrize(
-    "policy", [None, FailurePolicy(default=chain(backoff_and_retry(), replan()))]
-)
+@table("policy", [None, FailurePolicy(default=chain(backoff_and_retry(), replan()))])
 async def test_what_never_passes_escalates_at_once(error: Any, policy: Any) -> None:
     service = Service(FakeEnvironment(), NEVER, error)
     with pytest.raises(TriageEscalationError):
@@ -287,8 +285,8 @@ async def test_a_run_with_a_deadline_does_not_wait_beyond_it() -> None:
     assert service.env.now - 1000 <= 30
 
 
-@pytest.mark.parametrize("field", ["outage_seconds", "longest_wait"])
-@pytest.mark.parametrize("value", [-1, "5 minutes", True, float("nan"), float("inf")])
+@table("field", ["outage_seconds", "longest_wait"])
+@table("value", [-1, "5 minutes", True, float("nan"), float("inf")])
 def test_a_wrong_time_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"Limits\.{field}"):
         Limits(**{field: value})

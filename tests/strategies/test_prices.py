@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support import table
 
 import triage
 from triage import Usage, UsageError
@@ -57,7 +58,7 @@ def test_cached_tokens_cost_what_is_said_of_them() -> None:
     assert prices.cost(replace(usage, model="n"), cached_tokens=500_000) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "listed"),
     [
         ("gpt-4o", "gpt-4o"),
@@ -78,7 +79,7 @@ def test_a_model_is_found_by_its_name_its_date_and_its_provider(name: str, liste
     assert prices.price(name) == prices.price(listed) is not None
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     [
         "ft:gpt-4o:us", "ft:gpt-4o-mini-2024-07-18:us::id", "azure/gpt-4o",
@@ -171,7 +172,7 @@ def test_any_name_is_answered(name: str) -> None:
     assert price is None or isinstance(price, Price)
 
 
-@pytest.mark.parametrize(
+@table(
     ("do", "said"),
     [
         (lambda: Prices(5), r"Prices\.own must be a mapping"),  # type: ignore[arg-type]

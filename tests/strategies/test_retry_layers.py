@@ -9,6 +9,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from support import table
 
 from triage import UsageError
 from triage.strategies import retry_layers, say, single_retry_layer
@@ -21,7 +22,7 @@ CLIENTS: list[tuple[type[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name"), CLIENTS)
+@table(("kind", "name"), CLIENTS)
 def test_a_client_that_retries_by_itself_is_found_and_made_to_stop(
     kind: type[Any], name: str
 ) -> None:
@@ -61,7 +62,7 @@ async def test_one_call_is_one_request_afterwards() -> None:
     await http.aclose()
 
 
-@pytest.mark.parametrize(
+@table(
     "make",
     [
         lambda: httpx.Client(transport=httpx.HTTPTransport(retries=3)),
@@ -94,7 +95,7 @@ class Boto:
         self.meta = SimpleNamespace(service_model=object(), config=SimpleNamespace(retries=retries))
 
 
-@pytest.mark.parametrize(
+@table(
     ("retries", "often"),
     [
         (None, 4),
@@ -182,7 +183,7 @@ def test_what_cannot_be_turned_off_is_said(caplog: pytest.LogCaptureFixture) -> 
     assert "Boto retries up to 9 times by itself" in caplog.text
 
 
-@pytest.mark.parametrize("value", [None, "client", 5, [openai], openai.OpenAI])
+@table("value", [None, "client", 5, [openai], openai.OpenAI])
 def test_what_is_no_client_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match=r"single_retry_layer\(\) client must be a client"):
         single_retry_layer(value)

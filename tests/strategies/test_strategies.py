@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategy_contexts import TIMED_OUT, answer, context, delay_of, reason_of
+from support import table
 
 from triage.classifiers import diagnose
 from triage.core import (
@@ -92,7 +93,7 @@ def test_a_later_retry_never_waits_less(backoff: Backoff, n: int) -> None:
     assert backoff.delay(n) <= backoff.delay(n + 1)
 
 
-@pytest.mark.parametrize(("name", "numbers"), PRESETS.items())
+@table(("name", "numbers"), PRESETS.items())
 def test_presets_pair_attempts_with_a_backoff(name: str, numbers: tuple[int, float, float]) -> None:
     preset: Preset = getattr(Backoff, name)
     assert (preset.attempts, preset.backoff.base, preset.backoff.factor) == numbers
@@ -105,7 +106,7 @@ def test_a_write_is_never_retried_by_its_preset() -> None:
     assert reason_of(answer(strategy, context())) == "external_fault (timeout): never allowed"
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value"),
     [("base", -1), ("base", "1"), ("factor", 0.5), ("cap", float("inf")), ("jitter", 1)],
 )
@@ -114,7 +115,7 @@ def test_a_backoff_refuses_a_wrong_number_by_name(field: str, value: Any) -> Non
         Backoff(**{field: value})
 
 
-@pytest.mark.parametrize("arguments", [(0,), (-1,), (1.5,), (1, 1.5), (1, -0.1)])
+@table("arguments", [(0,), (-1,), (1.5,), (1, 1.5), (1, -0.1)])
 def test_a_delay_refuses_a_number_outside(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match=r"Backoff\.delay"):
         Backoff().delay(*arguments)
@@ -160,8 +161,8 @@ def test_a_delay_past_the_deadline_escalates_now() -> None:
     assert delay_of(answer(strategy, context(diagnosis=limited, seconds_left=71.0))) == 70.0
 
 
-@pytest.mark.parametrize("severity", [Severity.CRITICAL, Severity.FATAL])
-@pytest.mark.parametrize("strategy", [backoff_and_retry(), retry_with_tool_manifest()])
+@table("severity", [Severity.CRITICAL, Severity.FATAL])
+@table("strategy", [backoff_and_retry(), retry_with_tool_manifest()])
 def test_what_needs_a_person_is_never_retried(strategy: Strategy, severity: Severity) -> None:
     diagnosis = Diagnosis(FailureType.EXTERNAL_FAULT, cause="billing", severity=severity)
     reason = reason_of(answer(strategy, context(diagnosis=diagnosis)))
@@ -175,7 +176,7 @@ def test_the_hint_names_the_tools_that_exist() -> None:
     )
 
 
-@pytest.mark.parametrize("tools", [(), ("search",), tuple(f"tool_{n}" for n in range(500))])
+@table("tools", [(), ("search",), tuple(f"tool_{n}" for n in range(500))])
 def test_the_tool_hint_is_never_empty_and_bounded(tools: tuple[str, ...]) -> None:
     silent = Diagnosis(FailureType.WRONG_TOOL_CALLED)
     action = answer(retry_with_tool_manifest(), context(diagnosis=silent, tools=tools))
@@ -229,8 +230,8 @@ def test_a_rollback_goes_to_the_named_or_the_last_good_position() -> None:
     assert (named.checkpoint_id, last.checkpoint_id) == (2, None)
 
 
-@pytest.mark.parametrize("strategy", [rollback_to_checkpoint(), compensating_rollback()])
-@pytest.mark.parametrize("diagnosis", [TIMED_OUT, Diagnosis(FailureType.UNKNOWN)])
+@table("strategy", [rollback_to_checkpoint(), compensating_rollback()])
+@table("diagnosis", [TIMED_OUT, Diagnosis(FailureType.UNKNOWN)])
 def test_a_rollback_hint_is_never_empty(strategy: Strategy, diagnosis: Diagnosis) -> None:
     action = answer(strategy, context(diagnosis=diagnosis))
     assert isinstance(action, Rollback)
@@ -248,9 +249,7 @@ def test_nothing_recorded_is_nothing_to_roll_back() -> None:
     assert "nothing was recorded that could be rolled back" in reason
 
 
-@pytest.mark.parametrize(
-    "recorded", [{"trajectory": Trajectory([Step(action="charge")])}, {"state": {"paid": True}}]
-)
+@table("recorded", [{"trajectory": Trajectory([Step(action="charge")])}, {"state": {"paid": True}}])
 def test_what_was_recorded_without_a_checkpoint_is_taken_back_to_the_start(
     recorded: dict[str, Any],
 ) -> None:
@@ -272,7 +271,7 @@ def test_a_resume_takes_the_first_open_subgoal() -> None:
     assert "no open subgoal" in reason_of(closed)
 
 
-@pytest.mark.parametrize(
+@table(
     ("strategy", "action", "verb"),
     [
         (retry_with_tool_manifest(2), Retry(), "retried"),

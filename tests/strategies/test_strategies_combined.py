@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from strategy_contexts import WRONG_KEY, answer, context, reason_of
+from support import table
 
 from triage.core import (
     Abort,
@@ -94,7 +95,7 @@ def test_each_severity_can_have_a_strategy_of_its_own() -> None:
     assert answer(strategy, context(diagnosis=unknown)) == Suspend("Which tools?")
 
 
-@pytest.mark.parametrize(
+@table(
     ("severity", "kind"),
     [
         (Severity.RETRIABLE, "retry"),
@@ -152,7 +153,7 @@ VALUES: list[tuple[Strategy, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "written"), VALUES)
+@table(("strategy", "written"), VALUES)
 def test_a_strategy_is_a_frozen_value_printed_as_it_is_written(strategy: Any, written: str) -> None:
     assert repr(strategy) == written
     copy = pickle.loads(pickle.dumps(strategy))
@@ -175,7 +176,7 @@ def test_a_breaker_is_printed_with_its_numbers() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "arguments", "said"),
     [
         (backoff_and_retry, {"max_attempts": "5"}, "backoff_and_retry.max_attempts"),

@@ -13,7 +13,7 @@ import pytest
 from asked_models import completion, said, text_of, user
 from msgspec.structs import replace
 from strategy_contexts import TIMED_OUT, WRONG_KEY, answer, context, reason_of
-from support import FakeEnvironment
+from support import FakeEnvironment, table
 
 import triage
 from triage import (
@@ -570,7 +570,7 @@ def test_they_are_printed_as_they_are_written() -> None:
     assert eval(repr(Retry(model="b", outage=True))) == Retry(model="b", outage=True)
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "field"),
     [
         (lambda: switch_model([]), r"switch_model\.models"),
