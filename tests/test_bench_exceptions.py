@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.diagnosis import exceptions, near_misses
+from bench.diagnosis import exceptions, near_misses, near_misses_second
 from bench.diagnosis.cases import RATE, Absent, Case, NothingRaised, raised, use
 from bench.diagnosis.servers import Reply, closed_port, web
 
@@ -19,8 +19,8 @@ TOLD: dict[str, Any] = {
 
 
 def test_near_misses_raise_and_have_names_of_their_own() -> None:
-    cases = list(near_misses.cases())
-    assert len({case.id for case in cases}) == len(cases) >= 60
+    cases = [*near_misses.cases(), *near_misses_second.cases()]
+    assert len({case.id for case in cases}) == len(cases) >= 100
     for case in cases:
         assert type(raised(case)).__name__ in case.id
         assert not set(case.label.types) & {"loop_detected", "context_overflow"}

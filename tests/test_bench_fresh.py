@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from bench.diagnosis import fresh, ours, records, scores
+from bench.diagnosis import fresh, fresh_second, ours, records, scores
+
+SETS = pytest.mark.parametrize("made", [fresh, fresh_second], ids=["first", "second"])
 
 
-def test_there_are_enough_of_each_fault_wording_and_healthy_kind() -> None:
-    made = fresh.records()
-    kinds = Counter(fresh.fault(record) for record in made if not record.healthy)
-    assert len(kinds) == len(fresh.FAULTS) * fresh.WORDINGS
-    assert set(kinds.values()) == {fresh.PER_WORDING}
-    assert sum(record.healthy for record in made) == 120
+@SETS
+def test_there_are_enough_of_each_fault_wording_and_healthy_kind(made: Any) -> None:
+    found = made.records()
+    kinds = Counter(fresh.fault(record) for record in found if not record.healthy)
+    assert len(kinds) == len(made.FAULTS) * made.WORDINGS
+    assert set(kinds.values()) == {made.PER_WORDING}
+    assert sum(record.healthy for record in found) == len(made.ENDINGS) * made.PER_ENDING >= 120
 
 
-def test_ids_differ_and_the_same_records_come_again() -> None:
-    made = fresh.records()
-    assert len({record.id for record in made}) == len(made)
-    assert fresh.records() == made
+@SETS
+def test_ids_differ_and_the_same_records_come_again(made: Any) -> None:
+    found = made.records()
+    assert len({record.id for record in found}) == len(found)
+    assert made.records() == found
 
 
-def test_each_record_is_a_trajectory_and_the_wrong_step_is_in_it() -> None:
-    for record in fresh.records():
+@SETS
+def test_each_record_is_a_trajectory_and_the_wrong_step_is_in_it(made: Any) -> None:
+    for record in made.records():
         steps = ours.trajectory(record).steps
         assert (record.where is None) == record.healthy
         assert record.where is None or record.where < len(steps)
@@ -37,6 +43,11 @@ def test_the_wordings_of_a_fault_differ() -> None:
             run = fresh.Run(fresh.TRADES[0], 7)
             told.add(repr((fresh.task(run, one, wording), one.make(run, wording))))
         assert len(told) == fresh.WORDINGS, one.name
+    for other in fresh_second.FAULTS:
+        ways = [fresh_second.Run(fresh_second.TRADES[0], 7) for _ in range(fresh_second.WORDINGS)]
+        assert len({repr(other.make(run, way)) for way, run in enumerate(ways)}) == len(ways), (
+            other.name
+        )
 
 
 def record(*labels: str, source: str = fresh.FAULTY) -> records.Record:

@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -29,7 +27,20 @@ from bench import envs, figures
 from triage import UsageError
 from triage.classifiers import LLMClassifier
 
-from . import asked, exceptions, fresh, lab, ours, peer, records, scores
+from . import (
+    asked,
+    exceptions,
+    fresh,
+    fresh_second,
+    lab,
+    near_misses,
+    near_misses_second,
+    ours,
+    peer,
+    provoke,
+    records,
+    scores,
+)
 
 _REAL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("people's labels: Who&When, MAST", ("whowhen_ag", "mast_human_ag2", "mast_human_metagpt")),
@@ -37,8 +48,8 @@ _REAL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sentinel, healthy", ("sentinel_healthy",)),
     ("tau2, went well", ("tau2_ok",)),
 )
-_LOOKS = (("first look", "fresh"), ("second look", "fresh_second"))
-"""The made-up sets, and the module of each; one that is not there is left out."""
+_LOOKS: Mapping[str, ModuleType] = {"first look": fresh, "second look": fresh_second}
+"""The made-up sets, and the module of each."""
 _HEAD = (
     "", "records", "labelled", "answered", "right", "precision", "macro-F1", "exact step", "ECE",
 )  # fmt: skip
@@ -50,6 +61,7 @@ _LAB_HEAD = ("", "cases", "ours", "promised", "", "triage-agent 1.0.1, published
 _CLIENTS_HEAD = (
     "", "cases", "right", "misrouted", "abstained", "cause", "may pass", "retry_after", "invented",
 )  # fmt: skip
+_NEAR = (("first set", near_misses.cases), ("second set", near_misses_second.cases))
 _PARTS = ("trajectories", "exceptions", "faultlab")
 _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
 
@@ -77,7 +89,7 @@ def _model(options: argparse.Namespace) -> int:
     except UsageError as error:
         print(f"no model can be asked: {error}", file=sys.stderr)
         return 2
-    sets = _sets(options, _looks())
+    sets = _sets(options)
     taken = asked.sample([one for some in sets.values() for one in some], options.per_source)
     told = asked.answers(taken, classifier)
     ruled = ours.answers(taken)
@@ -99,16 +111,10 @@ def _model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _looks() -> dict[str, ModuleType]:
-    return {title: module for title, name in _LOOKS if (module := _module(name)) is not None}
-
-
-def _sets(
-    options: argparse.Namespace, looks: Mapping[str, ModuleType]
-) -> dict[str, list[records.Record]]:
+def _sets(options: argparse.Namespace) -> dict[str, list[records.Record]]:
     """The records of each set by its title, the made-up ones first."""
     sets: dict[str, list[records.Record]] = {
-        title: module.records() for title, module in looks.items()
+        title: module.records() for title, module in _LOOKS.items()
     }
     if (options.trajectories / records.FILE).is_file():
         real = list(records.read(options.trajectories))
@@ -123,8 +129,7 @@ def _sets(
 
 
 def _trajectories(options: argparse.Namespace) -> None:
-    looks = _looks()
-    sets = _sets(options, looks)
+    sets = _sets(options)
     python = None if options.no_peer else envs.ready("triage-agent")
     told = {title: ours.answers(taken) for title, taken in sets.items()}
     print("\ntrajectories\n")
@@ -139,19 +144,14 @@ def _trajectories(options: argparse.Namespace) -> None:
         if python is not None:
             rows.append(_row("  triage-agent 1.0.1", peer.answers(python, taken), counts=False))
     _table(_HEAD, rows)
-    for title, module in looks.items():
+    for title in _LOOKS:
         print(f"\n{title}, by fault and wording\n")
-        _fresh(module, told[title])
+        _fresh(told[title])
     print("\nconfidence and the share of right answers, over the looks\n")
-    pairs = [pair for title in looks for pair in told[title]]
+    pairs = [pair for title in _LOOKS for pair in told[title]]
     _table(("confidence", "answers", "mean", "right"), list(map(_tenth, scores.tenths(pairs))))
     seconds = [ours.seconds() for _ in range(options.rounds)]
     print(f"\n10,000 steps: {1000 * median(seconds):.0f} ms")
-
-
-def _module(name: str) -> ModuleType | None:
-    full = f"{__package__}.{name}"
-    return import_module(full) if find_spec(full) is not None else None
 
 
 def _tenth(tenth: scores.Tenth) -> tuple[str, ...]:
@@ -160,20 +160,19 @@ def _tenth(tenth: scores.Tenth) -> tuple[str, ...]:
     return (f"{low:.1f} to {low + 0.1:.1f}", str(tenth.answers), *map(_share, shares))
 
 
-def _fresh(look: ModuleType, told: Sequence[scores.Pair]) -> None:
+def _fresh(told: Sequence[scores.Pair]) -> None:
     """Print how each kind of fault is found in each of its wordings, and what healthy runs set off."""
     taken = [record for record, _ in told]
     ways = (told, ours.answers(taken, grounding=True), ours.answers(taken, failed=True))
-    names = dict.fromkeys(look.fault(record)[0] for record in taken)
+    names = dict.fromkeys(fresh.fault(record)[0] for record in taken)
     rows = [
-        _fresh_row(look, name, *([p for p in way if look.fault(p[0])[0] == name] for way in ways))
+        _fresh_row(name, *([p for p in way if fresh.fault(p[0])[0] == name] for way in ways))
         for name in names
     ]
     _table(_FRESH_HEAD, rows)
 
 
 def _fresh_row(
-    look: ModuleType,
     name: str,
     plain: Sequence[scores.Pair],
     grounded: Sequence[scores.Pair],
@@ -181,7 +180,7 @@ def _fresh_row(
 ) -> tuple[str, ...]:
     whole, with_grounds = scores.line("", plain), scores.line("", grounded)
     wordings = [
-        scores.line("", [pair for pair in plain if look.fault(pair[0])[1] == at]).hits
+        scores.line("", [pair for pair in plain if fresh.fault(pair[0])[1] == at]).hits
         for at in range(fresh.WORDINGS)
     ]
     shares = (
@@ -193,18 +192,22 @@ def _fresh_row(
 
 def _exceptions(options: argparse.Namespace) -> None:
     """Print what is said of near misses and, where they are installed, of clients' exceptions."""
-    near = exceptions.of_near_misses()
+    near = [exceptions.of_near_misses(cases()) for _, cases in _NEAR]
     print("\nnear misses\n")
-    _table(_CLIENTS_HEAD, [_clients_row(exceptions.line("near misses", near))])
+    lines = [exceptions.line(name, told) for (name, _), told in zip(_NEAR, near, strict=True)]
+    _table(_CLIENTS_HEAD, [_clients_row(line) for line in lines])
+    shown = [one for told in near for one in told]
     python = exceptions.python(make=options.make_lab)
-    told = [] if python is None else exceptions.of_clients(python)
     if python is None:
         print("\nthe clients are not measured, as they are not installed: --make-lab installs them")
     else:
-        print("\nexceptions of clients, by library\n")
-        _table(_CLIENTS_HEAD, [_clients_row(line) for line in exceptions.by_library(told)])
+        for title, module in (("first", provoke.FIRST), ("second", provoke.SECOND)):
+            told = exceptions.of_clients(python, module)
+            shown += told
+            print(f"\nexceptions of clients, {title} set, by library\n")
+            _table(_CLIENTS_HEAD, [_clients_row(line) for line in exceptions.by_library(told)])
     if options.misses:
-        for one in exceptions.missed([*near, *told]):
+        for one in exceptions.missed(shown):
             print(f"\n{one}")
 
 

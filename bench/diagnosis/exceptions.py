@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import envs
 
-from . import near_misses, provoke
-from .cases import raised
+from . import provoke
+from .cases import Case, raised
 
 Told = dict[str, Any]
 """A label, and what was said of the exception, as `provoke` writes them."""
@@ -40,9 +40,9 @@ def of_clients(interpreter: Path, module: str = provoke.FIRST) -> list[Told]:
     return told
 
 
-def of_near_misses() -> list[Told]:
+def of_near_misses(cases: Iterable[Case]) -> list[Told]:
     """What is said of each near miss; they need no library."""
-    return [provoke.answer(case, raised(case)) for case in near_misses.cases()]
+    return [provoke.answer(case, raised(case)) for case in cases]
 
 
 class Line(NamedTuple):

@@ -342,7 +342,7 @@ def records() -> list[Record]:
 
 def fault(record: Record) -> tuple[str, int]:
     """The fault of a record, or the kind of healthy run, and its wording from 0."""
-    name, wording, _ = record.id.removeprefix("fresh/").split("/")
+    _, name, wording, _ = record.id.split("/")
     return name, int(wording)
 
 

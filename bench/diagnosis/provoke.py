@@ -1,6 +1,6 @@
 """Raises each case of a set of clients and says what `triage.diagnose` makes of it, as JSON.
 
-    python -m bench.diagnosis.provoke [bench.diagnosis.clients]
+    python -m bench.diagnosis.provoke [bench.diagnosis.clients.second]
 
 Runs with an interpreter that has the clients; a client that is not installed is left out and named.
 """
@@ -20,6 +20,7 @@ import triage
 from bench.diagnosis.cases import Absent, Case, NothingRaised, TookTooLong, raised
 
 FIRST = "bench.diagnosis.clients"
+SECOND = "bench.diagnosis.clients.second"
 
 
 def answer(case: Case, error: BaseException) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +13,15 @@ FILE = "dev.jsonl.gz"
 HEALTHY = ("tau2_ok", "sentinel_healthy")
 """Sources of real runs that went well: every answer there is a false alarm."""
 FRESH_HEALTHY = "fresh_healthy"
-"""The source of made-up runs that went well."""
+SECOND_HEALTHY = "second_healthy"
+"""The sources of made-up runs that went well."""
 _STEP = ("action", "tool_called", "tool_input", "tool_output", "llm_output", "error")
 
 
 class Record(NamedTuple):
     """One run. labels: the failure types that count as right, empty if none is scored. weak: arguable
-    ones. where: position of the decisive step, None if not known. half: 0 or 1, by its id.
+    ones. where: position of the decisive step, None if not known. half: 0 or 1, by its id. tools: those
+    that exist, each with the schema of its arguments or None; empty if they are not known.
     """
 
     id: str
@@ -30,11 +32,12 @@ class Record(NamedTuple):
     weak: frozenset[str]
     where: int | None
     half: int
+    tools: Mapping[str, Any] = {}
 
     @property
     def healthy(self) -> bool:
         """True for a run that went well."""
-        return self.source in (*HEALTHY, FRESH_HEALTHY)
+        return self.source in (*HEALTHY, FRESH_HEALTHY, SECOND_HEALTHY)
 
 
 def read(folder: Path) -> Iterator[Record]:
