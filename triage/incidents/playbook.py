@@ -167,6 +167,17 @@ OPERATIONS: tuple[Rule, ...] = (
         not_on="the network has many users",
     ),
     _rule(
+        "temporary_error",
+        Cause.UNAVAILABLE,
+        Severity.RETRIABLE,
+        r"(?:temporary|transient) (?:error|failure|fault)",
+        on="""
+        temporary_error
+        Temporary failure, try later
+        """,
+        not_on="a temporary file",
+    ),
+    _rule(
         "database_lock",
         Cause.CONFLICT,
         Severity.RETRIABLE,
