@@ -112,7 +112,7 @@ class Question(NamedTuple):
 
     @property
     def guesses(self) -> bool:
-        """Whether a run that asks nobody about doubts (`on_in_doubt="fail"`) does not ask this."""
+        """Whether a run with `on_in_doubt="fail"` fails instead of asking this."""
         return self.doubt or self.kind in (AGAIN, "")
 
 
@@ -121,9 +121,9 @@ def question_about(
 ) -> Question | None:
     """What must be asked before this unsafe call runs; None if it may.
 
-    Only calls of earlier attempts matter that this attempt has not come to: this call may be one of
-    them in other words. One that was approved waits until the calls that are equal to it are settled: to
-    ask about them stops the attempt, and would cut it off.
+    Only calls of earlier attempts that this attempt has not reached yet matter: this call may be one of
+    them, worded differently. An approved call waits until the calls with equal arguments are settled,
+    since asking about those stops the attempt and would cut the call off.
     """
     replay = run.replay
     if replay is None:
@@ -324,16 +324,15 @@ def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:
 
 ANSWERS = (*get_args(Action), Happened, Rerun, Approved, Rejected, Edited)
 LEASE_S = 30.0
-"""Seconds an operator's hand may rest on a run: nearly always it is milliseconds."""
+"""Lease, in seconds, of an operator who answers or cancels a run, which takes milliseconds."""
 
 
 class Answered(NamedTuple):
-    """What an answer comes to.
+    """What follows from an answer.
 
-    action: what is done then. entries: what the journal gets before it: makers of events that still take
-    their place in it. live: the result that was told, where it has no JSON form, by its call's key.
-    inner: the answer itself, by the digest of the token it would have had, where a run inside this one
-    has asked.
+    action: what is done next. entries: makers of the events that are journalled before it; each is still
+    given its position. live: a result the person told that has no JSON form, by the key of its call.
+    inner: where a run inside this one has asked, the answer by the digest of that run's token.
     """
 
     action: Action
@@ -425,7 +424,7 @@ def _action_of(answer: Any, question: Question | None) -> Action | None:
 
 
 def answered(state: RunState, question: Question | None, answer: Any, *, by: str = "") -> Answered:
-    """What an answer that fits comes to. by: who answers, as they name themselves."""
+    """What follows from an answer that fits the question. by: who answers, as they name themselves."""
     action = _action_of(answer, question)
     if question is None:
         assert action is not None
@@ -473,7 +472,7 @@ def answered(state: RunState, question: Question | None, answer: Any, *, by: str
 
 
 async def resolve(store: Store, run_id: str, answer: Reply, *, now: float, by: str = "") -> Action:
-    """Answer a suspended run without its token: any worker may then recover it. What that will do.
+    """Answer a suspended run without its token, for any worker to recover; the action that follows.
 
     now: the time of the events, seconds since the epoch. by: who answers, for the journal. Raises
     UnknownRun, RunOver, RunBusy while somebody else is answering, AlreadyResumed if somebody has;
@@ -541,9 +540,9 @@ async def cancel(store: Store, run_id: str, *, now: float) -> None:
 
 
 async def end_inner(session: Session) -> None:
-    """A run has ended: so do those inside it that were cut off, and that nothing will come to again.
+    """Cancel the inner runs of a run that has ended: they were cut off, and nothing reaches them again.
 
-    Not before its store has the end: another process may own the run, and go on with those.
+    Does nothing before the store has the end: until then another process may own the run and go on.
     """
     if session.inner is None or not session.is_stored:
         return
@@ -605,7 +604,7 @@ itself has none, as they are new each time, and a loop must look like one."""
 CUT = "LengthFinishReasonError"
 """What an answer is called that its provider marks as cut off by its length."""
 BRIEF = 16
-"""Tokens: who asks for no more wants a word, and takes it cut."""
+"""Tokens. A request for no more than these wants a single word, and takes it cut off."""
 
 _judging: ContextVar[bool] = ContextVar("triage_judging", default=False)
 
@@ -614,8 +613,7 @@ _judging: ContextVar[bool] = ContextVar("triage_judging", default=False)
 def judging() -> Generator[None]:
     """Around code that judges an answer with a model of its own.
 
-    A verdict is no answer that the work goes on with: a recovery asks the judged model anew, and the
-    judge after it.
+    The work does not go on from a verdict: a recovery asks the judged model anew, and then the judge.
     """
     token = _judging.set(True)
     try:
@@ -787,7 +785,7 @@ class Guarded(NamedTuple):
 
 
 def guarded(run: Recorder, tool: Tool, key: str, bound: Mapping[str, Any]) -> Guarded | None:
-    """The guard's question about a call; None where no guard has a say in it, or a person has given it."""
+    """The guard's question about a call; None where no guard covers it, or a person has approved it."""
     checks = run.session.config.checks
     guard = None if checks is None else checks.guarding
     # Only what was declared lets a call pass a guard: a name may lie.
@@ -876,15 +874,16 @@ class Waiting(NamedTuple):
 
 
 def digest_of(token: str) -> str:
-    """What a token is known by where it is kept: its SHA-256. Raises UsageError for no text."""
+    """The SHA-256 of a token, which stores keep in its place. Raises UsageError for anything but text."""
     if not isinstance(token, str):
         raise UsageError(f"a token is text, not {type(token).__name__}")
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 async def time_of(config: Config) -> float:
-    """By what questions expire: the store's clock, that all who may answer share; seconds since the epoch.
+    """The time by which questions expire, in seconds since the epoch.
 
-    Where the store does not outlive this process, the process' own.
+    It is the store's, which everybody who may answer shares; of a store that ends with this process, the
+    process' own.
     """
     return await config.store.now() if config.durable else config.env.time()

@@ -16,13 +16,13 @@ from .journal import Session
 from .tools import Compensator, Tool, Undoing, name_of, named_by
 
 MOST_LOOKED_AT = 20_000
-"""Objects that are looked at in search of tools: those of an agent are near it, and a program is large."""
+"""The most objects searched for tools: an agent's are close to it, and a program is large."""
 
 _OPAQUE = (str, bytes, bytearray, int, float, complex, type(None), Session)
 
 
 def bring_compensators(session: Session, function: Callable[..., Any]) -> None:
-    """Have at hand what undoes the work of the process before, as far as it can be made again.
+    """Rebuild the compensators of the previous process, as far as that is possible.
 
     A compensator is looked for among the tools and compensators that the agent's own code refers to,
     never by a name alone: what a store says is not imported. Its arguments are those of the journal. One

@@ -99,12 +99,11 @@ MAX_ERROR = 300
 class Begun:
     """A call whose body is about to run.
 
-    idle: no body is running, so that an error that comes now is none of the tool's. outcome: what is
-    known of the tries so far. tries: those that failed and were followed by another, None without any.
-    run: id of the run inside this one that it is. effect: what the call has; of such a run it is known
-    at its end, as is asked_model: whether it has asked a model. given: the arguments its body is called
-    with, where a person has changed them. handled: the exception in whose handling the call was made,
-    which says nothing of the call.
+    idle: the body is not running, so an error raised now is not the tool's. outcome: what is known of
+    the tries so far. tries: the failed ones that were followed by another; None: there are none. run: id
+    of the inner run, for a call that is one. effect: the call's; an inner run's is known at its end, and
+    so is asked_model, whether it asked a model. given: the arguments as a person has changed them.
+    handled: the exception that the caller was handling, which says nothing about the call.
     """
 
     __slots__ = (
@@ -195,8 +194,10 @@ def begin(
     cleared: bool = False,
     defers: bool = False,
 ) -> Begun | Reused | Reusable | Undo | Guarded:
-    """Start a call: journal its start, or give the result it had, or say what must come before: what
-    to undo, or whom to ask. cleared: its guard lets it run. defers: the caller copies a large result.
+    """Start a call: journal its start, return its recorded result, or say what must come first: what to
+    undo, or whom to ask.
+
+    cleared: its guard lets it run. defers: the caller copies a large recorded result.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.

@@ -145,7 +145,7 @@ async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any
 def _without_source(
     grounds: Grounds, given: tuple[Any, ...], steps: list[Any], checks: Checks, result: Any
 ) -> tuple[Fact, ...]:
-    """The facts of a result that nothing holds. Runs in a thread: it reads all of the run's text."""
+    """The facts of a result that no source supports. Runs in a thread: it reads all of the run's text."""
     grounding = Grounding(grounds.kinds)
     grounding.deeds.tools(checks.manifest)
     for value in given:
@@ -240,8 +240,8 @@ _ENDINGS = ("LengthFinishReasonError", "ContentFilterFinishReasonError")
 def look_at(run: Recorder, result: Any) -> None:
     """Raise `Refused` for a result that stands for a failure.
 
-    Such are what a framework says when it ran out of steps, the error of the last tool call, and the
-    last answer of a model, as it is, which is empty or which its provider marks as cut off or refused.
+    These are a framework's words for having run out of steps, the error of the last tool call, and a
+    model's last answer returned as it is, where it is empty or its provider marks it as cut off or refused.
     """
     text = _words(result)
     if text is None:
@@ -319,7 +319,7 @@ def _is_anothers(error: str) -> bool:
 
 
 def _hold_against(step: Step, text: str) -> None:
-    """Raise `Refused` for the last answer of a model that is none."""
+    """Raise `Refused` for a model's last answer that is empty, cut off or filtered."""
     error, kind = step.error, step.exception_type
     if kind in _ENDINGS and error:
         raise Refused(_as_raised(step, text, "the result is the last answer of the model"))

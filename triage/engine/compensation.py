@@ -26,7 +26,7 @@ from .tools import CurrentCall, Undoing, calling, pause_before, shown
 
 
 class NotAtHand(LookupError):
-    """A compensator is not to be had in this process, or a parallel call runs it."""
+    """The compensator is not available in this process, or a parallel call is running it."""
 
 
 async def undo(session: Session, attempt: int, entry: Compensation) -> Exception | None:

@@ -1,4 +1,4 @@
-"""Run, attempt, failure: the way of `Agent.run` and `Agent.stream` around the user's function."""
+"""The loop of `Agent.run` and `Agent.stream`: attempt after attempt at the user's function."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ UNSTOPPABLE_GRACE = 10.0
 """Seconds waited, after the function has ended, for an unsafe call that it left running."""
 
 LOOKS = 4
-"""Looks within `Limits(stall_seconds=…)`: a stall is seen at most a quarter of it late."""
+"""Looks within `Limits(stall_seconds=…)`: a stall is noticed at most a quarter of that late."""
 
 # Signals with which frameworks steer their own control flow although they are Exceptions: catching
 # one would break the framework's pause. By name, so that no framework is imported.
@@ -66,7 +66,7 @@ class Restarted(NamedTuple):
     """Between the items of a stream: those of a new attempt follow. attempt: its number.
 
     returns_to: position of the journal before which recorded reads and model calls are reused. Items
-    given on before are not taken back.
+    already yielded are not taken back.
     """
 
     attempt: int
@@ -87,7 +87,7 @@ async def run_loop(
 ) -> Any:
     """Run to the end: the checked result, or the error that ends the run.
 
-    before: what comes first; it says how the first attempt here starts, None for a new run.
+    before: awaited first; it returns how the first attempt here starts. None: a new run.
     """
     run: Run | None = None
     outside = current.get()
@@ -473,7 +473,7 @@ def _raise_interrupted(run: Run, error: BaseException) -> None:
 
 
 async def _failure(session: Session, run: Run, error: Exception) -> Failure | None:
-    """The failure an exception stands for; None if it is not ours to handle, with the run ended."""
+    """The failure that an exception stands for. None: it is not ours to handle, and the run has ended."""
     if await run.cancelled_outside():
         # The agent failed while it was being cancelled from outside: there is no next attempt.
         await _cancelled(session, run, error)

@@ -1,7 +1,7 @@
-"""Runs inside runs: found again by every attempt of the outer run, gone on with, and never done twice.
+"""Runs inside runs: every attempt of the outer run finds them again, continues them, and repeats none.
 
-Such a run is a call of the attempt it is started in, and the table of recorded calls holds for it. It has
-a journal of its own, so that one that was cut off goes on, and what it did is known when it has ended.
+An inner run is a recorded call of the attempt that starts it. It has a journal of its own, so it can be
+continued after it was cut off, and what it did is known once it has ended.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ async def stream_inside(
 
 
 def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
-    """The options of an agent whose runs inside this one must lose and show no more than this one."""
+    """The options of an agent for runs inside this one: stored as durably and redacted as strictly."""
     outer = run.session.config
     if outer.redactor is not None and config.durability.redact is True:
         durability = replace(config.durability, redact=outer.redactor)
@@ -374,7 +374,7 @@ def _recorded_name(run: Recorder, config: Config) -> str:
 
 
 async def _pass_over_harmless(run: Recorder, tool: Nested, config: Config) -> None:
-    """Have nothing asked about runs that were cut off before they did anything."""
+    """Count inner runs that were cut off before any effect as met: nobody need be asked about them."""
     if run.replay is None:
         return
     calls = run.session.state.calls

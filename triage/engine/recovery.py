@@ -154,8 +154,8 @@ def over_attempts(
 ) -> Diagnosis:
     """The diagnosis of an attempt: LOOP_DETECTED where it and the five before it are identical.
 
-    An attempt that the other side made fail is no round of a loop, as to wait is the cure; a failure
-    that only a person can cure is told as it is.
+    An attempt that failed because of the other side is no round of a loop: waiting cures it. A failure
+    that only a person can cure is reported as it is.
     """
     if len(history) < IDENTICAL - 1 or diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
         return diagnosis
@@ -250,7 +250,7 @@ def position_of(state: RunState, diagnosis: Diagnosis) -> int | None:
 
 
 class Decision(NamedTuple):
-    """What will be done and who says so. diagnosis: why the run ends, where the attempt did for less."""
+    """What will be done and who says so. diagnosis: why the run ends, if for another reason."""
 
     action: Action
     by: str
@@ -574,10 +574,7 @@ async def _stop(
             )
     error = kind(_message(context, status, reason), context)
     error.reporter = report_of
-    tell_not_undone(error, session)
-    if context.exception is not None:
-        for note in error.not_undone:
-            context.exception.add_note(redact(note))
+    tell_not_undone(session, error, context.exception)
     await session.flush_beside(error)
     await end_inner(session)
     raise error from context.exception
@@ -591,11 +588,15 @@ def _in_vain(session: Session, entry: Compensation, failed: Exception) -> str:
     return f"the compensator {entry.name} failed with {kind} after {tried(now)}; {stays}"
 
 
-def tell_not_undone(error: TriageError, session: Session) -> None:
-    """Tell on the error that ends a run which effects stay although they were to be undone."""
+def tell_not_undone(
+    session: Session, error: TriageError, original: BaseException | None = None
+) -> None:
+    """Note on the error that ends a run, and on the original one, which effects could not be undone."""
     error.not_undone = not_undone(session.state)
-    for note in error.not_undone:
-        error.add_note(redact(note))
+    for noted in (error, original):
+        if noted is not None:
+            for note in error.not_undone:
+                noted.add_note(note)
 
 
 def _message(context: FailureContext, status: str, reason: str | None) -> str:

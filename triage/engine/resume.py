@@ -1,4 +1,4 @@
-"""Going on with a suspended run: the answer is checked, the token used up, the answer carried out."""
+"""Runs continued from their store: those a process has left, and suspended ones that are answered."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ UNSET: Any = object()
 
 
 class MissingArguments(UsageError):
-    """Arguments that could not be stored with a run were not given again. names: theirs."""
+    """Arguments of a run that could not be stored were not given again. names: which ones."""
 
     def __init__(self, run_id: str, names: Sequence[str], remedy: str) -> None:
         super().__init__(
@@ -116,7 +116,7 @@ def _injected_again(
 ) -> tuple[list[Event], list[str]]:
     """The events, with values of the last action's `inject` that were not stored as they are given now.
 
-    given: values by name; what is an injected value alone is taken out. Also names those that lack.
+    given: values by name; what is an injected value alone is taken out. Also returns the names that lack.
     """
     events = list(events)
     missing: list[str] = []
@@ -193,7 +193,7 @@ async def reopen(
 
 
 async def _taken_away(config: Config, run_id: str) -> RunBusy:
-    """The error of who recovered a run that somebody else has taken over meanwhile."""
+    """The error for a recovery that has lost its run to somebody else."""
     info = await config.store.info(run_id)
     until = None if info is None else info.lease_until
     left = 0.0 if until is None else max(0.0, until - await config.store.now())
@@ -228,7 +228,7 @@ async def own(
     asks_anew: bool = False,
     force: bool = False,
 ) -> None:
-    """Become the run's owner, with all that the one before has written.
+    """Become the run's owner, and take in all that its previous owner has written.
 
     at_once, force: as for `reopen`. asks_anew: although it waits for an answer.
     """
@@ -249,9 +249,9 @@ async def own(
 
 
 async def _fence_inner(store: Store, run_id: str, state: RunState, lease_s: float) -> None:
-    """Stop the owner before in the runs inside one too: it may stand in the midst of them.
+    """Fence the previous owner off from the inner runs too: it may still be working in one.
 
-    One that another store keeps is stopped when the run comes to it.
+    An inner run that another store keeps is fenced when the outer run comes to it.
     """
     for inner in open_inside(state):
         info = await store.info(inner)
@@ -380,7 +380,7 @@ def _unrepeatable(session: Session, started: AttemptStarted) -> Diagnosis | None
 
 
 async def _again(session: Session, started: AttemptStarted, restored: Mapping[str, Any]) -> Next:
-    """The attempt that was cut off, once more under its number: nothing of it had failed.
+    """Begin the attempt that was cut off once more, under its number: it had not failed.
 
     restored: state that was given again.
     """
@@ -434,7 +434,7 @@ async def outcome(config: Config, events: Sequence[Event]) -> Any:
     context = await context_at(session) if session.state.history else None
     error = kind(f"run {run_id[:8]} {status}: {finished.error or 'no exception'}", context)
     error.reporter = report_of
-    tell_not_undone(error, session)
+    tell_not_undone(session, error)
     raise error
 
 
@@ -486,7 +486,7 @@ _OLD = "this token was used before; a token answers one question once"
 SHORTEST_S, LONGEST_S = 0.01, 0.5
 """Seconds between two looks at a run that somebody else is answering."""
 PATIENCE_S = 2.0
-"""Seconds such a run is looked at. To answer takes milliseconds: who has not by then has died of it."""
+"""Seconds such a run is watched. Answering takes milliseconds: whoever has not by then has died."""
 
 
 async def resume(

@@ -34,7 +34,7 @@ WAITS = "waits_for_answer"
 """The cause of an attempt's end that is no failure: a framework's agent waits for a person."""
 
 _STOPPED = (Cause.IN_DOUBT, Cause.NEEDS_APPROVAL, Cause.LIMIT, WAITS)
-"""Causes for which an attempt was stopped from outside of its work: nothing it was told was wrong."""
+"""Causes that stop an attempt from outside: nothing it was told was wrong."""
 
 
 class Point(NamedTuple):
@@ -230,7 +230,7 @@ def _failed(calls: list[Call], past: Attempt) -> Call | None:
 
 
 _TELLING = 8
-"""Characters from which on an error's words can be looked for in an answer."""
+"""The fewest characters of an error's words that are looked for in an answer."""
 
 
 def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
@@ -281,7 +281,8 @@ class Reach(NamedTuple):
     that failed. began: position at which that one had begun. around: keys of the call at the point, and
     of those that it is part of.
 
-    What had begun before the point does not come from it, wherever it ended, unless it holds it.
+    A call that began before the point does not come from it, wherever it ended, unless it encloses
+    the call at the point.
     """
 
     limits: Mapping[int, float] = {}

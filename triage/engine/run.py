@@ -102,7 +102,7 @@ NO_GUIDANCE = Guidance()
 
 
 GRACE = 5.0
-"""Seconds an interrupted attempt has to stop before it is reported as one that goes on, and told again."""
+"""Seconds an interrupted attempt has to stop before it is reported and cancelled again."""
 LOOK_EVERY = 6
 """Steps of an attempt between two looks at them, while nothing was seen."""
 WHOLE_FROM = 16
@@ -173,7 +173,7 @@ class Recorder:
             self._arrange(session, count)
 
     def _arrange(self, session: Session, count: int) -> None:
-        """What is otherwise than in most attempts."""
+        """Set what differs from most attempts."""
         self.first = count
         self._watch = session.watch
         config = session.config
@@ -666,9 +666,7 @@ class Recorder:
                 self._unstopped.cancel()
 
     def leave(self) -> None:
-        """The function has ended: its task is not cancelled any more, and what was asked of it is taken
-        back.
-        """
+        """Stop cancelling the task of a function that has ended, and take back what it was sent."""
         owner, self.owner = self.owner, None
         if owner is not None:
             for _ in range(self.cancelled):
