@@ -449,25 +449,30 @@ def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:
     given = [append.columns() for append in batch]
     columns = {name: [each[name] for each in given] for name in given[0]}
     pieces = {piece.digest: piece.body for append in batch for piece in append.pieces}
-    got_on = [append.run_id for append in batch if append.progress and append.epoch]
-    if not pieces and not got_on:
-        return dict(db.execute(_APPEND, columns).fetchall())
-    with db.transaction():
-        if pieces:
+    written: dict[str, int]
+    if not pieces:
+        written = dict(db.execute(_APPEND, columns).fetchall())
+    else:
+        with db.transaction():
             db.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
             digests = sorted(pieces)  # in one order, so that two writers cannot deadlock
             db.execute(_KEEP, (digests, [packed(pieces[digest]) for digest in digests]))
-        written: dict[str, int] = dict(db.execute(_APPEND, columns).fetchall())
-        uses = [
-            (written[append.run_id], piece.digest)
-            for append in batch
-            if append.run_id in written
-            for piece in append.pieces
-        ]
-        if uses:
+            written = dict(db.execute(_APPEND, columns).fetchall())
+            uses = [
+                (written[append.run_id], piece.digest)
+                for append in batch
+                if append.run_id in written
+                for piece in append.pieces
+            ]
             db.execute(_USE, ([run for run, _ in uses], [digest for _, digest in uses]))
-        if got_on:
-            db.execute(_FORGIVE, ([run_id for run_id in got_on if run_id in written],))
+    got_on = [
+        append.run_id
+        for append in batch
+        if append.progress and append.epoch and append.run_id in written
+    ]
+    if got_on:
+        # By itself: a process that stands still in a transaction would keep the rows from their owners.
+        db.execute(_FORGIVE, (got_on,))
     return written
 
 
