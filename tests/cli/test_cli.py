@@ -155,7 +155,7 @@ class TestRun:
     ) -> None:
         assert run("agents:hostile", "fly", "--attempts", "1") == 1
         out, err = capsys.readouterr()
-        assert "[red]not markup[/red] and more" in err
+        assert r"[red]not markup[/red]\x1b[2J and more" in err
         assert "[/oops]" in err
         assert "[redacted]" in err
         assert "hunter22" not in err
@@ -170,7 +170,7 @@ class TestRun:
             ("items", '[\n  1,\n  "fly"\n]\n'),
             ("desk.answer", "desk fly\n"),
             ("nothing", ""),
-            ("odd", "ab\tc\nd\n"),
+            ("odd", "a\\x1b[31mb\tc\nd\\ud800\n"),
             ("unencodable", "[\n  1,\n  2\n]\n"),
         ],
     )

@@ -18,7 +18,6 @@ repeating its effect, up to the point from which the work goes on.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import (
     Awaitable,
@@ -51,6 +50,7 @@ from triage.core import (
     Rollback,
     Step,
     UsageError,
+    child_logger,
     effect_of,
     hint,
     infer_effect,
@@ -114,7 +114,7 @@ ABILITIES = (
 on without repeating what was done; go back to a checkpoint; close calls that were cut off; see that a
 run which looks like a success has failed; make requests shorter; ask another model."""
 
-_log = logging.getLogger("triage.adapters")
+_log = child_logger("adapters")
 
 
 class SoftFailure(Exception):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 
-from triage.core import Effect, UsageError, misuse
+from triage.core import Effect, UsageError, child_logger, misuse
 from triage.engine import Agent, Checks, Options, Run
 from triage.strategies import Policy, say
 
@@ -18,7 +17,7 @@ from .tools import checked_trust
 __all__ = ["wrap"]
 
 DOCS = "docs/adapters.md"
-_log = logging.getLogger("triage.retries")
+_log = child_logger("retries")
 
 
 class Known(NamedTuple):

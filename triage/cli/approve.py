@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core import Event, Redactor, Reply, UsageError, approve, reject, to_json
+from triage.core import Event, Redactor, Reply, UsageError, approve, one_line, reject, to_json
 from triage.engine import question_at, resolve, waits_for
 from triage.plan import ApprovalAnswer, ApprovalRequest, ExecutionPlan, answer_in, asked_in
 from triage.stores import RunInfo, Store
@@ -17,7 +17,7 @@ from triage.stores import RunInfo, Store
 from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, with_store
 from .output import write
 from .runs import edited, print_answered
-from .text import json_line, moment, now, shown
+from .text import json_line, moment, now
 
 _LONGEST = 300
 _CODES = """\
@@ -97,7 +97,7 @@ def approve_run(
             called = _call_asked(await kept.read(info.run_id))
             if called is None:
                 raise UsageError(
-                    f"run {shown(info.run_id)} does not wait to have a plan or a call approved"
+                    f"run {one_line(info.run_id)} does not wait to have a plan or a call approved"
                 )
             if plan is not None or save is not None:
                 raise UsageError(
@@ -182,9 +182,9 @@ def _call_asked(events: Sequence[Event]) -> CallAsked | None:
 
 
 def _show_call(asked: CallAsked) -> None:
-    write(shown(asked.question, 2 * _LONGEST))
-    arguments = shown(json.dumps(asked.arguments, ensure_ascii=False), 2 * _LONGEST)
-    write(f"{shown(asked.tool)} [{asked.effect}] {arguments}; it has not begun")
+    write(one_line(asked.question, 2 * _LONGEST))
+    arguments = one_line(json.dumps(asked.arguments, ensure_ascii=False), 2 * _LONGEST)
+    write(f"{one_line(asked.tool)} [{asked.effect}] {arguments}; it has not begun")
     if asked.expires is not None:
         write(f"to be answered until {moment(asked.expires)}")
     write("answer with --yes, --reject REASON, or --edit JSON to change its arguments")
@@ -192,14 +192,16 @@ def _show_call(asked: CallAsked) -> None:
 
 def _show_plan(request: ApprovalRequest) -> None:
     """Print a line for each step: all of it was said by a planner, and is shown as data."""
-    write(shown(request.question, 2 * _LONGEST))
+    write(one_line(request.question, 2 * _LONGEST))
     payload = request.payload if isinstance(request.payload, dict) else {}
     for number, step in enumerate(payload.get("steps", [payload]), 1):
-        what = shown(str(step.get("task_objective", "")), _LONGEST)
-        write(f"{number}. {shown(str(step.get('capability')))} {what}".rstrip())
+        what = one_line(str(step.get("task_objective", "")), _LONGEST)
+        write(f"{number}. {one_line(str(step.get('capability')))} {what}".rstrip())
         for name in ("parameters", "inputs", "success_criteria"):
             if step.get(name):
-                write(f"   {name}: {shown(json.dumps(step[name], ensure_ascii=False), _LONGEST)}")
+                write(
+                    f"   {name}: {one_line(json.dumps(step[name], ensure_ascii=False), _LONGEST)}"
+                )
     if request.expires is not None:
         write(f"to be answered until {moment(request.expires)}")
     write("answer with --yes, --reject REASON, or --save FILE and then --plan FILE")

@@ -7,10 +7,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from triage.classifiers import Correction, read_corrections
+from triage.core import one_line
 
 from .options import JsonLines, NoPager, epilogue
 from .output import note, paged, print_text, write
-from .text import clean, json_line
+from .text import json_line
 
 DONE, FAILED = 0, 1
 _CODES = """\
@@ -59,8 +60,8 @@ def _as_json(correction: Correction) -> dict[str, object]:
         "said": correction.said,
         "correct": correction.correct,
         "cause": correction.cause,
-        "note": clean(correction.note, 2_000),
-        "error": None if error is None else clean(str(error), 2_000),
+        "note": correction.note,
+        "error": None if error is None else f"{error.type_name}: {error.message}",
         "rule": None if rule is None else {"looks_at": rule.looks_at, "keys": rule.keys},
     }
 
@@ -69,13 +70,13 @@ def _lines(correction: Correction) -> list[str]:
     remark = f": {correction.note}" if correction.note else ""
     cause = f" ({correction.cause})" if correction.cause else ""
     said = f"{correction.said}, right is {correction.correct}{cause}"
-    lines = [f"line {correction.line}: said {clean(said + remark)}"]
+    lines = [f"line {correction.line}: said {one_line(said + remark)}"]
     error, rule = correction.trajectory.error, correction.rule()
     if error is not None:
-        lines.append(f"    {clean(str(error))}")
+        lines.append(f"    {one_line(str(error))}")
     if rule is not None:  # as it would be written
         kind = f"FailureType.{rule.failure_type.name}"
-        because = None if rule.cause is None else clean(str(rule.cause))
-        keys = tuple(clean(key) for key in rule.keys)
+        because = None if rule.cause is None else one_line(str(rule.cause))
+        keys = tuple(one_line(key) for key in rule.keys)
         lines.append(f"    Rule({rule.name!r}, {kind}, {because!r}, {rule.looks_at!r}, {keys!r})")
     return lines

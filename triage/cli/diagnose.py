@@ -26,6 +26,8 @@ from triage.core import (
     Trajectory,
     Usage,
     UsageError,
+    one_line,
+    redact,
     to_json,
 )
 from triage.core.messages.base import tools_of
@@ -35,12 +37,13 @@ from .loading import load
 from .options import Classifier, Files, Format, JsonLines, NoPager, epilogue
 from .output import note, paged, print_page, print_text, write
 from .progress import Line, action_text, step_line
-from .text import clean, counted, json_text
+from .text import counted, json_line, json_text
 
 DONE, MALFORMED = 0, 1
 _STDIN = "-"
 _MOST_EVIDENCE = 5
 _LONGEST = 2_000
+_MOST_READ = 65_536
 _VERSION = 1
 CODES = """\
 exit codes:
@@ -137,7 +140,9 @@ def diagnose(
                     continue
                 if printed:
                     print_text(out, "")
-                print_page(out, [line._replace(text=clean(line.text)) for line in _lines(finding)])
+                print_page(
+                    out, [line._replace(text=one_line(line.text)) for line in _lines(finding)]
+                )
                 printed = True
     return code
 
@@ -288,7 +293,7 @@ def complain(file: str, problem: Problem, *, as_json: bool) -> None:
 
 
 def _write_json(value: dict[str, Any]) -> None:
-    write(json.dumps(_clean(value), allow_nan=False))
+    write(json_line(_cut(value)))
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
@@ -333,22 +338,20 @@ def _diagnosis_as_json(diagnosis: Diagnosis, trajectory: Trajectory) -> dict[str
     return told
 
 
-def _clean(value: Any) -> Any:
-    """A JSON value whose texts may be printed and hold no credential."""
+def _cut(value: Any) -> Any:
+    """A JSON value whose texts are cut, and hold no credential that the cut would hide."""
     if isinstance(value, str):
-        return clean(value, _LONGEST)
+        return redact(value[:_MOST_READ])[:_LONGEST]
     if isinstance(value, Mapping):
-        return {clean(str(key)): _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return value
+        return {_cut(str(key)): _cut(item) for key, item in value.items()}
+    return [_cut(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _quoted(trajectory: Trajectory, index: int | None) -> str | None:
     """A step in one line, None where there is none with this index."""
     if index is None or not 0 <= index < len(trajectory):
         return None
-    return clean(step_line(trajectory[index]).text) or "nothing is recorded of it"
+    return one_line(step_line(trajectory[index]).text) or "nothing is recorded of it"
 
 
 def _lines(finding: Finding) -> Iterator[Line]:

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from triage.adapters.recordings.reading import stream
 from triage.adapters.recordings.trajectories import Problem, Trace
-from triage.core import FailureType, UsageError
+from triage.core import FailureType, UsageError, one_line
 from triage.testing.evaluation import Evaluation, evaluate, labelled
 
 from .diagnose import CODES, classifier_of, complain, name_of, source_of
 from .options import AsJson, Classifier, Files, Format, NoPager, epilogue
 from .output import note, paged, print_lines, print_text, table, write
-from .text import clean, json_line
+from .text import json_line
 
 DONE, MALFORMED = 0, 1
 _MOST_BASELINES = 3
@@ -127,11 +127,11 @@ def _print(out: Console, result: Evaluation) -> None:
     for number, (head, rows) in enumerate(tables):
         if number:
             print_text(out, "")
-        cells = [[clean(cell, 60) for cell in row] for row in rows]
-        titles = [clean(title, 60) for title in head]
+        cells = [[one_line(cell, 60) for cell in row] for row in rows]
+        titles = [one_line(title, 60) for title in head]
         print_lines(out, table(titles, cells, cut=titles[:1], right=True))
     if result.error is not None:
-        failed = f"failed {result.failed} times, first with {clean(result.error)}"
+        failed = f"failed {result.failed} times, first with {one_line(result.error)}"
         print_text(out, f"\nthe classifier {failed}")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from triage.core import UsageError
+from triage.core import UsageError, one_line
 from triage.incidents import Incident, IncidentDesk, LogEntry, Message
 from triage.incidents.model import iso
 
@@ -30,7 +30,7 @@ from .desk import (
 from .options import DASH, AsJson, JsonLines, NoPager, Watch, epilogue
 from .output import Listing, note, paged, print_lines, print_listing, print_page, table, write
 from .progress import Line
-from .text import counted, json_given, json_line, moment, now, seconds_of, shown, span
+from .text import counted, json_given, json_line, moment, now, seconds_of, span
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def _carry_out(
 
 def _print_answer(answer: dict[str, Any], text: str, *, as_json: bool) -> int:
     """Print the answer of an operation, its JSON or a line; the exit code."""
-    write(json_line(answer) if as_json else shown(text, 500))
+    write(json_line(answer) if as_json else one_line(text, 500))
     if answer["success"]:
         return DONE
     if not as_json:
@@ -133,7 +133,7 @@ def detect(
             _id(one["agent_id"]),
             _id(one["task_id"]),
             one["timestamp"],
-            shown(one["error_message"]),
+            one_line(one["error_message"]),
         )
         for one in errors
     ]
@@ -191,7 +191,7 @@ def list_incidents(
 
 
 def _id(text: str | None) -> str:
-    return "-" if text is None else shown(text, 128)
+    return "-" if text is None else one_line(text, 128)
 
 
 def _row(one: Incident) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def _row(one: Incident) -> tuple[str, ...]:
         f"{span(now() - one.last_seen)} ago",
         _id(one.agent_id or one.agent_type or None),
         _id(one.task_id or one.run_id),
-        shown(one.message, 80),
+        one_line(one.message, 80),
     )
 
 
@@ -312,9 +312,9 @@ def log(
         (
             moment(entry.at),
             "-" if entry.incident is None else f"err-{entry.incident:03d}",
-            shown(entry.verb, 40),
-            shown(entry.by, 64),
-            shown(entry.text) or "-",
+            one_line(entry.verb, 40),
+            one_line(entry.by, 64),
+            one_line(entry.text) or "-",
         )
         for entry in found
     ]
@@ -501,7 +501,9 @@ def report(
         for name in fields:
             if name not in _REPORTED:
                 known = ", ".join(_REPORTED)
-                raise UsageError(f"the report has a field {shown(name, 40)!r}; known are {known}")
+                raise UsageError(
+                    f"the report has a field {one_line(name, 40)!r}; known are {known}"
+                )
     fields |= {name: value for name, value in options.items() if value is not None}
     fields.setdefault("message", "")
     one = _carry_out(desk, lambda desk: desk.report(**fields), new=True)

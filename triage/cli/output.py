@@ -16,8 +16,9 @@ from rich.pager import Pager
 from rich.table import Table
 from rich.text import Text
 
+from triage.core import one_line
+
 from .progress import Line
-from .text import clean, shown
 
 _NARROWEST = 6
 _EVERY_S = 2.0
@@ -32,7 +33,7 @@ def write(text: str) -> None:
 
 def note(text: str) -> None:
     """Say something in a line on standard error."""
-    print(f"triage: {clean(text, 2000)}", file=sys.stderr)
+    print(f"triage: {one_line(text, 2000)}", file=sys.stderr)
 
 
 def console(*, error: bool = False) -> Console:
@@ -162,14 +163,14 @@ def print_page(out: Console, lines: Sequence[Line], *, longest: int = _LONGEST) 
     """Print a title, and below it what each label says."""
     title, *rest = lines
     if not out.is_terminal:
-        write(shown(title.text))
+        write(one_line(title.text))
         for line in rest:
-            write(f"{line.label:>11}  {shown(line.text, longest)}".rstrip())
+            write(f"{line.label:>11}  {one_line(line.text, longest)}".rstrip())
         return
-    out.print(Text(shown(title.text), style=title.style))
+    out.print(Text(one_line(title.text), style=title.style))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(justify="right", width=11)
     grid.add_column(overflow="fold")
     for line in rest:
-        grid.add_row(Text(line.label, style=line.style), Text(shown(line.text, longest)))
+        grid.add_row(Text(line.label, style=line.style), Text(one_line(line.text, longest)))
     out.print(grid)

@@ -33,9 +33,10 @@ from triage.core import (
     Usage,
     UsageRecorded,
     is_reused,
+    one_line,
 )
 
-from .text import clean, counted, json_text
+from .text import counted, json_text
 
 if TYPE_CHECKING:
     from rich.console import Console  # Progress is of use without it
@@ -108,7 +109,7 @@ class Progress:
                 del self._runs[event.run_id]
 
     def _print(self, seconds: float, line: Line) -> None:
-        label, text = clean(line.label, 12), clean(line.text)
+        label, text = one_line(line.label, 12), one_line(line.text)
         if self._console is None:
             print(f"{seconds:7.2f} s  {label:>9}  {text}", file=sys.stderr, flush=True)
             return
@@ -178,11 +179,11 @@ def step_line(step: Step) -> Line:
     parts = [step.action] if step.action and step.action not in {"call", step.tool_called} else []
     if step.tool_called is not None:
         given = "" if step.tool_input is None else json_text(step.tool_input)
-        parts.append(f"{step.tool_called}({clean(given, 80)})")
+        parts.append(f"{step.tool_called}({one_line(given, 80)})")
     if step.error is not None:
         parts.append(f"failed: {step.error}")
     elif step.tool_output is not None:
-        parts.append(f"→ {clean(json_text(step.tool_output), 80)}")
+        parts.append(f"→ {one_line(json_text(step.tool_output), 80)}")
     elif step.llm_output is not None:
         parts.append(f"→ {step.llm_output}")
     return Line(label, style, " ".join(parts))

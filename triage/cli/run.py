@@ -20,7 +20,9 @@ from triage.core import (
     TriageError,
     TriageSuspendedError,
     UsageError,
+    escaped,
     fold,
+    one_line,
 )
 from triage.engine import Agent, Report, report_of
 from triage.stores import Store
@@ -43,7 +45,6 @@ from .options import (
 from .output import console, note, write
 from .progress import Progress
 from .runs_page import answers_to
-from .text import clean, printable
 
 DONE, FAILED, SUSPENDED = 0, 1, 3
 _CODES = """\
@@ -168,7 +169,7 @@ def conclude(
         text = (
             result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, indent=2)
         )
-        write(printable(text))
+        write(escaped(text, lines=True))
     if error is None:
         return DONE
     if isinstance(error, TriageSuspendedError):
@@ -204,7 +205,7 @@ def explained(error: TriageError) -> str:
 def print_report(report: Report, form: str, audience: Literal["person", "developer"]) -> None:
     """Print a report as `--report` and `--audience` ask for it."""
     forms = {"markdown": report.to_markdown, "text": report.to_text, "json": report.to_json}
-    write(printable(forms[form](audience).rstrip("\n")))
+    write(escaped(forms[form](audience).rstrip("\n"), lines=True))
 
 
 def _summary(events: Sequence[Event], error: Exception | None) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def _summary(events: Sequence[Event], error: Exception | None) -> dict[str, Any]
         "run_id": state.run_id,
     }
     if error is not None:
-        summary["error"] = clean(f"{type(error).__name__}: {error}", 2000)
+        summary["error"] = one_line(f"{type(error).__name__}: {error}", 2000)
     if state.history and state.status != "done":
         summary["failure_type"] = state.history[-1].failure_type.value
     if isinstance(error, TriageSuspendedError):

@@ -29,6 +29,7 @@ from triage.core import (
     edit,
     fold,
     happened,
+    one_line,
     reject,
     rerun,
     to_json,
@@ -61,7 +62,7 @@ from .options import (
 from .output import Listing, note, paged, print_listing, print_page, table, write
 from .run import FAILED, SUSPENDED, Follower, conclude, print_report
 from .runs_page import asks_of, lease, run_as_json, run_page, would_as_json, would_page
-from .text import counted, json_given, json_line, json_text, now, seconds_of, shown, span
+from .text import counted, json_given, json_line, json_text, now, seconds_of, span
 
 Status = Literal[
     "running", "suspended", "dead_letter",
@@ -156,10 +157,10 @@ def _row(run_id: str, info: RunInfo, events: Sequence[Event]) -> tuple[str, ...]
     task = json_text(to_json(started.task)) if isinstance(started, RunStarted) else "-"
     waits = info.status == "suspended" and asks_of(events) == "approval"
     return (
-        shown(run_id, 128),
-        shown(info.agent, 40),
-        shown(task, 80),
-        _TO_APPROVE if waits else shown(info.status, 20),
+        one_line(run_id, 128),
+        one_line(info.agent, 40),
+        one_line(task, 80),
+        _TO_APPROVE if waits else one_line(info.status, 20),
         span(now() - info.started),
         lease(info, now()) or "-",
     )
@@ -346,14 +347,14 @@ def resolve(
 
 def print_answered(info: RunInfo, then: str, store: str | None, *, as_json: bool) -> None:
     """Say that a run is answered, and how it goes on."""
-    how = f"that is when the run it was started in is, {shown(info.parent or '')}"
+    how = f"that is when the run it was started in is, {one_line(info.parent or '')}"
     if info.parent is None:
         recover = suggested("runs", "recover", info.run_id, place_of(info.agent), store=store)
         how = f"by recover_all() of any worker, or: {recover}"
     if as_json:
         write(json_line({"run_id": info.run_id, "answered": True, "then": then}))
     else:
-        write(f"run {shown(info.run_id)} is answered: it {then} once it is recovered")
+        write(f"run {one_line(info.run_id)} is answered: it {then} once it is recovered")
         write(how)
 
 
@@ -382,7 +383,7 @@ def cancel(run: Run, /, *, store: StoreText = None, json: AsJson = False) -> Non
         write(json_line({"run_id": info.run_id, "status": "cancelled", "was": info.status}))
         return
     stops = "; its process, if it lives, stops with its next event"
-    write(f"run {shown(info.run_id)} is cancelled{stops if info.status == 'running' else ''}")
+    write(f"run {one_line(info.run_id)} is cancelled{stops if info.status == 'running' else ''}")
 
 
 # Go on --------------------------------------------------------------------------------------------
@@ -585,7 +586,7 @@ async def _standing(
     kept: Store, info: RunInfo, store: str | None, *, force: bool
 ) -> _Standing | None:
     """Why a run is not to be taken over; None for one that is."""
-    run_id = shown(info.run_id)
+    run_id = one_line(info.run_id)
     if info.status == "suspended":
         asked = waits_for(await kept.read(info.run_id))
         show = suggested("runs", "show", info.run_id, store=store)

@@ -27,6 +27,7 @@ from triage.core import (
     UsageError,
     active_seconds,
     fold,
+    one_line,
     to_json,
 )
 from triage.engine import (
@@ -43,7 +44,7 @@ from triage.stores import RunInfo
 from .loading import place_of
 from .options import suggested
 from .progress import Line, action_text, failure_lines, step_line
-from .text import counted, json_text, moment, now, shown, span
+from .text import counted, json_text, moment, now, span
 
 _MOST_STEPS = 20
 """Of an attempt, the newest; calls too. `--events` has all."""
@@ -158,7 +159,7 @@ def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Itera
     """What is said of a run, its title first. store: as it was given by `--store`."""
     state, time = fold(events), now()
     yield Line("", "bold", f"run {info.run_id} of {info.agent}: {info.status}")
-    yield Line("task", "dim", f'"{shown(json_text(to_json(state.task)))}"')
+    yield Line("task", "dim", f'"{one_line(json_text(to_json(state.task)))}"')
     unstored = _unstored(events)
     if unstored:
         yield Line("not stored", "yellow", f"{', '.join(unstored)}: give again to recover it")
@@ -240,12 +241,14 @@ def _call(call: Call) -> Line:
     if call.outcome == "done":
         style = "green"
         given = (
-            shown(json_text(to_json(call.result)), 80) if call.exact else "its result is not kept"
+            one_line(json_text(to_json(call.result)), 80)
+            if call.exact
+            else "its result is not kept"
         )
         outcome = "undone" if call.undone else f"done → {given}"
     if call.error is not None:
         outcome = f"{outcome}: {call.error}"
-    given = "" if call.arguments is None else shown(json_text(to_json(call.arguments)), 80)
+    given = "" if call.arguments is None else one_line(json_text(to_json(call.arguments)), 80)
     return Line("call", style, f"{call.tool}({given}) [{call.effect}] {outcome}")
 
 
@@ -349,7 +352,7 @@ def would_page(events: Sequence[Event], word: str) -> Iterator[Line]:
     yield Line("point", "cyan", seen["why"])
     for call in seen["calls"]:
         given = "" if call["arguments"] is None else json_text(call["arguments"])
-        text = f"{call['tool']}({shown(given, 80)}) [{call['effect']}]"
+        text = f"{call['tool']}({one_line(given, 80)}) [{call['effect']}]"
         yield Line(call["fate"], _FATES[call["fate"]], text)
     if not seen["calls"]:
         yield Line("", "dim", "no call is recorded: all of it runs again")

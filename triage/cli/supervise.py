@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core import TriageError, UsageError, logger
+from triage.core import TriageError, UsageError, logger, one_line
 from triage.incidents import IncidentDesk, Supervisor
 from triage.incidents.model import iso
 
@@ -39,7 +39,7 @@ from .desk import (
 from .options import epilogue
 from .output import note, write
 from .run import explained
-from .text import clean, json_given, now, shown, span
+from .text import json_given, now, span
 
 DONE, FAILED = 0, 1
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -270,12 +270,10 @@ class _Form(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
-        told = (
-            f"{iso(record.created)} {record.levelname.lower()}: {shown(record.getMessage(), 2000)}"
-        )
+        told = f"{iso(record.created)} {record.levelname.lower()}: {one_line(record.getMessage(), 2000)}"
         if record.exc_info:
             lines = (record.exc_text or self.formatException(record.exc_info)).splitlines()
-            told = "\n".join([told, *(f"    {clean(line, 500)}" for line in lines)])
+            told = "\n".join([told, *(f"    {one_line(line, 500)}" for line in lines)])
         return told
 
 

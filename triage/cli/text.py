@@ -1,4 +1,4 @@
-"""Text as it may be shown: cut, without credentials, and without what would steer a terminal."""
+"""What commands say of numbers, times and JSON values."""
 
 from __future__ import annotations
 
@@ -12,47 +12,9 @@ from typing import Any
 
 from triage.core import UsageError, redact
 
-LONGEST = 200
-"""Characters of a text that are shown."""
-_MOST_READ = 65_536  # longer than any credential that begins where it would be shown
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)")
-# Controls, marks that turn the direction of writing, and halves of surrogate pairs.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(s|m|min|h|d|w)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-
-def clean(text: str, longest: int = LONGEST) -> str:
-    """Put `text` into one line, without controls and credentials, cut at `longest`."""
-    text = _ESCAPES.sub("", text[:_MOST_READ])
-    text = redact(_UNPRINTABLE.sub("", " ".join(text.split())))
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def printable(text: str) -> str:
-    """All of `text`, its lines kept, without what would steer a terminal."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n")
-    return "\n".join(
-        "\t".join(_UNPRINTABLE.sub("", cell) for cell in line.split("\t"))
-        for line in text.split("\n")
-    )
-
-
-def shown(text: str, longest: int = LONGEST) -> str:
-    """Put `text` into one line, its control characters as escapes.
-
-    A text with a credential loses them instead: they could part what would be known as one.
-    """
-    text = text[:_MOST_READ]
-    bare = _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
-    if redact(bare) != bare or redact(text) != text:
-        return clean(text, longest)
-    text = _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def counted(number: int, word: str) -> str:
@@ -69,7 +31,7 @@ def json_text(value: Any) -> str:
 
 
 def json_line(value: Any) -> str:
-    """A JSON value in one line, its texts redacted; null for a number that JSON has not."""
+    """A JSON value in one line, ASCII only, its texts redacted; null for a number that JSON has not."""
     return json.dumps(_redacted(value), allow_nan=False)
 
 
@@ -80,7 +42,7 @@ def _redacted(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return None
         case Mapping():
-            return {name: _redacted(item) for name, item in value.items()}
+            return {redact(str(name)): _redacted(item) for name, item in value.items()}
         case list() | tuple():
             return [_redacted(item) for item in value]
         case _:

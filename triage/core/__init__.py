@@ -67,6 +67,7 @@ from .errors import (
     refuse,
     short,
 )
+from .escaping import escaped
 from .events import (
     ActionChosen,
     ApprovalAsked,
@@ -151,8 +152,8 @@ from .json_values import (
     plain,
     plain_noting,
 )
-from .observers import LoggingObserver, Observer, logger, notify
-from .quoting import MAX_CLEAN, as_json, call_text, doings_in, quote, said_by
+from .observers import LoggingObserver, Observer, child_logger, logger, notify
+from .quoting import MAX_CLEAN, as_json, call_text, doings_in, one_line, quote, said_by
 from .redaction import HIDDEN, Redactor, redact, redacting, standard
 from .sealing import Keyring
 from .state import (
@@ -351,6 +352,7 @@ __all__ = [
     "check_count",
     "check_number",
     "check_word",
+    "child_logger",
     "digest",
     "doings_in",
     "dump",
@@ -358,6 +360,7 @@ __all__ = [
     "edit",
     "effect_of",
     "entry",
+    "escaped",
     "exact",
     "fields_of",
     "fitting",
@@ -387,6 +390,7 @@ __all__ = [
     "not_attempted",
     "not_json",
     "notify",
+    "one_line",
     "only_json",
     "plain",
     "plain_noting",

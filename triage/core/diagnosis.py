@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import force_setattr
 
 from .errors import Value, refuse
+from .escaping import escaped
 from .redaction import redact
 from .steps import Usage
 from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Recovery, Severity, severity_of
@@ -99,7 +100,7 @@ class Diagnosis(Value, frozen=True):
             force_setattr(self, name, _tuple_of(item, name, getattr(self, name)))
 
     def __str__(self) -> str:
-        cause = f" ({self.cause})" if self.cause else ""
+        cause = f" ({escaped(self.cause)})" if self.cause else ""
         return f"{self.failure_type}{cause}, {self.severity}, confidence {self.confidence:.2f}"
 
     def format_for_llm(self, max_chars: int = 1_500) -> str:
@@ -223,7 +224,7 @@ def _kind(diagnosis: Diagnosis) -> str:
 
 def _line(text: str) -> str:
     """On one line, so that nothing in it can look like a line of ours; without credentials."""
-    return " ".join(redact(text[:_MAX_LINE]).split())
+    return escaped(redact(text[:_MAX_LINE]))
 
 
 def _quoted(text: str) -> str:

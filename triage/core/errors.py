@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 
+from .escaping import escaped
 from .taxonomy import Cause, FailureType, Severity
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class TriageError(Exception):
                 "severity": self._severity.value,
                 "user_message": context.diagnosis.user_message or None,
             }
+
+    def __str__(self) -> str:
+        """The message in one line that steers no terminal, whatever it quotes; `args` has it as it is."""
+        return escaped(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args), dict(self.__dict__))
@@ -306,7 +311,7 @@ def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeErro
 def short(value: object, limit: int = 60) -> str:
     """A value in a message: the beginning of its repr."""
     try:
-        text = repr(value)
+        text = escaped(repr(value))
     except Exception:
         return "no repr"
     return text if len(text) <= limit else text[: limit - 1] + "…"

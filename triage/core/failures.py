@@ -15,6 +15,7 @@ from msgspec.structs import asdict, astuple, replace
 from .actions import Action, RecoveryAction
 from .diagnosis import Diagnosis
 from .errors import Value
+from .escaping import escaped
 from .redaction import redact, redact_value
 from .steps import NO_USAGE, Trajectory, Usage
 from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
@@ -107,7 +108,7 @@ class ErrorInfo(Value, frozen=True):
         return any(entry in names or entry.rpartition(".")[2] in names for entry in self.mro)
 
     def __str__(self) -> str:
-        return f"{self.type_name}: {self.message}"
+        return escaped(f"{self.type_name}: {self.message}")
 
 
 def words_of(error: ErrorInfo) -> str:
@@ -256,7 +257,8 @@ class FailureContext(Value, frozen=True):
 
     def __repr__(self) -> str:
         """The fields without their secrets; of the live exception its text."""
-        return redact(super().__repr__())
+        fields = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__)
+        return escaped(redact(f"{type(self).__name__}({', '.join(fields)})"))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """The same for rich, which prints the fields one by one."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from textwrap import indent
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from .escaping import escaped
 from .events import (
     ActionChosen,
     AttemptFailed,
@@ -33,19 +35,31 @@ logger = logging.getLogger("triage")
 _plain = logging.Formatter()
 
 
-def _without_secrets(record: logging.LogRecord) -> bool:
-    """Redact a log record: its message, and the traceback that formatters print."""
+def _make_safe(record: logging.LogRecord) -> bool:
+    """Redact and escape a record: its message in one line, and the traceback that formatters print.
+
+    The traceback is indented, so that no line of an error's message looks like another record.
+    """
     with suppress(Exception):  # a message that cannot be formatted is left to the handler
         text = record.getMessage()
-        clean = redact(text)
-        if clean is not text:
+        clean = escaped(redact(text))
+        if clean != text:
+            # Formatted once more by the handler, which leaves a message without arguments alone.
             record.msg, record.args = clean, ()
         if record.exc_info and not record.exc_text:
-            record.exc_text = redact(_plain.formatException(record.exc_info))
+            trace = escaped(redact(_plain.formatException(record.exc_info)), lines=True)
+            record.exc_text = indent(trace, "  ")
     return True
 
 
-logger.addFilter(_without_secrets)
+logger.addFilter(_make_safe)
+
+
+def child_logger(name: str) -> logging.Logger:
+    """The logger `triage.{name}`, whose records are redacted and escaped as those of `triage` are."""
+    child = logger.getChild(name)
+    child.addFilter(_make_safe)  # a logger's filters do not see the records of its children
+    return child
 
 
 def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .escaping import escaped, stripped
 from .redaction import redact
 from .steps import Step
 
@@ -13,6 +14,7 @@ MAX_QUOTE = 300
 _MAX_ARGUMENTS = 120
 _MAX_PARSED = 16_000
 _MAX_SAID = 160
+_MOST_READ = 65_536  # longer than any credential that begins where it would be shown
 MAX_CLEAN = 600
 """Characters of a message that are shown to an engineer; not more than is read for evidence."""
 
@@ -33,9 +35,7 @@ def said_by(text: str) -> str:
 
 def shown(clean: str, limit: int = _MAX_SAID) -> str:
     """As `quote`, and by default as `said_by`, of a text from which credentials were taken already."""
-    text = " ".join(clean.split())
-    if '"' in text:
-        text = text.replace('"', "'")
+    text = escaped(clean).replace('"', "'")
     return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 
@@ -44,11 +44,24 @@ def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
     found = _parsed(value)
     if isinstance(found, str):
         found = found[: 4 * limit]
-    text = " ".join(redact(_json(found)[: 4 * limit]).split())
+    text = escaped(redact(_json(found)[: 4 * limit]))
     if len(text) <= limit:
         return text
     cut = text[: limit - 2].rstrip("\\")
     return f'{cut}…"' if _in_quotes(cut) else f"{cut}…"
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    """A text in one line, escaped, without what looks like a credential, cut at `longest`.
+
+    Where characters that cannot be seen stand inside a credential, the text loses all of them instead.
+    """
+    text = text[:_MOST_READ]
+    bare = stripped(text)
+    if bare != text and redact(bare) != bare:
+        text = bare
+    text = escaped(redact(text))
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 class Doing(NamedTuple):
@@ -78,7 +91,9 @@ def _doings(step: Step) -> Iterator[Doing]:
         if isinstance(asked, list):
             for call in asked:
                 if isinstance(call, Mapping) and call.get("tool"):
-                    yield Doing(f"{str(call['tool'])[:80]}({as_json(call.get('arguments'))})")
+                    yield Doing(
+                        f"{escaped(str(call['tool'])[:80])}({as_json(call.get('arguments'))})"
+                    )
         elif step.llm_output:
             yield Doing(quote(step.llm_output), is_words=True)
         return
@@ -92,7 +107,7 @@ _MODEL = "model"
 
 def call_text(step: Step) -> str:
     """A step as the call it was: `search({"city": "Porto"})`."""
-    name = (step.tool_called or step.action or "step")[:80]
+    name = escaped((step.tool_called or step.action or "step")[:80])
     return f"{name}({as_json(step.tool_input)})" if step.tool_input is not None else name
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import re
 import typing
@@ -36,6 +35,7 @@ from triage.core import (
     check_number,
     check_word,
     effect_of,
+    logger,
     misuse,
     only_json,
     quote,
@@ -47,8 +47,6 @@ from triage.stores import MemoryStore, Store, open_store
 from triage.strategies import FailurePolicy, Limits, Policy, as_policy
 
 from .tools import Function, Returns, fingerprint
-
-_log = logging.getLogger("triage")
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
@@ -197,7 +195,7 @@ def validate_result(result_type: Any, result: object) -> object:
             mended = adapter.validate_json(found, strict=True)
         except ValidationError as of_json:
             raise of_json from None
-        _log.info("a result was taken out of the text around it: %s", quote(result))
+        logger.info("a result was taken out of the text around it: %s", quote(result))
         return mended
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -34,6 +33,7 @@ from triage.core import (
     StoreUnavailable,
     Usage,
     active_seconds,
+    child_logger,
     digest,
     fitting,
     logger,
@@ -411,7 +411,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_heart.reset)
 
 
-_log = logging.getLogger("triage.engine")
+_log = child_logger("engine")
 
 
 @lru_cache(maxsize=1_000)

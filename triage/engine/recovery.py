@@ -48,6 +48,7 @@ from triage.core import (
     TriageSuspendedError,
     UsageRecorded,
     capture,
+    escaped,
     logger,
     plain,
     redact,
@@ -171,7 +172,7 @@ def over_attempts(
             or _done(past.trajectory) != done
         ):
             return diagnosis
-    seen = redact(str(trajectory.error or diagnosis.technical_details))[:300]
+    seen = escaped(redact(str(trajectory.error or diagnosis.technical_details)))[:300]
     text = f"{IDENTICAL} attempts in a row did the same and failed alike: {seen}"
     return Diagnosis(
         FailureType.LOOP_DETECTED,
@@ -481,6 +482,9 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
                 error.add_note(f"raised while recovering from: {context.error}")
                 raise error from context.exception
     following = await _plan_next(session, context, action)
+    told = following.guidance
+    if told.hint is not None:
+        following = following._replace(guidance=told._replace(hint=escaped(told.hint, lines=True)))
     if session.undo is not None and not isinstance(action, Resume):
         # Undo what the next attempt would otherwise repeat, newest first.
         for entry in behind(session.state, following.base):
@@ -596,7 +600,7 @@ def tell_not_undone(
     for noted in (error, original):
         if noted is not None:
             for note in error.not_undone:
-                noted.add_note(note)
+                noted.add_note(escaped(note))
 
 
 def _message(context: FailureContext, status: str, reason: str | None) -> str:
@@ -609,14 +613,15 @@ def _message(context: FailureContext, status: str, reason: str | None) -> str:
         because = f"; {own.text}"
     why = f": {reason}" if reason and reason != diagnosis else ""
     text = f"run {context.run_id[:8]} {status} after attempt {context.attempt}: {diagnosis}"
-    return redact(f"{text}{why}{because}"[:2000])
+    return escaped(redact(f"{text}{why}{because}"[:2000]))
 
 
 async def _suspend(session: Session, context: FailureContext, action: Suspend) -> NoReturn:
     """Stop until a person answers: journal the question, and raise the error with the token."""
     # The token names its run, so that any process with the store can find it.
     token = f"{session.run_id}~{session.config.env.new_token()}"
-    question = redact(action.question or f"{context.diagnosis}; how should the run go on?")
+    question = action.question or f"{context.diagnosis}; how should the run go on?"
+    question = escaped(redact(question), lines=True)
     asked = session.question
     expires = None
     if action.expires_s is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import threading
 import time
@@ -27,6 +26,7 @@ from triage.core import (
     check_count,
     check_number,
     groups,
+    logger,
 )
 
 from .base import (
@@ -483,7 +483,7 @@ class _Worker:
                 try:
                     append.done(None if append.error is None else fresh(append.error))
                 except Exception:
-                    logging.getLogger("triage").exception("what waited for an append failed itself")
+                    logger.exception("what waited for an append failed itself")
 
     def _may_try(self, append: Append) -> bool:
         """Return whether no earlier append has failed. One at or before the failed position clears it."""

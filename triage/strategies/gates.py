@@ -16,7 +16,6 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from logging import getLogger
 from threading import RLock
 from typing import Final, Protocol, cast, runtime_checkable
 
@@ -35,6 +34,7 @@ from triage.core import (
     attributes_of,
     check_count,
     check_number,
+    child_logger,
     misuse,
 )
 
@@ -58,7 +58,7 @@ __all__ = [
 _HEARD: Final = "_triage_heard_by"
 _MOST_CAUSES = 12
 _numbers = itertools.count(1)
-_log = getLogger("triage.strategies.gates")
+_log = child_logger("strategies.gates")
 
 
 class CircuitBreaker:

@@ -7,14 +7,13 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from logging import getLogger
 from os import PathLike
 from pathlib import Path
 from pkgutil import get_data
 from threading import Lock
 from typing import Any, NamedTuple, Self, cast
 
-from triage.core import Usage, UsageError, check_number, misuse, nearest
+from triage.core import Usage, UsageError, check_number, child_logger, misuse, nearest
 
 _MILLION = 1_000_000
 _LONGEST_NAME = 200
@@ -29,7 +28,7 @@ _PREFIXES = {
     "google": ("google", "gemini", "models", "google-gla"),
 }
 """How a name says that the provider itself is asked. Other hosts have prices of their own."""
-_log = getLogger("triage.strategies.prices")
+_log = child_logger("strategies.prices")
 
 
 class Price(NamedTuple):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from logging import getLogger
 from threading import Lock
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
-from triage.core import misuse
+from triage.core import child_logger, misuse
 
 C = TypeVar("C")
 
@@ -29,7 +28,7 @@ _INNER = (
 """Where wrappers of models keep the client they call."""
 _PLAIN = (str, bytes, int, float, bool, type(None), dict, list, tuple, set, frozenset)
 _BOTO_DEFAULT = 4
-_log = getLogger("triage.retries")
+_log = child_logger("retries")
 _said: set[tuple[str, int | None]] = set()
 _lock = Lock()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -40,6 +39,7 @@ from triage.core import (
     Cause,
     Effect,
     FailureType,
+    child_logger,
     hint,
     not_attempted,
 )
@@ -62,7 +62,7 @@ class _Paused(Exception):
     """An agent used as a tool waits for an approval."""
 
 
-_log = logging.getLogger("triage.adapters")
+_log = child_logger("adapters")
 _lock = Lock()
 _PASSES = "__triage_passes__"
 """Attribute of a tool's function that already passes its calls through the current scope."""
