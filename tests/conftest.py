@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from hypothesis import HealthCheck, settings
 from store_kinds import Opened
 
 pytest_plugins = ["quick_tests"]
+
+# A loaded machine makes no example wrong. CI draws the same examples each time, elsewhere new ones.
+settings.register_profile(
+    "triage",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
+settings.load_profile("triage")
 
 
 @pytest.fixture(params=["asyncio", "trio"])
