@@ -222,6 +222,7 @@ def found_in(channels: Mapping[str, str]) -> list[str]:
     ]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("theirs_may_block")
 def test_nothing_steers_what_a_program_reads_of_a_run(tmp_path: Path) -> None:
     failures: list[str] = []
@@ -343,6 +344,7 @@ def _texts(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("terminal", [False, True], ids=["piped", "terminal"])
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("theirs_may_block")
 def test_no_command_lets_a_text_steer_its_terminal(
     room: Room,
