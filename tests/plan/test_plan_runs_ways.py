@@ -196,6 +196,14 @@ async def test_what_is_refused_is_neither_tried_again_nor_planned_around() -> No
     assert (await state_of(made.store, "run-1")).ended == "stop"
 
 
+async def test_what_the_caller_was_handling_is_no_failure_of_the_plan() -> None:
+    made = orchestrator(Script(GOOD), fails=Fails(find=[RateLimited("busy"), None]))
+    try:
+        raise PolicyRefused("the caller's own")
+    except PolicyRefused:
+        assert await made.run("task") == RESULT
+
+
 @table("severity", [Severity.RETRIABLE, Severity.REPLANNING, Severity.CRITICAL])
 async def test_no_capability_can_explain_a_refusal_away(severity: Severity) -> None:
     planner, env = Script(GOOD), FakeEnvironment()

@@ -607,7 +607,7 @@ class PlanAttempt:
         doubt: bool = False,
     ) -> Refused:
         """Journal a failure and the decision about it; returns what ends the attempt, to be raised."""
-        info = None if error is None else capture(error)
+        info = None if error is None else capture(error, self._session.handled)
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
         self._add(
@@ -702,7 +702,8 @@ class PlanAttempt:
             error = PlanInvalid(issues=[issue.message for issue in found.issues])
             if target is Target.APPROVER and self._setup.approval.mode != ApprovalMode.OFF:
                 diagnosis = found.diagnosis()
-                self._add(PlanFailed, target=target, diagnosis=diagnosis, error=capture(error))
+                info = capture(error, self._session.handled)
+                self._add(PlanFailed, target=target, diagnosis=diagnosis, error=info)
                 return
             raise self._failed(target, found.diagnosis(), error) from error
         for fix in found.fixes:
@@ -887,7 +888,8 @@ class PlanAttempt:
             return
         if question is None or question.inner or not question.guesses:
             return
-        info = capture(error) if isinstance(error, Exception) else None  # else it never began
+        began = isinstance(error, Exception)
+        info = capture(error, self._session.handled) if began else None
         doubt = question.doubt
         self._add(
             PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=key, error=info, doubt=doubt
