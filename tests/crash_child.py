@@ -52,7 +52,7 @@ def check_effects(made: Counter[str], expected: Counter[str]) -> None:
         raise Lost(f"{expected - made}; all: {made}")
 
 
-LEASE_S = 0.1
+LEASE_S = 0.5
 """Seconds: whoever finds a run whose owner died while it answered waits so long."""
 EXPECTED = ["task", 10, 20, "paid 5", "paid 7"]
 
