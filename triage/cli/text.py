@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from triage.core import UsageError, redact
+from triage.core import UsageError, redact, refuse_constant
 
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(s|m|min|h|d|w)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -51,12 +51,8 @@ def _redacted(value: Any) -> Any:
 
 def json_given(option: str, text: str) -> Any:
     """Read the value of an option that is JSON. Raises UsageError for what is none."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{option} must be JSON, text in double quotes: {error}") from None
 

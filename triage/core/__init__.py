@@ -151,6 +151,7 @@ from .json_values import (
     only_json,
     plain,
     plain_noting,
+    refuse_constant,
 )
 from .observers import LoggingObserver, Observer, child_logger, logger, notify
 from .quoting import MAX_CLEAN, as_json, call_text, doings_in, one_line, quote, said_by
@@ -399,6 +400,7 @@ __all__ = [
     "redacted",
     "redacting",
     "refuse",
+    "refuse_constant",
     "reject",
     "rerun",
     "said_by",

@@ -1,7 +1,7 @@
-"""What to do about a failure: the seven actions a strategy may return.
+"""The seven actions a strategy may return.
 
 `Retry`, `Replan`, `Rollback` and `Resume` call the function again; `Suspend`, `Escalate` and `Abort`
-end this call of `Agent.run`. An action only declares; `triage.engine.recovery` carries it out.
+end the current call of `Agent.run`. An action only declares; `triage.engine.recovery` carries it out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import Value, refuse
 
 
 def optional_text(owner: object, *names: str) -> None:
-    """Raise TypeError for a field of these that is neither text nor None."""
+    """Raise TypeError if one of these fields is neither text nor None."""
     for name in names:
         value = getattr(owner, name)
         if value is not None and not isinstance(value, str):
@@ -23,7 +23,7 @@ def optional_text(owner: object, *names: str) -> None:
 
 
 class RecoveryAction(Value, frozen=True, tag_field="action"):
-    """Base of the actions; its attributes name them: `RecoveryAction.RETRY is Retry`."""
+    """Base class of the actions, with each as an attribute: `RecoveryAction.RETRY is Retry`."""
 
     RETRY: ClassVar[type[Retry]]
     REPLAN: ClassVar[type[Replan]]
@@ -34,21 +34,21 @@ class RecoveryAction(Value, frozen=True, tag_field="action"):
     ABORT: ClassVar[type[Abort]]
 
     kind: ClassVar[str]
-    """The action's name in lower case, as it stands in the journal."""
+    """The action's name in lower case, as the journal writes it."""
 
 
 class Retry(RecoveryAction, frozen=True, tag="retry"):
     """Call the function again.
 
-    hint: told to the next attempt as `_triage_hint`; None tells nothing. delay: seconds to wait
-    first, 0 by default; a delay that passes the run's deadline ends the run instead. inject: keyword
-    arguments given to the function for the next attempt alone.
+    hint: passed to the next attempt as `_triage_hint`; None passes nothing. delay: seconds to wait
+    first, 0 by default; a delay past the run's deadline ends the run instead. inject: keyword
+    arguments for the next attempt only.
 
-    model: the model to ask from now on; None asks the one asked so far. keep_last: from now on,
-    outputs of tools are left out of each request except the last so many, and except those of calls
-    with an effect; None leaves none out. summary: stands for the messages before those that
-    `keep_last` keeps. These three hold until the run ends; see `Guidance` for who applies them.
-    outage: True while an outage is waited out, which `Limits.attempts` counts once.
+    model: the model to ask from now on; None keeps the current one. keep_last: from now on, each
+    request omits tool outputs, except those in its last `keep_last` messages and those of calls with
+    an effect; None omits nothing. summary: replaces the messages before those that `keep_last` keeps.
+    These three hold until the run ends; see `Guidance` for who applies them. outage: True while the
+    run waits out an outage, which `Limits.attempts` counts once.
     """
 
     hint: str | None = None
@@ -74,7 +74,7 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
                 raise ValueError(f"Retry.inject has the key {name!r}, which is no parameter name")
 
     def __repr__(self) -> str:
-        """As it is written: the fields that few actions have only where they are set."""
+        """Show the rarely used fields only where they are set."""
         few = ("model", "keep_last", "summary", "outage")
         more = "".join(
             f", {name}={getattr(self, name)!r}"
@@ -87,7 +87,7 @@ class Retry(RecoveryAction, frozen=True, tag="retry"):
 class Replan(RecoveryAction, frozen=True, tag="replan"):
     """Call the function again with a new plan.
 
-    hint: told as `_triage_hint`; None gives the diagnosis' own hint, or a sentence that asks for
+    hint: passed as `_triage_hint`; None uses the diagnosis' hint, or else a sentence that asks for
     another plan. delay: seconds to wait first.
     """
 
@@ -101,11 +101,11 @@ class Replan(RecoveryAction, frozen=True, tag="replan"):
 
 
 class Rollback(RecoveryAction, frozen=True, tag="rollback"):
-    """Restore trajectory and state to a checkpoint and call the function from there.
+    """Restore trajectory and state to a checkpoint and call the function again from there.
 
-    checkpoint_id: as returned by `record_step`, `update_state` or found in
-    `FailureContext.checkpoint_id`; None is the last position before the critical step, or the last
-    one if there is none. hint: None gives one that says what was kept.
+    checkpoint_id: as returned by `record_step` or `update_state`, or as in
+    `FailureContext.checkpoint_id`; None takes the last position before the critical step, or the last
+    position if no step is critical. hint: None says which work was kept.
     """
 
     checkpoint_id: int | None = None
@@ -125,10 +125,10 @@ class Rollback(RecoveryAction, frozen=True, tag="rollback"):
 
 
 class Resume(RecoveryAction, frozen=True, tag="resume"):
-    """Call the function again to go on from a subgoal.
+    """Call the function again to continue from a subgoal, keeping state and completed subgoals.
 
-    subgoal: told as `_triage_subgoal`; None is the first declared and not completed one. The state
-    and the completed subgoals are kept. hint: told as `_triage_hint`.
+    subgoal: passed as `_triage_subgoal`; None takes the first open one. hint: passed as
+    `_triage_hint`.
     """
 
     subgoal: str | None = None
@@ -142,9 +142,9 @@ class Resume(RecoveryAction, frozen=True, tag="resume"):
 class Suspend(RecoveryAction, frozen=True, tag="suspend"):
     """Stop and wait for a person: raises `TriageSuspendedError`, whose token resumes the run once.
 
-    question: what the person is asked; None gives the diagnosis. metadata: JSON values kept with it.
-    expires_s: seconds until which the answer must come; None: no end. After it the token is refused,
-    and the run stays as it is.
+    question: what the person is asked; None shows the diagnosis. metadata: JSON values stored with
+    the question. expires_s: seconds within which the answer must come; None never expires. After that
+    the token is refused and the run stays suspended.
     """
 
     question: str | None = None
@@ -160,8 +160,8 @@ class Suspend(RecoveryAction, frozen=True, tag="suspend"):
             raise refuse("Suspend.metadata", self.metadata, "a mapping")
 
 
-def _written(action: Escalate | Abort) -> str:
-    """An action as it is written: `compensate` only where it is asked for."""
+def _repr(action: Escalate | Abort) -> str:
+    """The repr of an action; `compensate` appears only where it is set."""
     more = ", compensate=True" if action.compensate else ""
     return f"{type(action).__name__}(reason={action.reason!r}{more})"
 
@@ -182,7 +182,7 @@ class Escalate(RecoveryAction, frozen=True, tag="escalate"):
         _check_flag("Escalate.compensate", self.compensate)
 
     def __repr__(self) -> str:
-        return _written(self)
+        return _repr(self)
 
 
 class Abort(RecoveryAction, frozen=True, tag="abort"):
@@ -201,7 +201,7 @@ class Abort(RecoveryAction, frozen=True, tag="abort"):
         _check_flag("Abort.compensate", self.compensate)
 
     def __repr__(self) -> str:
-        return _written(self)
+        return _repr(self)
 
 
 def _check_flag(field_name: str, value: object) -> None:
@@ -221,7 +221,7 @@ Proceed: TypeAlias = Retry | Replan | Rollback | Resume
 Stop: TypeAlias = Suspend | Escalate | Abort
 """The actions that end the call of `Agent.run`."""
 Action: TypeAlias = Proceed | Stop
-"""The closed union, for `match` with `assert_never`."""
+"""All seven as a closed union, for `match` with `assert_never`."""
 
 LASTING = ("model", "keep_last", "summary")
 """The fields of a Retry that hold until the run ends."""
@@ -229,7 +229,7 @@ LASTING = ("model", "keep_last", "summary")
 PROCEEDING = (Retry, Replan, Rollback, Resume)
 """The classes of `Proceed`."""
 DELAYED = (Retry, Replan)
-"""Those with a `delay`."""
+"""The actions with a `delay`."""
 ACTIONS: tuple[type[Action], ...] = (Retry, Replan, Rollback, Resume, Suspend, Escalate, Abort)
 """All seven, in the order of the documentation."""
 
@@ -237,35 +237,35 @@ for _action in ACTIONS:
     setattr(RecoveryAction, _action.kind.upper(), _action)
 
 
-# What a person answers a suspended run, beside an action: `approve`, `reject`, `edit` and the like.
+# How a person may answer a suspended run, apart from an action: `approve`, `reject`, `edit` and others.
 
 
 class Happened(Value, frozen=True):
-    """Answer to "did this call happen?": yes, with this result, which the call then returns."""
+    """Answers "did this call happen?": yes, and the call returns this result."""
 
     result: Any = None
 
 
 class Rerun(Value, frozen=True):
-    """Answer to "may this call run?": yes, once."""
+    """Answers "may this call run?": yes, once."""
 
 
 def happened(result: Any = None) -> Happened:
-    """The call in doubt has happened, with this result. For `Agent.resume`."""
+    """Say that the call in doubt happened, with this result. For `Agent.resume`."""
     return Happened(result)
 
 
 def rerun() -> Rerun:
-    """The call in doubt has not happened, or may happen again: run it. For `Agent.resume`."""
+    """Run the call in doubt: it did not happen, or may happen again. For `Agent.resume`."""
     return Rerun()
 
 
 class Approved(Value, frozen=True):
-    """Answer to a question: yes, go on."""
+    """Answers a question: yes, go on."""
 
 
 class Rejected(Value, frozen=True):
-    """Answer to a question: no. reason: told on; None tells none."""
+    """Answers a question: no. reason: passed on to the agent; None gives none."""
 
     reason: str | None = None
 
@@ -274,12 +274,12 @@ class Rejected(Value, frozen=True):
 
 
 class Edited(Value, frozen=True):
-    """Answer to a question: go on with this. payload: keyword arguments for the next attempt."""
+    """Answers a question: go on with other input. payload: keyword arguments for the next attempt."""
 
     payload: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        Retry(inject=self.payload)  # the same is asked of both
+        Retry(inject=self.payload)  # the same checks apply
 
 
 def approve() -> Approved:
@@ -288,7 +288,7 @@ def approve() -> Approved:
 
 
 def reject(reason: str | None = None) -> Rejected:
-    """Do not go on: end the run, or let the agent find another way than the call asked about."""
+    """Refuse: end the run, or let the agent find a way without the call that was asked about."""
     return Rejected(reason)
 
 

@@ -16,10 +16,10 @@ from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Recovery, Severi
 
 
 class Evidence(Value, frozen=True, gc=False):
-    """One thing that speaks for a diagnosis.
+    """One finding that supports a diagnosis.
 
     rule: the name of the rule or detector. text: what it saw, short and safe to print. step: index
-    of the step in the attempt, None when it is the exception or the result.
+    of the step in the attempt, None where the finding is about the exception or the result.
     """
 
     rule: str
@@ -37,22 +37,22 @@ class Evidence(Value, frozen=True, gc=False):
 E = TypeVar("E", FailureType, Severity, Level, Recovery)
 
 _BY_DEFAULT: Any = None
-"""Filled in by `Diagnosis` itself, so that readers never meet None."""
+"""Replaced when a `Diagnosis` is made, so that readers never see None."""
 
 
 class Diagnosis(Value, frozen=True):
     """Why an attempt failed.
 
-    failure_type: one of ten. cause: the finer name, a `Cause` or a word of the
-    application's own. severity: what may be done next; None takes the
-    default of the cause, else of the type. level: who must know; None takes the severity's default.
-    confidence: from 0 to 1. evidence: what speaks for it, strongest first. critical_step: index of
-    the earliest decisive step, None if no step decided. user_message: for an end user, no internals.
-    technical_details: for an engineer. hint: what the next attempt should do otherwise. suggestions:
-    for a person. retry_after_s: the delay the other side asked for, seconds, None if it asked for
-    none. candidates: other types considered, likeliest first. classifier: who says so. usage: what
-    the diagnosis itself consumed, None if no model was asked; a run counts it with its own. recovery:
-    what would help, as the failing code says itself; None if it says nothing.
+    failure_type: one of ten. cause: a finer name, a `Cause` or the application's own word. severity:
+    what may be done next; None takes the default of the cause, or else of the type. level: who must
+    know; None takes the severity's default. confidence: from 0 to 1. evidence: what supports it,
+    strongest first. critical_step: index of the earliest decisive step, None if no step was decisive.
+    user_message: for an end user, without internals. technical_details: for an engineer. hint: what
+    the next attempt should do differently. suggestions: for a person. retry_after_s: seconds the other
+    side asked to wait, None if it did not. candidates: other types considered, likeliest first.
+    classifier: who made the diagnosis. usage: what the diagnosis itself consumed, None if no model was
+    asked; it counts towards the run. recovery: what would help, as the failing code itself says; None
+    if it does not.
 
     Raises TypeError or ValueError for a field of the wrong type or value.
     """
@@ -104,18 +104,18 @@ class Diagnosis(Value, frozen=True):
         return f"{self.failure_type}{cause}, {self.severity}, confidence {self.confidence:.2f}"
 
     def format_for_llm(self, max_chars: int = 1_500) -> str:
-        """What the next attempt should know, as text for a prompt: most useful first.
+        """Write what the next attempt should know as text for a prompt, most useful first.
 
-        Without credentials; what was said by errors and tools is in quotation marks, as data. Equal
-        diagnoses give equal texts. max_chars: at most so many characters, from 1; a longer text is
-        cut and ends in "…". Raises TypeError or ValueError for another value.
+        Credentials are removed; words of errors and tools are quoted, as data. Equal diagnoses give
+        equal texts. max_chars: the maximum length, from 1; a longer text is cut and ends in "…".
+        Raises TypeError or ValueError for any other value.
         """
         return _bounded(_for_llm(self), _limit("format_for_llm", max_chars))
 
     def format_for_person(self, max_chars: int = 4_000) -> str:
-        """Everything the diagnosis says, one thing a line, for whoever has to act.
+        """Write everything the diagnosis says, one item per line, for whoever has to act.
 
-        Without credentials, and cut as `format_for_llm` cuts.
+        Redacts and cuts as `format_for_llm` does.
         """
         return _bounded(_for_person(self), _limit("format_for_person", max_chars))
 
@@ -166,7 +166,7 @@ def _check_numbers(diagnosis: Diagnosis) -> None:
 
 
 def known_cause(text: str) -> Cause | str:
-    """The `Cause` of this word, or the word itself where it is an application's own."""
+    """Return the `Cause` with this value, or the text itself if it is an application's own cause."""
     try:
         return Cause(text)
     except ValueError:
@@ -176,7 +176,7 @@ def known_cause(text: str) -> Cause | str:
 # As text ------------------------------------------------------------------------------------------
 
 _MAX_LINE = 2_000
-"""Characters of one field that are looked at; the whole is cut to what the caller allows."""
+"""Characters read of one field; the whole text is cut to what the caller allows."""
 
 
 def _for_llm(diagnosis: Diagnosis) -> Iterator[str]:
@@ -223,7 +223,7 @@ def _kind(diagnosis: Diagnosis) -> str:
 
 
 def _line(text: str) -> str:
-    """On one line, so that nothing in it can look like a line of ours; without credentials."""
+    """Redact and put on one line, so that no part of it can look like a line of ours."""
     return escaped(redact(text[:_MAX_LINE]))
 
 

@@ -1,4 +1,4 @@
-"""Clock, ids, sleep and random of a run: one object, so that tests and replays can give another."""
+"""The clock, ids, sleep and random source of a run: one object that tests and replays can replace."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ import anyio
 
 @runtime_checkable
 class Environment(Protocol):
-    """Where a run takes time, ids and chance from."""
+    """Where a run gets time, ids and randomness from."""
 
     def time(self) -> float:
-        """Seconds since the epoch, for people; never compared."""
+        """Return seconds since the epoch, to show to people; never compared."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; durations and deadlines are measured on it."""
+        """Return seconds on a clock that never goes back, for durations and deadlines."""
         ...
 
     def new_id(self) -> str:
-        """A new run id: text, unique, not secret."""
+        """Return a new run id: text, unique, not secret."""
         ...
 
     def new_token(self) -> str:
-        """A new secret of 128 random bits as text."""
+        """Return a new secret of 128 random bits as text."""
         ...
 
     def random(self) -> float:
-        """A number from 0 to 1, for jitter."""
+        """Return a number from 0 to 1, for jitter."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, cancellably."""
+        """Sleep; can be cancelled."""
         ...
 
 
 class SystemEnvironment:
-    """The machine's own."""
+    """The machine's own clock, ids, sleep and randomness."""
 
-    # The functions themselves, not methods around them: they are called with every event.
+    # The functions themselves rather than methods around them: every event calls them.
     time = staticmethod(clock.time)
     monotonic = staticmethod(clock.monotonic)
 
@@ -71,7 +71,7 @@ class SystemEnvironment:
         await anyio.sleep(seconds)
 
     def reseed(self) -> None:
-        """Take new randomness: a forked child must not repeat its parent's ids."""
+        """Start from new randomness: a forked child must not repeat its parent's ids."""
         self._source = None
         # An id is a count from a random start, so that the first eight digits differ between runs,
         # followed by random bits of this process.
@@ -86,7 +86,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def in_event_loop() -> bool:
-    """Whether this is code of a running event loop, in which one can await."""
+    """Whether the caller runs in an event loop."""
     try:
         anyio.get_cancelled_exc_class()
     except RuntimeError:
@@ -94,16 +94,13 @@ def in_event_loop() -> bool:
     return True
 
 
-# Lazy packages: a name is imported when it is first used.
-
-
 def lazily(
     package: str, homes: Mapping[str, Collection[str]], modules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of such a package.
+    """Make the `__getattr__` and `__dir__` of a package that imports a name when it is first used.
 
-    homes: the names by the module that has them, seen from the package. modules: its modules that are
-    names themselves.
+    homes: for each module, relative to the package, the names it defines. modules: submodules that can
+    be used as names themselves.
     """
     places = {name: home for home, names in homes.items() for name in names}
 

@@ -1,31 +1,31 @@
 """Every exception of triage.
 
 TriageError
-├── UsageError                 our caller's mistake: names the field and the remedy
-├── TriageEscalationError      the run gave up and hands over
+├── UsageError                 the caller's mistake: names the field and the remedy
+├── TriageEscalationError      the run gave up and handed over
 ├── TriageAbortError           the run was stopped for good
-├── TriageFatalError           the failure allows no recovery at all
-├── TriageSuspendedError       the run waits for a person; has the token
+├── TriageFatalError           the failure allows no recovery
+├── TriageSuspendedError       the run waits for a person; carries the token
 ├── AlreadyResumed             the token was used before
-├── TokenExpired               the answer came after its time
-├── AttemptOver                a handle of an attempt was used after its end
-├── CircuitOpen                a call was not made: its service fails for everybody
-├── RetryBudgetSpent           a call was not repeated: too many are
-├── ResultLost                    a call has happened, and its result is gone
-└── StoreError                 the store could not do it
-    ├── StaleWriter            another process owns the run now
-    ├── RunBusy                another process' lease on the run lives
+├── TokenExpired               the answer came too late
+├── AttemptOver                a handle was used after its attempt had ended
+├── CircuitOpen                a call was not made, because its service is failing for everybody
+├── RetryBudgetSpent           a call was not retried, because too many calls are
+├── ResultLost                 a call happened, but its result is gone
+└── StoreError                 the store could not read or write
+    ├── StaleWriter            another process now owns the run
+    ├── RunBusy                another process holds a live lease on the run
     ├── RunOver                the run has finished: there is nothing to take over
-    ├── DeadLetter             too many workers have died with this run
-    ├── UnknownRun             the store knows no such run
-    ├── StoreUnavailable       locked, gone, not answering, or closed to us: later may be better
-    ├── StoreFull              no room is left
-    ├── StoreReadOnly          it may not be written
-    ├── StoreCorrupt           what it holds is damaged, or is no store
-    ├── StoreKeyMissing        a key is needed to read what is encrypted
+    ├── DeadLetter             too many workers died while running this run
+    ├── UnknownRun             the store has no such run
+    ├── StoreUnavailable       locked, unreachable, not answering or refusing us: try later
+    ├── StoreFull              no space is left
+    ├── StoreReadOnly          the store cannot be written
+    ├── StoreCorrupt           the contents are damaged, or this is no store of triage
+    ├── StoreKeyMissing        the key to the encrypted values is missing
     └── StoreTooNew            a newer release wrote it
 
-AttemptInterrupted             a BaseException: unwinds an attempt that has been stopped from inside
+AttemptInterrupted             a BaseException that unwinds an attempt stopped from inside
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ if TYPE_CHECKING:
 
 
 class TriageError(Exception):
-    """Base of all. `context` is the `FailureContext` of the failure, None where there is none.
+    """Base class of all of them. `context` is the `FailureContext` of the failure, None without one.
 
-    reporter: makes the report of an error that ends a run; set where it is raised. not_undone: the effects
-    that stay although they were to be undone, each with the reason.
+    reporter: makes the report of an error that ends a run; set where it is raised. not_undone: effects
+    that could not be undone, each with the reason.
 
-    Pickles whatever the original exception was: the live exception stays behind, its facts
-    (`context.error`) travel.
+    Always pickles: the live exception is left behind, what is known of it (`context.error`) is kept.
     """
 
     context: FailureContext | None
@@ -69,7 +68,7 @@ class TriageError(Exception):
         super().__init__(message)
         self.context = context
         if context is not None:
-            # For a run around the one that ended: its recovery was tried, and is not tried again.
+            # Tells an enclosing run that recovery was already tried, so that it is not tried again.
             self._triage_hint = {
                 "failure_type": context.failure_type.value,
                 "cause": context.diagnosis.cause,
@@ -78,7 +77,7 @@ class TriageError(Exception):
             }
 
     def __str__(self) -> str:
-        """The message in one line that steers no terminal, whatever it quotes; `args` has it as it is."""
+        """The message on one line, with terminal controls escaped; `args` holds it unchanged."""
         return escaped(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,9 +90,9 @@ class TriageError(Exception):
 
     @property
     def report(self) -> Report | None:
-        """What to tell a person or a developer of the run that ended; None if this ended none.
+        """The report of the run that this error ended, None if it ended none.
 
-        Made when it is first asked for; that never raises.
+        Made on first access, which never raises.
         """
         if self._report is None and self.reporter is not None:
             self._report = self.reporter(self)
@@ -107,11 +106,11 @@ def _rebuild(cls: type[TriageError], args: tuple[Any, ...]) -> TriageError:
 
 
 class UsageError(TriageError, TypeError, ValueError):
-    """triage was called wrongly. Raised as early as it can be known, never "recovered"."""
+    """triage was used wrongly. Raised as early as possible, and never recovered from."""
 
 
 class TriageEscalationError(TriageError):
-    """A person must look: the policy escalated, a limit was reached or no strategy applied.
+    """A person must step in: the policy escalated, a limit was reached or no strategy applied.
 
     Raised from the exception that ended the last attempt.
     """
@@ -128,7 +127,7 @@ class TriageFatalError(TriageError):
 
 
 class TriageSuspendedError(TriageError):
-    """The run waits for an answer. `token` resumes it once, `question` is what is asked."""
+    """The run waits for an answer to `question`. `token` resumes it, once."""
 
     token: str
     question: str
@@ -142,11 +141,11 @@ class TriageSuspendedError(TriageError):
 
 
 class AlreadyResumed(TriageError):
-    """The token was used before: it answers one question, once."""
+    """The token was used before: a token answers one question, once."""
 
 
 class TokenExpired(TriageError):
-    """The question had to be answered sooner. The run still waits; a new question must be asked."""
+    """The answer came after the question expired. The run still waits; ask a new question."""
 
 
 class AttemptOver(TriageError):
@@ -157,9 +156,9 @@ class AttemptOver(TriageError):
 
 
 class CircuitOpen(TriageError):
-    """A `CircuitBreaker` let no call through: the service has failed for everybody. Nothing was sent.
+    """A `CircuitBreaker` refused a call, because the service fails for everybody. Nothing was sent.
 
-    name: of the breaker, empty without one. retry_after_s: seconds until a probe is allowed.
+    name: the breaker's, empty without one. retry_after_s: seconds until a probe is allowed.
     """
 
     name: str
@@ -176,14 +175,13 @@ class CircuitOpen(TriageError):
         super().__init__(message, context)
         self.name = name
         self.retry_after_s = retry_after_s
-        _say(self, Cause.CIRCUIT_OPEN, Severity.RETRIABLE, retry_after_s)
+        _declare(self, Cause.CIRCUIT_OPEN, Severity.RETRIABLE, retry_after_s)
 
 
 class RetryBudgetSpent(TriageError):
-    """A `RetryBudget` let a call not be made again. Nothing was sent.
+    """A `RetryBudget` refused to repeat a call. Nothing was sent.
 
-    key: of the bucket that is empty. retry_after_s: seconds until it has a token, `inf` if time alone
-    brings none.
+    key: of the empty bucket. retry_after_s: seconds until it has a token, `inf` if time alone adds none.
     """
 
     key: str
@@ -200,11 +198,13 @@ class RetryBudgetSpent(TriageError):
         super().__init__(message, context)
         self.key = key
         self.retry_after_s = retry_after_s
-        _say(self, "retry_budget_spent", Severity.CRITICAL, None)
+        _declare(self, "retry_budget_spent", Severity.CRITICAL, None)
 
 
-def _say(error: TriageError, cause: str, severity: Severity, retry_after_s: float | None) -> None:
-    """Write onto an error of a gate what a classifier would have to find out."""
+def _declare(
+    error: TriageError, cause: str, severity: Severity, retry_after_s: float | None
+) -> None:
+    """Write onto a gate's error what a classifier would otherwise have to find out."""
     error._triage_hint = {
         "failure_type": FailureType.EXTERNAL_FAULT.value,
         "cause": str(cause),
@@ -215,9 +215,9 @@ def _say(error: TriageError, cause: str, severity: Severity, retry_after_s: floa
 
 
 class ResultLost(TriageError):
-    """A call with an effect has completed, and its result can neither be read back nor be had again.
+    """A call with an effect completed, but its result cannot be read back, nor may it run again.
 
-    tool: its name. key: names the call in the journal.
+    tool: the tool's name. key: names the call in the journal.
     """
 
     tool: str
@@ -236,11 +236,11 @@ class StoreError(TriageError):
 
 
 class StaleWriter(StoreError):
-    """Another writer has gone on with this run: this one must stop."""
+    """Another writer took this run over: this one must stop."""
 
 
 class RunBusy(StoreError):
-    """The run has an owner whose lease lives. wait_s: seconds until it ends, unless it is renewed."""
+    """Another process holds a live lease on the run. wait_s: seconds until it ends, unless renewed."""
 
     wait_s: float
 
@@ -252,46 +252,46 @@ class RunBusy(StoreError):
 
 
 class RunOver(StoreError):
-    """The run has finished: its result or error stands in its journal."""
+    """The run has finished: its result or error is in its journal."""
 
 
 class DeadLetter(StoreError):
-    """The run was taken over too often without coming to an end: its workers seem to die of it."""
+    """The run was taken over too often without finishing: it seems to kill its workers."""
 
 
 class UnknownRun(StoreError, LookupError):
-    """The store knows no run of this id."""
+    """The store has no run with this id."""
 
 
 class StoreUnavailable(StoreError):
-    """The store is locked, unreachable or refuses us. To try again later may help."""
+    """The store is locked, unreachable or refuses us. Trying again later may help."""
 
 
 class StoreFull(StoreError):
-    """The store has no room left. What it holds can be read; nothing of the append was kept."""
+    """The store has no space left. It can still be read; no part of the append was kept."""
 
 
 class StoreReadOnly(StoreError):
-    """The store may be read, not written."""
+    """The store can be read but not written."""
 
 
 class StoreCorrupt(StoreError):
-    """What the store holds is damaged, or is no store of triage. It is left as it is."""
+    """The contents are damaged, or this is no store of triage. Nothing was changed."""
 
 
 class StoreKeyMissing(StoreError):
-    """A run holds encrypted values, and the key they were encrypted with is not given."""
+    """A run holds encrypted values, and their key was not given."""
 
 
 class StoreTooNew(StoreError):
-    """A newer release of triage wrote this. It is left as it is."""
+    """A newer release of triage wrote this. Nothing was changed."""
 
 
 class AttemptInterrupted(BaseException):
-    """Unwinds an attempt that was stopped from inside (a limit, a finding).
+    """Unwinds an attempt that was stopped from inside, by a limit or a finding.
 
-    A BaseException, so that `except Exception` in an agent cannot swallow it. Never seen by the
-    caller of `Agent.run`: it becomes a diagnosed failure.
+    A BaseException, so that `except Exception` in an agent cannot swallow it. It never reaches the
+    caller of `Agent.run`, but becomes a diagnosed failure.
     """
 
     def __init__(self, diagnosis: Diagnosis) -> None:
@@ -299,17 +299,17 @@ class AttemptInterrupted(BaseException):
         self.diagnosis = diagnosis
 
 
-# The error for a value that cannot be used: one form of message.
+# Checks of values that users pass, which all word their messages alike.
 
 
 def refuse(field: str, value: object, wanted: str, remedy: str = "") -> TypeError:
-    """The error for a value of the wrong type: names the field, the type found and the remedy."""
+    """Make the TypeError for a wrong value: it names the field, what was found and the remedy."""
     tail = f"; {remedy}" if remedy else ""
     return TypeError(f"{field} must be {wanted}, not {type(value).__name__} ({short(value)}){tail}")
 
 
 def short(value: object, limit: int = 60) -> str:
-    """A value in a message: the beginning of its repr."""
+    """Shorten a value for a message: the beginning of its repr."""
     try:
         text = escaped(repr(value))
     except Exception:
@@ -317,16 +317,13 @@ def short(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-# Checks of what users configure: one form of message for every value that cannot be used.
-
-
 def misuse(field: str, value: object, wanted: str, remedy: str = "") -> UsageError:
-    """The error for a wrong value: names the field, what was found, its type and the remedy."""
+    """Make the UsageError for a wrong value, worded as by `refuse`."""
     return UsageError(str(refuse(field, value, wanted, remedy)))
 
 
 def check_count(field: str, value: object, least: int, remedy: str = "") -> None:
-    """Raise UsageError unless `value` is a whole number from `least`."""
+    """Raise UsageError unless `value` is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise misuse(field, value, f"a whole number from {least}", remedy)
 
@@ -340,7 +337,7 @@ def check_number(
     above: bool = False,
     remedy: str = "",
 ) -> None:
-    """Raise UsageError unless `value` is a finite number from `least`, or above it."""
+    """Raise UsageError unless `value` is a finite number from `least`, or above it if `above`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         high_enough = value > least if above else value >= least
         if high_enough and value <= sys.float_info.max:
@@ -357,22 +354,22 @@ def check_word(field: str, value: object, words: tuple[str, ...]) -> None:
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """`did you mean 'x'?` for the closest of `names`, whatever its case; empty if none is close."""
+    """Write `did you mean 'x'?` for the closest of `names`, ignoring case; empty if none is close."""
     by_folded = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), by_folded, n=1)
     return f"did you mean {by_folded[close[0]]!r}?" if close else ""
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of the values of a run. Their fields may be given by name or in their order.
+    """Base class of a run's values. Fields may be given by name or by position.
 
-    A changed copy is made by `msgspec.structs.replace`, a dict of the fields by `msgspec.structs.asdict`.
-    Models of pydantic may have fields of these types: they take a value, or its JSON object.
+    `msgspec.structs.replace` makes a changed copy, `msgspec.structs.asdict` a dict of the fields.
+    pydantic models may have fields of these types: they accept a value or its JSON object.
     """
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """How models of pydantic read and write a value: as its JSON object."""
+        """Let pydantic models read and write a value as its JSON object."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(
@@ -384,7 +381,7 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, source: Any, handler: Any) -> dict[str, Any]:
-        """An object, of which the fields are not told."""
+        """Describe it as an object, without its fields."""
         return {"type": "object", "title": cls.__name__}
 
     @classmethod

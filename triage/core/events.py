@@ -1,8 +1,9 @@
-"""What happened in a run: one value per event, and `RunState`, which is read from them.
+"""The events of a run, one type for each thing that can happen.
 
 Every event begins with the run's id, its position `seq` (from 0, without gaps) and the time (seconds
-since the epoch, for people: order is `seq`), and ends with `v`, the version of its form. The journal
-is these events and nothing else; trajectory, state, checkpoints, limits and reports are folds of it.
+since the epoch, for people: `seq` gives the order), and ends with `v`, the version of its form. The
+journal holds these events and nothing else; trajectory, state, checkpoints, limits and reports are
+folded from it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from .steps import Step, Usage
 
 
 def _version(number: int) -> Any:
-    """A field with this default that is written all the same."""
+    """A field with this default that is written even where it has it."""
     return msgspec.field(default_factory=lambda: number)
 
 
 class _Placed(Value, frozen=True):
-    """Where an event stands."""
+    """The position of an event, which comes first."""
 
     run_id: str
     seq: int
@@ -33,9 +34,9 @@ class _Placed(Value, frozen=True):
 
 
 class Recorded(_Placed, frozen=True, kw_only=True, tag=True, tag_field="event"):
-    """Base of the events: what all of them begin and end with.
+    """Base class of the events: the fields that all begin and end with.
 
-    sealed: the event as it was, encrypted, where the rest of it is redacted; empty where it is whole.
+    sealed: the original event, encrypted, where this one is redacted; empty where nothing is hidden.
     """
 
     v: int = _version(1)
@@ -43,10 +44,10 @@ class Recorded(_Placed, frozen=True, kw_only=True, tag=True, tag_field="event"):
 
 
 class RunStarted(Recorded, frozen=True):
-    """agent: its name. task, args: as given, as JSON; `unstored` names arguments without a JSON form.
+    """The run began. agent: its name. task, args: as given, in JSON.
 
-    parent: id of the run this one was started in, None at the top. code: fingerprint of the agent's
-    code, empty where the run is not kept beyond its process.
+    unstored: names of arguments without a JSON form. parent: id of the enclosing run, None at the top.
+    code: fingerprint of the agent's code, empty where the run does not outlive its process.
     """
 
     agent: str
@@ -58,11 +59,12 @@ class RunStarted(Recorded, frozen=True):
 
 
 class AttemptStarted(Recorded, frozen=True):
-    """attempt: its number, from 1. base: position whose steps and state it starts with; None: empty.
+    """An attempt began. attempt: its number, from 1.
 
-    hint, subgoal: what it is told. keep_state: the state goes on although the steps do not.
-    inject: names of parameters injected for this attempt. returns_to: position before which recorded
-    reads and model calls of earlier attempts are reused; None: none of them is.
+    base: position whose steps and state it starts with; None starts empty. hint, subgoal: what it is
+    told. keep_state: it keeps the state, but not the steps. inject: names of parameters injected for
+    this attempt. returns_to: position before which recorded reads and model calls of earlier attempts
+    are reused; None reuses none.
     """
 
     attempt: int
@@ -75,7 +77,7 @@ class AttemptStarted(Recorded, frozen=True):
 
 
 class StepRecorded(Recorded, frozen=True, gc=False):
-    """A step of the attempt, hand-written or of a recorded call. index: its position, from 0."""
+    """A step of the attempt, recorded by hand or by a call. index: its position, from 0."""
 
     attempt: int
     index: int
@@ -83,8 +85,9 @@ class StepRecorded(Recorded, frozen=True, gc=False):
 
 
 class StateUpdated(Recorded, frozen=True):
-    """values: merged into the state, top-level key by key. unstored: keys whose values held a secret,
-    which no store keeps.
+    """The state changed. values: merged into it by top-level key.
+
+    unstored: keys whose values held a secret, which no store keeps.
     """
 
     attempt: int
@@ -93,7 +96,7 @@ class StateUpdated(Recorded, frozen=True):
 
 
 class UsageRecorded(Recorded, frozen=True, gc=False):
-    """usage: consumed since the last one. run: id of the run inside this one that did; None: this one."""
+    """usage: consumed since the last record. run: id of the nested run that used it, None for this one."""
 
     attempt: int
     usage: Usage
@@ -103,10 +106,10 @@ class UsageRecorded(Recorded, frozen=True, gc=False):
 class CallStarted(Recorded, frozen=True):
     """A recorded call is about to run. key: tool, digest and occurrence. arguments: for people.
 
-    idempotency_key: given to the tool, the same in every attempt and process. keyed: the call runs
-    already, and its tool has taken that key: a repeat is safe on the other side. run: id of the run
-    inside this one that the call is, None for a call of a tool. kind: `model`, `judge` (a model that
-    judges another's answer), `tool` or `run`; empty in journals of 0.1.0.
+    idempotency_key: offered to the tool, the same in every attempt and process. keyed: the call is
+    already running and its tool has taken that key, so a repeat is safe. run: id of the nested run
+    that the call starts, None for a tool call. kind: `model`, `judge` (a model that judges another's
+    answer), `tool` or `run`; empty in journals of 0.1.0.
     """
 
     attempt: int
@@ -123,11 +126,11 @@ class CallStarted(Recorded, frozen=True):
 class CallFinished(Recorded, frozen=True):
     """A recorded call ended. outcome: `done`, `not_attempted`, `failed` or `in_doubt`.
 
-    result: as JSON. exact: the JSON says all of it. typed: it does, read as what the tool's return
-    annotation says. replayed: reused, nothing ran. step: index of its
-    step in the attempt. keyed: the tool took the idempotency key, so a repeat is safe. effect: what
-    the call turned out to have, where that was not known before; empty: as it was said to have.
-    asked_model: the run inside this one that the call is has asked a model.
+    result: as JSON. exact: the JSON loses nothing. typed: it loses nothing if read as the tool's return
+    annotation. replayed: an earlier result was reused, nothing ran. step: index of its step in the
+    attempt. keyed: the tool took the idempotency key, so a repeat is safe. effect: the effect that the
+    call turned out to have; empty where it is the one in `CallStarted`. asked_model: the nested run
+    that the call started asked a model.
     """
 
     attempt: int
@@ -145,8 +148,10 @@ class CallFinished(Recorded, frozen=True):
 
 
 class WatchNoticed(Recorded, frozen=True, gc=False):
-    """What was seen in a running attempt. response: `note`, `hint` (the agent was told), `interrupt` or
-    `unstopped` (it goes on although interrupted). rule, text: as in `Evidence`. step: its index.
+    """A detector noticed something in a running attempt. rule, text: as in `Evidence`. step: its index.
+
+    response: `note`, `hint` (the agent was told), `interrupt` or `unstopped` (it continues although it
+    was interrupted).
     """
 
     attempt: int
@@ -157,7 +162,7 @@ class WatchNoticed(Recorded, frozen=True, gc=False):
 
 
 class SubgoalsDeclared(Recorded, frozen=True, gc=False):
-    """names: what the agent means to do, in order; added to those declared before."""
+    """names: what the agent intends to do, in order; added to those declared before."""
 
     attempt: int
     names: tuple[str, ...]
@@ -171,8 +176,9 @@ class SubgoalCompleted(Recorded, frozen=True, gc=False):
 
 
 class CompensatorRegistered(Recorded, frozen=True, gc=False):
-    """name: of the compensator. key: of the call it undoes, or `step@` and a step's position. args: of
-    one for a step, what it is called with; None where JSON does not say all of it.
+    """name: of the compensator. key: of the call it undoes, or `step@` and a step's position.
+
+    args: for a step, the arguments to call it with; None where JSON cannot hold them exactly.
     """
 
     attempt: int
@@ -182,8 +188,9 @@ class CompensatorRegistered(Recorded, frozen=True, gc=False):
 
 
 class CompensatorRan(Recorded, frozen=True):
-    """registered: position of its registration. error: None when it undid its call. begins: it is about
-    to run, and nothing is said of its end.
+    """registered: position of its registration. error: None when it undid its call.
+
+    begins: it is about to run, so there is no outcome yet.
     """
 
     attempt: int
@@ -195,7 +202,7 @@ class CompensatorRan(Recorded, frozen=True):
 
 
 class AttemptFailed(Recorded, frozen=True):
-    """error: None when a check or a limit failed the attempt."""
+    """An attempt failed. error: None where a check or a limit failed it."""
 
     attempt: int
     error: ErrorInfo | None
@@ -203,7 +210,7 @@ class AttemptFailed(Recorded, frozen=True):
 
 
 class ActionChosen(Recorded, frozen=True):
-    """action: what will be done. by: who decided. reason: why, where it is not the policy's answer."""
+    """action: what will be done. by: who decided. reason: why, where the policy did not decide."""
 
     attempt: int
     action: Action
@@ -218,7 +225,7 @@ class CapabilitiesSelected(Recorded, frozen=True, gc=False):
 
 
 class PlanMade(Recorded, frozen=True):
-    """plan: as JSON. version: from 1. subject: digest of exactly this plan, empty where nobody asks."""
+    """plan: as JSON. version: from 1. subject: digest of this plan, empty where it needs no approval."""
 
     plan: Any
     version: int = 1
@@ -226,10 +233,10 @@ class PlanMade(Recorded, frozen=True):
 
 
 class PlanRouted(Recorded, frozen=True, gc=False):
-    """What a plan-first run enters next, written before it is entered.
+    """The next stage of a plan-first run, written before it is entered.
 
-    target: `selector`, `planner`, `approver`, `step`, `report`, `stop` or `end`. step: its key. counter:
-    what entering it has used up one of, empty for nothing. delay_s: seconds that are waited first.
+    target: `selector`, `planner`, `approver`, `step`, `report`, `stop` or `end`. step: its key.
+    counter: the counter that entering it increments, empty for none. delay_s: seconds to wait first.
     """
 
     target: str
@@ -240,7 +247,7 @@ class PlanRouted(Recorded, frozen=True, gc=False):
 
 
 class PlanFailed(Recorded, frozen=True):
-    """What a plan-first run had entered has failed. doubt: it has an effect that may have happened."""
+    """A stage of a plan-first run failed. doubt: it has an effect that may have happened."""
 
     target: str
     diagnosis: Diagnosis
@@ -250,7 +257,7 @@ class PlanFailed(Recorded, frozen=True):
 
 
 class PlanStepMoved(Recorded, frozen=True, gc=False):
-    """step: its key. status: `started`, `done` or `skipped`; that it failed is told by `PlanFailed`."""
+    """step: its key. status: `started`, `done` or `skipped`; `PlanFailed` records a failure."""
 
     step: str
     status: str
@@ -258,9 +265,9 @@ class PlanStepMoved(Recorded, frozen=True, gc=False):
 
 
 class ApprovalAsked(Recorded, frozen=True):
-    """kind: what is to be approved. subject: digest of exactly what.
+    """kind: what needs approval. subject: digest of exactly that.
 
-    expires: seconds since the epoch until which it may be answered, None for ever.
+    expires: seconds since the epoch after which no answer counts, None for no limit.
     """
 
     kind: str
@@ -271,7 +278,7 @@ class ApprovalAsked(Recorded, frozen=True):
 
 
 class ApprovalGiven(Recorded, frozen=True):
-    """decision: `approved`, `rejected` or `edited`. by: who, as they named themselves."""
+    """decision: `approved`, `rejected` or `edited`. by: the name that the person gave."""
 
     kind: str
     subject: str
@@ -284,8 +291,8 @@ class ApprovalGiven(Recorded, frozen=True):
 class RunSuspended(Recorded, frozen=True):
     """token_digest: SHA-256 of the token; the token itself is never stored. question: what is asked.
 
-    call: key of the call that is asked about, None where none is. doubt: it was started and may have
-    happened. expires: seconds since the epoch until which it may be answered, None for ever.
+    call: key of the call in question, None without one. doubt: that call was started and may have
+    happened. expires: seconds since the epoch after which no answer counts, None for no limit.
     """
 
     attempt: int
@@ -298,15 +305,16 @@ class RunSuspended(Recorded, frozen=True):
 
 
 class RunResumed(Recorded, frozen=True):
-    """action: the answer, taken in place of the suspension."""
+    """action: the answer, which replaces the suspension."""
 
     attempt: int
     action: Action
 
 
 class RunRecovered(Recorded, frozen=True, gc=False):
-    """A process took the run over from one that is gone. epoch: its own. changed: the agent's code is not
-    the one the run was started with.
+    """A process took the run over from one that died. epoch: that of the new process.
+
+    changed: the agent's code differs from the code the run was started with.
     """
 
     attempt: int
@@ -317,7 +325,7 @@ class RunRecovered(Recorded, frozen=True, gc=False):
 class RunFinished(Recorded, frozen=True):
     """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON.
 
-    exact: the JSON says all of it. typed: it does, read as what the agent declares its result to be.
+    exact: the JSON loses nothing. typed: it loses nothing if read as the agent's declared result type.
     """
 
     status: str
@@ -327,8 +335,6 @@ class RunFinished(Recorded, frozen=True):
     typed: bool = False
 
 
-EXACT = True
-"""For `exact` where there is no result: nothing was lost."""
 Event: TypeAlias = (
     RunStarted | AttemptStarted | StepRecorded | StateUpdated | UsageRecorded | CallStarted
     | CallFinished | WatchNoticed | SubgoalsDeclared | SubgoalCompleted | CompensatorRegistered
@@ -338,12 +344,9 @@ Event: TypeAlias = (
 )  # fmt: skip
 
 
-# Moved.
-
-
 _MILESTONES = (AttemptStarted, AttemptFailed, ActionChosen, RunSuspended, RunResumed, RunFinished)
 
 
 def is_milestone(event: Event) -> bool:
-    """True for the events that say where a run stands."""
+    """Whether the event marks the progress of a run: a start, a failure, an action or an end."""
     return isinstance(event, _MILESTONES)

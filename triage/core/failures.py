@@ -1,4 +1,4 @@
-"""The values of a failure: `ErrorInfo` of the exception, `Attempt` for the past, `FailureContext`."""
+"""The values of a failure: `ErrorInfo` (the exception), `Attempt` (the past) and `FailureContext`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ from .steps import NO_USAGE, Trajectory, Usage
 from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
 
 NOT_ATTEMPTED_STATUSES = frozenset({401, 403, 404, 409, 412, 422, 429})
-"""HTTP answers that say the request was refused before it took effect."""
+"""HTTP statuses that say the request was refused before it took effect."""
 _BUSY = 503
-"""The answer that says the same where it names a time to wait (Retry-After)."""
+"""The status that says the same where it comes with a time to wait (Retry-After)."""
 
 
 class ErrorInfo(Value, frozen=True):
-    """What is known of a live exception, taken when it was caught; plain data from then on.
+    """What is known of an exception, read when it was caught; plain data from then on.
 
-    type_name, module: of its class. mro: `module.QualName` of the class and its bases, most special
+    type_name, module: of its class. mro: `module.QualName` of the class and its bases, most derived
     first, without `object`. message: `str(exc)`, or the class name where that is empty; bounded.
-    status_code: HTTP or RPC status. code: the provider's own code (`"insufficient_quota"`,
-    SQLSTATE, an errno name). retry_after_s: seconds the other side asked to wait, of a group the
-    longest that one of its members says. phase: how far
-    the request got: `"not_sent"` (nothing left this machine, or the other side was never reached),
-    `"sent"` (it was on its way, or one of several was), `"answered"`, None where unknown. body: the
-    decoded answer, where it is small JSON. hint: what the exception says of itself (`triage.core.faults`,
-    `triage.hint`), as plain fields.
-    relation: what this is to the exception that holds it: `""` for the outermost, `"cause"`,
-    `"context"` or `"group"`. related: the causes, contexts and group members, bounded and without
-    cycles.
+    status_code: HTTP or RPC status. code: the provider's own code (`"insufficient_quota"`, SQLSTATE,
+    an errno name). retry_after_s: seconds the other side asked to wait; for a group the longest of its
+    members. phase: how far the request got: `"not_sent"` (nothing left this machine, or the other side
+    was never reached), `"sent"` (it was on its way, or one of several was), `"answered"`, None where
+    unknown. body: the decoded answer, where it is small JSON. hint: what the exception says about
+    itself (`triage.core.faults`, `triage.hint`), as plain fields. relation: to the exception that holds
+    it: `""` for the outermost, `"cause"`, `"context"` or `"group"`. related: the causes, contexts and
+    group members, bounded and without cycles.
     """
 
     type_name: str
@@ -61,7 +59,7 @@ class ErrorInfo(Value, frozen=True):
     def not_attempted(self) -> bool:
         """True when the failing call cannot have taken effect: it was not sent, or was refused.
 
-        Of a group, when this is so of all its members. An error says nothing by what it was raised from.
+        A group counts if all its members do. What an error was raised from does not matter here.
         """
         if self.phase in ("not_sent", "sent"):
             return self.phase == "not_sent"
@@ -73,10 +71,10 @@ class ErrorInfo(Value, frozen=True):
 
     @property
     def decisive(self) -> ErrorInfo | None:
-        """The error whose hint counts: this one, or a graver one behind it; None if none has a hint.
+        """The error whose hint counts: this one, or a more serious one behind it; None without a hint.
 
-        An error that was merely being handled when another was raised (`"context"`) counts where the
-        other says nothing of itself.
+        An error that was only being handled when this one was raised (`"context"`) counts only where
+        this one has no hint.
         """
         own, behind = self.hint or None, None
         if not self.related:
@@ -92,7 +90,7 @@ class ErrorInfo(Value, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """True if this error, or any behind it, says that the same must never be tried again."""
+        """True if this error, or any behind it, says that the work must never be tried again."""
         if self.hint and self.hint.get("recovery") == Recovery.NEVER:
             return True
         return bool(self.related) and any(info.refused for info in self.related)
@@ -104,7 +102,7 @@ class ErrorInfo(Value, frozen=True):
             yield from info.walk()
 
     def is_a(self, *names: str) -> bool:
-        """True if a class of the MRO has one of these names, with or without its module."""
+        """Whether a class of the MRO has one of these names, with or without its module."""
         return any(entry in names or entry.rpartition(".")[2] in names for entry in self.mro)
 
     def __str__(self) -> str:
@@ -112,7 +110,7 @@ class ErrorInfo(Value, frozen=True):
 
 
 def words_of(error: ErrorInfo) -> str:
-    """What an error said. One that a run inside this one ended with: what that run failed of."""
+    """Return the message of an error; for the error of a nested run, that of what the run failed with."""
     if not error.is_a("TriageError"):
         return error.message
     behind = next((one.message for one in error.walk() if not one.is_a("TriageError")), None)
@@ -127,11 +125,11 @@ _OF_SEVERITY = {
     Severity.CRITICAL: Category.WORKFLOW,
     Severity.FATAL: Category.SAFETY,
 }
-"""What a hint without a category weighs as much as."""
+"""The category whose weight a hint without a category gets."""
 
 
 def _weight(info: ErrorInfo) -> int:
-    """How grave an error says it is: by its category, else by its severity; 0 where it says neither."""
+    """How serious an error says it is, by its category or else its severity; 0 where it has neither."""
     said = info.hint or {}
     try:
         if said.get("category") is not None:
@@ -140,15 +138,15 @@ def _weight(info: ErrorInfo) -> int:
         if severity is None and kind is not None:
             severity = severity_of(FailureType(kind), said.get("cause"))
         return 0 if severity is None else _WEIGHTS[_OF_SEVERITY[Severity(severity)]]
-    except (KeyError, TypeError, ValueError):  # words of a newer release, or no words at all
+    except (KeyError, TypeError, ValueError):  # words of a newer release, or none at all
         return 0
 
 
 class Attempt(Value, frozen=True):
     """One finished attempt of a run: what it did and how it ended.
 
-    number: from 1. state: as it was at the end. error: None when no exception ended it. action: what
-    was decided, None while it is being decided. started, ended: seconds since the epoch.
+    number: from 1. state: at its end. error: None when no exception ended it. action: what was decided,
+    None until then. started, ended: seconds since the epoch.
     """
 
     number: int
@@ -179,14 +177,14 @@ _NOTHING = Trajectory()
 
 
 class FailureContext(Value, frozen=True):
-    """Everything a strategy is told about a failure; errors that end a run carry it as `.context`.
+    """Everything a strategy knows about a failure; errors that end a run carry it as `.context`.
 
     run_id; task: as given to `run`. attempt: the number of the failed attempt, from 1. diagnosis: why
     it failed. error: what is known of the exception, None when a check or a limit failed it.
     exception: the live exception, None after pickling or when there was none. trajectory: the
     attempt's steps. state: as the attempt left it. usage: of the whole run. attempt_history: the
     earlier attempts, oldest first. checkpoint_id: what `Rollback()` would restore, None if nothing
-    was recorded. open_subgoals: declared and not completed. tools: names of the tools known to exist.
+    was recorded. open_subgoals: declared but not completed. tools: names of the tools known to exist.
     elapsed_s: seconds since the run began. seconds_left: until its deadline, None without one.
     draw: a random number from 0 to 1, drawn for this failure from the run's source, for jitter.
     attempt_s: seconds the failed attempt took. outage_seconds, longest_wait: as in the run's `Limits`.
@@ -228,7 +226,7 @@ class FailureContext(Value, frozen=True):
         return Partial(self.state, output, self.usage)
 
     def tried(self, action: type[RecoveryAction]) -> int:
-        """How often this action was taken for this failure type in this run, this failure not counted."""
+        """Count how often this run took this action for this failure type, without this failure."""
         return sum(
             1
             for past in self.attempt_history
@@ -236,12 +234,12 @@ class FailureContext(Value, frozen=True):
         )
 
     def failures(self) -> int:
-        """How often this failure type has ended an attempt of this run, this failure included."""
+        """Count the attempts of this run that ended with this failure type, including this one."""
         past = self.attempt_history
         return 1 + sum(1 for attempt in past if attempt.failure_type is self.failure_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The live exception and secrets are left out; a task that cannot be pickled becomes its repr."""
+        """Leave out the live exception and secrets; replace a task that cannot be pickled by its repr."""
         travelling: FailureContext = _without_secrets(replace(self, exception=None))
         task = _picklable(travelling.task)
         if task is not travelling.task:
@@ -256,18 +254,18 @@ class FailureContext(Value, frozen=True):
         return (FailureContext, astuple(travelling))
 
     def __repr__(self) -> str:
-        """The fields without their secrets; of the live exception its text."""
+        """Show the fields without their secrets."""
         fields = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__)
         return escaped(redact(f"{type(self).__name__}({', '.join(fields)})"))
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The same for rich, which prints the fields one by one."""
+        """Give rich the fields, without their secrets."""
         clean: FailureContext = _without_secrets(replace(self, exception=None))
         return list(asdict(clean).items())
 
 
 def _without_secrets(value: Any) -> Any:
-    """A value of a run as it may leave the process; the very same object where there are no secrets."""
+    """Redact a value of a run; return the same object where it holds no secrets."""
     if isinstance(value, msgspec.Struct):
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         clean = {name: _without_secrets(field) for name, field in fields.items()}
@@ -286,7 +284,7 @@ def _picklable(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     try:
-        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes, made one call before
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - bytes we have just made
     except Exception:
         try:
             return repr(value)
@@ -295,27 +293,27 @@ def _picklable(value: Any) -> Any:
     return value
 
 
-# Which field failed, and what was expected of it: from validation errors and their messages.
+# Which field failed and what was expected of it, as validation errors and their messages say.
 
 
 MAX_FIELDS = 6
 
 
 class Field(NamedTuple):
-    """name: path of the field, with dots. problem: what was said about it, as it was said."""
+    """A field that failed. name: its path, with dots. problem: in the words of the error."""
 
     name: str
     problem: str
 
 
 def fields_of(error: ErrorInfo) -> tuple[Field, ...]:
-    """The fields that failed, most telling first; empty where nothing names one."""
+    """Return the fields that failed, most informative first; empty where no error names one."""
     for info in error.walk():
         found = _from_body(info.body)
         if found:
             return found[:MAX_FIELDS]
     for info in error.walk():
-        found = _from_message(info.message[:4_000], info.body)
+        found = _from_message(info.message[:4_000])
         if found:
             return found[:MAX_FIELDS]
         found = _from_notes(info)
@@ -325,8 +323,8 @@ def fields_of(error: ErrorInfo) -> tuple[Field, ...]:
 
 
 def not_json(error: ErrorInfo) -> str | None:
-    """What a parser said of a text that is no JSON at all; None where nothing says that it is."""
-    if error.is_a("YAMLError", "TOMLDecodeError"):  # JSON may have been tried before it
+    """Return what a parser said about text that is not JSON at all; None if no error says so."""
+    if error.is_a("YAMLError", "TOMLDecodeError"):  # JSON may have been tried first
         return None
     for info in error.walk():
         said = _invalid_json(info)
@@ -338,7 +336,7 @@ def not_json(error: ErrorInfo) -> str | None:
 
 
 def is_invalid_json(info: ErrorInfo) -> bool:
-    """Whether a validation error is about a text that is no JSON, rather than about its fields."""
+    """Whether a validation error is about text that is not JSON, rather than about its fields."""
     return _invalid_json(info) is not None
 
 
@@ -346,7 +344,7 @@ def _invalid_json(info: ErrorInfo) -> str | None:
     detail = info.body.get("detail") if isinstance(info.body, dict) else None
     if isinstance(detail, list) and detail and isinstance(detail[0], dict):
         item = detail[0]
-        # With a path it is one field that should hold JSON; the rest could be read.
+        # With a path, only one field should have held JSON; the rest was read.
         if item.get("type") != "json_invalid" or item.get("loc"):
             return None
         return str(item.get("msg") or info.message)
@@ -429,7 +427,7 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 @cache
 def _listed() -> re.Pattern[str]:
-    # The text form of a pydantic error: the field on a line of its own, the problem indented below.
+    # How pydantic prints an error: the field on its own line, the problem indented below.
     return re.compile(
         r"^(?P<path>[\w.\[\]-]{1,120})\n {2}(?P<problem>[^\n]{1,200}?)(?: \[type=[^\n]{0,300})?$",
         re.MULTILINE,
@@ -445,7 +443,7 @@ def _colons() -> re.Pattern[str]:
     )
 
 
-def _from_message(message: str, _: Any) -> tuple[Field, ...]:
+def _from_message(message: str) -> tuple[Field, ...]:
     for pattern in (_listed(), _colons()):
         found = tuple(Field(hit["path"], hit["problem"]) for hit in pattern.finditer(message))
         if found:

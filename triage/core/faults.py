@@ -1,44 +1,41 @@
 """Exceptions that say what kind of failure they are, and what would help.
 
-A tool, a capability or an agent raises one of these, or a class of its own made from one, and the
-diagnosis is what it says: no text has to be guessed at.
+A tool, a capability or an agent raises one of these, or a subclass of its own, and the diagnosis says
+the same: nothing has to be guessed from a message.
 
 Fault
-├── InfrastructureFault        what the work stands on failed: the same again, after a while
-│   ├── ConnectivityFault      a host was not reached, or was lost
-│   ├── ExecutionTimeout       something took longer than it may
-│   ├── RateLimited            the other side takes no more for now
-│   ├── ModelCallFailed        a model could not be asked, or did not answer
-│   ├── RetrievalFailed        something could not be read that is kept elsewhere
-│   └── StorageFailed          something could not be kept
-├── CodeFault                  what was generated is wrong: generate it anew, told what was wrong
+├── InfrastructureFault        something the work depends on failed: try again later
+│   ├── ConnectivityFault      a host could not be reached, or the connection was lost
+│   ├── ExecutionTimeout       something took too long
+│   ├── RateLimited            the other side accepts no more requests for now
+│   ├── ModelCallFailed        a model could not be called, or did not answer
+│   ├── RetrievalFailed        stored data could not be read
+│   └── StorageFailed          data could not be stored
+├── CodeFault                  generated code is wrong: generate it again, told what was wrong
 │   ├── CodeGenerationFailed   nothing usable was generated
-│   ├── CodeSyntaxInvalid      it cannot be read by its language
-│   └── CodeRuntimeFailed      it ran and failed
-├── DataFault                  what was needed is not there or not what it must be: another plan
-│   ├── MissingContext         an earlier result, or another piece of data, is not there
-│   ├── InvalidContextKey      a plan names data that nobody makes
+│   ├── CodeSyntaxInvalid      the code does not parse
+│   └── CodeRuntimeFailed      the code ran and failed
+├── DataFault                  data is missing or wrong: make another plan
+│   ├── MissingContext         an earlier result or other data is missing
+│   ├── InvalidContextKey      a plan names data that no step produces
 │   ├── PlanInvalid            a plan cannot be carried out as it stands
-│   ├── ExtractionFailed       what was wanted could not be taken out of a content
-│   ├── InvalidFormat          what was generated has not the agreed form: generate it anew
+│   ├── ExtractionFailed       the data could not be extracted from its source
+│   ├── InvalidFormat          the output does not have the agreed form: generate it again
 │   └── ReclassificationRequired   other tools or capabilities are needed
-├── WorkflowFault              it cannot go on without a person
-│   ├── MaxAttemptsExceeded    everything was tried as often as it may be
-│   ├── AmbiguousInput         what is wanted can be read in several ways
-│   ├── IdentityMissing        nobody knows for whom this is done
-│   └── EffectUnverified       it was attempted, and nobody knows whether it has happened
+├── WorkflowFault              the work cannot continue without a person
+│   ├── MaxAttemptsExceeded    every allowed attempt failed
+│   ├── AmbiguousInput         the request can be read in several ways
+│   ├── IdentityMissing        the user is not known
+│   └── EffectUnverified       it was attempted, and may or may not have happened
 ├── ConfigurationFault         something is set up wrongly: a setting must be changed
 │   └── RegistryFault          something that must be registered is not
-└── SafetyFault                it must not be done: never again, and no way around it
+└── SafetyFault                it must not be done: no retry, and no way around it
     └── PolicyRefused          a rule refused it before anything was attempted
 """
 
 from __future__ import annotations
 
-from collections.abc import (
-    Iterable,
-    Iterator,
-)
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
@@ -88,9 +85,6 @@ __all__ = [
 ]
 
 
-# What every fault is: `Fault`, and what its classes share. The catalogue is `triage.core.faults`.
-
-
 E = TypeVar("E", bound=StrEnum)
 _WORDS: dict[str, type[StrEnum]] = {
     "category": Category,
@@ -104,7 +98,7 @@ _LONGEST_LISTED = 200
 
 
 class Said(TypedDict, total=False):
-    """What one fault may say in place of its class; see `Fault`."""
+    """What one instance may set in place of its class; see `Fault`."""
 
     user_message: str
     technical_details: str
@@ -118,21 +112,21 @@ class Said(TypedDict, total=False):
 
 
 class Fault(Exception):
-    """Base of all. A class of your own sets the attributes, one fault its keywords.
+    """Base class of all faults. A subclass sets attributes, an instance takes keywords.
 
-    category: what kind of thing failed. recovery: what would help; where a class says only its
-    category, that category's. severity: what may be done next; follows from the recovery. level: who
-    must know; follows from the severity. failure_type, cause: as in a `Diagnosis`. user_message: for an
-    end user, no internals. technical_details: for an engineer, and what a REGENERATE is told. hint: what
-    the next attempt is told, None for a sentence made from the message. suggestions: for a person.
-    retry_after_s: seconds to wait, None for no word on it. not_attempted: nothing was done that could
-    have an effect, so a tool that raises this may be called again.
+    category: what kind of thing failed. recovery: what would help; by default that of the category.
+    severity: what may be done next; by default that of the recovery. level: who must know; by default
+    that of the severity. failure_type, cause: as in a `Diagnosis`. user_message: for an end user,
+    without internals. technical_details: for an engineer, and for whoever generates again. hint: for
+    the next attempt, None for a sentence made from the message. suggestions: for a person.
+    retry_after_s: seconds to wait, None if not known. not_attempted: nothing was done that could have
+    an effect, so a tool that raises this may be called again.
 
-    A property may stand for any of them. Pickles with its attributes and with the faults it was raised
-    from. An exception class that is no Fault takes part if it sets `__triage_fault__ = True`.
+    Any of them may be a property. Pickles with its attributes and with the faults it was raised from.
+    An exception class that is not a Fault takes part if it sets `__triage_fault__ = True`.
 
-    Raises UsageError where a class sets one of the words to something that is none of them; raising a
-    fault never fails for what it is given.
+    Raises UsageError where a subclass sets an attribute to an unknown word, and for a keyword that is
+    none of these. Whatever the values given, raising a fault never fails.
     """
 
     __triage_fault__: ClassVar[bool] = True
@@ -179,22 +173,22 @@ class Fault(Exception):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The chain is lost with pickling, and with it what a fault behind this one says.
+        # Pickling drops `__cause__`, and with it the fault that this one was raised from.
         behind = next((cause for cause in _causes(self) if isinstance(cause, Fault)), None)
         return (_rebuilt, (type(self), self.args, behind), dict(self.__dict__))
 
     def should_retry_execution(self) -> bool:
-        """True if the same may be run again as it is: nothing in it was wrong.
+        """Whether the same work may be run again unchanged.
 
-        As for the diagnosis, the gravest fault counts of this one and those it was raised from.
+        As in the diagnosis, the most serious of this fault and those it was raised from counts.
         """
-        return self._helps() == Recovery.RETRY
+        return self._decisive_recovery() == Recovery.RETRY
 
     def should_retry_code_generation(self) -> bool:
-        """True if it may be regenerated, told what was wrong. Counts as `should_retry_execution`."""
-        return self._helps() == Recovery.REGENERATE
+        """Whether to generate again, told what was wrong; judged as by `should_retry_execution`."""
+        return self._decisive_recovery() == Recovery.REGENERATE
 
-    def _helps(self) -> Recovery:
+    def _decisive_recovery(self) -> Recovery:
         faults = [self, *(cause for cause in _causes(self) if isinstance(cause, Fault))]
         gravest = max(faults, key=lambda fault: _ORDER.get(fault.category, 0))
         return Recovery.NEVER if gravest.category is Category.SAFETY else gravest.recovery
@@ -204,7 +198,7 @@ _ORDER: dict[object, int] = {category: weight for weight, category in enumerate(
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What an error was raised from, nearest first."""
+    """Yield what an error was raised from, nearest first."""
     seen = {id(error)}
     inner = error.__cause__
     while inner is not None and id(inner) not in seen:
@@ -234,7 +228,7 @@ def _wrong(field: str, value: object, words: type[StrEnum]) -> UsageError:
 
 
 def few(items: object) -> tuple[str, ...]:
-    """The first values as texts, up to one that cannot be shown. A text counts as one value."""
+    """Return the first values as texts, up to one that cannot be shown. A single text is one value."""
     found: list[str] = []
     try:
         values: Any = (items,) if isinstance(items, str) else items
@@ -246,25 +240,25 @@ def few(items: object) -> tuple[str, ...]:
 
 
 def one(value: object) -> str:
-    """A value as a text, empty where it cannot be shown."""
+    """Return a value as text, empty where it cannot be shown."""
     return "".join(few((value,)))
 
 
 def said_or(message: object, made: str) -> object:
-    """The message that was given, else the one made of a fault's fields, else None."""
+    """Return the given message, or else the default made from the fault's fields, or else None."""
     return (made or None) if message is None else message
 
 
 def told(said: Said, **made: str) -> Said:
-    """The words of one fault, with the non-empty fields of the instance filled in."""
+    """Add defaults that are not empty to the keywords of a fault; keywords that were given win."""
     return cast("Said", {**{name: text for name, text in made.items() if text}, **said})
 
 
-# What the work stands on --------------------------------------------------------------------------
+# Infrastructure -----------------------------------------------------------------------------------
 
 
 class InfrastructureFault(Fault):
-    """What the work stands on failed; the work itself may be right."""
+    """Something the work depends on failed; the work itself may be right."""
 
     category = Category.INFRASTRUCTURE
     failure_type = FailureType.EXTERNAL_FAULT
@@ -272,7 +266,7 @@ class InfrastructureFault(Fault):
 
 
 class ConnectivityFault(InfrastructureFault):
-    """A host was not reached, or the connection to it was lost. host, port: None where not known."""
+    """A host could not be reached, or the connection was lost. host, port: None if not known."""
 
     cause: Cause | str | None = Cause.CONNECTION
     user_message = "A service could not be reached. Please try again in a while."
@@ -292,7 +286,7 @@ class ConnectivityFault(InfrastructureFault):
 
 
 class ExecutionTimeout(InfrastructureFault):
-    """Something took longer than it may. seconds: how long it had, None where not known."""
+    """Something took too long. seconds: the time it had, None if not known."""
 
     cause: Cause | str | None = Cause.TIMEOUT
     user_message = "Something took too long. Please try again."
@@ -306,7 +300,7 @@ class ExecutionTimeout(InfrastructureFault):
 
 
 class RateLimited(InfrastructureFault):
-    """The other side takes no more for now. Say for how long in `retry_after_s`, where it does."""
+    """The other side accepts no more requests for now; `retry_after_s` says for how long, if known."""
 
     cause: Cause | str | None = Cause.RATE_LIMITED
     user_message = "A service gets too many requests right now. Please try again in a while."
@@ -314,32 +308,32 @@ class RateLimited(InfrastructureFault):
 
 
 class ModelCallFailed(InfrastructureFault):
-    """A model could not be asked, or did not answer."""
+    """A model could not be called, or did not answer."""
 
     cause: Cause | str | None = Cause.UNAVAILABLE
     user_message = "A model the task needs did not answer. Please try again in a while."
 
 
 class RetrievalFailed(InfrastructureFault):
-    """Something that is kept elsewhere could not be read."""
+    """Stored data could not be read."""
 
     cause: Cause | str | None = Cause.UNAVAILABLE
 
 
 class StorageFailed(InfrastructureFault):
-    """Something could not be kept."""
+    """Data could not be stored."""
 
     cause: Cause | str | None = Cause.UNAVAILABLE
 
 
-# What was generated -------------------------------------------------------------------------------
+# Generated code -----------------------------------------------------------------------------------
 
 
 class CodeFault(Fault):
-    """What was generated is wrong. attempt: which try it was, from 1; None where not known.
+    """Generated code is wrong. attempt: its number, from 1; None if not known.
 
-    details: what the next try is told beside the message: what the checker found, how the earlier
-    tries ended, a traceback; texts, of which the first 20 are kept.
+    details: texts for the next attempt beside the message: findings of a checker, how earlier attempts
+    ended, a traceback. The first 20 are kept.
     """
 
     category = Category.CODE
@@ -367,21 +361,21 @@ class CodeGenerationFailed(CodeFault):
 
 
 class CodeSyntaxInvalid(CodeFault):
-    """It cannot be read by its language, and so was not run."""
+    """The code does not parse, so it was not run."""
 
     cause: Cause | str | None = Cause.MALFORMED_OUTPUT
     not_attempted = True
 
 
 class CodeRuntimeFailed(CodeFault):
-    """It ran and failed."""
+    """The code ran and failed."""
 
 
 # Data ---------------------------------------------------------------------------------------------
 
 
 class DataFault(Fault):
-    """What was needed is not there, or is not what it must be."""
+    """Data is missing, or is not what it must be."""
 
     category = Category.DATA
     failure_type = FailureType.HALLUCINATED_STATE
@@ -389,7 +383,7 @@ class DataFault(Fault):
 
 
 class MissingContext(DataFault):
-    """An earlier result, or another piece of data, is not there. keys: what is missing."""
+    """An earlier result or other data is missing. keys: the names of what is missing."""
 
     cause: Cause | str | None = "missing_context"
     suggestions: tuple[str, ...] = ("Check which step makes this data, and that it comes before.",)
@@ -403,7 +397,7 @@ class MissingContext(DataFault):
 
 
 class InvalidContextKey(DataFault):
-    """A plan names data that nobody makes. key: the name. available: the names there are."""
+    """A plan names data that no step produces. key: the name. available: the names that exist."""
 
     cause: Cause | str | None = "invalid_context_key"
 
@@ -424,7 +418,7 @@ class InvalidContextKey(DataFault):
 
 
 class PlanInvalid(DataFault):
-    """A plan cannot be carried out as it stands. issues: what is wrong with it, each in words."""
+    """A plan cannot be carried out as it stands. issues: what is wrong with it, a sentence each."""
 
     failure_type = FailureType.PLAN_INCOMPLETE
     cause: Cause | str | None = "invalid_plan"
@@ -440,13 +434,13 @@ class PlanInvalid(DataFault):
 
 
 class ExtractionFailed(DataFault):
-    """What was wanted could not be taken out of a content."""
+    """The data could not be extracted from its source."""
 
     cause: Cause | str | None = "extraction_failed"
 
 
 class InvalidFormat(DataFault):
-    """What was generated has not the agreed form; generated anew, it may have."""
+    """The output does not have the agreed form; generating it again may help."""
 
     failure_type = FailureType.SCHEMA_MISMATCH
     cause: Cause | str | None = Cause.INVALID_ARGUMENTS
@@ -456,7 +450,7 @@ class InvalidFormat(DataFault):
 
 
 class ReclassificationRequired(DataFault):
-    """Other tools or capabilities are needed than those that were chosen."""
+    """The chosen tools or capabilities are the wrong ones."""
 
     failure_type = FailureType.WRONG_TOOL_CALLED
     cause: Cause | str | None = "wrong_capabilities"
@@ -468,7 +462,7 @@ class ReclassificationRequired(DataFault):
 
 
 class WorkflowFault(Fault):
-    """The work cannot go on without a person. stage: where it stopped, empty where not known."""
+    """The work cannot continue without a person. stage: where it stopped, empty if not known."""
 
     category = Category.WORKFLOW
     user_message = "This cannot go on without help."
@@ -480,9 +474,10 @@ class WorkflowFault(Fault):
 
 
 class MaxAttemptsExceeded(WorkflowFault):
-    """All tries that are allowed have failed.
+    """Every allowed attempt failed.
 
-    operation: what was tried. max_attempts: how often. error_chain: how the tries ended, oldest first.
+    operation: what was tried. max_attempts: how often. error_chain: how each attempt ended, oldest
+    first.
     """
 
     cause: Cause | str | None = Cause.LIMIT
@@ -509,7 +504,7 @@ class MaxAttemptsExceeded(WorkflowFault):
 
 
 class AmbiguousInput(WorkflowFault):
-    """What is wanted can be read in several ways: a person says it more exactly."""
+    """The request can be read in several ways: a person must clarify it."""
 
     failure_type = FailureType.PLAN_INCOMPLETE
     cause: Cause | str | None = "ambiguous_input"
@@ -518,7 +513,7 @@ class AmbiguousInput(WorkflowFault):
 
 
 class IdentityMissing(WorkflowFault):
-    """It is not known for whom this is done."""
+    """The user for whom this is done is not known."""
 
     cause: Cause | str | None = "identity_missing"
     user_message = "It is not known for whom this is to be done. Please sign in."
@@ -537,7 +532,7 @@ class EffectUnverified(WorkflowFault):
 
 
 class ConfigurationFault(Fault):
-    """Something is set up wrongly; a setting must be changed. setting: its name, where known."""
+    """Something is set up wrongly. setting: the name of the setting to change, empty if not known."""
 
     category = Category.CONFIGURATION
     failure_type = FailureType.EXTERNAL_FAULT
@@ -560,7 +555,7 @@ class RegistryFault(ConfigurationFault):
 
 
 class SafetyFault(Fault):
-    """It must not be done. Its recovery is NEVER, whatever else is said: no retry and no way around."""
+    """It must not be done. The recovery is always NEVER: no retry, and no way around it."""
 
     category = Category.SAFETY
     failure_type = FailureType.CONSTRAINT_IGNORED
@@ -569,7 +564,7 @@ class SafetyFault(Fault):
 
 
 class PolicyRefused(SafetyFault):
-    """A rule refused it before anything was attempted. rule: its name or public code, where known."""
+    """A rule refused it before anything was attempted. rule: its name or public code, if known."""
 
     not_attempted = True
 

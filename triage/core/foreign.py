@@ -1,8 +1,8 @@
-"""Reading untrusted objects: nothing here raises or grows without bound.
+"""Read untrusted objects: nothing here raises or grows without bound.
 
-A property of an exception is somebody's function, and may sleep or wait for a network. Where reading an
-exception would run code that came neither with the interpreter nor with an installed package
-(`runs_foreign_code`), it is read in a thread that is waited for only briefly (`within`).
+A property of an exception is arbitrary code, which may sleep or wait for a network. An exception whose
+reading would run code from neither the interpreter nor an installed package (`runs_foreign_code`) is
+read in a thread, with a short timeout (`within`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def _or_none(function: Callable[..., Any], *args: Any) -> Any:
-    """What foreign code returns, None if it raises: it may raise anything, SystemExit too."""
+    """Call foreign code; None if it raises anything, even SystemExit."""
     try:
         return function(*args)
     except KeyboardInterrupt:
@@ -50,18 +50,18 @@ def _or_none(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def attr(obj: object, name: str) -> Any:
-    """The attribute, or None where there is none or reading it fails."""
+    """Return the attribute, or None if there is none or reading it fails."""
     return _or_none(getattr, obj, name, None)
 
 
 def call(obj: object, name: str, *args: Any) -> Any:
-    """What the method returns, or None."""
+    """Return what the method returns, or None if there is none or it fails."""
     method = attr(obj, name)
     return None if method is None else _or_none(method, *args)
 
 
 def is_a(value: object, kind: type[T]) -> bool:
-    """`isinstance` by the real class: an object that lies about `__class__` is not believed."""
+    """`isinstance` by the real class: ignores a `__class__` that lies."""
     return issubclass(type(value), kind)
 
 
@@ -74,31 +74,31 @@ def is_mapping(value: object) -> bool:
 
 
 def text_of(value: object, limit: int = MAX_TEXT) -> str:
-    """`str(value)`, decoded if it is bytes, cut to `limit` characters; empty if that fails."""
+    """Return `str(value)`, or bytes decoded, cut to `limit` characters; empty if that fails."""
 
     def text() -> str:
         if is_a(value, bytes) or is_a(value, bytearray):
             return bytes(value[:limit]).decode("utf-8", "replace")  # type: ignore[index] # bytes, as tested above
-        # A subclass of str may override slicing; the base class's own methods do not run its code.
+        # A subclass of str may override slicing, so the methods of the base class are used.
         return str.__getitem__(str.__str__(str(value)), slice(0, limit))
 
     return value[:limit] if type(value) is str else _or_none(text) or ""
 
 
 def words(value: object, limit: int = 200) -> str | None:
-    """A non-empty short text, or None for anything that is not text."""
+    """Return a short text that is not empty, or None for anything else."""
     return (text_of(value, limit).strip() or None) if is_a(value, str) else None
 
 
 def whole(value: object) -> int | None:
-    """A whole number (an enum of numbers too), None for anything else; True and False are none."""
+    """Return a whole number (also from an enum), None for anything else, booleans included."""
     if is_a(value, bool) or not is_a(value, int):
         return None
     return int.__int__(value)  # type: ignore[arg-type] # an int, as tested above
 
 
 def seconds(value: object) -> float | None:
-    """A finite number of seconds from 0, given as a number, as digits or as a timedelta."""
+    """Return a finite number of seconds from 0, given as a number, digits or a timedelta; else None."""
     if is_a(value, bool) or value is None:
         return None
     try:
@@ -116,12 +116,12 @@ def seconds(value: object) -> float | None:
 
 
 def some(value: Any, limit: int = MAX_ITEMS) -> list[Any]:
-    """The first items of an iterable, none if iterating fails."""
+    """Return the first items of an iterable; an empty list if iterating fails."""
     return _or_none(lambda: list(islice(iter(value), limit))) or []
 
 
 def items(value: object) -> Iterator[tuple[Any, Any]]:
-    """The pairs of a mapping-like object or of a sequence of pairs, at most `MAX_ITEMS` of them."""
+    """Yield the pairs of a mapping-like object or a sequence of pairs, at most `MAX_ITEMS`."""
     pairs = call(value, "items")
     if pairs is None and (is_a(value, list) or is_a(value, tuple)):
         pairs = value
@@ -132,14 +132,14 @@ def items(value: object) -> Iterator[tuple[Any, Any]]:
 
 
 def entry(container: object, key: str) -> Any:
-    """`container[key]` of a mapping, None where there is none."""
+    """Return `container[key]` of a mapping, None without one."""
     if not is_mapping(container):
         return None
     return _or_none(lambda: cast("Mapping[str, Any]", container).get(key))
 
 
 def plain(value: object) -> Any:
-    """A small copy in JSON types; what does not fit is cut, what has no JSON form is None."""
+    """Copy a value into JSON types: cut what is too large, and replace what has no JSON form by None."""
     left = MAX_NODES
 
     def copy(value: object, depth: int) -> Any:
@@ -161,7 +161,7 @@ def plain(value: object) -> Any:
 
 
 def _number(value: object) -> Any:
-    """A finite number that every JSON reader can hold, True and False included; None otherwise."""
+    """Return a number, or boolean, that every JSON reader can hold; None for any other."""
     if is_a(value, bool):
         return value is True
     number = whole(value)
@@ -170,16 +170,15 @@ def _number(value: object) -> Any:
     return value if math.isfinite(cast("float", value)) else None
 
 
-# Whether reading an exception runs code of an application, or of a test.
+# Whether reading an exception runs code of an application or a test.
 #
-# Code of the standard library and of installed packages is trusted to come back: the properties of
-# clients hand out what is in memory. Any other property, `__str__` or method that reading would run
-# is not.
+# Code of the standard library and of installed packages is trusted to return soon: the properties of
+# clients give what is in memory. Any other property, `__str__` or method is not trusted.
 
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 _CONTAINERS = frozenset({dict, list, tuple})
-_OF_THE_LANGUAGE = (
+_BUILT_IN = (
     BuiltinFunctionType,
     GetSetDescriptorType,
     MethodDescriptorType,
@@ -192,13 +191,13 @@ _CALLED = frozenset(
     items get keys values errors code trailing_metadata total_seconds
     """.split()
 )
-"""Methods that reading may call, by the language or by name."""
+"""Methods that reading an exception may call, implicitly or by name."""
 _MOST_VALUES = 200
 _DEEPEST = 5
 _IS_HEAP_TYPE = 1 << 9
-"""The flag of a class that is no part of the interpreter (Py_TPFLAGS_HEAPTYPE)."""
+"""The flag of a class that is not part of the interpreter (Py_TPFLAGS_HEAPTYPE)."""
 
-# The language's own descriptors: asking them runs no code of the object's class.
+# The interpreter's own descriptors, which run no code of the object's class.
 mro_of = type.__dict__["__mro__"].__get__
 namespace_of = type.__dict__["__dict__"].__get__
 attributes_of = BaseException.__dict__["__dict__"].__get__
@@ -208,7 +207,7 @@ args_of = BaseException.__dict__["args"].__get__
 def runs_foreign_code(exc: BaseException) -> bool:
     """Whether reading this exception, its values included, may run untrusted code.
 
-    A look that becomes long ends with True.
+    True also where there is too much to look at.
     """
     left = _MOST_VALUES
 
@@ -231,14 +230,14 @@ def runs_foreign_code(exc: BaseException) -> bool:
             return True
         return all_safe(instance_dict(value).values(), depth - 1)
 
-    # The members of a group are looked at one by one, as far as they are followed.
+    # The members of a group are checked when they are read.
     args = args_of(exc)[: 1 if issubclass(type(exc), BaseExceptionGroup) else None]
     held = attributes_of(exc).values()
     return not (trusted(type(exc)) and all_safe(args, _DEEPEST) and all_safe(held, _DEEPEST))
 
 
 def instance_dict(value: object) -> dict[str, Any]:
-    """The attributes of an object, read without code of its class; none where it has no dict."""
+    """Return the attributes of an object without running code of its class; empty without a dict."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -247,12 +246,12 @@ def instance_dict(value: object) -> dict[str, Any]:
 
 
 def trusted(kind: type) -> bool:
-    """Whether an instance can be read, apart from what it holds, without running foreign code."""
+    """Whether an instance, apart from the values it holds, can be read without running foreign code."""
     return is_plain_class(kind) and _has_trusted_members(cast("Hashable", kind))
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether a class can be hashed: the metaclass of a stranger may forbid it."""
+    """Whether a class can be hashed, which an unknown metaclass may forbid."""
     meta = type(kind)
     return (
         meta is type
@@ -271,9 +270,9 @@ def _has_trusted_members(kind: Hashable) -> bool:
 
 
 def _is_trusted_member(value: Any, *, called: bool) -> bool:
-    """Whether a class may have this among its members and still be read without a thread."""
+    """Whether a class with this member can still be read without a thread."""
     kind: Any = type(value)
-    if kind in _SCALARS or kind in _OF_THE_LANGUAGE:
+    if kind in _SCALARS or kind in _BUILT_IN:
         return True
     if kind is FunctionType or kind is MethodType:
         return not called or _is_vouched(value)
@@ -295,25 +294,25 @@ def _values_of(container: Any) -> Iterable[Any]:
 
 
 def _is_vouched(function: Any) -> bool:
-    """Whether the code of a function or method came with the interpreter or with a package."""
+    """Whether the code of a function or method belongs to the interpreter or an installed package."""
     kind = type(function)
     if kind is MethodType:
         return _is_vouched(function.__func__)
-    return kind in _OF_THE_LANGUAGE or (
+    return kind in _BUILT_IN or (
         kind is FunctionType and _is_installed(function.__code__.co_filename)
     )
 
 
 @lru_cache(maxsize=1024)
 def _is_of_a_package(kind: Hashable) -> bool:
-    """Whether the class was written in an installed package, by the code of its own methods."""
+    """Whether a class comes from an installed package, judging by the code of its own methods."""
     own = [value for value in namespace_of(kind).values() if type(value) is FunctionType]
     return bool(own) and all(_is_installed(function.__code__.co_filename) for function in own)
 
 
 @lru_cache(maxsize=1024)
 def _has_installed_code(kind: Hashable) -> bool:
-    """Whether all code of a class is the language's or an installed package's."""
+    """Whether all code of a class belongs to the interpreter or an installed package."""
     return all(
         _is_installed(value.__code__.co_filename)
         for cls in mro_of(kind)
@@ -329,21 +328,21 @@ def _is_installed(filename: str) -> bool:
 
 @cache
 def _installed_places() -> tuple[str, ...]:
-    """Where the interpreter and packages keep their code, without a look at the disk: this is asked
-    in an event loop.
+    """Return where the interpreter and packages keep their code, without touching the disk, as this is
+    called in an event loop.
     """
     found = {os.__file__.rpartition("os.py")[0]}
     found |= {f"{path}/" for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     return (*(path.replace("\\", "/") for path in found), "<frozen ")
 
 
-# Foreign code, run where it can neither block the event loop nor take for ever.
+# Running foreign code where it can neither block the event loop nor take forever.
 
 
 SECONDS = 0.5
-"""Seconds a reader waits. Whatever is not read by then is left out."""
+"""Seconds to wait for a reader. Whatever is not read by then is left out."""
 _MOST_RUNNING = 8
-"""Threads that may hang at once; with so many, nothing foreign is run until one comes back."""
+"""Threads that may hang at once; until one of them returns, no more foreign code is run."""
 
 _running: set[SimpleQueue[Any]] = set()
 if hasattr(os, "register_at_fork"):
@@ -351,13 +350,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class TooSlowError(Exception):
-    """The code did not come back in time, or too much of its like has not."""
+    """The code did not return in time, or too many earlier calls have not returned."""
 
 
 def within(function: Callable[..., T], *args: Any) -> T:
-    """What the function returns, or raises, if it comes back within `SECONDS`.
+    """Run the function in a thread; return what it returns, or raise what it raises.
 
-    Raises TooSlowError if it does not, or if `_MOST_RUNNING` earlier ones have not come back yet.
+    Raises TooSlowError if it takes longer than `SECONDS`, or if `_MOST_RUNNING` earlier calls have not
+    returned yet.
     """
     reply: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 

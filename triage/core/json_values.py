@@ -1,7 +1,7 @@
-"""The one encoder: any value becomes a JSON value.
+"""Turn any value into a JSON value.
 
-It is total: whatever has no exact JSON form leaves a mark (an object with the key `$triage`) that says
-what was lost, and `Loss` notes the first place.
+Nothing fails: whatever has no exact JSON form becomes a mark (an object with the key `$triage`) that
+says what was lost, and `Loss` notes the first such place.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from .errors import UsageError
 MARK = "$triage"
 MAX_DEPTH = 64
 MAX_NODES = 200_000
-"""The most values in one payload; the rest is replaced by a mark."""
+"""Values kept of one payload; the rest is replaced by a mark."""
 MAX_REPR = 500
 HUGE = 10**4000
-"""Whole numbers from here on are marked: Python's own JSON reader refuses more than 4,300 digits."""
+"""Whole numbers from here on become marks: Python's own JSON reader refuses more than 4,300 digits."""
 LEAST = -HUGE
 
 ATOMS = frozenset({str, bool, int, type(None)})
 DATES = (dt.datetime, dt.date, dt.time)
-"""Classes that are written by `isoformat`."""
+"""Classes written with `isoformat`."""
 TEXTS = (uuid.UUID, decimal.Decimal, pathlib.PurePath)
-"""Classes that are written by `str`."""
+"""Classes written with `str`."""
 
 
 def _dumped(dump: Callable[..., Any]) -> Any:
-    """What a model of pydantic's holds. Where that does not fit its fields, a warning would show it."""
+    """Dump a pydantic model, without the warnings that would show values which do not fit its fields."""
     try:
         return dump(mode="json", warnings=False)
-    except TypeError:  # a `model_dump` of somebody's own
+    except TypeError:  # not pydantic's own `model_dump`
         return dump(mode="json")
 
 
 def duration(value: dt.timedelta) -> str:
-    """A length of time as ISO 8601 says it, to the microsecond: `P1DT7200.000000S` is 26 hours."""
+    """Write a duration in ISO 8601, to the microsecond: `P1DT7200.000000S` is 26 hours."""
     sign, size = ("-", -value) if value.days < 0 else ("", value)
     return f"{sign}P{size.days}DT{size.seconds}.{size.microseconds:06d}S"
 
@@ -67,33 +67,33 @@ class Loss:
         self.place: tuple[str, object] | None = None
 
     def note(self, path: str, value: object) -> None:
-        """The value at this place was changed."""
+        """Note that the value at this place was changed."""
         if self.place is None:
             self.place = (path, value)
 
 
 def plain(value: Any) -> Any:
-    """`value` as a JSON value of its own: containers are copied, what cannot be kept is marked.
+    """Return `value` as a JSON value: containers are copied, and what has no JSON form becomes a mark.
 
-    Never raises. Tuples become lists; depth is cut at 64, size at 200,000 values.
+    Never raises. Tuples become lists; depth is cut at 64 levels, size at 200,000 values.
     """
     return _Encoder(Loss()).encode(value, MAX_DEPTH, "")
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
-    """As `plain`, and whether the JSON value says all of `value`, the kind of container included."""
+    """As `plain`, and whether the JSON value loses nothing, not even the kind of a container."""
     loss = Loss()
     result = _Encoder(loss).encode(value, MAX_DEPTH, "")
     return result, loss.place is None
 
 
 def restorable(value: Any, field: str, loss: Loss) -> Any:
-    """As `plain`, with tuples as lists; `loss` gets the first place that JSON cannot restore."""
+    """As `plain`, but a tuple is no loss; `loss` gets the first place that JSON cannot restore."""
     return _Encoder(loss, tuples=True).encode(value, MAX_DEPTH, field)
 
 
 class _Encoder:
-    """One walk over a value: tracks the containers it is in, to see cycles, and the size so far."""
+    """One walk over a value, which tracks the open containers, to detect cycles, and the size so far."""
 
     __slots__ = ("left", "loss", "open", "tuples")
 
@@ -104,7 +104,7 @@ class _Encoder:
         self.open: set[int] = set()
 
     def encode(self, value: Any, depth: int, path: str) -> Any:  # noqa: PLR0911 - one return a kind
-        """The JSON form of a value at a path."""
+        """Return the JSON form of the value at a path."""
         kind = type(value)
         if kind is str or kind is bool or value is None:
             return value
@@ -188,20 +188,20 @@ class _Encoder:
         return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}
 
 
-# The one JSON value in a text that has more around it: `only_json`.
+# Finding the one JSON value in a text that has more around it: `only_json`.
 
 
 _FENCED = re.compile(r"(?P<fence>```+|~~~+)[\w+.-]*\s(?P<inside>.*?)(?P=fence)", re.DOTALL)
 _ASIDE = re.compile(r"\[[^\[\]{}\"\r\n]*\]|\{[^\[\]{}\":\r\n]*\}")
-"""What people put in brackets: `[the list]`, `{name}`."""
+"""Prose in brackets: `[the list]`, `{name}`."""
 _LONGEST = 4_000_000
 
 
 def only_json(text: str) -> str | None:
-    """The JSON of the one complete value in `text`, None unless there is exactly one.
+    """Return the JSON of the only complete value in `text`, None unless there is exactly one.
 
-    In a fenced block, any value; among prose, an object or an array. None where an object has a key
-    twice, where a bracket is open that belongs to no value, and where a second value or block stands.
+    It may be any value in a fenced block, or an object or array among prose. None also where an object
+    has a key twice, where a bracket belongs to no value, and where there is a second value or block.
 
     >>> only_json('Here it is: {"id": 1}. Anything else?')
     '{"id": 1}'
@@ -221,7 +221,7 @@ def only_json(text: str) -> str | None:
 
 
 def _values(text: str) -> list[str] | None:
-    """The objects and arrays of a text, outermost ones alone; None where a bracket is none of one."""
+    """Return the outermost objects and arrays of a text; None where a bracket belongs to none of them."""
     found: list[str] = []
     at = 0
     while True:
@@ -260,23 +260,24 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError("a key stands twice")
 
 
-def _refuse(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
+    """Raise ValueError for NaN and Infinity: the `parse_constant` of strict JSON readers."""
     raise ValueError(f"{constant} is no JSON")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refuse)
+_decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=refuse_constant)
 
 
-# JSON of a large value, made in parts.
+# Writing the JSON of a large value in parts.
 #
-# One call of C keeps the interpreter from all other threads until it ends. So what may be large is
-# worked on in slices, each of which takes a millisecond or two.
+# A call into C holds the interpreter lock until it ends, so large values are processed in slices of a
+# millisecond or two each.
 
 
 SLICE = 2**18
-"""Characters that one call may take."""
+"""Characters that one call may process."""
 ITEM = 8
-"""What an item counts besides its texts."""
+"""What an item counts in addition to its texts."""
 
 
 class Sized(Protocol):
@@ -284,7 +285,7 @@ class Sized(Protocol):
 
     @property
     def size(self) -> int:
-        """Its size, in whatever unit the groups are."""
+        """Its size, in the unit of the groups."""
         ...
 
 
@@ -294,11 +295,11 @@ _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def weight(values: Collection[Any], most: float = inf) -> int:
-    """How many characters JSON values and values of ours hold, nearly. most: beyond it none are."""
+    """Count roughly the characters in JSON values and structs. most: stop counting beyond it."""
     found = 0
     todo: list[Collection[Any]] = [values]
     for container in todo:
-        if ITEM * len(container) > most:  # by its items alone; texts without a letter are rare
+        if ITEM * len(container) > most:  # by its items alone; empty texts are rare
             return ITEM * len(container)
         for item in container:
             if item is None:
@@ -319,12 +320,12 @@ def weight(values: Collection[Any], most: float = inf) -> int:
 
 
 def large(value: Any) -> bool:
-    """Whether a JSON value holds more than a slice."""
+    """Whether a JSON value is larger than a slice."""
     return weight((value,), SLICE) > SLICE
 
 
 def json_parts(value: Any) -> Iterator[str]:
-    """The JSON text of a JSON value, in parts."""
+    """Yield the JSON text of a JSON value in parts."""
     if not large(value):
         yield _json(value)
     elif isinstance(value, dict):
@@ -351,7 +352,7 @@ def json_parts(value: Any) -> Iterator[str]:
 
 
 def groups(items: Iterable[S], size: int, most: float = inf) -> Iterator[list[S]]:
-    """Group items in order, each group within this size; a larger item is a group by itself."""
+    """Group items in order, each group within `size`; a larger item forms a group of its own."""
     group: list[S] = []
     held = 0
     for item in items:
@@ -365,14 +366,13 @@ def groups(items: Iterable[S], size: int, most: float = inf) -> Iterator[list[S]
         yield group
 
 
-# Where a loss is refused: state that must be restored, and the arguments a call is known by.
+# Refusing a loss: in state that must be restored, and in the arguments that identify a call.
 #
-# `exact` and `canonical` name the place of what has no JSON form; `digest` makes a call's key of
-# the text.
+# `exact` and `canonical` name the place of what has no JSON form; `digest` turns the text into a key.
 
 
 def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """A copy of `value` that can be restored from JSON, tuples as lists.
+    """Copy `value` so that it can be restored from JSON, with tuples as lists.
 
     Raises UsageError naming the place, its type and the remedy for anything else: a set, bytes, a
     date, NaN, a key that is not text, an object.
@@ -390,19 +390,16 @@ def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def canonical(value: Any, field: str) -> str:
-    """The text that stands for `value` in a call's key: equal values, equal text.
+    """Return the text that represents `value` in a call's key: equal values give equal texts.
 
-    Knows JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
+    Accepts JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
     pydantic models. Raises UsageError naming the parameter and the remedy for anything else.
     """
     return _encode(_canonical(value, field, MAX_DEPTH))
 
 
 def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> str:
-    """The canonical text of the named values, each after its prefix.
-
-    Raises what `canonical` raises.
-    """
+    """Return the canonical text of the named values, each after its prefix; raises as `canonical`."""
     return "".join(f"{before}{canonical(values[name], name)}" for name, before in named)
 
 
@@ -474,5 +471,5 @@ def _no_form(value: object, field: str, why: str) -> UsageError:
 
 
 def digest(salt: str, text: str) -> str:
-    """128 bits of SHA-256 over the salt and the text, as 32 hexadecimal digits."""
+    """Return 128 bits of SHA-256 over the salt and the text, as 32 hexadecimal digits."""
     return hashlib.sha256(f"{salt}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:32]

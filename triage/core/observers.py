@@ -1,4 +1,4 @@
-"""Who listens: observers of events, and the one that logs them on the logger `triage`."""
+"""Observers of events, and the one that logs them on the logger `triage`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .redaction import redact
 Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
 """Called with each event as it is recorded, in the thread that records it; it must be quick.
 
-For an `AttemptStarted` it may return a context manager, which is entered before the attempt and left
-after it (with the exception that ended it). An observer that raises is logged and changes nothing; so is
-its context manager, which cannot swallow an exception either.
+For an `AttemptStarted` it may return a context manager, which is entered before the attempt and exited
+after it, with the exception that ended it. What an observer or its context manager raises is logged and
+changes nothing; nor can the context manager suppress an exception.
 """
 
 logger = logging.getLogger("triage")
@@ -44,7 +44,7 @@ def _make_safe(record: logging.LogRecord) -> bool:
         text = record.getMessage()
         clean = escaped(redact(text))
         if clean != text:
-            # Formatted once more by the handler, which leaves a message without arguments alone.
+            # The handler formats the record again, but leaves a message without arguments alone.
             record.msg, record.args = clean, ()
         if record.exc_info and not record.exc_text:
             trace = escaped(redact(_plain.formatException(record.exc_info)), lines=True)
@@ -56,20 +56,20 @@ logger.addFilter(_make_safe)
 
 
 def child_logger(name: str) -> logging.Logger:
-    """The logger `triage.{name}`, whose records are redacted and escaped as those of `triage` are."""
+    """Return the logger `triage.{name}`, with its records redacted and escaped like those of `triage`."""
     child = logger.getChild(name)
     child.addFilter(_make_safe)  # a logger's filters do not see the records of its children
     return child
 
 
 def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:
-    """Tell every observer; the context managers they gave, in order."""
+    """Call every observer; return the context managers they gave, in order."""
     given: list[AbstractContextManager[Any]] = []
     for observer in observers:
         try:
             answer = observer(event)
         except Exception as error:
-            _say_failed(observer, event, error)
+            _log_failure(observer, event, error)
             continue
         if answer is not None and hasattr(answer, "__enter__"):
             given.append(_Around(answer))
@@ -77,11 +77,11 @@ def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContex
 
 
 _failed: WeakKeyDictionary[Any, set[tuple[type, int]]] = WeakKeyDictionary()
-"""The errors of each observer that were logged, by their class and where they came from."""
+"""The errors already logged of each observer, by class and line."""
 
 
-def _say_failed(observer: Observer, event: Event, error: Exception) -> None:
-    """Log what an observer raised, each error once: one that raises at every event would fill the log."""
+def _log_failure(observer: Observer, event: Event, error: Exception) -> None:
+    """Log what an observer raised, each error once: one that fails on every event would fill the log."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -100,8 +100,8 @@ def _say_failed(observer: Observer, event: Event, error: Exception) -> None:
 
 
 class _Around(AbstractContextManager[None]):
-    """An observer's context manager, kept from changing anything: what it raises is logged, and no error
-    ends in it.
+    """Keeps an observer's context manager from changing the run: it logs what that raises, and never
+    suppresses an error.
     """
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
@@ -127,10 +127,10 @@ class _Around(AbstractContextManager[None]):
 
 
 class LoggingObserver:
-    """Logs what happens, one line an event, on the logger `triage`.
+    """Logs events on the logger `triage`, one line each.
 
-    Failures and stops are warnings, the rest is at `level` (DEBUG by default). Each record has the
-    run's id as `run_id`. Texts are redacted and cut at `limit` characters.
+    Failures and stops are warnings, everything else is at `level` (DEBUG by default). Each record carries
+    the run's id as `run_id`. Texts are redacted and cut at `limit` characters.
     """
 
     def __init__(self, level: int = logging.DEBUG, limit: int = 300) -> None:

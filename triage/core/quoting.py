@@ -1,4 +1,4 @@
-"""How values that come from errors, tools and models are shown: on one line, quoted, cut."""
+"""Show values from errors, tools and models: on one line, quoted, cut."""
 
 from __future__ import annotations
 
@@ -16,31 +16,28 @@ _MAX_PARSED = 16_000
 _MAX_SAID = 160
 _MOST_READ = 65_536  # longer than any credential that begins where it would be shown
 MAX_CLEAN = 600
-"""Characters of a message that are shown to an engineer; not more than is read for evidence."""
+"""Characters of a message shown to an engineer; no more than is read for evidence."""
 
 
 def quote(value: object, limit: int = MAX_QUOTE) -> str:
-    """A value in quotes, on one line, cut, without what looks like a credential.
-
-    It can be read, and not mistaken for an instruction.
-    """
+    """Show a value in quotes, on one line, cut and redacted, so that it reads as data."""
     text = value if isinstance(value, str) else _json(value)
     return shown(redact(text[: 4 * limit]), limit)
 
 
 def said_by(text: str) -> str:
-    """What an error said, for evidence."""
+    """Quote what an error said, for evidence."""
     return quote(text, _MAX_SAID)
 
 
 def shown(clean: str, limit: int = _MAX_SAID) -> str:
-    """As `quote`, and by default as `said_by`, of a text from which credentials were taken already."""
+    """Quote a text that is already redacted, cut as by `said_by` unless `limit` says otherwise."""
     text = escaped(clean).replace('"', "'")
     return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 
 def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
-    """A value as JSON on one line, cut and without credentials; texts in it stay in quotes."""
+    """Show a value as JSON on one line, cut and redacted; a text that is cut is still closed."""
     found = _parsed(value)
     if isinstance(found, str):
         found = found[: 4 * limit]
@@ -52,9 +49,9 @@ def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """A text in one line, escaped, without what looks like a credential, cut at `longest`.
+    """Show a text on one line, escaped, redacted and cut at `longest` characters.
 
-    Where characters that cannot be seen stand inside a credential, the text loses all of them instead.
+    Invisible characters are removed, not escaped, where they would hide a credential from redaction.
     """
     text = text[:_MOST_READ]
     bare = stripped(text)
@@ -65,9 +62,9 @@ def one_line(text: str, longest: int = 200) -> str:
 
 
 class Doing(NamedTuple):
-    """What a model did in a step. text: the call with its arguments, or its words, in quotes (`is_words`).
+    """What a model did in a step.
 
-    result: what the call gave, None for nothing.
+    text: the call with its arguments, or quoted words (`is_words`). result: of the call, None without.
     """
 
     text: str
@@ -76,9 +73,9 @@ class Doing(NamedTuple):
 
 
 def doings_in(steps: Iterable[Step]) -> list[Doing]:
-    """What a model did in these steps: its calls with their results, as far as tools are recorded.
+    """List what a model did in these steps: the recorded tool calls with their results.
 
-    Where none are: the calls that it asked for, what it said, and what else was recorded.
+    Without any: the calls it asked for, its words, and whatever else was recorded.
     """
     known = list(steps)
     called = [step for step in known if step.tool_called is not None]
@@ -102,11 +99,11 @@ def _doings(step: Step) -> Iterator[Doing]:
 
 
 _MODEL = "model"
-"""The action of a step that is a call of a model."""
+"""The action of a step that records a model call."""
 
 
 def call_text(step: Step) -> str:
-    """A step as the call it was: `search({"city": "Porto"})`."""
+    """Write a step as a call: `search({"city": "Porto"})`."""
     name = escaped((step.tool_called or step.action or "step")[:80])
     return f"{name}({as_json(step.tool_input)})" if step.tool_input is not None else name
 
@@ -119,7 +116,7 @@ def _json(value: object) -> str:
 
 
 def _parsed(value: object) -> Any:
-    """Arguments may be recorded as JSON text: shown as what they are, not as a text of it."""
+    """Decode arguments that were recorded as JSON text; return anything else unchanged."""
     if not isinstance(value, str) or value[:1] not in ("{", "[") or len(value) > _MAX_PARSED:
         return value
     try:
@@ -129,5 +126,5 @@ def _parsed(value: object) -> Any:
 
 
 def _in_quotes(text: str) -> bool:
-    """Whether JSON that was cut ends within a text."""
+    """Whether JSON that was cut ends inside a string."""
     return text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1

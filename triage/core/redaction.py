@@ -1,4 +1,4 @@
-"""What must not leave the process as it is: `Redactor` finds credentials by their form, name or value."""
+"""Hide secrets before a text leaves the process: `Redactor` knows them by form, name or value."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ Span: TypeAlias = tuple[int, int]
 """Where something begins in a text, and where it ends."""
 
 REACH = 2**16
-"""Characters on both sides of a slice that are searched with it: no credential is longer."""
+"""Characters searched on both sides of a slice: no credential is longer."""
 
 _SHORTEST_KEY = 16
-"""The least run of letters, digits and `+/_=-` in a key, or in base64 worth decoding."""
+"""The shortest run of letters, digits and `+/_=-` in a key, or in base64 worth decoding."""
 _KEY_CHARACTERS = bytes(
     97 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "+/_=-") else 32
     for code in range(256)
@@ -61,11 +61,11 @@ _PRINTABLE = bytes(97 if b" " <= bytes([code]) <= b"~" else 0 for code in range(
 _ESCAPED_WORD = re.compile(r"[^\s\"'<>&?;%]*%[0-9A-Fa-f]{2}[^\s\"'<>&?;]*")
 
 _MAX_DEPTH = 100
-"""Values nested deeper are hidden without being looked at."""
+"""Values nested deeper are hidden unread."""
 _LABELS = ("name", "key", "header", "field")
 _JSON_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 _LONG_NUMBER = 9_999_999
-"""Numbers above it are searched as text, for a card number that was registered or that a pattern knows."""
+"""Numbers above it are searched as text, for a card number among `values` or `patterns`."""
 
 _LEAST = 4
 _LEAST_OF_ENVIRONMENT = 8
@@ -76,8 +76,7 @@ _LONGEST_OF_ENVIRONMENT = 8_192
 def redact(text: str) -> str:
     """Replace everything in `text` that looks like a credential by `[redacted]`, as `Redactor()` does.
 
-    Inside a run whose `Durability.redact` is a `Redactor`, as that one does; in a run inside another, as
-    both do.
+    Inside a run whose `Durability.redact` is a `Redactor`, that one is used; in a nested run, both are.
     """
     for redactor in _in_force.get() or (standard(),):
         text = redactor.text(text)
@@ -85,7 +84,7 @@ def redact(text: str) -> str:
 
 
 def redact_value(value: Any) -> Any:
-    """`redact` for any value, judged by its JSON; the very same object where nothing is hidden."""
+    """Redact any value by its JSON form; return the same object where nothing is hidden."""
     for redactor in _in_force.get() or (standard(),):
         value, _ = redactor.value(value)
     return value
@@ -96,7 +95,7 @@ _in_force: ContextVar[tuple[Redactor, ...]] = ContextVar("triage_redactors", def
 
 @contextmanager
 def redacting(redactor: Redactor) -> Generator[None]:
-    """Let `redact` use this redactor too, here and in tasks that are started here."""
+    """Make `redact` use this redactor too, in this context and in tasks started from it."""
     in_force = _in_force.get()
     if redactor in in_force:
         yield
@@ -112,20 +111,19 @@ def redacting(redactor: Redactor) -> Generator[None]:
 class Redactor:
     """Finds secrets in texts and JSON values, and replaces them by `[redacted]`.
 
-    What is found without being told: keys in the forms that providers give them, JWTs, private keys in
-    PEM, passwords and secret parameters in URLs and commands, `Authorization` and `Cookie` headers, what
-    is given under names such as `password`, `api_key`, `token`; and all of it in base64 and
-    percent-encoded. Placeholders (`$TOKEN`, `<token>`) and words about a secret (`password: required`)
-    stay.
+    It knows the keys of providers by their form, JWTs, private keys in PEM, passwords and secret
+    parameters in URLs and commands, `Authorization` and `Cookie` headers, and values under names such
+    as `password`, `api_key` or `token`; all of these in base64 and percent-encoding, too. Placeholders
+    (`$TOKEN`, `<token>`) and remarks about a secret (`password: required`) stay.
 
-    fields: further names of fields that hold secrets; case and separators do not count. patterns:
-    texts and compiled patterns of secrets; what a pattern matches is hidden. values: secrets
-    themselves, of at least 4 characters. keep: names of fields that hold no secret although they
-    sound so. environment: True hides the values of environment variables whose names say secret, as
-    they are when the redactor is first used, from 8 characters.
+    fields: further names of fields that hold secrets; case and separators are ignored. patterns:
+    regular expressions, as text or compiled; what they match is hidden. values: secrets themselves, of
+    at least 4 characters. keep: names of fields that sound secret but are not. environment: True hides
+    the values of environment variables with secret-sounding names, read when the redactor is first
+    used, from 8 characters.
 
-    Pickles, with `values`; what the environment held is read again where it is used. Raises
-    UsageError, which names the field, for a value of another kind.
+    Pickles with `values`; the environment is read again after unpickling. Raises UsageError, which
+    names the field, for a value of the wrong kind.
     """
 
     fields: tuple[str, ...] = ()
@@ -160,37 +158,37 @@ class Redactor:
             raise misuse("Redactor.environment", self.environment, "True or False")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave out what the environment held: it is read again where this is unpickled."""
+        """Leave out values from the environment, which are read again after unpickling."""
         return (
             Redactor,
             (self.fields, self.patterns, self.values, self.keep, self.environment),
         )
 
     def text(self, text: str) -> str:
-        """Give the text without its secrets; the very same object where there are none."""
+        """Hide the secrets in a text; return the same object where there are none."""
         if (
             len(text) < _SHORTEST_KEY
             and text.isidentifier()
             and not self._known
             and not self.patterns
         ):
-            return text  # most names of fields
+            return text  # as most field names are
         clean = _hide(text, self._spans(text))
         return _hide(clean, _slice_by_slice(clean, self._encoded))
 
     def value(self, value: Any) -> tuple[Any, bool]:
-        """Give a JSON value without its secrets, and whether there were any.
+        """Hide the secrets in a JSON value, and say whether there were any.
 
-        Without any it is the very same object, else a copy. None, booleans and what is empty stay,
-        whatever their name. A value that is no JSON is judged by the JSON it is stored as.
+        Without any, the same object is returned, else a copy. None, booleans and empty values stay,
+        whatever their name. A value that is not JSON is judged by its stored JSON form.
         """
         clean = self._clean(value, "", "", None)
         return clean, clean is not value
 
     def fields_of(self, value: Any, at: str = "") -> tuple[str, ...]:
-        """Say where a JSON value holds secrets, as paths: `state['user']['password']`; never what they are.
+        """List the paths of the secrets in a JSON value, such as `state['user']['password']`.
 
-        at: what the paths begin with. A key that is itself a secret is redacted in its path.
+        at: the beginning of each path. A key that is itself a secret is redacted in its path.
         """
         found: list[str] = []
         self._clean(value, "", at, found)
@@ -212,16 +210,16 @@ class Redactor:
 
     @cached_property
     def _known(self) -> tuple[str, ...]:
-        """Every form in which a known secret may appear in a text."""
+        """Every form in which a known secret can appear in a text."""
         known = (*self.values, *(_environment() if self.environment else ()))
         return tuple({form for value in known for form in _forms(value)})
 
     def _spans(self, text: str) -> list[Span]:
-        """Where secrets stand in a text of any length, those that only patterns find among them."""
+        """Find secrets in a text of any length, including those only a pattern knows."""
         return [*_slice_by_slice(text, self._plain), *self._by_patterns(text)]
 
     def _plain(self, text: str) -> list[Span]:
-        """Where secrets stand in a text as they are; the places may overlap."""
+        """Find secrets that are not encoded; the spans may overlap."""
         low = text.lower()
         spans: list[Span] = []
         marked = [mark for mark in MARKS if mark in low]
@@ -242,7 +240,7 @@ class Redactor:
         return spans
 
     def _named(self, text: str) -> Iterator[Span]:
-        """What is given under the names of secrets: `name=value`, `<name>value</name>`."""
+        """Find values under the names of secrets: `name=value`, `<name>value</name>`."""
         for pattern, usual in ((QUERY, names_a_secret_parameter), (ELEMENT, names_a_secret)):
             for match in pattern.finditer(text):
                 if self._names(match[1], usual) and is_secret(match[1], match[2]):
@@ -260,7 +258,7 @@ class Redactor:
             if bare(name) in self._own:
                 secret = not value.startswith(HIDDEN)
             elif given.lastindex in UNQUOTED_GROUPS:
-                # A sentence begins behind a colon, and not behind an equals sign.
+                # Prose may follow a colon, but not an equals sign.
                 rest = "" if "=" in match[0] else text[given.end() : given.end() + 40]
                 secret = is_secret_in_text(name, value, rest)
             else:
@@ -269,12 +267,12 @@ class Redactor:
                 yield given.span(given.lastindex)
 
     def _by_patterns(self, text: str) -> Iterator[Span]:
-        # Their matches may have any length, so they get the whole text.
+        # A match may have any length, so the text is not sliced.
         for pattern in self._compiled:
             yield from (match.span() for match in pattern.finditer(text) if match[0])
 
     def _encoded(self, text: str) -> list[Span]:
-        """Where a text says something secret in base64 or percent-encoded."""
+        """Find what holds a secret in base64 or percent-encoding."""
         spans: list[Span] = []
         if has_key_characters(text):
             spans.extend(
@@ -291,7 +289,7 @@ class Redactor:
         return spans
 
     def _tells(self, decoded: str) -> bool:
-        """Whether decoded text holds a secret; noise that happens to fit a form is none."""
+        """Whether decoded text holds a secret; decoded noise that happens to fit a form does not count."""
         return any(
             "".join(decoded[start:end].split()).isprintable() and "\ufffd" not in decoded[start:end]
             for start, end in self._spans(decoded)
@@ -308,9 +306,9 @@ class Redactor:
     def _clean(
         self, value: Any, name: str, path: str, found: list[str] | None, depth: int = 0
     ) -> Any:
-        """A JSON value without its secrets; the same object where there are none.
+        """Hide the secrets in a JSON value; return the same object where there are none.
 
-        name: that of the secret it stands under, "" for none. found: is given the paths of secrets.
+        name: the secret name that the value stands under, "" for none. found: collects the paths.
         """
         if isinstance(value, str | int | float):
             clean = self._leaf(value, name)
@@ -348,7 +346,7 @@ class Redactor:
         self, value: dict[Any, Any], name: str, path: str, found: list[str] | None, depth: int
     ) -> Any:
         if value.get("type") in _JSON_TYPES:
-            name = ""  # a schema of the secret, not the secret
+            name = ""  # a schema of the secret, not the secret itself
         label = next(
             (value[key] for key in _LABELS if self._names(value.get(key), names_a_secret)), ""
         )
@@ -378,7 +376,7 @@ class Redactor:
         header = ""
         match value:
             case [name_, str(given)] if self._names(name_, names_a_secret):
-                # A header, as ["authorization", "…"]; the names of two required fields look alike.
+                # A header, such as ["authorization", "…"]; a list of two field names looks the same.
                 header = name_ if bare(name_) in self._own or looks_random(given) else ""
             case _:
                 pass
@@ -395,12 +393,12 @@ class Redactor:
 
 @cache
 def standard() -> Redactor:
-    """`Redactor()`, made at first use; it keeps the environment of that moment."""
+    """Return `Redactor()`, made on first use, with the environment of that moment."""
     return Redactor()
 
 
 def has_key_characters(text: str) -> bool:
-    """Whether the text has a run of key characters as long as the shortest key."""
+    """Whether the text has a run of key characters at least as long as the shortest key."""
     if len(text) < _SHORTEST_KEY:
         return False
     return b"a" * _SHORTEST_KEY in text.encode("ascii", "replace").translate(_KEY_CHARACTERS)
@@ -409,7 +407,7 @@ def has_key_characters(text: str) -> bool:
 def _found(shape: Shape, text: str) -> Iterator[Span]:
     for match in compiled(shape.pattern).finditer(text):
         group = match.lastindex or 0
-        # Of a user and a password, the password says whether they are placeholders.
+        # Of a user and a password, only the password tells a placeholder.
         if (not shape.random or is_no_phrase(match[group])) and (
             not group or is_secret("", match[group].rpartition(":")[2])
         ):
@@ -417,14 +415,14 @@ def _found(shape: Shape, text: str) -> Iterator[Span]:
 
 
 def _slice_by_slice(text: str, find: Callable[[str], list[Span]]) -> list[Span]:
-    """Search a text; a long one in slices that overlap their neighbours."""
+    """Search a text, a long one in overlapping slices."""
     if len(text) <= SLICE:
         return find(text)
     found: list[Span] = []
     for start in range(0, len(text), SLICE):
         stop = start + SLICE
         before = max(0, start - REACH)
-        # What only looks like a secret because the text was cut there does not reach the slice.
+        # What looks like a secret only because the text was cut there does not reach the slice.
         found.extend(
             (before + first, before + end)
             for first, end in find(text[before : stop + REACH])
@@ -434,7 +432,7 @@ def _slice_by_slice(text: str, find: Callable[[str], list[Span]]) -> list[Span]:
 
 
 def _hide(text: str, spans: list[Span]) -> str:
-    """The text with what stands at these places replaced; places that touch are one."""
+    """Replace these spans of the text; spans that touch are replaced together."""
     if not spans:
         return text
     parts: list[str] = []
@@ -449,10 +447,10 @@ def _hide(text: str, spans: list[Span]) -> str:
 
 
 def _from_base64(run: str) -> Iterator[str]:
-    """What a run of letters says in base64, wherever in it the base64 begins; texts only."""
+    """Decode the texts that a run of base64 letters holds, whichever letter the base64 begins at."""
     run = "".join(run.replace("\\r", "").replace("\\n", "").split())
     if not run.strip(_HEX) or run.islower():
-        return  # a digest, an id or a path: base64 of a text has capitals
+        return  # a digest, an id or a path: text in base64 has capitals
     plain = run.rstrip("=").replace("-", "+").replace("_", "/").replace("=", "/")
     for skip in range(4):
         length = (len(plain) - skip) // 4 * 4
@@ -464,7 +462,7 @@ def _from_base64(run: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """The forms of a value in a text. As part of longer base64 it is found by decoding."""
+    """Return the forms of a value in a text. Inside longer base64, decoding finds it."""
     coded = value.encode("utf-8", "surrogatepass")
     return {
         value,
@@ -476,7 +474,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _texts(name: str, given: Any, wanted: str) -> tuple[Any, ...]:
-    """The texts, and for `patterns` compiled ones too, as a tuple; UsageError for anything else."""
+    """Return the texts (for `patterns` also compiled ones) as a tuple; UsageError for anything else."""
     if isinstance(given, str | bytes | re.Pattern) or not isinstance(given, Iterable):
         shown = HIDDEN if name.endswith("values") else given
         raise misuse(name, shown, wanted, "write (text,)")
@@ -497,7 +495,7 @@ def _texts(name: str, given: Any, wanted: str) -> tuple[Any, ...]:
 
 
 def _environment() -> list[str]:
-    """The values of the environment variables whose names say secret; paths are no secrets."""
+    """Return the values of environment variables with secret-sounding names, except paths."""
     found = [
         value
         for name, value in os.environ.items()

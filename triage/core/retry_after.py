@@ -1,10 +1,10 @@
-"""How long the other side asked to wait: headers first, typed details next, then the text.
+"""How long the other side asked to wait, from headers, then typed details, then the text.
 
 Sources: RFC 9110 section 10.2.3 (`Retry-After`, seconds or a date), the `retry-after-ms` and
-`x-ms-retry-after-ms` headers of model providers, the `RateLimit` header's `t` of the IETF draft,
-`google.rpc.RetryInfo` as object, as JSON and in gRPC trailers. Last of all, and only of an answer that
-refuses for a rate: when the window that is used up begins anew (`x-ratelimit-reset-*`,
-`anthropic-ratelimit-*-reset`, `RateLimit-Reset`), which says less than a delay asked for.
+`x-ms-retry-after-ms` headers of model providers, the `RateLimit` header's `t` of the IETF draft, and
+`google.rpc.RetryInfo` as object, as JSON and in gRPC trailers. Last, and only for a rate limit: when
+the exhausted window resets (`x-ratelimit-reset-*`, `anthropic-ratelimit-*-reset`, `RateLimit-Reset`),
+which is weaker evidence than an explicit delay.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
 _INNER = ("error", "details", "data", "parameters")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EPOCH = 1e9
-"""From here a number is a time since 1970, in seconds, and from a thousand times that in milliseconds."""
+"""A number from here on is a Unix time in seconds; from a thousand times that on, in milliseconds."""
 _LONGEST = 366 * 86_400.0
-"""Seconds; what is longer is no delay anybody asks for."""
+"""Seconds; nobody asks for a longer delay."""
 _LONGEST_WINDOW = 86_400.0
-"""Seconds; a window that begins anew later than in a day is a quota, and nothing to wait for."""
+"""Seconds; a window that resets later than in a day is a quota, which is no use to wait for."""
 _RATES = frozenset({429, 403})
 
 
@@ -42,7 +42,7 @@ def _in_words() -> re.Pattern[str]:
         rf"(?:{number} ?{unit}(?: ?{number} ?{unit})?(?: ?{number} ?{unit})?)\b"
         rf"|\bretry-after[:=] ?{number}\b"
         rf"|\bretry[ _-]?after[ _-]?ms[ :=]{{1,2}}{number}"
-        # Without a unit it must stand alone: "after 3 attempts", "after 10:30" and a status are no delay.
+        # Without a unit, no word may follow: "after 3 attempts", "after 10:30" and a status are no delay.
         r"|(?<!not )(?<!n't )(?<!no )(?<!never )\bretry after (?!4\d\d\b|5\d\d\b)(\d{1,5}(?:\.\d{1,3})?)"
         r"(?=\s*(?:$|[\n;,!)\]}\"']|\.(?!\d)))",
         re.IGNORECASE,
@@ -50,10 +50,10 @@ def _in_words() -> re.Pattern[str]:
 
 
 def from_text(text: str) -> float | None:
-    """Seconds named by words like "try again in 1.4s" or "retry after 2 minutes", None otherwise.
+    """Read seconds from words like "try again in 1.4s" or "retry after 2 minutes", None without any.
 
-    Only a number that follows such words counts, never a number alone. One without a unit is seconds,
-    after "retry after" and where no other word follows that it could count.
+    A number counts only after such words. Without a unit it means seconds, but only after "retry after"
+    and where no word follows that the number could belong to.
     """
     low = text.lower()
     if "try" not in low and "wait" not in low:
@@ -75,7 +75,7 @@ def from_text(text: str) -> float | None:
 
 
 def header(headers: object, name: str) -> str | None:
-    """The header's value by its lower-case name, whatever kind of mapping holds the headers."""
+    """Return a header's value by its lower-case name, from any kind of mapping."""
     if not is_a(headers, dict):
         value = call(headers, "get", name)
         if value is not None:
@@ -87,7 +87,7 @@ def header(headers: object, name: str) -> str | None:
 
 
 def from_headers(headers: object, now: float) -> float | None:
-    """Seconds named by an answer's headers, None if none does. now: seconds since the epoch."""
+    """Read seconds from the headers of an answer, None without any. now: seconds since the epoch."""
     for name in _MILLISECONDS:
         delay = seconds(header(headers, name))
         if delay is not None:
@@ -97,7 +97,7 @@ def from_headers(headers: object, now: float) -> float | None:
         delay = seconds(value)
         if delay is None:
             delay = _until(value, header(headers, "date"), now)
-        elif delay >= _EPOCH:  # a time, where a number of seconds was agreed
+        elif delay >= _EPOCH:  # a time where the standard asks for a number of seconds
             delay = _left(delay, now)
         return delay if delay is not None and delay <= _LONGEST else None
     value = header(headers, "ratelimit")
@@ -112,7 +112,7 @@ def from_headers(headers: object, now: float) -> float | None:
 
 
 def from_windows(headers: object, status: int | None, now: float) -> float | None:
-    """Seconds until every window of a rate that is used up begins anew, None where none is.
+    """Read the seconds until all exhausted rate windows have reset, None without any.
 
     A window whose header says that something remains is not the one that refused.
     """
@@ -128,7 +128,7 @@ def from_windows(headers: object, status: int | None, now: float) -> float | Non
         if "reset" not in name:
             continue
         remaining = found.get(name.replace("reset", "remaining"))
-        # Forbidden is no matter of a rate unless the answer says that nothing remains.
+        # 403 is not about a rate unless the answer says that nothing remains.
         if remaining is None and status == 429:
             remaining = "0"
         if remaining is not None and seconds(remaining) == 0:
@@ -139,7 +139,7 @@ def from_windows(headers: object, status: int | None, now: float) -> float | Non
 
 
 def _window(value: str, now: float) -> float | None:
-    """A span (`"6m0s"`, `"20ms"`, `"4"`), a time since 1970 or a date, as seconds from now."""
+    """Read a span (`"6m0s"`, `"20ms"`, `"4"`), a Unix time or a date as seconds from now."""
     number = seconds(value)
     if number is not None:
         return _left(number, now) if number >= _EPOCH else number
@@ -151,7 +151,7 @@ def _window(value: str, now: float) -> float | None:
         then = datetime.fromisoformat(value)
     except ValueError:
         return _until(value, None, now)
-    # A time without a zone could be anywhere's.
+    # A time without a zone is ambiguous.
     return None if then.tzinfo is None else then.timestamp() - now
 
 
@@ -162,12 +162,12 @@ def _spans() -> re.Pattern[str]:
 
 
 def _left(moment: float, now: float) -> float:
-    """Seconds from now to a time since 1970, given in seconds or in milliseconds."""
+    """Return the seconds from now to a Unix time, given in seconds or milliseconds."""
     return max(0.0, (moment / 1000 if moment >= 1000 * _EPOCH else moment) - now)
 
 
 def _until(value: str, date: str | None, now: float) -> float | None:
-    """Seconds to an HTTP date, by the other side's own clock where it said what time it is."""
+    """Return the seconds to an HTTP date, by the other side's clock where it sent its own date."""
     then = _timestamp(value)
     if then is None:
         return None
@@ -183,7 +183,7 @@ def _timestamp(value: str) -> float | None:
 
 
 def from_body(body: object, depth: int = 3) -> float | None:
-    """Seconds named by the fields of a decoded answer, `google.rpc.RetryInfo` among its details."""
+    """Read seconds from the fields of a decoded answer, such as a `google.rpc.RetryInfo` in its details."""
     if is_a(body, dict):
         for name in _BODY_SECONDS:
             delay = seconds(entry(body, name))
@@ -205,7 +205,7 @@ def from_body(body: object, depth: int = 3) -> float | None:
 
 
 def from_details(exc: object) -> float | None:
-    """Seconds of a `RetryInfo` among typed details, or in the trailers of a gRPC call."""
+    """Read the seconds of a `RetryInfo` among typed details or in the trailers of a gRPC call."""
     details = attr(exc, "details")
     if is_a(details, list) or is_a(details, tuple):
         for detail in some(details):
@@ -225,9 +225,9 @@ def from_details(exc: object) -> float | None:
 
 
 def _retry_info(data: bytes, *, nested: bool) -> float | None:
-    """Seconds of an encoded RetryInfo: field 1 is a Duration (1 seconds, 2 nanoseconds).
+    """Read the seconds of an encoded RetryInfo: field 1 is a Duration (1 seconds, 2 nanoseconds).
 
-    nested: it stands in a `google.rpc.Status`, whose field 3 holds Any (1 type URL, 2 value).
+    nested: it is inside a `google.rpc.Status`, whose field 3 holds Any (1 type URL, 2 value).
     """
     try:
         if nested:
@@ -243,7 +243,7 @@ def _retry_info(data: bytes, *, nested: bool) -> float | None:
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
-    """The fields of a protocol buffer message: numbers as int, the rest as bytes."""
+    """Decode the fields of a protocol buffer message: numbers as int, the rest as bytes."""
     found: dict[int, list[Any]] = {}
     position = 0
     while position < len(data):

@@ -1,4 +1,4 @@
-"""Keep what a redactor takes out of an event, encrypted: `Keyring`."""
+"""Keep what redaction removes from an event, encrypted: `Keyring`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _REMEDY = 'make one with python -c "import secrets; print(secrets.token_hex(32))
 
 
 class Keyring:
-    """The keys that sealed events are kept under, newest first: the first seals, all of them open.
+    """The keys of sealed events, newest first: the first one seals, all of them open.
 
-    A sealed event is a redacted one that carries its original, encrypted with AES-256-GCM. The run's id,
-    the event's position and its type are authenticated with it, so that it opens in its place alone.
+    A sealed event is a redacted one that carries its original, encrypted with AES-256-GCM. The run's id
+    and the event's position and type are authenticated too, so it opens only in its own place.
 
-    Needs the extra `encryption`. Raises UsageError for what is no key.
+    Needs the extra `encryption`. Raises UsageError for an invalid key.
     """
 
     def __init__(self, keys: Iterable[bytes]) -> None:
@@ -42,7 +42,7 @@ class Keyring:
 
     @classmethod
     def of(cls, given: object) -> Keyring | None:
-        """The keyring of `Durability(key=…)`; of None, that of `TRIAGE_KEY`, None where that is not set."""
+        """Make the keyring of `Durability(key=…)`; for None that of `TRIAGE_KEY`, None if unset."""
         name = "Durability.key"
         if given is None:
             given = [part for part in os.environ.get(VARIABLE, "").split(",") if part.strip()]
@@ -65,17 +65,17 @@ class Keyring:
         return {key_id: AESGCM(key) for key_id, key in self._keys.items()}
 
     def sealed(self, shown: E, line: str) -> E:
-        """The event as it may be shown, with the line of the original sealed into it."""
+        """Seal the original's line into the redacted event."""
         key_id, cipher = next(iter(self._ciphers.items()))
         nonce = os.urandom(_NONCE_BYTES)
         data = cipher.encrypt(nonce, line.encode(), _place(shown))
         return replace(shown, sealed=f"{key_id}.{base64.b64encode(nonce + data).decode()}")
 
     def opened(self, event: Recorded) -> str:
-        """The line of the original of a sealed event.
+        """Decrypt the line of a sealed event's original.
 
-        Raises StoreKeyMissing where the event's key is not on the ring, StoreCorrupt where what is sealed
-        was changed or stood elsewhere.
+        Raises StoreKeyMissing if its key is not on the ring, StoreCorrupt if the sealed data was changed
+        or moved.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -95,7 +95,7 @@ class Keyring:
 
 
 def missing_key(event: Recorded) -> StoreKeyMissing:
-    """What is raised where an event is sealed with a key that is not at hand."""
+    """Make the error for an event sealed with a key that was not given."""
     key_id = event.sealed.partition(".")[0]
     return StoreKeyMissing(
         f"run {event.run_id} holds values that are encrypted with key {key_id}, which is not given; add "

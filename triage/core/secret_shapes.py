@@ -1,6 +1,6 @@
-"""What a credential looks like: keys of providers, names that secrets stand under, values that are none.
+"""What a credential looks like: providers' keys, names of secrets, and values that are no secrets.
 
-Everything here judges text alone. `redaction` decides where to look and what to put in its place.
+Everything here judges only text. `redaction` decides where to look and what to put in its place.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 HIDDEN = "[redacted]"
-"""What stands in place of a secret."""
+"""What replaces a secret."""
 
 
 class Shape(NamedTuple):
     """The form of one kind of key.
 
-    mark: letters in lower case that every text with such a key contains; a text without them is not
-    searched. pattern: the whole key, or its group 1 where only a part of the match is secret.
-    random: True where words can have this form too (`sk-trail-shoe-42`); then it must not be words.
+    mark: lower-case letters in every text with such a key; a text without them is not searched.
+    pattern: the whole key, or group 1 where only part of the match is secret. random: True where
+    ordinary words can have this form (`sk-trail-shoe-42`); then only a random-looking match counts.
     """
 
     mark: str
@@ -105,7 +105,7 @@ KEYS: tuple[Shape, ...] = (
 )
 """Keys with a form of their own, as their providers document them."""
 
-# "Basic authentication." is prose: a credential has a digit, a capital or a sign within, or is long.
+# "Basic authentication." is prose: a credential has a digit, capital or sign inside, or is long.
 _WITHIN = r"[A-Za-z]?[a-z]{0,64}(?:[A-Z0-9]|[._~+/=-][A-Za-z0-9=])"
 _TOKEN = rf"((?={_WITHIN})[A-Za-z0-9._~+/=-]{{8,4096}}|[a-z]{{16,4096}})"
 _FLAG_NAMES = (
@@ -120,7 +120,7 @@ PLACES: tuple[Shape, ...] = (
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:(?!-----END)[^\"'{}]){0,16384}+"
         r"(?:-----END [A-Z ]{0,40}-----)?",
     ),
-    # user:password@, or a token in its place. A port and a path are no password; the host stays.
+    # user:password@, or a token in its place. A port and path are no password; the host stays.
     Shape(
         "://", r"(?<=://)((?!\[redacted\])[^\s:/@]{0,256}:(?![0-9]{1,5}/)[^\s\"'<>]{1,256})(?=@)"
     ),
@@ -137,13 +137,13 @@ PLACES: tuple[Shape, ...] = (
         "type", r"(?i)<input\b(?=[^<>]{0,200}\bpassword\b)[^<>]{0,200}\bvalue=[\"']([^\"']{1,512})"
     ),
 )
-"""Where credentials stand: after a scheme, in an address, in a command."""
+"""Where credentials are found: after a scheme, in an address, in a command."""
 
 ASSIGNED = re.compile(
     r"(?<![\w.-])((?:(?i:access|account|api|auth|card|encryption|master|private|refresh|secret|signing) )?"
     r"[\w.-]{1,64})[\\\"']{0,4}\s{0,4}(?:=>|:=|=(?!=)|:(?!:))\s{0,4}"
 )
-"""A name, in one word or two, up to where its value begins."""
+"""A name of one word or two, up to where its value begins."""
 
 ELEMENT = re.compile(r"<([\w:.-]{1,64})(?:\s[^<>]{0,200})?>([^<>]{1,4096})</")
 """An element of XML or HTML, and its text."""
@@ -158,10 +158,10 @@ _UNQUOTED = r"([^\s\"',;&\\]{4,4096})"
 VALUE = re.compile(rf"{_QUOTED}|[\"']?{_UNQUOTED}")
 HEADER = re.compile(rf"{_QUOTED}|({_SCHEME}\s[^\"'\r\n\\]{{3,4096}})|{_UNQUOTED}")
 COOKIES = re.compile(rf"{_QUOTED}|([^\s\"'=;\\]{{1,128}}=[^\"'\r\n\\]{{1,4096}})")
-"""What is given under a name: quoted, even by JSON within JSON, or up to the next separator."""
+"""The value after a name: quoted, even as JSON inside JSON, or up to the next separator."""
 
 UNQUOTED_GROUPS = (4, 5)
-"""The groups of these patterns whose value stands without quotes."""
+"""The groups of these patterns that match a value without quotes."""
 
 _NAMES = frozenset({
     "password", "passwd", "passphrase", "passcode", "pwd", "pass", "apikey", "xapikey", "secret",
@@ -172,7 +172,7 @@ _LOOSE_NAMES = frozenset({
     "token", "session", "sessionid", "sessionkey", "sessiontoken", "cookie", "cookies", "setcookie",
     "authorization", "proxyauthorization",
 })  # fmt: skip
-"""Words of everyday English, too: what stands under them is a secret if it looks like one."""
+"""Also everyday words: a value under one of them is a secret only if it looks like one."""
 _ENDINGS = (
     "password", "passwd", "passphrase", "pwd", "apikey", "accesskey", "accountkey", "privatekey",
     "secretkey", "signingkey", "encryptionkey", "masterkey", "clientsecret", "secret", "credentials",
@@ -188,7 +188,7 @@ PARTS_OF_NAMES = (
     "pass", "pwd", "key", "secret", "token", "auth", "cookie", "session", "credential", "otp", "mfa",
     "cvv", "cvc", "card", "iban", "jwt", "sig", "access",
 )  # fmt: skip
-"""Every name of a secret contains one of these; a text with none of them names no secret."""
+"""Every name of a secret contains one of these, so a text without them names no secret."""
 _IN_ADDRESSES = frozenset({
     "key", "sig", "signature", "auth", "accesscode", "sharedkey", "xamzsignature", "xamzcredential",
     "xgoogsignature", "xgoogcredential",
@@ -205,7 +205,7 @@ _STATES = frozenset({
     "sent", "set", "str", "string", "text", "too", "true", "unchanged", "undefined", "unknown",
     "unset", "unsigned", "unused", "updated", "valid", "verified", "weak", "wrong", "yes", "no",
 })  # fmt: skip
-"""What is said of a secret, and of its type, in place of it."""
+"""Words about a secret or its type that stand where its value would."""
 
 _PLACEHOLDER = re.compile(
     r"\$(?:[A-Za-z_]+|[{(].*|_[A-Z]+\[.*)"  # $TOKEN, ${TOKEN}, $(cat token), $_POST[
@@ -238,20 +238,20 @@ _SHORTEST_MIXED = 12
 _SHORTEST_RANDOM = 5
 
 MARKS = (*PARTS_OF_NAMES, *dict.fromkeys(shape.mark for shape in PLACES))
-"""Every text with a secret that is known by its place or its name contains one of these."""
+"""Every text with a secret that its place or name gives away contains one of these."""
 
 compiled = cache(re.compile)
 
 
 @lru_cache(maxsize=4096)
 def bare(name: str) -> str:
-    """A name without case and separators: `X-Api-Key` and `xApiKey` are `xapikey`."""
+    """Drop case and separators from a name: `X-Api-Key` and `xApiKey` become `xapikey`."""
     return "".join(filter(str.isalnum, name[-_LONGEST_NAME:].lower()))
 
 
 @lru_cache(maxsize=4096)
 def names_a_secret(name: str) -> bool:
-    """Whether a secret is expected under this name, by the names that are usual."""
+    """Whether this is a usual name for a secret."""
     plain = bare(name)
     if plain in _NAMES or plain in _LOOSE_NAMES or name.lower().endswith(("_pass", "-pass")):
         return True
@@ -259,12 +259,12 @@ def names_a_secret(name: str) -> bool:
 
 
 def names_a_secret_parameter(name: str) -> bool:
-    """As `names_a_secret`, for a parameter in the query of an address."""
+    """As `names_a_secret`, for a parameter in the query of a URL."""
     return bare(name) in _IN_ADDRESSES or names_a_secret(name)
 
 
 def names_a_secret_variable(name: str) -> bool:
-    """As `names_a_secret`, for a variable of the environment."""
+    """As `names_a_secret`, for an environment variable."""
     plain = bare(name)
     if plain.endswith(_NO_SECRETS):
         return False
@@ -272,12 +272,12 @@ def names_a_secret_variable(name: str) -> bool:
 
 
 def counts(name: str) -> bool:
-    """Whether a number under this name is a count or an id, and no secret."""
+    """Whether a number under this name is a count or an id rather than a secret."""
     return bare(name) in _LOOSE_NAMES or bare(name) == "pass"
 
 
 def value_pattern(name: str) -> re.Pattern[str]:
-    """What is taken for the value of this name in a text."""
+    """Return the pattern that matches the value of this name in a text."""
     plain = bare(name)
     if plain.endswith("authorization"):
         return HEADER
@@ -285,10 +285,10 @@ def value_pattern(name: str) -> re.Pattern[str]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a value that stands under the name of a secret is one.
+    """Whether the value under a secret's name is a secret.
 
-    It is none if it is empty, a placeholder, or says something about the secret (`required`). Under a
-    name that is an everyday word (`session`, `cookie`) it has to look like a credential.
+    It is not if it is empty, a placeholder or a remark about the secret (`required`). Under a name that
+    is an everyday word (`session`, `cookie`) it must look like a credential.
     """
     value = value[:_MOST_JUDGED].strip()
     plain = value.rstrip(".,;:!?)")
@@ -306,9 +306,10 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def is_secret_in_text(name: str, value: str, rest: str) -> bool:
-    """As `is_secret`, for a value without quotes. rest: the text behind it.
+    """As `is_secret`, for a value without quotes. rest: the text that follows.
 
-    There it may also be code that reads the secret (`settings.api_key`), or the first word of a sentence.
+    Such a value may also be code that reads the secret (`settings.api_key`), or the first word of a
+    sentence.
     """
     value = value[:_MOST_JUDGED].rstrip(")]};,")
     if _CODE.fullmatch(value):
@@ -319,12 +320,12 @@ def is_secret_in_text(name: str, value: str, rest: str) -> bool:
 
 
 def is_no_phrase(text: str) -> bool:
-    """Whether a text is more than words and numbers joined by signs."""
+    """Whether a text is more than words and numbers joined by punctuation."""
     return looks_random(text) or any(len(part) >= _LONGEST_PART for part in _PARTS.findall(text))
 
 
 def looks_random(text: str) -> bool:
-    """Whether a part of the text is no word, number or id: `kX3-9vQ2m`, not `spring-2026`."""
+    """Whether part of the text is neither word, number nor id: `kX3-9vQ2m`, not `spring-2026`."""
     if _UUID.fullmatch(text):
         return False
     return any(map(_is_random, _PARTS.findall(text[:_MOST_JUDGED])))

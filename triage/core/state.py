@@ -1,7 +1,7 @@
-"""A run as its events tell it: `RunState.apply(event)` and `fold(events)`.
+"""The state of a run, computed from its events: `RunState.apply(event)` and `fold(events)`.
 
-The running process and a later reader use the same fold, so what a strategy sees is what the journal
-says. Applying an event is O(1), but for an attempt's end (its steps are kept) and a rollback.
+The running process and a later reader use the same fold, so a strategy sees what the journal says.
+Applying an event is O(1), except at the end of an attempt (its steps are kept) and for a rollback.
 """
 
 from __future__ import annotations
@@ -41,40 +41,39 @@ from .taxonomy import UNSAFE
 
 NOTHING: Mapping[str, Any] = {}
 LINE = "line"
-"""In the metadata of a step: the call may be matched by position; the task or thread that made it,
-numbered in the attempt from 0."""
+"""Key in the metadata of a step whose call may be matched by position: the task or thread that made it,
+numbered within the attempt from 0."""
 WITHIN = "within"
-"""In the metadata of a step: the recorded call that it is part of, by its tool and the beginning of its
-idempotency key (`research 3f2a9c01`)."""
+"""Key in the metadata of a step: the label of the recorded call it is part of, made of the tool and the
+beginning of the idempotency key (`research 3f2a9c01`)."""
 
 
 def label_of(tool: str, idempotency_key: str) -> str:
-    """The label by which steps inside a recorded call name that call."""
+    """Return the label by which steps inside a recorded call name that call."""
     return f"{tool} {idempotency_key[:8]}"
 
 
 def is_call(step: Step) -> bool:
-    """True for the step of a recorded call."""
+    """Whether the step records a call."""
     return step.metadata is not None and "call" in step.metadata
 
 
 def is_reused(metadata: Mapping[str, Any] | None) -> bool:
-    """True for the metadata of a reused call's step: nothing ran and nothing was used."""
+    """Whether a step's metadata says that its result was reused: nothing ran, nothing was consumed."""
     return metadata is not None and bool(metadata.get("replayed"))
 
 
 class Call(Value, frozen=True):
     """A recorded call as the journal knows it.
 
-    key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`.
-    seq: position of its start. done_at: position of the step it left, which is a checkpoint. step:
-    index of that step in `attempt`. undone: a compensator has undone it, so it counts as never made.
-    typed: as in `CallFinished`. keyed: its tool has taken the idempotency key. answered: a person said
-    that it happened, with this result. run: id of the run inside this one that it is, None for a call
-    of a tool. ended: how often it has come to an end. kind: `model`, `judge`, `tool` or `run`.
-    asked_model: as in `CallFinished`. line: the task of its attempt that made it, where the call may be
-    matched by position. within: the recorded call it is part of, as steps name it; None for none. began:
-    seconds since the epoch.
+    key: tool, digest and occurrence. outcome: None while it runs, then as in `CallFinished`. seq:
+    position of its start. done_at: position of its step, which is a checkpoint. step: index of that
+    step in `attempt`. undone: a compensator has undone it, so it counts as never made. typed,
+    asked_model: as in `CallFinished`. keyed: its tool took the idempotency key. answered: a person said
+    that it happened, with this result. run: id of the nested run that it started, None for a tool call.
+    ended: how often it has ended. kind: `model`, `judge`, `tool` or `run`. line: the task that made it,
+    where it may be matched by position. within: label of the recorded call it is part of, None for
+    none. began: seconds since the epoch.
     """
 
     key: str
@@ -103,7 +102,7 @@ class Call(Value, frozen=True):
 
 
 class HandWritten(Value, frozen=True):
-    """A step with an effect that was recorded by hand and not undone. key: `step@` and its position."""
+    """A step with an effect, recorded by hand and not undone. key: `step@` and its position."""
 
     key: str
     seq: int
@@ -112,10 +111,10 @@ class HandWritten(Value, frozen=True):
 
 
 class Compensation(Value, frozen=True):
-    """A registered compensator. key: of what it undoes. at: position of that. ran: it has undone it.
+    """A registered compensator. key, at: key and position of what it undoes. ran: it has undone that.
 
-    seq: position of its registration, which names it. begun: it was started, its end is not known.
-    args: as in `CompensatorRegistered`. tries: how often it was started. error: what it raised last.
+    seq: position of its registration, which identifies it. begun: it started and its outcome is not
+    known. args: as in `CompensatorRegistered`. tries: how often it started. error: its latest error.
     """
 
     name: str
@@ -130,7 +129,7 @@ class Compensation(Value, frozen=True):
 
 
 class Ledger:
-    """What one attempt has recorded, with the position of each entry, so that it can be cut."""
+    """What an attempt has recorded, with the position of each entry, so that it can be rolled back."""
 
     __slots__ = ("completed", "positions", "state", "steps", "subgoals", "updates")
 
@@ -143,24 +142,24 @@ class Ledger:
         self.completed: list[tuple[int, str]] = []
 
     def update(self, seq: int, values: Mapping[str, Any]) -> None:
-        """Merge a state update that was recorded at a position."""
+        """Merge the state update recorded at a position."""
         self.updates.append((seq, values))
         self.state.update(values)
 
     def knows(self, seq: int) -> bool:
-        """True if a step or a state update was recorded at this position."""
+        """Whether a step or a state update was recorded at this position."""
         at = bisect_left(self.positions, seq)
         if at < len(self.positions) and self.positions[at] == seq:
             return True
         return any(position == seq for position, _ in self.updates)
 
     def last_position(self) -> int | None:
-        """The newest checkpoint, None if nothing was recorded."""
+        """Return the newest checkpoint, None if nothing was recorded."""
         newest = self.positions[-1:] + [seq for seq, _ in self.updates[-1:]]
         return max(newest, default=None)
 
     def position_before(self, step: int) -> int | None:
-        """The newest checkpoint before the step with this index, None if there is none."""
+        """Return the newest checkpoint before the step with this index, None without one."""
         if step >= len(self.positions):
             return self.last_position()
         border = self.positions[step]
@@ -168,7 +167,7 @@ class Ledger:
         return max(earlier, default=None)
 
     def cut(self, seq: int) -> Ledger:
-        """A copy with only the entries up to and including a position."""
+        """Copy the entries up to and including a position."""
         part = Ledger()
         kept = bisect_right(self.positions, seq)
         part.steps, part.positions = self.steps[:kept], self.positions[:kept]
@@ -180,7 +179,7 @@ class Ledger:
         return part
 
     def carried(self, seq: int) -> Ledger:
-        """The state and the subgoals without the steps, for a resumption."""
+        """Copy the state and subgoals without the steps, for a resumption."""
         part = Ledger()
         if self.state:
             part.update(seq, dict(self.state))
@@ -189,18 +188,16 @@ class Ledger:
 
 
 AT_LIMIT = "limit:"
-"""`ActionChosen.by` begins with it, and then names the limit, where an answer to that limit is meant."""
+"""Prefix of `ActionChosen.by`, before the name of a limit, where the action answers that limit."""
 
 
 class RunState:
     """Everything the journal says about a run so far. Read it; only `apply` changes it.
 
-    edits: arguments that a person has changed, by the key of their call.
-
-    grants: by the name of a limit, how often its amount was allowed once more. price: gives a usage
-    without a cost the cost it has; None leaves it unknown. returns: by attempt, the position before which
-    it reuses recorded reads and model calls of earlier attempts. starts: by attempt, the position at
-    which it began last.
+    edits: arguments changed by a person, by the key of their call. grants: by the name of a limit, how
+    often its amount was granted again. price: fills in the cost of a usage without one; None leaves it
+    unknown. returns: by attempt, the position before which it reuses recorded reads and model calls of
+    earlier attempts. starts: by attempt, the position of its latest start.
     """
 
     __slots__ = (
@@ -255,7 +252,7 @@ class RunState:
 
     @property
     def open_subgoals(self) -> tuple[str, ...]:
-        """Declared and not completed, in order of declaration."""
+        """The declared subgoals that are not completed, in order of declaration."""
         if not self.ledger.subgoals:
             return ()
         done = {name for _, name in self.ledger.completed}
@@ -267,8 +264,8 @@ class RunState:
         return self.starts.get(self.attempt, -1)
 
     def has_asked_model(self) -> bool:
-        """Whether anything in the run has asked a model: a recorded call, a run inside it, or a
-        hand-written step that says what a model said or used.
+        """Whether the run has asked a model: in a recorded call, in a nested run, or by a hand-recorded
+        step with a model's words or usage.
         """
         if self.usage.calls or self.usage.total_tokens:
             return True
@@ -277,14 +274,14 @@ class RunState:
         return any(step.llm_output is not None for ledger in self.ledgers for step in ledger.steps)
 
     def ledger_at(self, seq: int) -> Ledger | None:
-        """The newest attempt's ledger that has a checkpoint at this position, None if none has."""
+        """Return the newest ledger with a checkpoint at this position, None without one."""
         for ledger in reversed(self.ledgers):
             if ledger.knows(seq):
                 return ledger
         return None
 
     def apply(self, event: Event) -> None:
-        """Take the next event in. Events must come in order, without gaps."""
+        """Apply the next event. Events must come in order, without gaps."""
         apply = self._APPLY.get(type(event))
         if apply is not None:
             apply(self, event)
@@ -372,7 +369,7 @@ class RunState:
             metadata = self.ledger.steps[event.step].metadata or NOTHING
             call = replace(call, line=metadata.get(LINE), within=metadata.get(WITHIN))
             if call.kind == "tool" and call.line is not None:
-                call = replace(call, kind="model")  # as journals of 0.1.0 say it
+                call = replace(call, kind="model")  # as in journals of 0.1.0
         if event.replayed:
             call = replace(call, attempt=event.attempt, step=event.step)
             if event.step is not None and event.step < len(self.ledger.positions):
@@ -460,7 +457,7 @@ class RunState:
         self._grant(event.action)
 
     def _grant(self, action: Action) -> None:
-        """A run that goes on although a limit was reached may use the same amount once more."""
+        """Grant the same amount again to a run that proceeds although it reached a limit."""
         name = self._at_limit
         if name and isinstance(action, PROCEEDING):
             self.grants = {**self.grants, name: self.grants.get(name, 0) + 1}
@@ -477,7 +474,7 @@ class RunState:
     def _apply_finished(self, event: RunFinished) -> None:
         self.status, self.result, self.error = event.status, event.result, event.error
 
-    # One entry an event type that the state is read from. Plans are not among them: their room folds them.
+    # Plan events are missing: `triage.plan` folds them.
     _APPLY: ClassVar[dict[type, Any]] = {
         RunStarted: _apply_run_started,
         AttemptStarted: _apply_attempt_started,
@@ -500,7 +497,7 @@ class RunState:
 
 
 def fold(events: Iterable[Event]) -> RunState:
-    """The state of a run after these events, in order."""
+    """Return the state of a run after these events."""
     state = RunState()
     for event in events:
         state.apply(event)
@@ -508,13 +505,13 @@ def fold(events: Iterable[Event]) -> RunState:
 
 
 def active_seconds(events: Sequence[Event]) -> float:
-    """Seconds the run has been at work, without waiting for a person or for a new process.
+    """Return the seconds a run has worked, without those spent waiting for a person or a new process.
 
-    By the times of the events, which a clock that was set may have spoilt: none counts as negative.
+    Measured by the times of the events; where a clock was set back, the interval counts as 0.
     """
     total, before = 0.0, events[0]
     for event in events:
-        # The time after a question is a person's, even if the answer carries more than "go on".
+        # After a question the run waits for a person, whatever the answer turns out to be.
         waited = isinstance(event, RunRecovered) or isinstance(before, RunSuspended)
         if not waited:
             total += max(0.0, event.time - before.time)

@@ -1,4 +1,4 @@
-"""What the agent did: `Step`, what it used: `Usage`, and the read-only `Trajectory` of an attempt."""
+"""What the agent did (`Step`), what it consumed (`Usage`), and an attempt's read-only `Trajectory`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 Constraint: TypeAlias = str | re.Pattern[str] | Callable[[str], bool | str | None]
-"""What no output may be: a text it must not contain, a pattern it must not match, or a function of
-the output's text that answers True or None (fine), or False or a reason (broken)."""
+"""A condition on every output: a text it must not contain, a pattern it must not match, or a function of
+the output's text that returns True or None (kept), or False or a reason (broken)."""
 
 
 class Usage(Value, frozen=True, gc=False):
     """What model calls consumed.
 
-    Tokens and calls are counts, `cost_usd` is US dollars, None where the price is not known (never
-    guessed as 0). `calls` is the number of model calls this value stands for, 1 by default. Raises
+    Tokens and calls are counts; `cost_usd` is in US dollars, None where the price is not known (it is
+    never guessed as 0). `calls` is the number of model calls this value covers, 1 by default. Raises
     TypeError or ValueError for a negative or non-numeric field.
     """
 
@@ -63,7 +63,7 @@ class Usage(Value, frozen=True, gc=False):
         return self.input_tokens + self.output_tokens
 
     def plus(self, other: Usage) -> Usage:
-        """The sum. A cost that is unknown on one side leaves the known part, which is then a floor."""
+        """Add two usages. If only one cost is known, the sum has that one, as a lower bound."""
         cost = self.cost_usd
         if other.cost_usd is not None:
             cost = other.cost_usd if cost is None else cost + other.cost_usd
@@ -83,16 +83,15 @@ NO_USAGE = Usage(calls=0)
 class Step(Value, frozen=True, gc=False):
     """One observable thing the agent did.
 
-    index: position in the attempt, from 0; a trajectory sets it, may be left out. action: what was done,
-    in a word or two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its
-    data. llm_output: what the model said. error, exception_type: what this step failed with, if it
-    did. effect: what the tool does to the world, as an `Effect` or its word; None means not said. usage:
-    what it consumed. metadata: anything more. timestamp: seconds since the epoch, set when recorded.
+    index: position in the attempt, from 0; set when the step is recorded. action: what was done, in a
+    word or two (`"search"`, `"model"`). tool_called, tool_input, tool_output: the tool and its data.
+    llm_output: what the model said. error, exception_type: what the step failed with, if it failed.
+    effect: what the tool does to the world, as an `Effect` or its value; None if not stated. usage:
+    what it consumed. metadata: anything else. timestamp: seconds since the epoch, set when recorded.
     duration_s: seconds, None if not measured.
 
-    A step keeps JSON values: containers are copied when it is made, so that a later change of the
-    caller's object cannot change what was recorded. Raises TypeError or ValueError
-    for a field of the wrong type or value.
+    A step holds JSON values, copied when it is made, so that later changes to the caller's objects do
+    not reach it. Raises TypeError or ValueError for a field of the wrong type or value.
     """
 
     index: int | None = None
@@ -137,8 +136,8 @@ class Step(Value, frozen=True, gc=False):
         force_setattr(self, "tool_output", plain(self.tool_output))
 
     def recorded(self, index: int, time: float) -> Step:
-        """The step as it stands in an attempt: at this index and, where it has no time of its own, time."""
-        placed = copy.copy(self)  # its values are checked and its own already
+        """Return the step as recorded in an attempt, with this index and, unless it has one, this time."""
+        placed = copy.copy(self)  # skips the checks, which were made before
         force_setattr(placed, "index", index)
         if placed.timestamp is None:
             force_setattr(placed, "timestamp", time)
@@ -160,9 +159,9 @@ def _check_seconds(field: str, value: object) -> None:
 
 
 def effect_of(field: str, value: object) -> Effect:
-    """`value` as an `Effect`; ValueError naming `field` and the four words otherwise."""
+    """Return `value` as an `Effect`. Raises ValueError naming `field` and the four values."""
     try:
-        return Effect(value)  # type: ignore[arg-type] # the enum itself says whether it knows the value
+        return Effect(value)  # type: ignore[arg-type] # the enum checks it
     except ValueError:
         words = ", ".join(effect.value for effect in Effect)
         raise ValueError(f"{field} must be one of {words}, not {short(value)}") from None
@@ -173,9 +172,9 @@ class Trajectory(Sequence[Step]):
 
     Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
     or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
-    that exist, name to JSON Schema of the arguments (None where it is not known); empty means the
-    manifest is not known. constraints: what no output may be. run_id: of the run whose attempt it is,
-    None outside of one; classifiers count by it what they may do once a run.
+    that exist, name to JSON Schema of the arguments (None where unknown); empty if the tools are not
+    known. constraints: what every output must satisfy. run_id: of the attempt's run, None outside of
+    one; classifiers use it to limit what they do once per run.
     """
 
     __slots__ = ("_steps", "attempt", "constraints", "error", "run_id", "task", "tools")
@@ -200,7 +199,7 @@ class Trajectory(Sequence[Step]):
         self.run_id = run_id
 
     def replace(self, steps: Iterable[Step], *, task: Any = None) -> Trajectory:
-        """The same attempt with other steps, and with another task if one is given."""
+        """Copy the trajectory with other steps, and with another task if one is given."""
         return Trajectory(
             steps,
             error=self.error,
@@ -217,7 +216,7 @@ class Trajectory(Sequence[Step]):
         return self._steps
 
     def last(self, n: int = 1) -> Trajectory:
-        """The newest `n` steps, fewer if there are fewer."""
+        """Return the newest `n` steps, or fewer if there are fewer."""
         return self[max(0, len(self._steps) - n) :]
 
     def __len__(self) -> int:

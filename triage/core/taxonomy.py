@@ -1,9 +1,9 @@
-"""The words a diagnosis is made of: what went wrong, why, what to do, who must know.
+"""The vocabulary of a diagnosis: what went wrong, why, what to do, who must know.
 
-Three things other systems call "severity" are kept apart here: `FailureType` and `Cause` say what
-went wrong, `Severity` says what may be done next, `Level` says who must hear of it. `Effect` says
-whether a tool may be called again, and `infer_effect` what its name says of that. `Category` and
-`Recovery` are what failing code says of itself.
+Three things that other systems all call "severity" are separate here: `FailureType` and `Cause` say
+what went wrong, `Severity` what may be done next, `Level` who must know. `Effect` says whether a tool
+may be called again, and `infer_effect` guesses it from a name. With `Category` and `Recovery`, failing
+code describes its own failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class FailureType(StrEnum):
-    """What went wrong, in ten kinds. Each has its own way back; anything finer is a `Cause`."""
+    """What went wrong: ten kinds, each with its own recovery. Anything finer is a `Cause`."""
 
     WRONG_TOOL_CALLED = "wrong_tool_called"
     CONSTRAINT_IGNORED = "constraint_ignored"
@@ -30,9 +30,9 @@ class FailureType(StrEnum):
 class Severity(StrEnum):
     """The route: what the run may do next.
 
-    RETRIABLE: the same call would succeed later. REPLANNING: the agent can make it succeed by
-    doing otherwise. RECLASSIFICATION: the cause is not known, or the wrong tools are at hand.
-    CRITICAL: a person must act, nothing is repeated. FATAL: the run cannot go on.
+    RETRIABLE: the same call would succeed later. REPLANNING: the agent can succeed by doing something
+    else. RECLASSIFICATION: the cause is not known, or the agent has the wrong tools. CRITICAL: a
+    person must act; nothing is repeated. FATAL: the run cannot continue.
     """
 
     RETRIABLE = "retriable"
@@ -55,7 +55,7 @@ class Effect(StrEnum):
     """What a tool does to the world, and so whether it may be called again.
 
     READ changes nothing. IDEMPOTENT may be repeated with the same arguments. ONCE must not happen
-    twice. UNKNOWN has not been declared and is treated as unsafe to repeat.
+    twice. UNKNOWN was not declared and counts as unsafe to repeat.
     """
 
     READ = "read"
@@ -74,7 +74,7 @@ UNSAFE = frozenset({Effect.ONCE, Effect.UNKNOWN})
 
 
 class Cause(StrEnum):
-    """The finer name of what went wrong. Fields take `Cause | str`, so an application adds its own."""
+    """A finer name of what went wrong. Fields take `Cause | str`, so applications can add their own."""
 
     # the other side
     RATE_LIMITED = "rate_limited"
@@ -128,14 +128,14 @@ class Cause(StrEnum):
 
 
 class Category(StrEnum):
-    """What kind of thing failed, as the code that raised the error knows it.
+    """What kind of thing failed, as stated by the code that raised the error.
 
-    In this order: where one error was raised from another, the later category counts, so that an error
-    put around another can make it graver and never lighter.
+    The order matters: where one error was raised from another, the later of their categories counts, so
+    that wrapping an error can only make it more serious.
 
-    CODE: what was generated is wrong. DATA: what was needed is not there, or is not what it must be.
-    INFRASTRUCTURE: what the work stands on failed, and the work itself may be right. WORKFLOW: the work
-    cannot go on without a person. CONFIGURATION: something is set up wrongly. SAFETY: it was refused.
+    CODE: generated code is wrong. DATA: data is missing or wrong. INFRASTRUCTURE: something the work
+    depends on failed; the work itself may be right. WORKFLOW: the work cannot continue without a
+    person. CONFIGURATION: something is set up wrongly. SAFETY: it was refused.
     """
 
     CODE = "code"
@@ -147,11 +147,11 @@ class Category(StrEnum):
 
 
 class Recovery(StrEnum):
-    """What would help, as the code that raised the error knows it.
+    """What would help, as stated by the code that raised the error.
 
-    RETRY: the same again, after a while. REGENERATE: the same step, told what was wrong. REPLAN: another
-    way to the goal. RECLASSIFY: other tools or capabilities. ASK: a person. CONFIGURE: a person who
-    changes a setting. NEVER: nothing; the run ends, whatever a policy says.
+    RETRY: the same again, later. REGENERATE: the same step, told what was wrong. REPLAN: another way to
+    the goal. RECLASSIFY: other tools or capabilities. ASK: a person. CONFIGURE: a person who changes a
+    setting. NEVER: nothing; the run ends, whatever a policy says.
     """
 
     RETRY = "retry"
@@ -171,7 +171,7 @@ CATEGORY_RECOVERY: dict[Category, Recovery] = {
     Category.CONFIGURATION: Recovery.CONFIGURE,
     Category.SAFETY: Recovery.NEVER,
 }
-"""What helps against a category of which nothing else is said."""
+"""The recovery of a category where none is stated."""
 
 RECOVERY_SEVERITY: dict[Recovery, Severity] = {
     Recovery.RETRY: Severity.RETRIABLE,
@@ -182,7 +182,7 @@ RECOVERY_SEVERITY: dict[Recovery, Severity] = {
     Recovery.CONFIGURE: Severity.CRITICAL,
     Recovery.NEVER: Severity.FATAL,
 }
-"""The severity of a failure of which only the recovery is said."""
+"""The severity of a recovery where none is stated."""
 
 DEFAULT_SEVERITY: dict[FailureType, Severity] = {
     FailureType.WRONG_TOOL_CALLED: Severity.REPLANNING,
@@ -196,7 +196,7 @@ DEFAULT_SEVERITY: dict[FailureType, Severity] = {
     FailureType.EXTERNAL_FAULT: Severity.RETRIABLE,
     FailureType.UNKNOWN: Severity.RECLASSIFICATION,
 }
-"""The severity of a failure type whose cause says nothing else."""
+"""The severity of a failure type, unless its cause has one of its own."""
 
 CAUSE_SEVERITY: dict[str, Severity] = {
     Cause.QUOTA_EXHAUSTED: Severity.CRITICAL,
@@ -215,7 +215,7 @@ CAUSE_SEVERITY: dict[str, Severity] = {
     Cause.CANCELLED: Severity.FATAL,
     Cause.OUT_OF_MEMORY: Severity.FATAL,
 }
-"""The severity of a cause, where it differs from that of its failure type."""
+"""The severity of a cause where it differs from that of its failure type."""
 
 DEFAULT_LEVEL: dict[Severity, Level] = {
     Severity.RETRIABLE: Level.LOW,
@@ -228,13 +228,13 @@ DEFAULT_LEVEL: dict[Severity, Level] = {
 
 
 def severity_of(failure_type: FailureType, cause: Cause | str | None) -> Severity:
-    """The default severity: the cause's own where it has one, else the failure type's."""
+    """Return the default severity: that of the cause if it has one, else that of the failure type."""
     if cause is not None and cause in CAUSE_SEVERITY:
         return CAUSE_SEVERITY[cause]
     return DEFAULT_SEVERITY[failure_type]
 
 
-# Effects that are not declared --------------------------------------------------------------------
+# Undeclared effects -------------------------------------------------------------------------------
 
 
 def _listed_words(text: str) -> frozenset[str]:
@@ -242,7 +242,7 @@ def _listed_words(text: str) -> frozenset[str]:
 
 
 READ_VERBS = _listed_words("describe fetch find get lookup read search view")
-"""A tool whose name begins with one of these may be a read; so may `list` with a plural after it."""
+"""A tool whose name begins with one of these may be a read; so may `list` followed by a plural."""
 
 JOINING_WORDS = _listed_words(
     """
@@ -250,7 +250,7 @@ JOINING_WORDS = _listed_words(
     over plus then through to unless until up when while
     """
 )
-"""Words that say a name goes on to do something else, or does it to something. No read has one."""
+"""Words after which a name does something more, or to something. No read has one."""
 
 CHANGING_VERBS = _listed_words(
     """
@@ -289,13 +289,13 @@ CHANGING_VERBS = _listed_words(
     zap zip
     """
 )
-"""Verbs of change: a name that has one of these as a word is no read, wherever it stands."""
+"""Verbs of change: a name with one of these words, anywhere, is not a read."""
 
 CHANGING_NOUNS = _listed_words(
     "alert comment email issue mail message order post report review seat tag"
 )
-"""Verbs of change that are mostly nouns: no read has one but right behind its first word
-(`get_order`) or `by` (`find_user_by_email`)."""
+"""Verbs of change that are mostly nouns: a read has one only right after its first word (`get_order`) or
+after `by` (`find_user_by_email`)."""
 
 TAKING_WORDS = _listed_words(
     """
@@ -305,8 +305,8 @@ TAKING_WORDS = _listed_words(
     voucher
     """
 )
-"""What is no longer there, or is made, when somebody gets it: no read has one. `token` and `ticket` count
-only as the last word, as what follows them (`get_token_price`) is looked up."""
+"""Things that getting them uses up or creates: no read has one. `token`, `ticket` and a few others count
+only as the last word, because in `get_token_price` it is the price that is looked up."""
 
 _ONLY_LAST = frozenset({"license", "link", "signature", "ticket", "token", "funds"})
 _PREPOSITIONS = frozenset({"at", "by", "from", "of", "per", "since", "under", "with", "within"})
@@ -323,13 +323,13 @@ _NUMBER_FOR_WORD = re.compile(r"(?<=[a-z])[24](?=[a-z])", re.IGNORECASE)
 
 
 def infer_effect(name: str) -> Effect:
-    """What a tool does to the world, as far as its name alone says: READ, or UNKNOWN.
+    """Infer from its name alone what a tool does to the world: READ, or else UNKNOWN.
 
     Names may be in snake_case, camelCase, kebab-case or capitals, with a namespace before them
-    (`mcp__github__search_issues`, `github.search_issues`). It is a read where the first word is one of
-    `READ_VERBS`, or `list` with a plural, or the last word is `search`; and no word is one of
-    `JOINING_WORDS`, `CHANGING_VERBS`, `CHANGING_NOUNS` or `TAKING_WORDS`. Where a name leaves a doubt it
-    is UNKNOWN, which is as strict as ONCE.
+    (`mcp__github__search_issues`, `github.search_issues`). A read begins with one of `READ_VERBS` or
+    with `list` and a plural, or ends with `search`; and it has no word of `JOINING_WORDS`,
+    `CHANGING_VERBS`, `CHANGING_NOUNS` or `TAKING_WORDS`. In doubt the effect is UNKNOWN, which is as
+    strict as ONCE.
     """
     if len(name) > _LONGEST_NAME or not name.isascii():
         return Effect.UNKNOWN
@@ -349,7 +349,7 @@ def infer_effect(name: str) -> Effect:
             or (word in TAKING_WORDS and (word not in _ONLY_LAST or at == len(own) - 1))
         ):
             return Effect.UNKNOWN
-    # "get archived", "get tickets bought": it is done for the one who asks.
+    # "get archived", "get tickets bought": asks for something to be done.
     if own[0] == "get" and len(own) > 1 and (own[-1].endswith("ed") or own[-1] in _DONE):
         return Effect.UNKNOWN
     return Effect.READ
@@ -359,7 +359,7 @@ _COMPOUND = re.compile(r"^look up\b|\b(?:pull|merge) requests?\b")
 
 
 def _words(part: str) -> list[str]:
-    """A name's words in lower case, without its numbers; `look up` and `pull request` are one each."""
+    """Split a name into lower-case words, without numbers; `look up` and `pull request` become one word."""
     words = [word.lower() for word in _WORD.findall(part) if not word.isdecimal()]
     if {"one", "time"} <= set(words):
         words.append("once")
@@ -374,7 +374,7 @@ def _begins_as_read(words: list[str]) -> bool:
 
 
 def _listed(words: list[str]) -> str:
-    """What is listed: the last word before `by`, `with` and the like; empty for nothing."""
+    """Return what is listed: the last word before `by`, `with` and the like; empty without one."""
     end = next((at for at, word in enumerate(words) if word in _PREPOSITIONS), len(words))
     return words[end - 1] if end else ""
 
@@ -386,7 +386,7 @@ def _is_plural(word: str) -> bool:
 
 
 def _changes(word: str) -> bool:
-    """Whether a word is a verb of change, also behind `re`, `un`, `auto`, `or`, `and`."""
+    """Whether a word is a verb of change, also after `re`, `un`, `auto`, `or` or `and`."""
     if word in CHANGING_VERBS:
         return True
     return any(

@@ -1,6 +1,6 @@
-"""Events as JSON and back: what stores write, golden files hold and other programs read.
+"""Write events as JSON and read them back: the form in stores and golden files, and for other programs.
 
-An event is an object with `"event"`, its type's name, and its fields by name; a field that has its
+An event is an object with `"event"`, the name of its type, and its fields by name. A field that has its
 default is left out; fields in seconds end in `_s`; `"v"` is always there. A reader ignores fields it
 does not know and refuses a version newer than its own.
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
 from math import inf
+from operator import is_
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
@@ -30,7 +31,7 @@ from .events import (
     StateUpdated,
     StepRecorded,
 )
-from .json_values import ITEM, MARK, SLICE, json_parts, plain, weight
+from .json_values import ITEM, MARK, SLICE, json_parts, plain, refuse_constant, weight
 from .redaction import Redactor
 from .sealing import Keyring, missing_key
 from .steps import Step, Usage
@@ -50,7 +51,7 @@ def _decoder() -> msgspec.json.Decoder[Event]:
 
 @cache
 def _newest(cls: type[Event]) -> int:
-    """The newest version of an event type that this release reads, which is the one it writes."""
+    """Return the newest version of an event type that this release reads, which it also writes."""
     (field,) = (field for field in msgspec.structs.fields(cls) if field.name == "v")
     return int(field.default_factory())
 
@@ -59,18 +60,18 @@ def _newest(cls: type[Event]) -> int:
 
 
 def dump(event: Event) -> dict[str, Any]:
-    """An event as a JSON object. Total: what has no JSON form is marked as `plain` marks it."""
+    """Return an event as a JSON object. Never fails: what has no JSON form is marked as by `plain`."""
     data: dict[str, Any] = to_json(event)
     return data
 
 
 def dumps(event: Event) -> str:
-    """An event as one line of JSON, without a line break, in ASCII: the text of what `dump` gives."""
-    # A step keeps JSON values, so it is written as it is; other events may hold anything.
+    """Return what `dump` gives as one line of JSON, in ASCII, without a line break."""
+    # A step holds JSON values already; other events may hold anything.
     value = event if isinstance(event, StepRecorded) else dump(event)
     try:
         text = _encoder.encode(value).decode()
-    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 does not have
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode
         return _json(dump(event))
     return _NOT_ASCII.sub(_escaped, text)
 
@@ -83,7 +84,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """A value of ours as JSON values: fields that have their defaults are left out."""
+    """Return a struct, enum or tuple as JSON values; fields that have their defaults are left out."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
@@ -104,27 +105,23 @@ def to_json(value: Any) -> Any:
 
 
 def loads(line: str) -> Event:
-    """The event of one line of JSON. Raises StoreError naming what is wrong with it."""
+    """Read an event from one line of JSON. Raises StoreError naming what is wrong with it."""
     try:
         event = _decoder().decode(line)
     except (ValueError, OverflowError, RecursionError):
-        # It may be of a newer release, or hold what only Python's reader takes, as a lone surrogate.
+        # It may be from a newer release, or hold what only Python's reader accepts: a lone surrogate.
         event = None
     if event is not None and 1 <= event.v <= _newest(type(event)):
         return event
     try:
-        data = json.loads(line, parse_constant=_no_json)
+        data = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"an event must be one line of JSON: {error}") from None
     return load(data)
 
 
-def _no_json(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON")
-
-
 def load(data: Mapping[str, Any]) -> Event:
-    """The event of a JSON object. Raises StoreError naming what is wrong with it."""
+    """Read an event from a JSON object. Raises StoreError naming what is wrong with it."""
     if not isinstance(data, Mapping):
         raise StoreError(f"an event must be a JSON object, not {type(data).__name__}")
     name = data.get("event")
@@ -146,7 +143,7 @@ def load(data: Mapping[str, Any]) -> Event:
 
 
 def from_json(cls: type[V], data: object, where: str) -> V:
-    """The `cls` that `to_json` made `data` of. Raises StoreError naming `where` and the field."""
+    """Read the `cls` that `to_json` wrote as `data`. Raises StoreError naming `where` and the field."""
     if not isinstance(data, Mapping):
         raise StoreError(f"{where} must be a JSON object, not {type(data).__name__}")
     given: dict[str, Any] = dict(cast("Mapping[str, Any]", data))
@@ -165,7 +162,7 @@ _NAMES = {"object": "dict", "array": "list", "null": "NoneType"}
 
 
 def _explained(said: str, data: dict[str, Any], where: str) -> str:
-    """What msgspec says of a wrong value, in our words and with its place in ours."""
+    """Rephrase what msgspec says about a wrong value, with its place as a field name."""
     at = _AT.fullmatch(said)
     assert at is not None
     problem, path = at["problem"], at["path"] or ""
@@ -195,29 +192,30 @@ _ENUMS = {
 }
 
 
-# Steps that are too large for a store are cut, and say so: `fitting`.
+# Cutting steps that are too large for a store: `fitting`.
 
 
 HEAVY = SLICE
-"""Characters of events from which on they are made ready in a thread of their own."""
+"""From this many characters on, events are prepared in a thread of their own."""
 WHOLE = 8 * 2**20
-"""Characters that a step may hold before its values are cut."""
+"""Characters a step may hold before its values are cut."""
 KEPT = 2**20
-"""Characters that stay of a value that is cut."""
+"""Characters kept of a value that is cut."""
 _BEHIND = 2**15
-"""Characters searched beyond the cut, so that a secret across it is found: no shape is longer."""
+"""Characters searched beyond the cut, to find a secret that crosses it: no shape is longer."""
 
 
 def weight_of(event: Event, most: float = inf) -> int:
-    """Roughly how many characters of user data an event holds. most: as in `weight`."""
+    """Count roughly the characters of user data in an event. most: as in `weight`."""
     return weight((event,), most)
 
 
 def fitting(event: Event, redactor: Redactor | None) -> Event:
-    """The event as a store may keep it; the very same object where nothing is cut.
+    """Cut an event so that a store can keep it; return the same object where nothing is cut.
 
-    Of a step that holds more than 8 million characters each longer value keeps the first million, its
-    length and its SHA-256; so do the arguments of a call. Nothing else is cut: a run goes on with it.
+    In a step of more than 8 million characters, each value of more than a million keeps its first
+    million, its length and its SHA-256; so do the arguments of a call. Nothing else is cut, because
+    the run continues with it.
     """
     if weight_of(event) > WHOLE:
         if isinstance(event, StepRecorded):
@@ -228,7 +226,7 @@ def fitting(event: Event, redactor: Redactor | None) -> Event:
 
 
 def _shortened(step: Step, redactor: Redactor | None) -> Step:
-    """The step, with those of its values cut that are long."""
+    """Cut the long values of a step."""
     cutter = _Cutter(redactor)
     cut = {
         name: cutter.cut(value)
@@ -239,7 +237,7 @@ def _shortened(step: Step, redactor: Redactor | None) -> Step:
 
 
 def _measured(parts: Iterable[str]) -> tuple[int, str]:
-    """How long a text in parts is, and its digest."""
+    """Return the length and digest of a text given in parts."""
     length, digest = 0, hashlib.sha256()
     for part in parts:
         length += len(part)
@@ -248,14 +246,14 @@ def _measured(parts: Iterable[str]) -> tuple[int, str]:
 
 
 class _Cutter:
-    """Cuts values. redactor: what is cut is looked through first, as half a secret is not known for one."""
+    """Cuts values. redactor: applied before the cut, because half a secret could not be recognised."""
 
     def __init__(self, redactor: Redactor | None) -> None:
         self._redactor = redactor
         self._left = 0
 
     def cut(self, value: Any) -> Any:
-        """The beginning of a long value, with the length and digest of the whole."""
+        """Return the beginning of a long value, with the length and digest of the whole."""
         self._left = KEPT
         if isinstance(value, str):
             parts = (value[at : at + SLICE] for at in range(0, len(value), SLICE))
@@ -306,7 +304,7 @@ class _Cutter:
         return copy
 
 
-# Events as they may leave the process: `redacted`; and as they were: `unsealed`.
+# Hiding secrets before an event leaves the process, and restoring them: `redacted`, `unsealed`.
 
 
 _AS_THEY_ARE = frozenset({
@@ -315,15 +313,15 @@ _AS_THEY_ARE = frozenset({
     "type_name", "module", "mro", "phase", "relation", "failure_type", "severity", "level", "usage",
     "rule", "candidates", "run", "sealed",
 })  # fmt: skip
-"""What the journal is read by: ids, digests, words of ours and names in code. Nobody's data is in them."""
+"""Fields the journal is read by: ids, digests, fixed words and names in code, never user data."""
 
 
 def redacted(event: Event, redactor: Redactor, keys: Keyring | None = None) -> Event:
-    """The event with the secrets in user data replaced; the same object where there are none.
+    """Replace the secrets in an event's user data; return the same object where there are none.
 
-    keys: what the original of a changed event is sealed into it with; None leaves it out.
+    keys: seal the original into a changed event; None drops it.
 
-    A reader must not take the rest for the original: a changed result is not `exact`, and a changed
+    No reader may take what is left for the original: a changed result is not `exact`, and a changed
     argument or task is named in `unstored`.
     """
     changed = _changed(event, redactor)
@@ -343,7 +341,7 @@ def redacted(event: Event, redactor: Redactor, keys: Keyring | None = None) -> E
 
 
 def unsealed(events: Iterable[Event], keys: Keyring | None) -> list[Event]:
-    """The events as they were recorded. Raises StoreKeyMissing where the key of one is not given."""
+    """Restore events as they were recorded. Raises StoreKeyMissing where the key of one is missing."""
     opened: list[Event] = []
     for event in events:
         if event.sealed:
@@ -355,7 +353,7 @@ def unsealed(events: Iterable[Event], keys: Keyring | None) -> list[Event]:
 
 
 def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
-    """The changed fields where arguments held secrets: they must be given again to continue the run."""
+    """Name the arguments that held secrets as unstored: continuing the run needs them again."""
     names = list(event.unstored)
     if "task" in changed:
         names.insert(0, "task")
@@ -368,8 +366,8 @@ def _unstored(event: RunStarted, changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _changed(record: msgspec.Struct, redactor: Redactor) -> dict[str, Any]:
-    """The fields of an event, or of a value in one, that held secrets, redacted."""
-    # `code` is the fingerprint of an agent there, and what a provider answered in an error.
+    """Return the fields of an event, or of a value in one, that held secrets, now redacted."""
+    # In `RunStarted`, `code` is an agent's fingerprint; in an error it is what a provider answered.
     kept = {*_AS_THEY_ARE, "code"} if isinstance(record, RunStarted) else _AS_THEY_ARE
     changed: dict[str, Any] = {}
     for name in record.__struct_fields__:
@@ -389,11 +387,7 @@ def _clean(given: Any, redactor: Redactor) -> Any:
         return replace(given, **changed) if changed else given
     if type(given) is tuple:
         clean = tuple(_clean(item, redactor) for item in given)
-        return given if all(map(_same, clean, given)) else clean
+        return given if all(map(is_, clean, given)) else clean
     if given is None or isinstance(given, Enum):
         return given
     return redactor.value(given)[0]
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other

@@ -53,6 +53,7 @@ from triage.core import (
     text_of,
     whole,
 )
+from triage.core.escaping import UNSEEN
 from triage.core.foreign import plain
 
 from .compensation import not_undone
@@ -90,12 +91,6 @@ _LIMITS = {
 """Characters kept of a field, where it is not `MAX_TEXT`."""
 _READ = 16
 """Redact this many times the limit before cutting, so that no secret is cut in two unseen."""
-
-# Controls, marks that are not seen or turn the direction of writing, and halves of surrogate pairs.
-UNSEEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
 
 R = TypeVar("R")
 

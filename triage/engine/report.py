@@ -18,15 +18,10 @@ from typing import (
 
 from msgspec.structs import asdict
 
-from triage.core import (
-    Usage,
-    UsageError,
-    check_word,
-    text_of,
-)
+from triage.core import Usage, UsageError, check_word, text_of
+from triage.core.escaping import UNSEEN
 
 from .facts import (
-    UNSEEN,
     AttemptFacts,
     Facts,
     StepFacts,

@@ -12,7 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from triage.core import StoreError, UsageError, check_count, exact, misuse, redact
+from triage.core import (
+    StoreError,
+    UsageError,
+    check_count,
+    exact,
+    misuse,
+    redact,
+    refuse_constant,
+)
 
 FORMAT = 1
 """Version of the JSON form of a plan."""
@@ -348,7 +356,7 @@ def _object(data: object, faults: list[Fault]) -> Mapping[str, Any] | None:
             faults.append(Fault("malformed", f"plan: has {len(data)} characters, too many for one"))
             return None
         try:
-            data = json.loads(data, parse_constant=_no_json, object_pairs_hook=_once)
+            data = json.loads(data, parse_constant=refuse_constant, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             faults.append(Fault("malformed", f"plan: is no JSON: {shortened(error)}"))
             return None
@@ -360,10 +368,6 @@ def _object(data: object, faults: list[Fault]) -> Mapping[str, Any] | None:
         faults.append(Fault("malformed", message))
         return None
     return data
-
-
-def _no_json(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
