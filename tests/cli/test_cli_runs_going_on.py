@@ -92,7 +92,7 @@ class TestRecover:
             runs.do(lambda store: store.claim("r1", lease_s=0.001))
             wait_for_end_of_lease(runs, "r1")
         assert runs("recover", "r1", "agents:look") == 1
-        assert "taken over 3 times and came to no end" in capsys.readouterr().err
+        assert "taken over 3 times and did not get on" in capsys.readouterr().err
         assert runs.info("r1").status == "dead_letter"
         assert runs("show", "r1") == 0
         assert "recover  triage runs recover r1 agents:look --force" in capsys.readouterr().out
