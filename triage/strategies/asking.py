@@ -1,4 +1,4 @@
-"""Strategies that ask again with what was wrong: the evidence, the fields, the loop, what is too long."""
+"""Strategies that ask again and say what was wrong: the evidence, the fields, the loop, the length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from triage.core import (
 
 from .base import Answer, last_failed, named, needs_a_person, no_retry, sentences
 
-# Which fields of an answer or a call were wrong, as data: `wrong_fields`.
+# The wrong fields of an answer or a call, as data: `wrong_fields`.
 
 
 _LONGEST = 160
@@ -59,18 +59,18 @@ _KINDS = (
     ("datetime_", "datetime"), ("date_", "date"), ("time_", "time"), ("uuid_", "uuid"),
     ("none_required", "null"),
 )  # fmt: skip
-"""What pydantic calls its errors begins with what was expected."""
+"""The names of pydantic's errors begin with what was expected."""
 _ALTERNATIVES = re.compile(r"'([^']{1,80})'")
 
 
 def wrong_fields(context: FailureContext) -> list[dict[str, Any]]:
-    """The wrong fields of this failure, most telling first; empty where none is named.
+    """Return the wrong fields of this failure, most informative first; empty if no error names one.
 
-    From the errors of a pydantic validation where the exception is at hand or kept, else from what the
-    exception's words name. What stands in them is without credentials, and cut.
+    Read from pydantic's list of errors, live or captured, or else from the message. The values are
+    redacted and cut.
     """
     schema = _schema(context)
-    for error in _behind(context.exception):
+    for error in _causes(context.exception):
         listed = _listed(error)
         if listed:
             return _known(listed, schema)
@@ -88,7 +88,7 @@ def wrong_fields(context: FailureContext) -> list[dict[str, Any]]:
     return found[:MAX_FIELDS]
 
 
-def _behind(error: BaseException | None) -> Iterable[BaseException]:
+def _causes(error: BaseException | None) -> Iterable[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -110,7 +110,7 @@ def _listed(error: BaseException) -> list[Mapping[str, Any]]:
 
 
 def _known(errors: Sequence[Mapping[str, Any]], schema: Any) -> list[dict[str, Any]]:
-    """As pydantic lists them. An error of the whole text names no field."""
+    """Read the fields from pydantic's list of errors, except an error about the whole text."""
     found: list[dict[str, Any]] = []
     for error in errors[:MAX_FIELDS]:
         kind, path = str(error.get("type", "")), [str(part) for part in error.get("loc") or ()]
@@ -142,7 +142,7 @@ def _known(errors: Sequence[Mapping[str, Any]], schema: Any) -> list[dict[str, A
 def _completed(
     wrong: dict[str, Any], path: Sequence[str], schema: Any, given: Any
 ) -> list[dict[str, Any]]:
-    """The wrong field with what the schema says of it; and the name that was given in its place."""
+    """Return the wrong field, completed from the schema, and the misspelt field given in its place."""
     name = path[-1] if path else ""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if isinstance(properties, Mapping) and len(path) == 1:
@@ -190,7 +190,7 @@ def _choices(error: Mapping[str, Any]) -> list[str]:
 
 
 def _example(kind: str, given: Any) -> Any:
-    """A value of this kind; the given one in the right form, where it has one."""
+    """Return a value of this kind: the given one converted, if that works, else an example."""
     if isinstance(given, str):
         text = given.strip()
         if kind == "integer" and re.fullmatch(r"[+-]?\d{1,15}", text):
@@ -207,7 +207,7 @@ def _example(kind: str, given: Any) -> Any:
 
 
 def _schema(context: FailureContext) -> Any:
-    """The schema of the arguments of the call that failed, where its tool has one."""
+    """Return the JSON Schema for the arguments of the failed call, if its tool has one."""
     step = last_failed(context)
     if step is None or step.tool_called is None or context.trajectory.tools is None:
         return None
@@ -220,7 +220,7 @@ def _arguments(context: FailureContext) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """A value as it may be shown: as it is where it is short, else as cut text."""
+    """Make a value fit to be shown: numbers stay, anything else becomes text, redacted and cut."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -236,7 +236,7 @@ def _text(text: str) -> str:
 
 
 Summarize: TypeAlias = "Callable[[FailureContext], str | Awaitable[str]]"
-"""Given a failure, what the messages that are left out said. May be async."""
+"""Summarizes, given a failure, the messages that are left out. May be async."""
 
 _MOST_EVIDENCE = 3
 _MOST_TOOLS = 20
@@ -244,14 +244,14 @@ _MOST_CALLS = 40
 
 
 class ask_again(Struct, frozen=True):
-    """Call the function again at once, told what was wrong and what shows it.
+    """Call the function again at once, with what was wrong and the evidence for it.
 
-    The recorded calls before the answer that led to the failure are reused, and the model is asked
-    anew from there. max_attempts: retries for this failure type in this run, 2 by default. The hint is
-    the diagnosis' own, and at most three pieces of its evidence, each quoted and cut.
+    Recorded calls before the answer that led to the failure are reused; from there the model is asked
+    again. max_attempts: retries for this failure type in this run, 2 by default. The hint is that of
+    the diagnosis, with up to three pieces of its evidence, each quoted and cut.
 
     Escalates once the retries are used up, at once if the diagnosis is CRITICAL or FATAL, and where a
-    step recorded by hand had an effect that the same attempt again would repeat.
+    step recorded by hand had an effect, which another attempt would repeat.
     """
 
     max_attempts: int = 2
@@ -277,11 +277,11 @@ class ask_again(Struct, frozen=True):
 
 
 class break_loop(Struct, frozen=True):
-    """Return to the step before the loop, told what was repeated and what else there is.
+    """Go back to the step before the loop, and say what was repeated and which other tools exist.
 
-    max_attempts: retries for this failure type in this run, 1 by default. The hint is the diagnosis'
-    own, which names the repeated calls, and names the tools that were not among them. Escalates as
-    `ask_again` does.
+    max_attempts: retries for this failure type in this run, 1 by default. The hint is that of the
+    diagnosis, which names the repeated calls, followed by the tools that were not among them.
+    Escalates as `ask_again` does.
     """
 
     max_attempts: int = 1
@@ -309,13 +309,13 @@ class break_loop(Struct, frozen=True):
 
 
 class repair_arguments(Struct, frozen=True):
-    """Call the function again at once, told for each wrong field what it must be.
+    """Call the function again at once, and say for each wrong field what it must be.
 
-    max_attempts: retries for this failure type in this run, 3 by default. After the diagnosis' hint
-    stands a JSON array with an object for each field, at most six: `field` is its path with dots, `got`
-    what was given, `expected` what it must be, `example` a value that would do, `did_you_mean` the name
-    or value that is nearest. What is not known is left out. Where no field is named, the hint is the
-    diagnosis' own.
+    max_attempts: retries for this failure type in this run, 3 by default. The diagnosis' hint is
+    followed by a JSON array with an object for each field, at most six: `field` is its path with dots,
+    `got` the value given, `expected` what it must be, `example` a valid value, `did_you_mean` the
+    closest name or value. What is not known is left out. If no error names a field, the hint stands
+    alone.
 
     Escalates once the retries are used up, and at once if the diagnosis is CRITICAL or FATAL.
     """
@@ -339,17 +339,17 @@ class repair_arguments(Struct, frozen=True):
 
 
 class shrink_context(Struct, frozen=True):
-    """Call the function again with shorter requests: old outputs of tools left out, then a summary.
+    """Call the function again with shorter requests: first without old tool outputs, then with a summary.
 
-    keep_last: messages at the end of a request that stay as they are, 10 by default. First, the outputs
-    of tools before those are left out; outputs of calls with an effect stay, as they are receipts. If
-    that is not enough, a summary stands for those messages. summarize: makes it of the
-    `FailureContext`, sync or async; None lists the calls and what they gave. Both hold until the run
-    ends. Recorded clients and adapters apply it to what they send; an agent that builds its own
-    requests finds it as `run.guidance.keep_last` and `run.guidance.summary`.
+    keep_last: messages at the end of a request that stay unchanged, 10 by default. First, older tool
+    outputs are left out, except those of calls with an effect, which are receipts. If that is not
+    enough, a summary replaces the older messages. summarize: makes it from the `FailureContext`, sync
+    or async; None lists the calls and their results. Both hold until the run ends. Recorded clients and
+    adapters apply them to what they send; an agent that builds its own requests reads
+    `run.guidance.keep_last` and `run.guidance.summary`.
 
-    Escalates once both were done, if the diagnosis is CRITICAL or FATAL, and where it was the answer
-    that was cut off, which no shorter request cures.
+    Escalates once both were tried, if the diagnosis is CRITICAL or FATAL, and where the answer rather
+    than the request was too long.
     """
 
     keep_last: int = 10
@@ -398,7 +398,7 @@ class shrink_context(Struct, frozen=True):
 
 
 def _digest(context: FailureContext) -> str:
-    """The calls of this attempt and what they gave, one a line; those with an effect all of them."""
+    """List this attempt's newest calls and their results, one per line, and all with an effect."""
     calls = [step for step in context.trajectory.steps if step.tool_called is not None]
     spare = max(0, len(calls) - _MOST_CALLS)
     kept = []
@@ -421,7 +421,7 @@ def _has_effect(step: Step) -> bool:
 
 
 def _would_repeat(context: FailureContext) -> Escalate | None:
-    """Escalate where a step that was recorded by hand had an effect: nothing could reuse it."""
+    """Escalate if a step recorded by hand had an effect: its result cannot be reused."""
     attempts: Iterable[Any] = (*context.attempt_history, context)
     for attempt in attempts:
         for step in attempt.trajectory.steps:

@@ -1,4 +1,4 @@
-"""What a strategy is, and what the ready-made ones share."""
+"""The type of a strategy, and helpers that the ready-made strategies share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from triage.core import (
 
 Answer: TypeAlias = Action | Awaitable[Action]
 Strategy: TypeAlias = Callable[[FailureContext], Answer]
-"""Says what to do about one failure: given its context, answers an action. May be async."""
+"""Decides what to do about a failure: takes its context and returns an action. May be async."""
 
 
 class always(Struct, frozen=True):
-    """This action, whatever the failure. What a policy makes of an action given as a strategy."""
+    """Answers every failure with the same action: what an action given as a strategy becomes."""
 
     action: Action
 
@@ -35,7 +35,7 @@ class always(Struct, frozen=True):
             raise misuse("always.action", self.action, "an action, such as Retry()")
 
     def __call__(self, context: FailureContext) -> Action:
-        """The action."""
+        """Return the action."""
         return self.action
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class always(Struct, frozen=True):
 
 
 def as_strategy(field: str, value: object) -> Strategy:
-    """`value` as a strategy: an action becomes `always(action)`. UsageError for anything else."""
+    """Return `value` as a strategy; an action becomes `always(action)`. Raises UsageError otherwise."""
     if isinstance(value, ACTIONS):
         return always(value)
     wanted = "a strategy (a function of the FailureContext) or an action"
@@ -54,7 +54,7 @@ def as_strategy(field: str, value: object) -> Strategy:
         raise misuse(field, value, wanted)
     try:
         accepted = signature(value)
-    except (TypeError, ValueError):  # a builtin without a signature is believed
+    except (TypeError, ValueError):  # a builtin without a signature is trusted
         return cast("Strategy", value)
     try:
         accepted.bind(None)
@@ -65,7 +65,7 @@ def as_strategy(field: str, value: object) -> Strategy:
 
 
 def then(answer: Answer, go_on: Callable[[Action], Answer]) -> Answer:
-    """`go_on(action)` for the action that `answer` is, or will be once awaited."""
+    """Return `go_on(action)` for the action that `answer` is, or becomes once awaited."""
     if isawaitable(answer):
         return _awaited(answer, go_on)
     return go_on(answer)
@@ -79,7 +79,7 @@ async def _awaited(answer: Awaitable[Action], go_on: Callable[[Action], Answer])
 
 
 def used_up(context: FailureContext, what: str, times: int, most: int) -> Escalate | None:
-    """Escalate once `what` was done `most` times for this failure type, None before."""
+    """Escalate once `what` was done `most` times for this failure type; None before that."""
     if times < most:
         return None
     done = "never allowed" if most == 0 else f"already {what} {counted(times)} (the most is {most})"
@@ -87,7 +87,7 @@ def used_up(context: FailureContext, what: str, times: int, most: int) -> Escala
 
 
 def needs_a_person(context: FailureContext) -> Escalate | None:
-    """Escalate for a diagnosis that no repetition cures, None for any other."""
+    """Escalate a diagnosis that repeating cannot fix; None for any other."""
     severity = context.diagnosis.severity
     if severity is not Severity.CRITICAL and severity is not Severity.FATAL:
         return None
@@ -95,29 +95,29 @@ def needs_a_person(context: FailureContext) -> Escalate | None:
 
 
 def no_retry(context: FailureContext, most: int) -> Escalate | None:
-    """Escalate where a retry cures nothing, or `most` were made for this failure type; None otherwise."""
+    """Escalate if a retry fixes nothing, or `most` were made for this failure type; None otherwise."""
     return needs_a_person(context) or used_up(context, "retried", context.tried(Retry), most)
 
 
 def last_failed(context: FailureContext) -> Step | None:
-    """The step that failed last in this attempt, None without one."""
+    """Return the last failed step of this attempt, None without one."""
     return next(
         (step for step in reversed(context.trajectory.steps) if step.error is not None), None
     )
 
 
 def named(context: FailureContext) -> str:
-    """The failure in two words: `external_fault (timeout)`."""
+    """Name the failure in two words: `external_fault (timeout)`."""
     diagnosis = context.diagnosis
     cause = f" ({diagnosis.cause})" if diagnosis.cause else ""
     return f"{diagnosis.failure_type}{cause}"
 
 
 def counted(times: int) -> str:
-    """`once`, `twice`, `3 times`."""
+    """Write a number of times: `once`, `twice`, `3 times`."""
     return {1: "once", 2: "twice"}.get(times, f"{times} times")
 
 
 def sentences(*texts: str | None) -> str:
-    """The texts that are there, one after the other."""
+    """Join the texts that are not empty."""
     return " ".join(text.strip() for text in texts if text and text.strip())

@@ -1,13 +1,13 @@
-"""What runs share about one service: how often it may be asked, when, and whether at all.
+"""What runs share about a service: how often it may be called, when, and whether at all.
 
     gate, breaker = RateGate(concurrency=20), CircuitBreaker()
 
     async with gate.through("openai"), breaker.through():
         answer = await client.responses.create(...)
 
-Each gate is a plain object in memory, for all threads and event loops of the process. What asks one
-asks it through the protocols `Budget`, `Gate` and `Breaker`, which a gate shared by many processes can
-have as well.
+Each gate is a plain object in memory, for all threads and event loops of the process. Strategies use
+them through the protocols `Budget`, `Gate` and `Breaker`, which a gate shared between processes can
+implement as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-# `CircuitBreaker`: a service that fails for everybody is not asked until it may be well again.
+# `CircuitBreaker`: a service that fails for everybody is left alone until it may have recovered.
 
 
 _HEARD: Final = "_triage_heard_by"
@@ -64,18 +64,17 @@ _log = child_logger("strategies.gates")
 class CircuitBreaker:
     """Counts the failures of one service over all runs of this process. Thread-safe, in memory.
 
-    closed: calls go through, failures are counted. After `failures` of them in a row it opens.
-    open: no call goes through for `cooldown_s` seconds; `through()` raises `CircuitOpen`, and the
-    strategy `circuit_breaker` repeats nothing. half_open: one probe may go. If it fails the breaker
-    opens again, if it succeeds it closes. A probe that is silent for `cooldown_s` gives its place
-    to another.
+    closed: calls go through and failures are counted; `failures` in a row open it. open: no call goes
+    through for `cooldown_s` seconds; `through()` raises `CircuitOpen`, and the strategy
+    `circuit_breaker` repeats nothing. half_open: one probe may go. If it fails, the breaker opens
+    again; if it succeeds, it closes. After `cooldown_s` without an outcome, another probe may go.
 
     failures: 5 by default. cooldown_s: seconds, 30 by default. name: of the service, for messages.
-    counts: takes the exception that left a call and says whether the service is down; None: answers
-    5xx and 408, requests not sent or not answered, and timeouts are failures, every other answer is
-    a success, and anything else says nothing. environment: the clock; None: the machine's. Failures
-    are in a row while no success comes and no `cooldown_s` pass between two. Share one breaker
-    between all that use the service. Raises UsageError for a wrong value.
+    counts: takes the exception of a call and says whether the service is down; None counts answers 5xx
+    and 408, requests not sent or not answered, and timeouts as failures, every other answer as a
+    success, and nothing else. environment: the clock; None: the machine's. Failures are in a row if
+    there is no success and less than `cooldown_s` between them. Share one breaker between all users of
+    the service. Raises UsageError for a wrong value.
     """
 
     def __init__(
@@ -100,14 +99,14 @@ class CircuitBreaker:
         self._number = next(_numbers)
         self._count = 0
         self._last = 0.0
-        # While closed None; else when the next probe may start.
+        # When the next probe may start; None while closed.
         self._until: float | None = None
-        # A run's id, which has said that it will try, or the passage of a call.
+        # The id of the run that may probe next, or the passage of the call that probes.
         self._prober: str | Passage | None = None
 
     @property
     def state(self) -> str:
-        """What it is now: `"closed"`, `"open"` or `"half_open"`."""
+        """The current state: `"closed"`, `"open"` or `"half_open"`."""
         with self._lock:
             if self._until is None:
                 return "closed"
@@ -115,16 +114,16 @@ class CircuitBreaker:
             return "half_open" if probing else "open"
 
     def through(self) -> Passage:
-        """One call's way through: `async with`, `with` or a decorator; what the call raises counts.
+        """Let one call through: an `async with`, `with` or decorator that counts what the call raises.
 
-        Raises CircuitOpen on entering while the breaker is open, and while another call probes.
+        Raises CircuitOpen on entering while the breaker is open or another call probes.
         """
         return _Call(self, self._env)
 
     def failure(self, by: str) -> float | None:
         """Report a failure and ask whether `by`, a run's id, may try again.
 
-        None: it may. Otherwise the seconds until a probe is allowed.
+        Returns None if it may, else the seconds until a probe is allowed.
         """
         with self._lock:
             now = self._env.monotonic()
@@ -135,7 +134,7 @@ class CircuitBreaker:
             return self._claim(by, now)
 
     def ask(self, by: str) -> float | None:
-        """Ask whether `by`, a run's id, may try, without reporting anything. As `failure` answers."""
+        """Ask whether `by`, a run's id, may try, without reporting a failure. Returns as `failure`."""
         with self._lock:
             return None if self._until is None else self._claim(by, self._env.monotonic())
 
@@ -147,14 +146,14 @@ class CircuitBreaker:
             self._prober = None
 
     def give_up(self, by: str | Passage) -> None:
-        """Say that `by` does not probe after all: the next to ask may."""
+        """Say that `by` will not probe after all, so that the next to ask may."""
         with self._lock:
             if self._until is not None and self._prober == by:
                 self._prober = None
                 self._until = self._env.monotonic()
 
     def heard(self, error: BaseException | None) -> bool:
-        """True if this exception, or what caused it, went through this breaker and was counted."""
+        """Whether this exception, or a cause of it, was already counted by this breaker."""
         seen = 0
         while error is not None and seen < _MOST_CAUSES:
             if self._number in attributes_of(error).get(_HEARD, ()):
@@ -172,7 +171,7 @@ class CircuitBreaker:
                 return
             now = self._env.monotonic()
             if isinstance(self._prober, str):
-                # The run that was to probe calls now, or another does so in its place.
+                # The run that may probe, or another in its place, now makes its call.
                 self._prober, self._until = call, now + self.cooldown_s
                 return
             wait = self._claim(call, now)
@@ -184,7 +183,7 @@ class CircuitBreaker:
             raise refusal
 
     def ended(self, call: Passage, error: BaseException | None) -> None:
-        """A call that was let through has ended."""
+        """Count the outcome of a call that was let through."""
         verdict = "up" if error is None else self._judged(error)
         if verdict == "down" and error is not None:
             self._mark(error)
@@ -231,7 +230,7 @@ class CircuitBreaker:
             return None
         if now < self._until:
             return self._until - now
-        # The cooldown is over, or the probe has been silent for as long: this one probes.
+        # The cooldown is over, or the earlier probe has been silent for as long.
         self._prober = by
         self._until = now + self.cooldown_s
         return None
@@ -262,16 +261,16 @@ class _Call(Passage):
         return self._breaker.through()
 
 
-# `RetryBudget`: a token bucket for each service, so that retries stay a small part of the calls.
+# `RetryBudget`: a token bucket for each service, which keeps retries a small share of the calls.
 
 
 _MANY_KEYS = 1_024
 _ALMOST = 1e-9
-"""Ten tenths of a token are a token, whatever floating point makes of them."""
+"""Tolerance for rounding: ten tenths of a token are a token."""
 
 
 class _Bucket(Struct):
-    """tokens: at the moment `at`, on the clock of the environment."""
+    """The tokens at the time `at`, on the monotonic clock."""
 
     tokens: float
     at: float
@@ -280,15 +279,13 @@ class _Bucket(Struct):
 class RetryBudget:
     """How often calls may be repeated, over all runs of this process. Thread-safe, in memory.
 
-    Each key has a bucket. A retry takes one token of it, and is refused where there is none. First
-    calls take nothing. While a service is well, successes fill the bucket and each retry finds a
-    token; when it fails for everybody the bucket is soon empty, and retries no longer multiply the
-    load.
+    Each key has a bucket. A retry takes a token from it, and is refused if there is none; first calls
+    take nothing. While a service is healthy, successes refill the bucket and every retry finds a token.
+    When it fails for everybody the bucket is soon empty, and retries no longer multiply the load.
 
-    retries: tokens a full bucket has, from 1, 10 by default; it starts full. per_success: tokens a
-    success puts in, 0.1 by default: one retry for ten successes. per_second: tokens that come by
-    themselves, 0.1 by default. environment: the clock; None: the machine's. Raises UsageError for a
-    wrong value.
+    retries: tokens in a full bucket, from 1, 10 by default; it starts full. per_success: tokens added
+    by a success, 0.1 by default: one retry for ten successes. per_second: tokens added by time, 0.1 by
+    default. environment: the clock; None: the machine's. Raises UsageError for a wrong value.
 
     >>> budget = RetryBudget(retries=1, per_second=0)
     >>> budget.take("openai"), budget.take("openai"), budget.take("anthropic")
@@ -314,19 +311,19 @@ class RetryBudget:
         self._buckets: dict[str, _Bucket] = {}
 
     def through(self, key: str = "", *, retry: bool = False) -> Passage:
-        """One call's way through: `async with`, `with` or a decorator. A success fills the bucket.
+        """Let one call through: an `async with`, `with` or decorator. A success adds to the bucket.
 
-        retry: True for a call that is made again: it takes a token, and RetryBudgetSpent is raised
-        on entering where there is none. It never waits.
+        retry: True for a repeated call, which takes a token; without one, entering raises
+        RetryBudgetSpent. It never waits.
         """
         if not isinstance(retry, bool):
             raise misuse("RetryBudget.through retry", retry, "True or False")
         return _BudgetCall(self, self._env, key_of("RetryBudget.through key", key), retry=retry)
 
     def take(self, key: str = "") -> float | None:
-        """Take the token for one retry. None: taken. Else seconds until there is one, `inf` for never.
+        """Take the token for one retry. Returns None if taken, else the seconds until there is one.
 
-        Never counts only time: a success brings tokens too.
+        `inf` means that time alone brings none; a success still may.
         """
         with self._lock:
             bucket = self._bucket(key_of("RetryBudget.take key", key))
@@ -337,15 +334,15 @@ class RetryBudget:
         return missing / self.per_second if self.per_second else math.inf
 
     def success(self, key: str = "") -> None:
-        """Say that a call has succeeded: its key's bucket gets `per_success` tokens."""
+        """Report a successful call, which adds `per_success` tokens to the bucket of its key."""
         key_of("RetryBudget.success key", key)
         with self._lock:
-            if key in self._buckets:  # one that was never taken from is full
+            if key in self._buckets:  # a bucket that was never used is full
                 bucket = self._bucket(key)
                 bucket.tokens = min(self.retries, bucket.tokens + self.per_success)
 
     def left(self, key: str = "") -> float:
-        """Tokens in the bucket of this key."""
+        """Return the tokens in the bucket of this key."""
         with self._lock:
             key_of("RetryBudget.left key", key)
             return self._bucket(key).tokens if key in self._buckets else float(self.retries)
@@ -357,7 +354,7 @@ class RetryBudget:
             if len(self._buckets) >= _MANY_KEYS:
                 for known, other in list(self._buckets.items()):
                     self._fill(other, now)
-                    if other.tokens >= self.retries:  # it is like a new one
+                    if other.tokens >= self.retries:  # as good as a new one
                         del self._buckets[known]
             bucket = self._buckets[key] = _Bucket(tokens=float(self.retries), at=now)
         self._fill(bucket, now)
@@ -402,23 +399,23 @@ class _BudgetCall(Passage):
         return self._budget.through(self._key, retry=self._retry)
 
 
-# `RateGate`: a delay that one call was told holds all of them back; first come, first served.
+# `RateGate`: a delay asked of one call holds all of them back; first come, first served.
 
 _NOW = 1e-6
-"""Seconds too short to wait for; less than that may be lost in rounding."""
+"""Seconds that are not worth waiting for, as they may be only rounding."""
 _RAMP_S = 10.0
-"""Seconds after a hold for which calls start at a growing pace."""
+"""Seconds after a hold during which calls start at a growing pace."""
 _SLOWLY_S = 10.0
-"""Seconds in which the pace doubles where it was known before."""
+"""Seconds in which the pace doubles, where the earlier pace is known."""
 _KNOWN = 8
-"""Starts in a second that say something of the pace the service takes."""
+"""Starts in one second from which the pace of a service counts as known."""
 
 
 class _Line:
-    """What is known of one key.
+    """The state of one key.
 
-    active: calls inside. queue: who waits, oldest first. until: when the hold ends. next_at: when the
-    pace allows the next call. ramp: how calls start after a hold, None long after it.
+    active: calls inside. queue: waiting calls, oldest first. until: when the hold ends. next_at: when
+    the pace allows the next call. ramp: how calls start after a hold, None once that is over.
     """
 
     __slots__ = ("_before", "_count", "_second", "active", "next_at", "queue", "ramp", "until")
@@ -429,28 +426,28 @@ class _Line:
         self.until = -math.inf
         self.next_at = -math.inf
         self.ramp: _Ramp | None = None
-        # Starts in the second that is running, and in the one before.
+        # Starts in the current second, and in the one before.
         self._second = 0
         self._count = 0
         self._before = 0
 
     def wake(self) -> None:
-        """Have the first in the queue ask again."""
+        """Make the first call in the queue ask again."""
         while self.queue:
             turn = self.queue[0].turn
-            if turn is None or turn.wake():  # without a turn it asks by itself, when its time comes
+            if turn is None or turn.wake():  # without a turn, it is sleeping and asks by itself
                 return
             self.queue.popleft().queued = False  # its event loop is gone
 
     def hold(self, now: float, seconds: float) -> None:
-        """No start for so many seconds."""
+        """Let no call start for so many seconds."""
         self.until = max(self.until, now + seconds)
         if self.ramp is None or self.ramp.opened is not None:
             self._roll(now)
             self.ramp = _Ramp(max(self._count, self._before))
 
     def start(self, now: float, gap: float) -> None:
-        """A call starts; the next may after `gap` seconds, or later where a hold has just ended."""
+        """Start a call. The next may start after `gap` seconds, or later if a hold has just ended."""
         self.active += 1
         self._roll(now)
         self._count += 1
@@ -468,10 +465,10 @@ class _Line:
 
 
 class _Ramp:
-    """The pace after a hold, which grows until the old one is found again.
+    """The pace after a hold, which grows back to the old one.
 
-    pace: starts a second before the hold. Where that was known, it begins at half of it and doubles in
-    ten seconds; else with one start in the first second, two in the second, four in the third.
+    pace: starts per second before the hold. If that is known, the new pace begins at half of it and
+    doubles in ten seconds; else with one start in the first second, two in the next, then four.
     """
 
     __slots__ = ("_doubles_s", "_first", "_started", "opened", "over")
@@ -485,7 +482,7 @@ class _Ramp:
         self.over = False
 
     def next_at(self, now: float) -> float:
-        """A call starts now: when the next may."""
+        """Count a start now, and return when the next may follow."""
         if self.opened is None:
             self.opened = now
         self._started += 1
@@ -495,19 +492,18 @@ class _Ramp:
 
 
 class RateGate:
-    """Lets calls of one service start when it can take them, over all runs of this process.
+    """Starts calls of a service as fast as it accepts them, over all runs of this process.
 
-    A call that is refused with a delay (`Retry-After` and its like) holds back all others of its key
-    for as long, one refused with 429 or 529 and no delay for a second. After a hold calls start at
-    half the pace they had, or one by one where few had, and faster from second to second, so that
-    those who waited do not all come back at once. Who waits is served in the order of coming; one
-    that is cancelled leaves no gap. Works under asyncio, trio and in threads, with one gate for all
-    of them.
+    A call that is refused with a delay (such as `Retry-After`) holds back all others of its key for
+    that long; one refused with 429 or 529 and no delay, for a second. After a hold, calls start at half
+    their earlier pace, or one by one where there were few, and then faster every second, so that the
+    waiting calls do not all come back at once. Calls wait in order of arrival; a cancelled one leaves
+    no gap. One gate serves asyncio, trio and threads alike.
 
-    concurrency: calls of one key at a time, None for any number. per_second: calls of one key that
-    may start in a second, evenly spaced; None for any number. longest_s: seconds that a hold may
-    last, 300 by default; longer ones are cut. environment: clock and sleep; None: the machine's.
-    Raises UsageError for a wrong value.
+    concurrency: calls of one key at a time, None for any number. per_second: calls of one key that may
+    start per second, evenly spaced; None for any number. longest_s: the maximum seconds of a hold, 300
+    by default; a longer one is cut. environment: clock and sleep; None: the machine's. Raises
+    UsageError for a wrong value.
     """
 
     def __init__(
@@ -532,16 +528,16 @@ class RateGate:
         self._lines: dict[str, _Line] = {}
 
     def through(self, key: str = "") -> Passage:
-        """One call's way through: `async with`, `with` or a decorator. Waits its turn on entering.
+        """Let one call through: an `async with`, `with` or decorator, which waits its turn on entering.
 
-        What the call raises is looked at: a delay it names holds the key.
+        A delay named by what the call raises holds the key.
         """
         return _RateCall(self, self._env, key_of("RateGate.through key", key))
 
     def hold(self, key: str, seconds: float) -> None:
-        """Let no call of this key start for so many seconds, cut to `longest_s`. A longer hold stays.
+        """Let no call of this key start for so many seconds, at most `longest_s`. A longer hold stays.
 
-        Those inside are not disturbed. Raises UsageError for a negative or infinite number.
+        Calls already inside go on. Raises UsageError for a negative or infinite number.
         """
         key_of("RateGate.hold key", key)
         check_number("RateGate.hold seconds", seconds, "seconds")
@@ -549,13 +545,13 @@ class RateGate:
             self._line(key).hold(self._env.monotonic(), min(seconds, self.longest_s))
 
     def wait_s(self, key: str = "") -> float:
-        """Seconds for which calls of this key are held back, 0 for none; turns are not counted."""
+        """Return the seconds left of this key's hold, 0 without one; time in the queue is not included."""
         with self._lock:
             line = self._lines.get(key_of("RateGate.wait_s key", key))
             return 0.0 if line is None else max(0.0, line.until - self._env.monotonic())
 
     def waiting(self, key: str = "") -> int:
-        """How many calls wait for their turn."""
+        """Count the calls that wait for their turn."""
         with self._lock:
             line = self._lines.get(key_of("RateGate.waiting key", key))
             return 0 if line is None else len(line.queue)
@@ -563,7 +559,7 @@ class RateGate:
     # What a call does -----------------------------------------------------------------------------
 
     def ask(self, call: _RateCall, turn: Callable[[], Turn]) -> float | Turn | None:
-        """None: the call is inside. Else what it waits for before it asks again."""
+        """Return None if the call is now inside, else what it must wait for before it asks again."""
         with self._lock:
             line = self._line(call.key)
             first = not line.queue or line.queue[0] is call
@@ -588,7 +584,7 @@ class RateGate:
             return call.turn
 
     def withdraw(self, call: _RateCall) -> None:
-        """A call waits no more."""
+        """Take a call out of the queue."""
         with self._lock:
             line = self._lines.get(call.key)
             if line is None or not call.queued:
@@ -601,7 +597,7 @@ class RateGate:
             self._forget_idle(call.key, line)
 
     def leave(self, call: _RateCall, error: BaseException | None) -> None:
-        """A call that was inside has ended."""
+        """End a call that was inside."""
         delay = None if error is None else delay_after(error)
         with self._lock:
             line = self._line(call.key)
@@ -656,32 +652,32 @@ class _RateCall(Passage):
         return self.gate.through(self.key)
 
 
-# What strategies ask of a gate: three small protocols. No method waits or does I/O.
+# What strategies need of a gate: three small protocols, in which no method waits or does I/O.
 
 
 @runtime_checkable
 class Budget(Protocol):
-    """How many calls may be repeated. `RetryBudget` is the one in memory."""
+    """How many calls may be repeated. `RetryBudget` implements it in memory."""
 
     def take(self, key: str = "") -> float | None:
-        """Take what one retry costs. None: taken. Else seconds until it can be, `inf` for never."""
+        """Pay for one retry. Returns None if paid, else the seconds until it can be, `inf` for never."""
         ...
 
     def success(self, key: str = "") -> None:
-        """Say that a call has succeeded."""
+        """Report a successful call."""
         ...
 
 
 @runtime_checkable
 class Gate(Protocol):
-    """When a call may be made. `RateGate` is the one in memory."""
+    """When a call may be made. `RateGate` implements it in memory."""
 
     def hold(self, key: str, seconds: float) -> None:
-        """Let no call start for so many seconds."""
+        """Hold back all calls for so many seconds."""
         ...
 
     def wait_s(self, key: str = "") -> float:
-        """Seconds for which calls are held back, 0 for none."""
+        """Return the seconds for which calls are still held back, 0 for none."""
         ...
 
     def through(self, key: str = "") -> Passage:
@@ -691,7 +687,7 @@ class Gate(Protocol):
 
 @runtime_checkable
 class Breaker(Protocol):
-    """Whether a service is asked at all. `CircuitBreaker` is the one in memory."""
+    """Whether a service is called at all. `CircuitBreaker` implements it in memory."""
 
     @property
     def failures(self) -> int:
@@ -704,11 +700,11 @@ class Breaker(Protocol):
         ...
 
     def ask(self, by: str) -> float | None:
-        """None: `by`, a run's id, may try. Else seconds until a probe is allowed."""
+        """Return None if `by`, a run's id, may try, else the seconds until a probe is allowed."""
         ...
 
     def failure(self, by: str) -> float | None:
-        """Count a failure and ask."""
+        """Count a failure, then answer as `ask`."""
         ...
 
     def success(self) -> None:
@@ -716,11 +712,11 @@ class Breaker(Protocol):
         ...
 
     def give_up(self, by: str) -> None:
-        """Say that `by` does not probe after all."""
+        """Say that `by` will not probe after all."""
         ...
 
     def heard(self, error: BaseException | None) -> bool:
-        """True if this failure was counted where the call was made."""
+        """Whether this failure was already counted where the call was made."""
         ...
 
     def through(self) -> Passage:
@@ -728,17 +724,17 @@ class Breaker(Protocol):
         ...
 
 
-# Stop repeating what keeps failing for everybody: the strategy of a `CircuitBreaker`.
+# The strategy of a `CircuitBreaker`.
 
 
 class circuit_breaker(Struct, frozen=True):
-    """`inner` while the breaker is closed, Escalate while it is open.
+    """Answer as `inner` while the breaker is closed, and escalate while it is open.
 
-    Every failure this strategy is asked about counts, so give it to the failure types or causes of
-    an outage; one that was counted where the call was made (`breaker.through()`) does not count
-    again. The reason says when the next probe is allowed. When the cooldown is over, the first
-    run that fails may do what `inner` says, as the probe. A breaker whose calls do not go through
-    it hears of failures only: call `breaker.success()` where the service answers.
+    Every failure this strategy is given counts, so use it for the failure types or causes of an outage.
+    A failure already counted where the call was made (`breaker.through()`) does not count again. The
+    reason says when the next probe is allowed. After the cooldown, the first run that fails may do what
+    `inner` says, as the probe. If calls do not go through the breaker, it learns only of failures: call
+    `breaker.success()` where the service answers.
 
     breaker: shared by all policies for the same service. inner: a strategy, sync or async, or an
     action.
@@ -767,20 +763,20 @@ class circuit_breaker(Struct, frozen=True):
                 self.breaker.give_up(context.run_id)
             return action
 
-        # An inner that raises keeps the probe's place no longer than a silent probe would.
+        # If `inner` raises, its place as the probe expires as that of a silent probe does.
         return then(cast("Strategy", self.inner)(context), release)
 
 
-# Strategies that consult what runs share: a `RetryBudget`, a `RateGate`.
+# The strategies of a `RetryBudget` and a `RateGate`.
 
 
 _SPREAD = 0.25
 
 
 class within_budget(Struct, frozen=True):
-    """What `inner` says, as long as the budget shared with all other runs has a token for it.
+    """Answer as `inner` while the budget, which all runs share, has a token for it.
 
-    Retry, Replan, Rollback and Resume take a token each, as they call the function again; other
+    Retry, Replan, Rollback and Resume each take a token, because they call the function again; other
     actions are free. Without a token: `otherwise`, or Escalate with the reason if it is None.
 
     inner: a strategy or an action. budget: a `RetryBudget`. key: the bucket, such as the service's
@@ -822,11 +818,11 @@ class within_budget(Struct, frozen=True):
 
 
 class behind_gate(Struct, frozen=True):
-    """What `inner` says, and not before the gate shared with all other runs opens.
+    """Answer as `inner`, but not before the gate, which all runs share, opens.
 
-    A delay the diagnosis names (`retry_after_s`) holds the gate for everybody. While it is held, a
-    Retry or Replan waits until it opens, and up to a quarter of that longer, by `context.draw`, so
-    that not all come back together. Where the calls themselves go through the gate, they wait there.
+    A delay named by the diagnosis (`retry_after_s`) holds the gate for everybody. Meanwhile a Retry or
+    Replan waits until it opens, plus up to a quarter of that by `context.draw`, so that runs do not all
+    come back together. Calls that themselves go through the gate wait there.
 
     inner: a strategy or an action. gate: a `RateGate`. key: the service's name; empty by default.
     """

@@ -1,7 +1,7 @@
-"""How much a run may use: `Limits`, asked after a failure, before an action and while recording.
+"""How much a run may use: `Limits`, checked after a failure, before an action and while recording.
 
-All methods are pure: what has been used is handed in, and the answer is a `Diagnosis` of the limit
-that stops the run, or None.
+All methods are pure: they are given what has been used, and return a `Diagnosis` of the limit that
+stops the run, or None.
 """
 
 from __future__ import annotations
@@ -58,33 +58,31 @@ _UNITS = {
 }
 
 OnLimit: TypeAlias = "Literal['escalate', 'suspend'] | Callable[[FailureContext], Any]"
-"""What is done when a limit is reached: a word, or a strategy."""
+"""What happens when a limit is reached: a word or a strategy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much one run may use. None leaves that field open.
+    """How much one run may use. None sets no limit.
 
     attempts: calls of the function, 10 by default; an outage that is waited out counts once, however
-    often it is tried. attempts_per_type: attempts that one failure
-    type may end. retries, replans, rollbacks, resumes: actions of that kind, for all failure types
-    together; 0 forbids the kind. reclassifications: new plans after failures whose severity is
-    RECLASSIFICATION. seconds: from the start of the run, waiting included; its deadline.
-    attempt_seconds: for each attempt. stall_seconds: of an attempt in which nothing is recorded.
-    slept_seconds: of waiting between attempts, all together. outage_seconds: of waiting for one that
-    is down, 300 by default, counted anew once the run has made progress. longest_wait: seconds of one
-    wait that the other side asks for, 120 by default; for a longer one a run in a durable store is
-    suspended, and any other ends. steps, tool_calls: of all attempts,
-    those that were reused left out. calls_per_tool: the same by the tool's name. input_tokens,
-    output_tokens, tokens (both together), cost_usd (US dollars): of all attempts; a cost that is not
-    known does not count.
-    on_limit: what is done when one is reached: `"escalate"` (default); `"suspend"`, which asks a
-    person, whose `approve()` allows the same amount once more; or a strategy, whose answer is taken
-    once for each limit. prices: what model calls cost where nobody said it; None: the list
-    that comes with triage.
+    often it is tried. attempts_per_type: attempts that may end with one failure type. retries, replans,
+    rollbacks, resumes: actions of that kind, over all failure types; 0 forbids the kind.
+    reclassifications: new plans after failures of severity RECLASSIFICATION. seconds: from the start
+    of the run, waiting included; its deadline. attempt_seconds: for each attempt. stall_seconds: for
+    which an attempt may record nothing. slept_seconds: of waiting between attempts, in total.
+    outage_seconds: of waiting for a service that is down, 300 by default, counted anew once the run has
+    made progress. longest_wait: seconds of one wait that the other side asks for, 120 by default; for a
+    longer one a run in a durable store is suspended, and any other run ends. steps, tool_calls: in all
+    attempts, without reused ones. calls_per_tool: the same by the tool's name. input_tokens,
+    output_tokens, tokens (both together), cost_usd (US dollars): in all attempts; an unknown cost does
+    not count. on_limit: what happens when a limit is reached: `"escalate"` (default); `"suspend"`,
+    which asks a person, whose `approve()` grants the same amount again; or a strategy, which is asked
+    once for each limit. prices: of model calls that do not state their cost; None uses the list that
+    comes with triage.
 
-    Every field has a count from 1 (from 0 for the five kinds of actions) or a finite number above
-    0. Raises UsageError, which names the field, for anything else.
+    Each limit is a count from 1 (from 0 for the five kinds of actions) or a finite number above 0.
+    Raises UsageError, which names the field, for anything else.
 
     >>> Limits(attempts=3, seconds=60)  # doctest: +ELLIPSIS
     Limits(attempts=3, attempts_per_type=None, ..., seconds=60, ...)
@@ -131,7 +129,7 @@ class Limits:
 
     @cached_property
     def watches(self) -> bool:
-        """True if a limit is set that `watch` checks; where it is False, nothing needs counting."""
+        """True if a limit is set that `watch` checks; otherwise nothing needs counting."""
         return not (
             self.steps is None
             and self.tool_calls is None
@@ -143,19 +141,19 @@ class Limits:
         )
 
     def priced(self, usage: Usage) -> Usage:
-        """The usage with its cost in US dollars, where its model has a known price."""
+        """Add the cost in US dollars to a usage, if the price of its model is known."""
         if usage.cost_usd is not None or usage.model is None:
             return usage
         cost = (self.prices or _listed()).cost(usage)
         return usage if cost is None else msgspec.structs.replace(usage, cost_usd=cost)
 
     def raised(self, grants: Mapping[str, int]) -> Limits:
-        """These limits, with the amount of each named one allowed so many times more."""
+        """Copy the limits, granting the amount of each named one that many more times."""
         more: dict[str, Any] = {}
         for limit, times in grants.items():
             name, _, tool = limit.partition(":")
             allowed = more.get(name, getattr(self, name, None))
-            # One that is open now was set when it was reached, by other code or from outside.
+            # A limit may have been set when it was reached, and not be set in this process.
             if tool and allowed is not None and tool in allowed:
                 more[name] = {**allowed, tool: allowed[tool] * (1 + times)}
             elif not tool and allowed is not None:
@@ -163,7 +161,7 @@ class Limits:
         return replace(self, **more)
 
     def before_call(self, tool: str, tool_calls: int, of_tool: int) -> Diagnosis | None:
-        """Before a tool's call runs: the limit it would go over, or None.
+        """Before a tool call runs, return the limit it would exceed, or None.
 
         tool_calls, of_tool: calls so far, of all tools and of this one.
         """
@@ -179,11 +177,11 @@ class Limits:
     def watch(
         self, steps: int, tool_calls: int, usage: Usage, per_tool: Mapping[str, int] = NO_CALLS
     ) -> Diagnosis | None:
-        """While recording: the limit these totals of the run have gone over, or None.
+        """While recording, return the limit that the run's totals have exceeded, or None.
 
-        What is allowed may be used up: `Limits(steps=3)` is broken by the fourth step. The failure
-        type is PLAN_INCOMPLETE: a count says that the work was cut off before its end, and nothing
-        about why (a loop is found by looking at the steps, not by counting them); cause: LIMIT.
+        The whole amount may be used: the fourth step exceeds `Limits(steps=3)`. The failure type is
+        PLAN_INCOMPLETE, because a count shows only that the work was cut off, not why (a loop is found
+        by looking at the steps, not by counting them); the cause is LIMIT.
         """
         for name, used, allowed in self._spending(steps, tool_calls, usage, per_tool):
             if used > allowed:
@@ -198,12 +196,12 @@ class Limits:
         tool_calls: int = 0,
         per_tool: Mapping[str, int] = NO_CALLS,
     ) -> Diagnosis | None:
-        """After a failure, before deciding: the limit that allows no further attempt, or None.
+        """After a failure, before deciding, return the limit that forbids another attempt, or None.
 
-        steps, tool_calls: of the whole run so far. The answer is the failure's own diagnosis, with
-        its failure type, and with the cause LIMIT and the severity CRITICAL. Attempts and seconds
-        end the run when they are used up. So do tokens and cost, as no attempt is free; steps and
-        tool calls only once they are over, as an attempt that reuses its calls may need none.
+        steps, tool_calls: of the whole run so far. The result is the failure's own diagnosis, with the
+        cause LIMIT and the severity CRITICAL. Attempts and seconds end the run when they are used up;
+        so do tokens and cost, as every attempt costs some. Steps and tool calls end it only when
+        exceeded, as an attempt that reuses its calls may need none.
         """
         if self.attempts is not None and context.attempt >= self.attempts:
             counted = context.attempt - outage_repeats(context)
@@ -219,10 +217,10 @@ class Limits:
         return None
 
     def allows(self, action: Action, context: FailureContext) -> Diagnosis | None:
-        """Before performing: the limit this action would break, or None if it may be taken.
+        """Before an action is taken, return the limit it would exceed, or None if it is allowed.
 
-        Counted are the actions taken so far in the run. A delay that would pass the deadline is
-        refused now rather than slept through. Suspend, Escalate and Abort are always allowed.
+        Counts the actions taken so far in the run. A delay past the deadline is refused at once rather
+        than slept through. Suspend, Escalate and Abort are always allowed.
         """
         if self.reclassifications is not None and isinstance(action, Replan):
             before = sum(
@@ -257,7 +255,7 @@ class Limits:
     def time_is_up(
         self, field: Literal["seconds", "attempt_seconds", "stall_seconds"]
     ) -> Diagnosis:
-        """Why an attempt that ran out of this time has failed."""
+        """Diagnose an attempt that ran out of this time."""
         seconds, whole = getattr(self, field), field == "seconds"
         return Diagnosis(
             FailureType.EXTERNAL_FAULT,
@@ -294,7 +292,7 @@ class Limits:
         return self.longest_wait is not None and delay_of(action) > self.longest_wait
 
     def _late(self, context: FailureContext, delay: float) -> Diagnosis | None:
-        """The deadline, if it has passed or `delay` more seconds would pass it."""
+        """Return the deadline as a diagnosis, if it has passed or `delay` more seconds would pass it."""
         left = context.seconds_left
         if self.seconds is not None:
             own = self.seconds - context.elapsed_s
@@ -309,21 +307,21 @@ class Limits:
 
 @cache
 def _listed() -> Prices:
-    """What is built in; a `Prices()` would import more, and this is made in an event loop."""
+    """Return the built-in prices only: `Prices()` would import more, and this runs in an event loop."""
     return Prices(built_in()[0], listed=False)
 
 
 _PER_RUN = {"retry": "retries", "replan": "replans", "rollback": "rollbacks", "resume": "resumes"}
-"""By an action's kind: the limit of how many there may be."""
+"""The limit on the number of actions, by their kind."""
 
 
 def delay_of(action: Action | None) -> float:
-    """Seconds an action waits before the next attempt."""
+    """Return the seconds an action waits before the next attempt."""
     return action.delay if isinstance(action, DELAYED) else 0.0
 
 
 def limit_of(breach: Diagnosis) -> str:
-    """The name of the limit that a diagnosis says was reached."""
+    """Return the name of the limit that a diagnosis says was reached."""
     return breach.evidence[0].rule.removeprefix("limit:")
 
 
@@ -340,7 +338,7 @@ def _by_tool(given: object) -> dict[str, int]:
 def _reached(
     diagnosis: Diagnosis, name: str, used: float, allowed: float, tail: str = ""
 ) -> Diagnosis:
-    """`diagnosis` with the limit as its cause."""
+    """Return `diagnosis` with the limit as its cause."""
     rule = f"limit:{name}"
     if diagnosis.cause is Cause.LIMIT and any(rule == item.rule for item in diagnosis.evidence):
         return diagnosis

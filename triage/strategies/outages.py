@@ -1,4 +1,4 @@
-"""How long the other side has been down, as the attempts of a run show it: `outage_of`."""
+"""How long the other side has been down, judging by a run's attempts: `outage_of`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _EXTERNAL_FAULT, _RETRIABLE = FailureType.EXTERNAL_FAULT, Severity.RETRIABLE
 class Outage(NamedTuple):
     """The outage that a failure belongs to.
 
-    retries: how often the function was called again for it. seconds: from its first failure to now,
-    by what the attempts took and the delays between them; a process that was away does not count.
+    retries: how often the function was called again because of it. seconds: from its first failure to
+    now, as the sum of the attempts and the delays between them; time without a process does not count.
     """
 
     retries: int = 0
@@ -22,14 +22,15 @@ class Outage(NamedTuple):
 
 
 def may_pass(diagnosis: Diagnosis) -> bool:
-    """Whether the other side failed in a way that ends by itself."""
+    """Whether the other side failed in a way that passes by itself."""
     return diagnosis.failure_type is _EXTERNAL_FAULT and diagnosis.severity is _RETRIABLE
 
 
 def outage_of(context: FailureContext) -> Outage:
-    """How long this failure has lasted: since the other side first failed and nothing was done since.
+    """Measure the outage that this failure belongs to.
 
-    Begins anew with each attempt that made progress: see `_Progress`.
+    It begins when the other side first fails, and begins anew after an attempt that made progress: see
+    `_Progress`.
     """
     past = context.attempt_history
     progress = _progress(context)
@@ -47,10 +48,10 @@ def outage_of(context: FailureContext) -> Outage:
 
 
 def outage_repeats(context: FailureContext) -> int:
-    """How many attempts of the run only found the other side still down, or came further than any before.
+    """Count the attempts that only found the other side still down, or came further than any before.
 
-    The first attempt of an outage is none of them, so that an outage counts as one attempt. Neither is
-    one that did other work and no more of it, or a run could fail for ever at ever other work.
+    The first attempt of an outage is left out, so that an outage counts as one attempt. So is one that
+    did different work without coming further, or else a run could fail forever at ever different work.
     """
     progress = _progress(context)
     diagnoses = [*(one.diagnosis for one in context.attempt_history), context.diagnosis]
@@ -64,10 +65,10 @@ def outage_repeats(context: FailureContext) -> int:
 
 
 class _Progress(Enum):
-    """What an attempt did that none before it had. Steps that failed do not count.
+    """What an attempt achieved that none before it had. Failed steps do not count.
 
-    FURTHER: more steps than any before. OTHER: not more, but a tool's call that is new. NONE: neither;
-    what a model said is no progress, as asked again it says the same in other words.
+    FURTHER: more steps than any before. OTHER: no more steps, but a new tool call. NONE: neither. A
+    model's words are no progress, as it says the same in other words when asked again.
     """
 
     NONE = "none"
@@ -76,7 +77,7 @@ class _Progress(Enum):
 
 
 def _progress(context: FailureContext) -> list[_Progress]:
-    """The progress of each attempt of the run, the failed one last."""
+    """Return the progress of each attempt of the run, the failed one last."""
     found: list[_Progress] = []
     most, calls = 0, set[tuple[str, str]]()
     trajectories = [*(one.trajectory for one in context.attempt_history), context.trajectory]

@@ -1,4 +1,4 @@
-"""`Passage`: one call's way through a gate, and what the gate learns from how the call ended."""
+"""`Passage`: one call through a gate, and what the gate learns from the outcome of the call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-# What an exception that left a call says about the service: is it down, does it ask to wait?
+# What the exception of a call says about the service: is it down, does it ask us to wait?
 
 
 Verdict: TypeAlias = Literal["up", "down", "unknown"]
@@ -48,17 +48,17 @@ _FROM_SERVER = 500
 _ASKED_TOO_OFTEN = frozenset({429, 529})
 _OURS = ("PoolTimeout", "EmptyPoolError", "UnsupportedProtocol", "InvalidURL", "InvalidUrlClientError",
          "MissingSchema", "InvalidSchema", "LocationParseError", "LocalProtocolError")  # fmt: skip
-"""The request never left because of this side: nothing is known of the other."""
+"""Errors of our own side: the request was never sent, so they say nothing about the service."""
 _LOST = ("TimeoutError", "ConnectionError")
 _REFUSED_S = 1.0
-"""Seconds of the hold after a refusal that names none."""
+"""Seconds to hold after a refusal that names no delay."""
 
 
 def verdict_of(error: BaseException) -> Verdict:
-    """Whether the service is down, judging by what a call of it has raised.
+    """Judge from the exception of a call whether the service is down.
 
     Down: an answer 5xx or 408, a request that was not sent or not answered, a timeout. Up: any
-    other answer. Unknown: what says nothing about the service, such as a ValueError.
+    other answer. Unknown: an error that says nothing about the service, such as a ValueError.
     """
     if not isinstance(error, Exception) or isinstance(error, CircuitOpen):
         return "unknown"
@@ -74,7 +74,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 
 def delay_after(error: BaseException) -> float | None:
-    """Seconds for which a call that was refused for its rate holds the others; None where it was not."""
+    """Return the seconds to hold other calls after a rate limit; None if the call met none."""
     if not isinstance(error, Exception):
         return None
     refused = False
@@ -89,21 +89,21 @@ def delay_after(error: BaseException) -> float | None:
 
 
 def _what_caused(info: ErrorInfo) -> Iterator[ErrorInfo]:
-    """The error, its causes and group members; not what merely was being handled."""
+    """Yield the error, its causes and group members, but not errors that were only being handled."""
     yield info
     for other in info.related:
         if other.relation != "context":
             yield from _what_caused(other)
 
 
-# Waiting for somebody in another task, thread or event loop: a `Turn` for each way to wait.
+# Waiting for another task, thread or event loop: a `Turn` for each way to wait.
 
 
 class Turn(Protocol):
-    """What one waits for, once. Made where it is waited for, woken from anywhere."""
+    """Something to wait for once. Made by whoever waits, woken from anywhere."""
 
     def wake(self) -> bool:
-        """End the waiting; False if nobody can be waiting any more."""
+        """End the wait; False if nobody can be waiting any more."""
         ...
 
     async def wait(self) -> None:
@@ -116,7 +116,7 @@ class Turn(Protocol):
 
 
 def in_loop() -> Turn:
-    """A turn for the task that runs now, under asyncio or trio."""
+    """Make a turn for the current task, under asyncio or trio."""
     try:
         return _InAsyncio(asyncio.get_running_loop())
     except RuntimeError:
@@ -187,18 +187,18 @@ class _InTrio:
         raise NotImplementedError("a task's turn is awaited")
 
 
-# One call's way through a gate: a context manager, sync and async, and a decorator.
+# One call through a gate: a context manager, sync and async, and a decorator.
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Passage:
-    """What `through()` gives: `async with` and `with` around one call, or a decorator of a function.
+    """The result of `through()`: an `async with` or `with` around one call, or a function's decorator.
 
-    A decorated function passes anew with each call; it may be async or sync. A sync `with` waits in
-    its thread, and raises UsageError where it would have to wait inside an event loop. A passage is
-    used for one call at a time: UsageError for a second one inside the first.
+    A decorated function, async or sync, gets a new passage for each call. A sync `with` waits in its
+    thread, and raises UsageError where it would have to wait inside an event loop. A passage is for one
+    call at a time: a second one inside the first raises UsageError.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -208,18 +208,18 @@ class Passage:
     # What a gate says -----------------------------------------------------------------------------
 
     def _ask(self, turn: Callable[[], Turn]) -> float | Turn | None:
-        """None: it may pass. Else what to wait for before asking again: seconds, or a turn."""
+        """Return None to pass, else what to wait for before asking again: seconds, or a turn."""
         raise NotImplementedError
 
     def _withdraw(self) -> None:
-        """It waits no more and does not pass."""
+        """Stop waiting without passing."""
 
     def _left(self, error: BaseException | None) -> None:
-        """It has passed, and the call has ended so."""
+        """Learn how the call ended after passing."""
         raise NotImplementedError
 
     def _another(self) -> Passage:
-        """A passage like this one."""
+        """Make another passage like this one."""
         raise NotImplementedError
 
     # The ways to use it ---------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class Passage:
             anyio.run(self._env.sleep, wait)
 
     def __call__(self, function: F) -> F:
-        """`function` with a passage of its own around each call."""
+        """Decorate `function` with a passage of its own around each call."""
         if not callable(function):
             raise misuse("through() around", function, "a function")
         plain = _body_of(function)
@@ -312,7 +312,7 @@ class Passage:
 
 
 def environment_of(field: str, environment: Environment | None) -> Environment:
-    """The given one, the machine's for None. UsageError naming `field` for anything else."""
+    """Return the environment, the machine's for None. Raises UsageError naming `field` otherwise."""
     if environment is None:
         return SYSTEM
     if not isinstance(environment, Environment):
@@ -321,14 +321,14 @@ def environment_of(field: str, environment: Environment | None) -> Environment:
 
 
 def key_of(field: str, key: object) -> str:
-    """A key as it was given. UsageError naming `field` for anything but text."""
+    """Return the key. Raises UsageError naming `field` for anything but text."""
     if not isinstance(key, str):
         raise misuse(field, key, "text", 'name the service, such as "openai"')
     return key
 
 
 def _body_of(function: Any) -> Any:
-    """The function that runs when this is called: of a partial its function, of an object `__call__`."""
+    """Return the function that a call runs: that of a partial, or the `__call__` of an object."""
     while isinstance(function, functools.partial):
         function = cast("Any", function).func
     return function if inspect.isroutine(function) else type(function).__call__

@@ -1,4 +1,4 @@
-"""Which strategy answers which failure: `FailurePolicy`."""
+"""Choose the strategy for a failure: `FailurePolicy`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .switching import substitute, switch_model
 
 
 class Dispatches(Protocol):
-    """A policy of one's own: an object that says what to do about a failure, now or when awaited."""
+    """A policy of your own: an object that decides what to do about a failure, sync or async."""
 
     def dispatch(self, context: FailureContext, /) -> Action | Awaitable[Action]:
         """The action for this failure."""
@@ -61,7 +61,7 @@ class Dispatches(Protocol):
 Policy: TypeAlias = "Dispatches | Callable[[FailureContext], Action | Awaitable[Action]]"
 """What `Agent(policy=…)` takes: a `FailurePolicy`, an object with `dispatch`, or a function."""
 Answering: TypeAlias = Strategy | Action | None
-"""What a policy takes for a failure type: a strategy, an action that is always taken, or None."""
+"""What a policy accepts for a failure type: a strategy, an action that is always taken, or None."""
 
 
 class ByType(TypedDict, total=False):
@@ -87,13 +87,13 @@ class FailurePolicy:
     """Which strategy answers which failure.
 
     Each of the ten failure types is a keyword: a strategy (a function of the `FailureContext` that
-    returns an action, sync or async), an action instance that is always taken, or None. default:
-    for the types that have none; None escalates them. causes: strategies for a `Cause`, or for an
-    application's own cause, looked up first. recoveries: strategies for what an exception says would
-    help (`triage.core.faults`, `triage.hint(recovery=…)`), looked up before the failure type.
+    returns an action, sync or async), an action that is always taken, or None. default: for the types
+    that have none; None escalates them. causes: strategies by `Cause`, or by an application's own
+    cause, looked up first. recoveries: strategies by what the exception says would help
+    (`triage.core.faults`, `triage.hint(recovery=…)`), looked up before the failure type.
 
-    Raises UsageError for a keyword that is no failure type, with the closest one that is, and for
-    a value that is no strategy.
+    Raises UsageError for an unknown failure type, naming the closest known one, and for a value that is
+    not a strategy.
 
     >>> FailurePolicy(LOOP_DETECTED=replan("Try another source."), default=Escalate())
     FailurePolicy(LOOP_DETECTED=replan(hint='Try another source.', max_replans=3), \
@@ -149,8 +149,9 @@ default=Escalate(reason=None))
         return hash((tuple(self.strategies), frozenset(self.causes)))
 
     def strategy_for(self, diagnosis: Diagnosis) -> Strategy | None:
-        """The strategy for its cause, else for its recovery, else for its failure type, else the default;
-        None without.
+        """Return the strategy for the cause, else the recovery, else the failure type, else the default.
+
+        None if there is none of these.
         """
         if diagnosis.cause is not None and diagnosis.cause in self.causes:
             return self.causes[diagnosis.cause]
@@ -159,11 +160,11 @@ default=Escalate(reason=None))
         return self.strategies.get(diagnosis.failure_type, self.default)
 
     async def dispatch(self, context: FailureContext) -> Action:
-        """What to do about this failure. Always answers an action and raises no Exception.
+        """Decide what to do about this failure. Always returns an action and raises no Exception.
 
-        A strategy that raises, or answers something that is no action, gives an Escalate whose
-        reason names the strategy and what it did; so does a failure type without a strategy.
-        Cancellation and other BaseExceptions pass.
+        If a strategy raises or returns something else than an action, the result is an Escalate whose
+        reason names the strategy and what it did; a failure type without a strategy escalates, too.
+        Cancellation and other BaseExceptions propagate.
         """
         strategy = self.strategy_for(context.diagnosis)
         if strategy is None:
@@ -187,9 +188,9 @@ default=Escalate(reason=None))
         recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
         **changes: Unpack[_Changes],
     ) -> FailurePolicy:
-        """This policy with other strategies for some types; None takes a type's strategy away.
+        """Copy this policy with other strategies for some types; None removes the strategy of a type.
 
-        causes, recoveries: added to those there are. Raises as the constructor does.
+        causes, recoveries: added to the present ones. Raises as the constructor does.
         """
         merged: dict[str, Any] = {kind.name: value for kind, value in self.strategies.items()}
         merged["default"] = self.default
@@ -200,7 +201,7 @@ default=Escalate(reason=None))
 
     @staticmethod
     def sequence(*strategies: Strategy | Action) -> sequence:
-        """The n-th failure of a type in a run gets the n-th strategy; after the last, Escalate."""
+        """Give the n-th failure of a type in a run the n-th strategy; escalate after the last."""
         return sequence(*strategies)
 
     @staticmethod
@@ -209,17 +210,17 @@ default=Escalate(reason=None))
         fallback: Strategy | Action,
         after: tuple[type[RecoveryAction], ...] = (Escalate,),
     ) -> chain:
-        """`primary`, and `fallback` whenever primary answers one of `after`."""
+        """Answer as `primary`, or as `fallback` whenever primary's action is one of `after`."""
         return chain(primary, fallback, after)
 
     @staticmethod
     def escalate_by_default() -> Strategy:
-        """For `default=`: hand over whatever has no strategy of its own."""
+        """For `default=`: escalate whatever has no strategy of its own."""
         return always(Escalate("no strategy of the policy is for this failure"))
 
     @staticmethod
     def abort_by_default() -> Strategy:
-        """For `default=`: stop the run for good at whatever has no strategy of its own."""
+        """For `default=`: abort the run for whatever has no strategy of its own."""
         return always(Abort("no strategy of the policy is for this failure"))
 
     @classmethod
@@ -229,7 +230,7 @@ default=Escalate(reason=None))
         models: Iterable[str] = (),
         substitutes: Mapping[str, Iterable[str]] | None = None,
     ) -> Self:
-        """What an agent without a policy of its own gets.
+        """Make the policy of an agent that is given none.
 
         | failure type | answer, counted per type and run |
         |---|---|
@@ -254,9 +255,9 @@ substitute; one new plan that names the failed call |
         to 3 times at once, told what was wrong, replan and reclassify up to 2 times (each by another plan),
         and ask, configure and never by escalating.
 
-        models: names of other models to ask where the one that is asked is down, refuses the key or is
-        gone, in this order. substitutes: for the name of a tool, names of tools that do the same. Raises
-        UsageError for names that are none.
+        models: other models to use, in this order, when the current one is down, refuses the key or no
+        longer exists. substitutes: by the name of a tool, names of tools that do the same. Raises
+        UsageError for invalid names.
         """
         again = by_severity(replan(max_replans=2))
         plan_once = replan(max_replans=1)
@@ -293,7 +294,7 @@ substitute; one new plan that names the failed call |
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """The policy a TOML file describes.
+        """Read a policy from a TOML file.
 
             LOOP_DETECTED = "replan"
             EXTERNAL_FAULT = { strategy = "backoff_and_retry", max_attempts = 5, backoff = "LLM" }
@@ -323,10 +324,10 @@ substitute; one new plan that names the failed call |
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The policy that a mapping of the form of `from_file` describes.
+        """Read a policy from a mapping of the same form as the file of `from_file`.
 
-        Keys may also be `FailureType` members, and their names in any case; values strategies, actions
-        and None, which is no strategy. Raises UsageError as `from_file` does.
+        Keys may also be `FailureType` members or their names in any case; values may also be
+        strategies, actions or None. Raises UsageError as `from_file` does.
         """
         if not isinstance(data, Mapping):
             raise misuse(
@@ -361,7 +362,7 @@ def _chained(first: Strategy, *rest: Strategy) -> Strategy:
 
 
 def _others(models: object, substitutes: object) -> list[Strategy]:
-    """What may stand for a model or a tool that is down."""
+    """Make the strategies that replace a model or a tool that is down."""
     others: list[Strategy] = []
     field = "FailurePolicy.recommended"
     if isinstance(models, str) or not isinstance(models, Iterable):
@@ -378,7 +379,7 @@ def _others(models: object, substitutes: object) -> list[Strategy]:
 
 
 def as_policy(value: object) -> FailurePolicy:
-    """`value` as a policy: an object with `dispatch(context)`, or a function of the context, answers
+    """Return `value` as a policy: an object with `dispatch(context)` or a function of the context answers
     every failure. Raises UsageError for anything else.
     """
     if isinstance(value, FailurePolicy):
@@ -404,7 +405,7 @@ def _known(name: str) -> str:
 
 
 def _named_type(key: object) -> str | None:
-    """The key of a policy file: the name of a failure type, whatever its case, or `default`."""
+    """Return a key of a policy file as the name of a failure type, in any case, or `default`."""
     if not isinstance(key, str):
         return None
     name = key.name if isinstance(key, FailureType) else key.upper()
@@ -414,11 +415,11 @@ def _named_type(key: object) -> str | None:
 
 
 _ALMOST = 0.85
-"""How similar to a Cause an application's own cause may be before it is refused as a misspelling."""
+"""Similarity from which an application's own cause is refused as a misspelt `Cause`."""
 
 
 def _cause(key: object) -> str:
-    """A key of `causes`; the name of a Cause, in any case, stands for it."""
+    """Return a key of `causes`; the name of a Cause, in any case, becomes that Cause."""
     if not isinstance(key, str) or not key:
         raise misuse("FailurePolicy.causes key", key, "a Cause or a text")
     known = Cause.__members__.get(key.upper())
@@ -436,7 +437,7 @@ def _cause(key: object) -> str:
 
 
 def _recovery(key: object) -> Recovery:
-    """A key of `recoveries`, by its value or its name in upper case."""
+    """Return a key of `recoveries`, given by its value or its name in upper case."""
     try:
         return Recovery(Recovery.__members__.get(cast("str", key), cast("str", key)))
     except (TypeError, ValueError):
@@ -452,7 +453,7 @@ def _mapping(name: str, value: object) -> Mapping[Any, Any]:
 
 
 def no_action(answer: object) -> str:
-    """What was answered in place of an action, and what to write for it."""
+    """Describe what was returned instead of an action, and what to write instead."""
     if isinstance(answer, type):
         return f"the class {answer.__name__}, which is no action; write {answer.__name__}()"
     return f"{type(answer).__name__}, which is no action"
@@ -464,7 +465,7 @@ def _named(strategy: object) -> str:
 
 
 def _told(error: Exception) -> str:
-    """The error and where it was raised, as the run raises its own error and not this one."""
+    """Describe the error and where it was raised, since the run does not raise it itself."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -512,7 +513,7 @@ _NESTED = ("inner", "primary", "fallback", "otherwise", "retriable", "replanning
 
 
 def strategy_from(spec: object, where: str) -> Strategy:
-    """The strategy that a name, a table or a list describes; UsageError begins with `where`."""
+    """Read a strategy from a name, a table or a list. Raises UsageError beginning with `where`."""
     if isinstance(spec, str):
         return _strategy_named(spec, {}, where)
     if isinstance(spec, Mapping):
@@ -588,7 +589,7 @@ def _with_own(
     make: Callable[..., Any],
     of: tuple[str, ...],
 ) -> dict[str, Any]:
-    """The arguments with a breaker or a budget of this entry's own, unless there is one."""
+    """Add a breaker or budget of its own to the arguments, unless one is given."""
     rest = dict(arguments)
     if field not in rest:
         own = {key: rest.pop(key) for key in of if key in rest}

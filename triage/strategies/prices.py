@@ -1,4 +1,4 @@
-"""`Prices`: what tokens cost, from a file with date and source. What is not known stays unknown."""
+"""`Prices`: what tokens cost, from a file with dates and sources. Unknown prices stay unknown."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _MOST_SAID = 1_000
 _FIELDS = ("input", "output", "cached", "date", "source")
 _PAIR = 2
 _DATED = re.compile(r"(?:[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|\d{3})|-latest|-0)$")
-"""What providers add to a name for one release of the model."""
+"""Suffixes by which providers name one release of a model."""
 _PREFIXES = {
     "openai": ("openai",),
     "anthropic": ("anthropic",),
     "google": ("google", "gemini", "models", "google-gla"),
 }
-"""How a name says that the provider itself is asked. Other hosts have prices of their own."""
+"""Prefixes that mean the provider itself. Other hosts have their own prices."""
 _log = child_logger("strategies.prices")
 
 
 class Price(NamedTuple):
     """US dollars for a million tokens.
 
-    input, output: tokens sent, tokens received. cached: tokens sent that the provider had cached;
-    None: they cost as much as the others. date: when it was known to hold, as `2025-08-07`. source:
-    where it is published. Both are empty for prices given without.
+    input, output: for tokens sent and received. cached: for tokens sent that the provider had cached;
+    None if they cost the same. date: when the price was checked, as `2025-08-07`. source: where it is
+    published. Both are empty for prices given without them.
     """
 
     input: float
@@ -46,7 +46,7 @@ class Price(NamedTuple):
     source: str = ""
 
     def of(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
-        """What so many tokens cost, in US dollars. cached_tokens: those of the input that were."""
+        """Return the cost in US dollars. cached_tokens: how many of the input tokens were cached."""
         cached = self.input if self.cached is None else self.cached
         fresh = input_tokens - cached_tokens
         total = fresh * self.input + cached_tokens * cached + output_tokens * self.output
@@ -54,19 +54,19 @@ class Price(NamedTuple):
 
 
 class Prices:
-    """List prices by model, with prices of your own over them.
+    """List prices by model, overridden by prices of your own.
 
-    own: prices by the model's name, US dollars for a million tokens: a `Price`, a pair (input,
-    output), or a mapping with input, output and, where known, cached, date and source. listed: False
-    leaves out all others: those that come with triage are as old as their dates say. Raises
-    UsageError, which names the model and the field, for anything else.
+    own: by the model's name, US dollars for a million tokens: a `Price`, a pair (input, output), or a
+    mapping with input, output and, where known, cached, date and source. listed: False leaves out the
+    prices that come with triage, which are as old as their dates say. Raises UsageError, which names
+    the model and the field, for anything else.
 
-    Where the package genai-prices is installed (`triage-recovery[prices]`), it prices the models that
-    are neither given nor in that list, offline.
+    If the package genai-prices is installed (`triage-recovery[prices]`), it prices models that are in
+    neither list, offline.
 
-    A model is found by its exact name; then without a date (`gpt-4o-2024-08-06`, `…-20250929`,
-    `…-latest`) and without the provider's own prefix (`openai/gpt-4o`). A model of another host or
-    a fine-tuned one has another price, and is unknown until it is given.
+    A model is looked up by its exact name, then without a date (`gpt-4o-2024-08-06`, `…-20250929`,
+    `…-latest`) and without the provider's own prefix (`openai/gpt-4o`). Fine-tuned models and models of
+    other hosts have other prices, which are unknown until given.
 
     >>> Prices({"ours": (1.0, 4.0)}).cost(Usage(500_000, 250_000, model="ours"))
     1.5
@@ -87,7 +87,7 @@ class Prices:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, listed: bool = True) -> Self:
-        """Prices from a TOML file with a table for each model:
+        """Read prices from a TOML file with a table for each model:
 
             [models."our-model"]
             input = 1.0
@@ -112,7 +112,7 @@ class Prices:
         return cls(_read(where, cast("dict[str, Any]", models)), listed=listed)
 
     def price(self, model: str) -> Price | None:
-        """The price of a model, None if it is not known."""
+        """Return the price of a model, None if it is not known."""
         if not isinstance(model, str):
             raise misuse("Prices.price model", model, "a model's name")
         if len(model) > _LONGEST_NAME:
@@ -123,7 +123,7 @@ class Prices:
         _, providers = built_in()
         listed_by = providers.get(name) or providers.get(undated)
         if provider is not None and listed_by not in (None, provider):
-            names = [model]  # `openai/claude-3-opus` is somebody's proxy
+            names = [model]  # `openai/claude-3-opus` goes through a proxy
         for candidate in names:
             found = self._known.get(candidate)
             if found is not None:
@@ -131,11 +131,11 @@ class Prices:
         return self._others(provider, name) if self._others is not None else None
 
     def cost(self, usage: Usage, *, cached_tokens: int = 0) -> float | None:
-        """US dollars for this usage. None where the model is not known or not named: never 0 for it.
+        """Return the cost of this usage in US dollars, None (never 0) if the model is unknown or unnamed.
 
-        cached_tokens: how many of the input tokens the provider had cached. A `cost_usd` that is
-        there is the answer. An unknown model is said once in the log `triage.strategies.prices`. Raises
-        UsageError for anything but a `Usage`, and for more cached tokens than input tokens.
+        cached_tokens: how many of the input tokens the provider had cached. If the usage has a
+        `cost_usd`, that is returned. An unknown model is logged once, to `triage.strategies.prices`.
+        Raises UsageError for anything but a `Usage`, and for more cached tokens than input tokens.
         """
         if not isinstance(usage, Usage):
             raise misuse("Prices.cost usage", usage, "a Usage")
@@ -167,7 +167,7 @@ class Prices:
 
 
 def _provider_and_name(model: str) -> tuple[str | None, str]:
-    """The provider that a name begins with, None where it says none, and the rest of the name."""
+    """Split a name into the provider, None if it names none, and the rest."""
     prefix, slash, rest = model.partition("/")
     if not slash:
         prefix, slash, rest = model.partition(":")
@@ -177,10 +177,10 @@ def _provider_and_name(model: str) -> tuple[str | None, str]:
 
 @cache
 def _by_genai_prices() -> Callable[[str | None, str], Price | None] | None:
-    """What finds a price in the package genai-prices, None where that is not installed.
+    """Return a lookup in the package genai-prices, None if that is not installed.
 
-    The package has its prices with it: nothing is fetched, unless the application has it keep them up
-    to date. Of prices that grow with the prompt it is the lowest.
+    The package contains its prices: nothing is fetched, unless the application has it update them. If a
+    price grows with the prompt, the lookup gives the lowest.
     """
     try:
         from genai_prices import Usage as Tokens
@@ -188,7 +188,7 @@ def _by_genai_prices() -> Callable[[str | None, str], Price | None] | None:
     except ImportError:
         return None
 
-    @lru_cache(maxsize=256)  # asked with each answer of a model
+    @lru_cache(maxsize=256)  # called for every model answer
     def find(provider: str | None, name: str) -> Price | None:
         try:
             found = calc_price(Tokens(), name, provider_id=provider)
@@ -204,7 +204,7 @@ def _by_genai_prices() -> Callable[[str | None, str], Price | None] | None:
         source = next(iter(found.provider.pricing_urls or ()), "")
         return Price(input=sent, output=received, cached=cached, source=source)
 
-    find(None, "gpt-4o")  # reads all of its data, so that no event loop waits for it later
+    find(None, "gpt-4o")  # loads its data now, not later in an event loop
     return find
 
 
@@ -253,13 +253,13 @@ def _from_table(where: str, table: Mapping[str, Any]) -> Price:
     return Price(**fields)
 
 
-# Read with the module, from wherever modules come, so that no event loop waits for a file later.
+# Read on import, so that no event loop waits for the file later.
 _TOML = get_data("triage.strategies", "prices.toml") or b""
 
 
 @cache
 def built_in() -> tuple[dict[str, Price], dict[str, str]]:
-    """The prices that come with the package, and the provider of each."""
+    """Return the prices that come with triage, and the provider of each model."""
     prices: dict[str, Price] = {}
     providers: dict[str, str] = {}
     for provider, listed in tomllib.loads(_TOML.decode()).items():

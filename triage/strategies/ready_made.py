@@ -51,19 +51,19 @@ from .base import (
 )
 from .outages import Outage, may_pass, outage_of
 
-# How long to wait before a retry: `Backoff`, and presets that say how often, too.
+# How long to wait before a retry: `Backoff`, and presets that also say how often to retry.
 
 
 _FLOOR = 0.5
-"""The part of a step that is always waited."""
+"""The part of a delay that jitter never shortens."""
 
 
 class Backoff(Struct, frozen=True):
-    """Waiting that grows with every retry.
+    """A delay that grows with every retry.
 
-    Before retry n, from 1, the step is `min(cap, base * factor ** (n - 1))` seconds. Half of it is
-    always waited, and of the other half a random part, which keeps many clients from coming back
-    together. Never less than what the other side asked for.
+    Before retry n, from 1, the delay is `min(cap, base * factor ** (n - 1))` seconds. Half of it is
+    fixed, and a random part of the other half is added, which keeps many clients from coming back
+    together. It is never less than what the other side asked for.
 
     base: seconds, 1 by default; 0 never waits. factor: from 1, 2 by default. cap: seconds, 60 by
     default. jitter: False waits the whole time. Raises UsageError, which names the field.
@@ -138,7 +138,7 @@ class Preset(NamedTuple):
 
 
 Backoff.CAPABILITY = Preset(3, Backoff(0.5, 1.5))
-"""A tool or capability of one's own: 3 attempts, 0.5 s, factor 1.5."""
+"""A tool or capability of your own: 3 attempts, 0.5 s, factor 1.5."""
 Backoff.INFRA = Preset(2, Backoff(0.2, 1.2))
 """Local infrastructure, quick to answer: 2 attempts, 0.2 s, factor 1.2."""
 Backoff.EXTRACT = Preset(3, Backoff(1.0, 1.5))
@@ -148,28 +148,27 @@ Backoff.CLASSIFY = Preset(4, Backoff(1.0, 1.8))
 Backoff.LLM = Preset(4, Backoff(2.0, 2.0))
 """A long model call, such as planning: 4 attempts, 2 s, factor 2."""
 Backoff.WRITE = Preset(1, Backoff(2.0, 2.0))
-"""A write to hardware or to the world: 1 attempt, as it might happen twice."""
+"""A write to hardware or another system: 1 attempt, because a second could write twice."""
 
 _DEFAULT_BACKOFF = Backoff()
 _MOST_TOOLS = 64
 _DEFAULT_RETRIES = 5
 _NO_TIME = 1e-3
-"""Seconds of which clocks are not certain."""
+"""Seconds below which a clock cannot be trusted."""
 
 
 class backoff_and_retry(Struct, frozen=True):
     """Wait, longer every time, and call the function again.
 
-    max_attempts: retries for this failure type in this run, 5 by default; 0 never retries. Of a fault
-    of the other side, those since the run last made progress. None: for as long as
-    `Limits.outage_seconds` of the run, 300 s by default, where the other side's fault may pass, and 5
-    for anything else. backoff: how long to wait. What the other side asked for
-    (`diagnosis.retry_after_s`) is the least. The diagnosis' hint, if it has one, is told to the next
-    attempt.
+    max_attempts: retries for this failure type in this run, 5 by default; 0 never retries. For an
+    external fault that may pass, only those since the run last made progress count. None: retries for
+    `Limits.outage_seconds` of the run, 300 s by default, if the failure is such a fault, and 5 times
+    for anything else. backoff: how long to wait, at least what the other side asked for
+    (`diagnosis.retry_after_s`). The next attempt is told the diagnosis' hint, if it has one.
 
     Escalates once the retries or the seconds are used up; at once if the delay would pass the run's
-    deadline, or if the diagnosis is CRITICAL or FATAL (a wrong key, a spent quota), which no waiting
-    cures.
+    deadline, or if the diagnosis is CRITICAL or FATAL (a wrong key, a spent quota), which waiting
+    cannot fix.
 
     >>> backoff_and_retry(max_attempts=3)  # doctest: +ELLIPSIS
     backoff_and_retry(max_attempts=3, backoff=Backoff(base=1.0, factor=2.0, ...))
@@ -191,7 +190,7 @@ class backoff_and_retry(Struct, frozen=True):
 
     @classmethod
     def preset(cls, preset: Preset) -> Self:
-        """The strategy for a preset: `backoff_and_retry.preset(Backoff.LLM)` retries 3 times."""
+        """Make the strategy of a preset: `backoff_and_retry.preset(Backoff.LLM)` retries 3 times."""
         return cls(preset.retries, preset.backoff)
 
     def __call__(self, context: FailureContext) -> Action:
@@ -205,7 +204,8 @@ class backoff_and_retry(Struct, frozen=True):
         stop = needs_a_person(context)
         remaining = None
         if holds_out and outage is not None:
-            remaining = _remaining(context.outage_seconds, outage)
+            if context.outage_seconds is not None:
+                remaining = context.outage_seconds - outage.seconds
             if remaining is not None and remaining <= _NO_TIME:
                 stop = stop or _given_up(context, outage)
         else:
@@ -221,10 +221,6 @@ class backoff_and_retry(Struct, frozen=True):
         return Retry(hint=diagnosis.hint, delay=delay, outage=holds_out)
 
 
-def _remaining(allowed: float | None, outage: Outage) -> float | None:
-    return None if allowed is None else allowed - outage.seconds
-
-
 def _given_up(context: FailureContext, outage: Outage) -> Escalate:
     often = f"and was tried again {counted(outage.retries)}" if outage.retries else ""
     lasted = f"the outage has lasted {outage.seconds:.4g} s {often}".rstrip()
@@ -234,11 +230,11 @@ def _given_up(context: FailureContext, outage: Outage) -> Escalate:
 
 
 class retry_expired_credential(Struct, frozen=True):
-    """Call the function again where a credential has expired, so that it is fetched anew.
+    """Call the function again after a credential has expired, so that it is fetched anew.
 
-    max_attempts: retries for this failure type in this run, 1 by default. Answers only a refusal (401,
-    403) whose words say that something has expired. Where the attempt had read a token, a session or
-    the like, all reads are made again; else only the call that was refused.
+    max_attempts: retries for this failure type in this run, 1 by default. Retries only after a refusal
+    (401, 403) whose message says that something has expired. If the attempt had read a token, a session
+    or the like, all reads are made again; otherwise only the refused call.
 
     Escalates for any other refusal, and once the retries are used up.
     """
@@ -277,18 +273,18 @@ def _expired(info: ErrorInfo) -> bool:
 
 
 def _reads_credential(step: Step) -> bool:
-    """Whether a step is a read that gave a token or the like, by its tool's name."""
+    """Whether a step read a token or the like, judging by the name of its tool."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", step.tool_called or "")
     return step.error is None and bool(_CREDENTIAL.search(name))
 
 
 class retry_with_tool_manifest(Struct, frozen=True):
-    """Call the function again and tell it which tools exist.
+    """Call the function again and say which tools exist.
 
-    max_attempts: retries for this failure type in this run, 3 by default. The hint names the tools
-    of `context.tools`, at most 64 of them, and ends with the diagnosis' hint; it is never empty. Tools
-    that the diagnosis' hint names all itself are not named again.
-    Escalates once the retries are used up, and at once if the diagnosis is CRITICAL or FATAL.
+    max_attempts: retries for this failure type in this run, 3 by default. The hint names the tools of
+    `context.tools`, at most 64 of them unless the diagnosis' hint already names them all, and ends with
+    that hint; it is never empty. Escalates once the retries are used up, and at once if the diagnosis is
+    CRITICAL or FATAL.
     """
 
     max_attempts: int = 3
@@ -307,7 +303,7 @@ class retry_with_tool_manifest(Struct, frozen=True):
 
 
 def _manifest(tools: tuple[str, ...], told: str) -> str:
-    """The tools by name; without the names where the hint that follows has them all."""
+    """Ask for existing tools, listing them unless the hint that follows names them all."""
     if all(_names(told, tool) for tool in tools[:_MOST_TOOLS]):
         return "Call only tools that exist, by their exact names."
     listed = ", ".join(tools[:_MOST_TOOLS])
@@ -317,16 +313,16 @@ def _manifest(tools: tuple[str, ...], told: str) -> str:
 
 
 def _names(text: str, tool: str) -> bool:
-    """Whether a tool's name stands in a text as a word of its own."""
+    """Whether a tool's name appears in a text as a whole word."""
     return re.search(rf"(?<![\w.-]){re.escape(tool)}(?![\w-])", text) is not None
 
 
-# Strategies made of strategies: in turn, one instead of another, one for each severity.
+# Strategies made of strategies: in sequence, with a fallback, by severity.
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class sequence:
-    """The n-th failure of this type in this run gets the n-th strategy; after the last, Escalate.
+    """Give the n-th failure of a type in a run the n-th strategy; escalate after the last.
 
     `sequence(backoff_and_retry(), replan())` retries once, replans once and then escalates.
     Raises UsageError without strategies, or for a value that is neither a strategy nor an action.
@@ -353,15 +349,15 @@ class sequence:
 
 
 class chain(Struct, frozen=True):
-    """`primary`, and `fallback` whenever primary answers one of `after`, Escalate by default.
+    """Answer as `primary`, or as `fallback` whenever primary's action is one of `after` (Escalate).
 
-    `chain(rollback_to_checkpoint(), replan())` rolls back as long as that strategy does, then
-    replans. A primary that raises is a bug and not an answer: fallback is not asked.
+    `chain(rollback_to_checkpoint(), replan())` rolls back as long as that strategy does, then replans.
+    A primary that raises is a bug, so fallback is not asked.
 
-    The severity is heeded: where the diagnosis is CRITICAL or FATAL, fallback is not asked for another
-    attempt at the same (`replan`, `ask_again` and their like), and a fault of the other side for which
-    it is no use to wait goes past a `backoff_and_retry`. A wait that is longer than
-    `Limits.longest_wait` is left out where fallback has another model or tool.
+    Where the diagnosis is CRITICAL or FATAL, a fallback that would only try again (`replan`,
+    `ask_again` and similar) is not asked. An external fault that waiting cannot fix skips a
+    `backoff_and_retry`. A wait longer than `Limits.longest_wait` is skipped if fallback has another
+    model or tool.
     """
 
     primary: Strategy | Action
@@ -402,11 +398,11 @@ class chain(Struct, frozen=True):
 
 
 class by_severity(Struct, frozen=True):
-    """One strategy for each severity of the diagnosis.
+    """Use one strategy for each severity of the diagnosis.
 
-    otherwise: for the severities that have none of their own. retriable, replanning,
-    reclassification: None takes `otherwise`. critical: for CRITICAL and FATAL; None escalates,
-    as these need a person, whatever `otherwise` is.
+    otherwise: for the severities without their own. retriable, replanning, reclassification: None uses
+    `otherwise`. critical: for CRITICAL and FATAL; None escalates, whatever `otherwise` is, because these
+    need a person.
 
     `by_severity(replan(), retriable=backoff_and_retry())` waits for what passes by itself, replans
     for the rest, and hands over what needs a person.
@@ -450,7 +446,7 @@ class by_severity(Struct, frozen=True):
 
 
 def _both(first: Action, last: Action, fallback: Strategy, context: FailureContext) -> Action:
-    """Where both give up, the reasons of both; words that are always said stay as they are."""
+    """Join the reasons if both escalate; a fixed Escalate given as fallback keeps its own reason."""
     if not (isinstance(first, Escalate) and isinstance(last, Escalate)):
         return last
     if isinstance(fallback, always) or not first.reason or not last.reason:
@@ -461,14 +457,14 @@ def _both(first: Action, last: Action, fallback: Strategy, context: FailureConte
 
 
 def _same_again(strategy: Strategy) -> bool:
-    """Whether a strategy calls the function again and brings nothing that a person would have to."""
+    """Whether a strategy only tries again, without supplying what a person would have to."""
     if isinstance(strategy, always):
         return isinstance(strategy.action, PROCEEDING)
     return getattr(strategy, "same_again", False) is True
 
 
 def _another(strategy: Strategy, context: FailureContext) -> Action | None:
-    """What a strategy says that has another model or tool, itself or one of those it is made of."""
+    """Ask the first part of a strategy that has another model or tool; None if none proceeds."""
     if isinstance(strategy, chain):
         primary, fallback = cast("Strategy", strategy.primary), cast("Strategy", strategy.fallback)
         return _another(primary, context) or _another(fallback, context)
@@ -479,7 +475,7 @@ def _another(strategy: Strategy, context: FailureContext) -> Action | None:
 
 
 def _needs_a_plan(context: FailureContext) -> bool:
-    """Whether the other side failed in a way that no waiting ends, and another plan may go around."""
+    """Whether the other side failed in a way that needs another plan rather than waiting."""
     diagnosis = context.diagnosis
     if diagnosis.severity not in (Severity.REPLANNING, Severity.RECLASSIFICATION):
         return False
@@ -497,14 +493,14 @@ def _kinds(after: Any) -> tuple[type[Action], ...]:
     return tuple(kinds)
 
 
-# Strategies that go on otherwise: another plan, an earlier point, the next subgoal.
+# Strategies that continue differently: another plan, an earlier point, the next subgoal.
 
 
 class replan(Struct, frozen=True):
     """Call the function again with a new plan.
 
-    hint: told to the next attempt; None gives the diagnosis' own, or a sentence that asks for
-    another plan; after a fault of the other side it names the call that failed and quotes its error.
+    hint: for the next attempt; None uses the diagnosis' hint, or a sentence that asks for another plan;
+    after an external fault it also names the failed call and quotes its error.
     max_replans: for this failure type in this run, 3 by default. Escalates once they are used up.
     """
 
@@ -530,10 +526,9 @@ class replan(Struct, frozen=True):
 class rollback_to_checkpoint(Struct, frozen=True):
     """Restore the steps and the state of an earlier point and call the function from there.
 
-    checkpoint_id: None is the last position before the critical step, or the last one if there is
-    none; where the first step is the critical one, the start. max_rollbacks: for this failure type
-    in this run, 3 by default. hint: None says that the work was taken back, and adds the diagnosis'
-    own hint; it is never empty.
+    checkpoint_id: None takes the last position before the critical step, or the last one if no step is
+    critical; the start, if the first step is. max_rollbacks: for this failure type in this run, 3 by
+    default. hint: None says that the work was taken back, and adds the diagnosis' hint.
 
     Escalates once the rollbacks are used up, or if nothing was recorded that could be taken back.
     """
@@ -570,9 +565,9 @@ class rollback_to_checkpoint(Struct, frozen=True):
 class compensating_rollback(rollback_to_checkpoint, frozen=True):
     """Undo what the attempt did to the world after a point, and call the function from there.
 
-    Rolls back as `rollback_to_checkpoint` does. Every rollback undoes the completed calls after the
-    checkpoint by their compensators, newest first; this strategy says so to the next attempt, and
-    does it only once by default, as undoing has a price of its own.
+    Rolls back as `rollback_to_checkpoint` does. Every rollback runs the compensators of completed calls
+    after the checkpoint, newest first; this strategy also tells the next attempt, and rolls back only
+    once by default, because undoing has a cost of its own.
     """
 
     max_rollbacks: int = 1
@@ -584,7 +579,7 @@ class compensating_rollback(rollback_to_checkpoint, frozen=True):
 
 
 class resume_from_subgoal(Struct, frozen=True):
-    """Keep the state and what is done, and go on with the first subgoal that is open.
+    """Keep the state and completed work, and continue with the first open subgoal.
 
     max_resumes: for this failure type in this run, 3 by default. The diagnosis' hint, if it has
     one, is told too. Escalates once the resumes are used up, or if no declared subgoal is open.
@@ -607,7 +602,7 @@ class resume_from_subgoal(Struct, frozen=True):
 
 
 def failed_call(context: FailureContext) -> str | None:
-    """The call that the other side did not serve and its error, as a sentence; None where none is known."""
+    """Describe the failed call and its error in a sentence; None if no error is known."""
     step = last_failed(context)
     error = context.error
     said = words_of(error) if error is not None else "" if step is None else step.error or ""

@@ -1,4 +1,4 @@
-"""Clients that retry by themselves: found by their shape, said once, turned off where that can be done.
+"""Find clients that retry by themselves, warn once of each, and turn their retries off where possible.
 
 No client library is imported. A retry inside a retry multiplies: three attempts of an agent with a
 client that tries three times are nine requests.
@@ -25,7 +25,7 @@ _INNER = (
     "client", "async_client", "root_client", "root_async_client", "_client", "_async_client",
     "provider", "model", "llm", "_model",
 )  # fmt: skip
-"""Where wrappers of models keep the client they call."""
+"""Attributes in which wrappers of models keep their client."""
 _PLAIN = (str, bytes, int, float, bool, type(None), dict, list, tuple, set, frozenset)
 _BOTO_DEFAULT = 4
 _log = child_logger("retries")
@@ -36,8 +36,8 @@ _lock = Lock()
 class RetryLayer(NamedTuple):
     """Something that repeats requests by itself.
 
-    where: the class of what does, with its module. retries: how often after the first try, None if
-    that is not known. remedy: how it is turned off. removable: True if `single_retry_layer` does it.
+    where: its class, with the module. retries: how many, None if not known. remedy: how to turn it off.
+    removable: True if `single_retry_layer` turns it off.
     """
 
     where: str
@@ -51,11 +51,11 @@ class RetryLayer(NamedTuple):
 
 
 def retry_layers(*objects: object) -> tuple[RetryLayer, ...]:
-    """What in these clients, models or transports retries by itself, the outermost first.
+    """Find what retries by itself in these clients, models or transports, outermost first.
 
-    Known are clients of OpenAI and Anthropic and those built like them, httpx clients and transports,
-    requests sessions, botocore clients, clients of google-genai, and wrappers that hold one of these.
-    What is not known is not found; nothing is called but what these classes themselves define.
+    Recognises clients of OpenAI and Anthropic and those built like them, httpx clients and transports,
+    requests sessions, botocore clients, google-genai clients, and wrappers that hold one of these.
+    Nothing else is found, and only attributes are read.
     """
     found: list[RetryLayer] = []
     for layer in _walk(objects):
@@ -65,13 +65,13 @@ def retry_layers(*objects: object) -> tuple[RetryLayer, ...]:
 
 
 def single_retry_layer(client: C) -> C:
-    """The client to use instead, with its own retries off, so that only triage retries.
+    """Return the client with its own retries off, so that only triage retries.
 
-    A client of OpenAI or Anthropic is copied with `max_retries=0`, and shares its connections with
-    the one given, which stays as it was. An httpx client or transport cannot be copied: its retries
-    of connecting are turned off in place. Whatever else retries is said in the log `triage.retries`,
-    with the remedy. A client that does not retry is returned as it is. Raises UsageError for a value
-    that is no client, such as a text or None.
+    A client of OpenAI or Anthropic is copied with `max_retries=0`; the copy shares connections with the
+    original, which stays unchanged. An httpx client or transport cannot be copied, so its connection
+    retries are turned off in place. Anything else that retries is logged to `triage.retries`, with the
+    remedy. A client that does not retry is returned unchanged. Raises UsageError for a value that is no
+    client, such as text or None.
     """
     if isinstance(client, (*_PLAIN, type)):
         raise misuse("single_retry_layer() client", client, "a client, as it is used for requests")
@@ -86,7 +86,7 @@ def single_retry_layer(client: C) -> C:
 
 
 def say(*objects: object) -> None:
-    """Say in the log what of these retries by itself, each kind once in this process."""
+    """Log what retries by itself among these, each kind once per process."""
     for layer in retry_layers(*(value for value in objects if not isinstance(value, _PLAIN))):
         key = (layer.where, layer.retries)
         with _lock:
@@ -98,7 +98,7 @@ def say(*objects: object) -> None:
 
 
 def say_used_by(function: Callable[..., Any], values: Iterable[object]) -> None:
-    """As `say`, of what a function reaches and of these arguments of it; once for each function."""
+    """As `say`, for what a function can reach and for its arguments; once for each function."""
     try:
         if function in _looked_at:
             return
@@ -112,7 +112,7 @@ _looked_at: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def _reached(function: Any) -> Iterator[object]:
-    """What a function holds: its instance, its closure, its defaults, and the globals that it names."""
+    """Yield what a function holds: its instance, closure, defaults, and the globals it names."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         yield from function.args
@@ -182,20 +182,20 @@ def _layers_of(value: object) -> Iterator[RetryLayer]:
 
 
 def _retries_of_sdk(value: object) -> int | None:
-    """`max_retries` of a client that can be copied without; None for anything else."""
+    """Return `max_retries` of a client that can be copied with other options; None for others."""
     if not callable(_attribute(value, "with_options")):
         return None
     return _count(_attribute(value, "max_retries"))
 
 
 def _pools(value: object) -> list[Any]:
-    """The connection pools of an httpx client or transport."""
+    """Return the connection pools of an httpx client or transport."""
     pools = (_attribute(transport, "_pool") for transport in _transports(value))
     return [pool for pool in pools if _count(_attribute(pool, "_retries")) is not None]
 
 
 def _transports(value: object) -> list[object]:
-    """The transports of an httpx client, by address too; of a transport itself and what it wraps."""
+    """Return the transports of an httpx client, mounted ones too, or a transport and what it wraps."""
     found: list[object] = [value]
     mounts = _attribute(value, "_mounts")
     if isinstance(mounts, dict):
@@ -241,12 +241,12 @@ def _google(value: object, where: str) -> Iterator[RetryLayer]:
 
 
 def _count(value: object) -> int | None:
-    """A number of retries; None for anything else, such as the attributes of a mock."""
+    """Return a number of retries; None for anything else, such as an attribute of a mock."""
     return value if type(value) is int and value >= 0 else None
 
 
 def _attribute(value: object, name: str) -> Any:
-    """An attribute, None where there is none or it raises."""
+    """Return an attribute, None if there is none or reading it raises."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Strategies that go on with something else: another model, another tool."""
+"""Strategies that continue with another model or another tool."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from .ready_made import failed_call
 
 
 class switch_model(Struct, frozen=True):
-    """Call the function again with the next of these models, which is asked until the run ends.
+    """Call the function again with the next of these models, which stays in use until the run ends.
 
-    models: names as the provider knows them, in the order in which they are tried, each once for this
-    failure type in a run. What was done stays done: recorded calls before the failure are reused,
-    whichever model made them. Recorded clients and adapters put the name into each request, and its
-    step says which model was asked; an agent that builds its own requests finds the name as
-    `run.guidance.model`, None until a model was switched.
+    models: names as the provider knows them, tried in this order, each once per failure type and run.
+    Recorded calls before the failure are reused, whichever model made them. Recorded clients and
+    adapters put the name into each request, and its step says which model was asked; an agent that
+    builds its own requests reads `run.guidance.model`, which is None until a model was switched.
 
-    Escalates once all were tried, and where it was a tool that the other side did not serve. Raises
-    UsageError for an empty list or a name that is no text.
+    Escalates once all were tried, and where a tool failed rather than a model. Raises UsageError for an
+    empty list or a name that is not text.
 
     >>> switch_model(["gpt-4.1", "gpt-4.1-mini"])
     switch_model(['gpt-4.1', 'gpt-4.1-mini'])
@@ -71,13 +70,13 @@ class switch_model(Struct, frozen=True):
 
 
 class substitute(Struct, frozen=True):
-    """Plan anew with another tool in place of the one that failed.
+    """Make a new plan with another tool in place of the one that failed.
 
-    tool: the name of a tool. by: names of tools that do the same, in the order in which they are tried,
-    each once in a run. The hint says which tool failed, with its error quoted, and which to use.
+    tool: the name of a tool. by: names of tools that do the same, tried in this order, each once per
+    run. The hint says which tool failed, quoting its error, and which to use.
 
-    Escalates where the call that failed is of none of these tools, and once all were tried. Raises
-    UsageError for names that are no text, or equal.
+    Escalates if the failed call is of none of these tools, and once all were tried. Raises UsageError
+    for names that are not text, or that are equal.
 
     >>> substitute("search", by=["search_archive"])
     substitute('search', by=['search_archive'])
