@@ -1,7 +1,8 @@
 """Trajectories that no rule was written for: faults put into made-up runs, and hard healthy runs.
 
 Every kind of fault comes in five wordings, every run in one of twelve trades and one of three forms
-of tool output. The same seed gives the same records.
+of tool output. The same seed gives the same records. The decisive step of a loop is the call it begins
+with, as in the records of real agents; of any other fault it is the step that goes wrong.
 """
 
 from __future__ import annotations
@@ -124,14 +125,14 @@ def _same_loop(run: Run, way: int) -> Told:
         (run.trade.other, {}, None),
         (run.trade.show, {"id": run.ids[8]}, run.listing(8, 9)),
     )[way]
-    return [call(tool, given, output) for _ in range(5 + way * 3)], 1
+    return [call(tool, given, output) for _ in range(5 + way * 3)], 0
 
 
 def _counting_loop(run: Run, way: int) -> Told:
     output = ("no change", "{}", "busy, try again", "sin cambios", "not ready")[way]
     counters = ("attempt", "try", "request_no", "intento", "nonce")[way]
     given = {"id": run.ids[8]}
-    return [call(run.trade.show, {**given, counters: at}, output) for at in range(1, 10)], 1
+    return [call(run.trade.show, {**given, counters: at}, output) for at in range(1, 10)], 0
 
 
 def _cycle(run: Run, way: int) -> Told:
@@ -139,7 +140,7 @@ def _cycle(run: Run, way: int) -> Told:
     tools = (run.trade.find, run.trade.show, run.trade.other, run.trade.undo)[:size]
     outputs = ("empty", "unchanged", "as before", "nichts gefunden", "no rows")
     once = [call(tool, {"id": run.ids[8]}, outputs[way]) for tool in tools]
-    return [dict(step) for step in once * 4], size
+    return [dict(step) for step in once * 4], 0
 
 
 def _claim(run: Run, way: int) -> Told:

@@ -257,7 +257,7 @@ class TestEval:
         self, here: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         lines = [
-            looping(label="loop_detected", where_label=2),
+            looping(label="loop_detected", where_label=1),
             looping(label="slow", outcome="failure"),
             looping(outcome="success"),
             json.dumps({"steps": [], "label": "goal_drift"}),

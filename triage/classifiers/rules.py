@@ -12,13 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, cast, get_args
 
-from triage.classifiers.detectors.finding import (
-    COUNTING,
-    CYCLE,
-    LOOP,
-    NEAR_LOOP,
-    Finding,
-)
+from triage.classifiers.detectors.finding import Finding
 from triage.classifiers.detectors.post_mortem import likeliest
 from triage.classifiers.detectors.tool_calls import bad_answer, last_call
 from triage.classifiers.detectors.watch import Seen, Watch, look, review
@@ -142,7 +136,7 @@ class RulesClassifier:
 
     def explain(self, found: Finding, trajectory: Trajectory) -> Diagnosis:
         """What its `watch` has found in an attempt that goes on, as the diagnosis it would be."""
-        outcome = _from_finding(found, (found,), None, trajectory.steps)._replace(step=found.step)
+        outcome = _from_finding(found, (found,), None, trajectory.steps)
         tools = trajectory.tools or self._tools
         return diagnosis_of(outcome, trajectory, None, tools, self._overrides)
 
@@ -323,23 +317,16 @@ def _from_finding(
         Evidence(one.rule.name, one.text, index_of(steps, one.step))
         for one in (found, *beside[:_MAX_EVIDENCE])
     )
-    step = found.step
-    if step is not None and found.rule.name in _REPETITIONS:
-        # The first round was no fault yet; the first repetition was.
-        step = min(step + found.length, len(steps) - 1)
     return Outcome(
         rule=found.rule,
         evidence=evidence,
-        step=step,
+        step=found.step,
         tool=found.tool,
         repeats=found.repeats,
         length=found.length,
         text=found.text,
         candidates=_kinds(beside, verdict, found.rule.failure_type),
     )
-
-
-_REPETITIONS = frozenset({LOOP.name, CYCLE.name, NEAR_LOOP.name, COUNTING.name})
 
 
 def _kinds(

@@ -110,6 +110,10 @@ FORBIDDEN_TOOL = _rule("forbidden_tool", _CONSTRAINT, None, STRUCTURE,
     "a call of a tool that the task names in a sentence with a negation")
 UNDONE = _rule("undone", FailureType.GOAL_DRIFT, None, STRUCTURE,
     "a change that worked was taken back, and the task does not ask for it")
+MADE_TWICE = _rule("made_twice", _LOOP, Cause.REPETITION, STRUCTURE,
+    "the same call twice, each time with a new id as its result, of which the first goes unused")
+OTHER_ENTITY = _rule("other_entity", _MISSING, Cause.UNGROUNDED, STRUCTURE,
+    "a call about another thing, or to another address, than the one that the task names")
 UNTOUCHED = _rule("untouched", FailureType.PLAN_INCOMPLETE, Cause.INCOMPLETE, STRUCTURE,
     "the last tool was called for some of the things the task lists, never for the others")
 TOO_LONG = _rule("too_long", _OVERFLOW, Cause.CONTEXT_LENGTH, STRUCTURE,

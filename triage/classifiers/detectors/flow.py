@@ -6,10 +6,8 @@ Everything here compares values with what came before them; no rule knows a phra
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from triage.classifiers.patterns import Pattern
@@ -20,20 +18,28 @@ from .finding import (
     CONTRADICTED,
     FORBIDDEN_TOOL,
     INSERTED,
+    MADE_TWICE,
     MADE_UP_ARGUMENT,
+    OTHER_ENTITY,
     SAME_TEXT,
     UNDONE,
     UNTOUCHED,
     Finding,
 )
-from .results import failure_of, says_error
+from .results import failure_of, says_error, text_in
 
 _MAX_TEXT = 4_000
 _MAX_LEAVES = 40
-_MAX_JSON = 20_000
 
 _WORD = Pattern(r"[^\W\d_]{4,}")
-_DIGITS = Pattern(r"(?<![\w-])[A-Za-z_-]{0,30}\d[\w-]{0,40}")
+_DIGITS = Pattern(
+    r"(?<![\w./:@-])(?=[\w./:-]{0,40}\d)(?=[\w./:-]{0,40}[^\W\d_])\w(?:[\w/-]|[.:](?=\w)){2,60}(?![\w@])"
+)
+_MEASURE = Pattern(
+    r"\d[\d.,:/-]*[^\W\d_]{1,3}|\d{4}-\d\d-\d\d[tT].*|(?:https?|www)\b.*|\w+:\d+(?:\.\d+)?"
+)
+"""What has letters and digits and is no id: a measure, a time, an address of the web, a field."""
+_ADDRESS = Pattern(r"(?<![\w.+-])[\w.+-]{1,60}@[\w-]{1,60}(?:\.[\w-]{1,60})+")
 _LEAST_NAME = 4
 _PERSON = Pattern(r"\b[A-Z][a-z]{2,20} [A-Z][a-z]{2,20}\b")
 _NUMBER = Pattern(
@@ -52,30 +58,25 @@ def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
         _forbidden_tool(steps, given),
         _undone(steps, given),
         _untouched(steps, given),
+        _made_twice(steps),
+        _other_entity(steps, given),
+        _other_address(steps, given),
+        _retold(steps),
     ]
     return [one for one in found if one is not None]
 
 
 def _names(text: str) -> list[str]:
-    """The ids of a text: words of letters and digits together, such as `PX-1042` or `C1001`."""
+    """The ids of a text: words of letters and digits, such as `PX-1042`, `C1001` or `refs/v2`."""
     return [
         name
         for name in _DIGITS.findall(text)
-        if len(name) >= _LEAST_NAME and not name.replace("-", "").isdigit()
+        if len(name) >= _LEAST_NAME and not _MEASURE.fullmatch(name)
     ]
 
 
 def _is_name(text: str) -> bool:
     return _names(text) == [text]
-
-
-def text_in(value: Any) -> str:
-    """A JSON value as text, cut."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value[:_MAX_TEXT]
-    return json.dumps(value, ensure_ascii=False, default=str)[:_MAX_TEXT]
 
 
 def _leaves(value: Any) -> list[str]:
@@ -306,39 +307,51 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number.replace(",", "")) for number in _NUMBER.findall(text))
 
 
+_BETWEEN = re.compile(r"\}[\s'\"\\]*,\s*\{|\n|\\n|;|(?<=\w)\.\s")
+"""What stands between two records in a text."""
+
+
+def _pieces(output: Any) -> list[str]:
+    """The records of a result: its objects, lines or sentences."""
+    return _BETWEEN.split(text_in(output))
+
+
 def _records(output: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """The ids of a result, each with the numbers beside it: in its object, or in its line."""
-    if isinstance(output, str) and output[:1] in ("{", "[") and len(output) < _MAX_JSON:
-        with suppress(ValueError, RecursionError):
-            output = json.loads(output)
-    if isinstance(output, str):
-        for line in re.split(r"[;\n]", output[:_MAX_JSON]):
-            ids = {name.lower() for name in _names(line)}
-            if len(ids) == 1:
-                yield ids.pop(), _numbers(line)
-        return
-    stack = [output]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Mapping):
-            named = [v.lower() for v in item.values() if isinstance(v, str) and _is_name(v)]
-            numbers = tuple(
-                float(v)
-                for v in item.values()
-                if isinstance(v, int | float) and not isinstance(v, bool)
-            )
-            if len(named) == 1:
-                yield named[0], numbers
-            stack += item.values()
-        elif isinstance(item, list | tuple):
-            stack += item
+    """The ids of a result, each with the numbers beside it."""
+    for piece in _pieces(output):
+        ids = {name.lower() for name in _names(piece)}
+        if len(ids) == 1:
+            yield ids.pop(), _numbers(piece)
+
+
+def _retold(steps: Sequence[Step]) -> Finding | None:
+    """A number that one agent gives for a thing, and for which another had given a different one."""
+    told: dict[str, tuple[str, tuple[float, ...]]] = {}
+    known: set[float] = set()
+    for at, step in enumerate(steps):
+        if step.tool_called is not None or not step.llm_output:
+            known.update(_numbers(text_in(step.tool_output)))
+            continue
+        for sentence in _sentences(step.llm_output[:_MAX_TEXT]):
+            ids = {name.lower() for name in _names(sentence)}
+            numbers = tuple(filter(_is_hard, _numbers(sentence)))
+            if len(ids) != 1 or len(numbers) != 1:
+                continue
+            (name,) = ids
+            who, before = told.setdefault(name, (step.action, numbers))
+            altered = before != numbers and known.issuperset(before) and numbers[0] not in known
+            if who != step.action and altered:
+                text = f"{name}: {who!r} had said {before[0]:g}, not {numbers[0]:g}"
+                return Finding(CONTRADICTED, text, at)
+    return None
 
 
 # --- what was asked and what was done -------------------------------------------------------------
 
 _NEGATION = Pattern(
     r"\b(?:not|never|no|nor|without|avoid\w{0,3}|forbid\w{0,5}|prohibit\w{0,4}|off|except|refrain|"
-    r"banned|disallow\w{0,3})\b|n't\b",
+    r"banned|disallow\w{0,3}|nobody|nothing|nicht|niemals|kein\w{0,2}|verboten|untersagt|jamais|"
+    r"interdite?s?|nunca|prohibid[oa]s?)\b|n't\b",
     re.IGNORECASE,
 )
 _CONDITION = Pattern(r"\b(?:before|until|unless|if|when|after|once|only)\b", re.IGNORECASE)
@@ -368,47 +381,88 @@ def _mentions(text: str, name: str) -> bool:
 _UNDOING = frozenset(
     "cancel undo revert release drop abandon withdraw retract remove delete off down disable close stop "
     "revoke unassign detach dequeue restore rollback discard unbook unlink uninstall deactivate reset "
-    "void refund return reject".split()
+    "void refund return reject recall reopen".split()
 )
+_ONLY_UNDOING = frozenset("undo revert rollback withdraw retract revoke recall reopen".split())
+"""Words for nothing else than taking back what was done before."""
+_PREFIXES = ("un", "de", "in", "dis", "re", "ent", "des")
 
 
 def _undone(steps: Sequence[Step], given: str) -> Finding | None:
     """A change that worked and was then taken back, although the task does not ask for that."""
-    changed: dict[str, tuple[int, str]] = {}
+    changed: dict[str, list[tuple[int, str]]] = {}
     asked = set(re.findall(r"[a-z]+", given.lower()))
+    called = {step.tool_called for step in steps if step.tool_called is not None}
+    tools = {tool: set(_words_of(tool)) for tool in called}
+    everywhere = set.intersection(*tools.values()) if len(tools) > 2 else set[str]()
     for at, step in enumerate(steps):
         tool = step.tool_called
         if tool is None or step.error is not None or failure_of(step) is not None:
             continue
-        undoing = [word for word in _words_of(tool) if word in _UNDOING or word[:2] in ("un", "de")]
+        words = tools[tool] - everywhere
         for leaf in _leaves(step.tool_input):
             if not _is_name(leaf):
                 continue
-            if any(word in _UNDOING for word in undoing) and asked.isdisjoint(undoing):
-                known = changed.get(leaf)
-                if known is not None and known[1] != tool and _about_the_same(known[1], tool):
-                    text = f"{tool!r} took back what {known[1]!r} did to {leaf} in step {known[0]}"
+            for place, other in changed.get(leaf, ()) if tool not in given else ():
+                if other != tool and _takes_back(words, tools[other] - everywhere, asked):
+                    text = f"{tool!r} took back what {other!r} did to {leaf} in step {place}"
                     return Finding(UNDONE, text, at, tool)
-            else:
-                changed[leaf] = (at, tool)
+            changed.setdefault(leaf, []).append((at, tool))
     return None
+
+
+def _takes_back(words: set[str], before: set[str], asked: set[str]) -> bool:
+    """Whether a tool of these words takes back what one of those did, and nobody has asked for that."""
+    undoing = (words & _UNDOING) - before
+    if undoing:
+        known = bool(words & before) or not undoing.isdisjoint(_ONLY_UNDOING)
+        return known and asked.isdisjoint(undoing)
+    negated = {
+        word for word in words for one in _PREFIXES if word.removeprefix(one) in before - {word}
+    }
+    return bool(negated) and asked.isdisjoint(negated)
 
 
 def _words_of(tool: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", tool)]
 
 
-def _about_the_same(one: str, other: str) -> bool:
-    """Whether two tools share a word: `book_courier` and `cancel_courier`."""
-    return not set(_words_of(one)).isdisjoint(_words_of(other))
-
-
 _LEAST_ITEMS = 3
 _LEAST_DONE = 2
-_ENUMERATION = Pattern(r"[\w-]*\d[\w-]*(?:(?:,|;| and| or| und| y| et)+ [\w-]*\d[\w-]*)+")
+_ITEM = r"[\w./-]*\d[\w/-]*(?:\.\w+)*"
+_ENUMERATION = Pattern(rf"{_ITEM}(?:(?:,|;| and| or| und| y| et)+ {_ITEM})+")
 
 
 def _untouched(steps: Sequence[Step], given: str) -> Finding | None:
+    """Things the task names that nothing was done about, though something was about others."""
+    return _left_of_list(steps, given) or _left_of_all(steps, given)
+
+
+def _left_of_all(steps: Sequence[Step], given: str) -> Finding | None:
+    """An id or address of the task that no call was given and the answer does not name."""
+    if steps[-1].tool_called is not None or not steps[-1].llm_output:
+        return None
+    named = [
+        name
+        for sentence in _sentences(given)
+        if not _NEGATION.search(sentence)
+        for name in (*_names(sentence), *_ADDRESS.findall(sentence))
+    ]
+    named = list(dict.fromkeys(named))
+    used = "\n".join(
+        leaf for step in steps if step.tool_called is not None for leaf in _leaves(step.tool_input)
+    )
+    done = [name for name in named if name in used]
+    left = [name for name in named if name not in used and name not in (steps[-1].llm_output or "")]
+    if len(named) < _LEAST_ITEMS or len(done) < _LEAST_DONE or len(left) != len(named) - len(done):
+        return None
+    if not left:
+        return None
+    text = f"no call was about {left[0]}, one of {len(named)} that the task names"
+    return Finding(UNTOUCHED, text, len(steps) - 1)
+
+
+def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
     """Things the task lists that the last tool was never given, though it was given others of the list.
 
     A list is three ids or more of one family with commas between them.
@@ -439,5 +493,95 @@ def _untouched(steps: Sequence[Step], given: str) -> Finding | None:
     return None
 
 
+# --- one thing in place of another ----------------------------------------------------------------
+
+_SMALL = 200
+
+
+def _made_twice(steps: Sequence[Step]) -> Finding | None:
+    """The same call made twice, each time with a new id as its result, of which the first goes unused."""
+    made: dict[str, list[tuple[int, str]]] = {}
+    texts: list[str] = []
+    for at, step in enumerate(steps):
+        given, got = text_in(step.tool_input), text_in(step.tool_output)
+        texts.append(f"{given}\n{got}\n{step.llm_output or ''}")
+        if step.tool_called is None or step.error is not None or not _leaves(step.tool_input):
+            continue
+        names = [name for name in _names(got) if name not in given]
+        if len(names) == 1 and len(got) <= _SMALL:
+            made.setdefault(f"{step.tool_called} {given}", []).append((at, names[0]))
+    for calls in made.values():
+        if len(calls) != 2:
+            continue
+        (first, one), (second, other) = calls
+        shapes = {re.sub(r"\d+", "#", text_in(steps[at].tool_output)) for at in (first, second)}
+        others = [text for at, text in enumerate(texts) if at != first]
+        fresh = not any(one in text for text in others) and not any(
+            other in text for text in texts[:second]
+        )
+        if one != other and len(shapes) == 1 and fresh:
+            tool = steps[second].tool_called
+            text = f"{tool!r} was called twice with the same arguments, and made {one} and {other}"
+            return Finding(MADE_TWICE, text, second, tool, 2, second - first)
+    return None
+
+
+_NAME_WORD = Pattern(r"\b[A-Z][^\W\d_]{2,30}\b")
+
+
+def _other_entity(steps: Sequence[Step], given: str) -> Finding | None:
+    """The last call is about a thing whose record lacks the name by which the task tells it apart."""
+    last = max((at for at, step in enumerate(steps) if step.tool_called), default=None)
+    if last is None or steps[last].error is not None:
+        return None
+    asked = {name for leaf in _leaves(steps[last].tool_input) for name in _names(leaf)}
+    if len(asked) != 1 or any(name in given for name in asked):
+        return None
+    (name,) = asked
+    records = {
+        ids[0]: piece
+        for step in steps[:last]
+        for piece in _pieces(step.tool_output)
+        if len(ids := list(dict.fromkeys(_names(piece)))) == 1
+    }
+    own = records.get(name)
+    if own is None or len(records) < _LEAST_ITEMS:
+        return None
+    telling = {
+        word
+        for word in _NAME_WORD.findall(given)
+        if any(_mentions(piece, word) for piece in records.values())
+        and not all(_mentions(piece, word) for piece in records.values())
+    }
+    if len(telling) != 1:
+        return None
+    (word,) = telling
+    got = set(_NAME_WORD.findall(text_in(steps[last].tool_output)))
+    if _mentions(own, word) or not got.isdisjoint(_NAME_WORD.findall(own)):
+        return None  # the thing that is meant, or a look at another
+    tool = steps[last].tool_called
+    text = f"the task is about {word}, and the record of {name} does not name it"
+    return Finding(OTHER_ENTITY, text, last, tool)
+
+
+def _other_address(steps: Sequence[Step], given: str) -> Finding | None:
+    """A call with an address, where the task names one and no call was given that."""
+    wanted = set(_ADDRESS.findall(given))
+    if len(wanted) != 1:
+        return None
+    used = [
+        (at, found)
+        for at, step in enumerate(steps)
+        if step.tool_called is not None
+        for found in _leaves(step.tool_input)
+        if _ADDRESS.fullmatch(found)
+    ]
+    if len({found for _, found in used} - wanted) != 1 or any(found in wanted for _, found in used):
+        return None
+    at, found = used[0]
+    text = f"the task names the address {next(iter(wanted))}, the call was given {found}"
+    return Finding(OTHER_ENTITY, text, at, steps[at].tool_called)
+
+
 def _sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.!?;])\s|\n", text)
+    return re.split(r"(?<=[.!?;:])\s|\n", text)

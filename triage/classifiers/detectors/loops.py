@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 from triage.core import Step
@@ -17,6 +19,8 @@ REPEATS = 3
 """How often a step or a cycle must stand there."""
 COUNTED_REPEATS = 5
 """How often one must whose calls differ in numbers alone."""
+COUNTED_ROUNDS = 4
+"""How often such a cycle of several steps must."""
 SAID_REPEATS = 5
 """How often words without a call must, where calls came before them."""
 MAX_CYCLE = 6
@@ -57,6 +61,7 @@ class Loops:
 
     def _clear(self) -> None:
         self._recent: list[Step] = []
+        self._outlines: list[_Outline] = []
         self._fresh: list[bool] = []
         self._places: list[int] = []
         # By the length of a cycle: how many steps in a row were like the one so many before.
@@ -76,8 +81,9 @@ class Loops:
             # Of a step that records nothing but its name nothing can be said.
             self._clear()
             return None
+        outline = _Outline(step)
         for length in _LENGTHS[: len(self._recent)]:
-            alike = _alike(step, self._recent[-length])
+            alike = _alike(outline, self._outlines[-length])
             self._counted[length] = self._counted[length] + 1 if alike else 0
             self._near[length] = self._near[length] + 1 if alike and alike != _COUNTED else 0
             self._same[length] = self._same[length] + 1 if alike == _EQUAL else 0
@@ -90,10 +96,12 @@ class Loops:
             self._tools = self._called = True
             self._talk = (0, -1)
         self._recent.append(step)
+        self._outlines.append(outline)
         self._fresh.append(fresh)
         self._places.append(at)
         if len(self._recent) > 2 * _KEPT:
-            del self._recent[:_KEPT], self._fresh[:_KEPT], self._places[:_KEPT]
+            for kept in (self._recent, self._outlines, self._fresh, self._places):
+                del kept[:_KEPT]
         return self.standing
 
     def _count_errors(self, step: Step, at: int) -> None:
@@ -133,7 +141,7 @@ class Loops:
             for length, count in counts.items():
                 if count < length * (REPEATS - 1):
                     continue
-                needed = COUNTED_REPEATS if kind == "counted" else self._needed(length)
+                needed = self._needed(length) if kind != "counted" else _counted_needed(length)
                 if count < length * (needed - 1):
                     continue
                 size = count + length
@@ -172,9 +180,13 @@ class Loops:
         return self._places[0] - (back - len(self._places))  # older places: as if without gaps
 
 
+def _counted_needed(length: int) -> int:
+    return COUNTED_REPEATS if length == 1 else COUNTED_ROUNDS
+
+
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    return _says_something(one) and _alike(one, other) == _EQUAL
+    return _says_something(one) and _alike(_Outline(one), _Outline(other)) == _EQUAL
 
 
 def _says_something(step: Step) -> bool:
@@ -184,23 +196,92 @@ def _says_something(step: Step) -> bool:
     )
 
 
-def _alike(one: Step, other: Step) -> str:
-    """How alike two steps are: equal, other in wording, or not (empty)."""
+_MOST_VALUES = 300
+_MOST_TEXT = 2_000
+_MOST_TAIL = 200
+
+
+class _Outline:
+    """What of a step is compared: of large values the beginning and the size.
+
+    So a step costs the same whatever a tool has returned.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.output = outline(step.tool_output)
+
+    @cached_property
+    def given(self) -> Any:
+        """The arguments."""
+        return _parsed(self.step.tool_input)
+
+    @cached_property
+    def input(self) -> tuple[Any, ...]:
+        return outline(self.given)
+
+    @cached_property
+    def said(self) -> tuple[Any, ...]:
+        return outline(self.step.llm_output)
+
+    @cached_property
+    def timeless(self) -> tuple[Any, ...]:
+        """The output without its times of day, if it is short; else as it is."""
+        if len(self.output) > _FEW_VALUES:
+            return self.output
+        return tuple(_TIME.sub("#", one) if isinstance(one, str) else one for one in self.output)
+
+
+def outline(value: Any) -> tuple[Any, ...]:
+    """A JSON value as a flat tuple: its first 300 keys and values, and the sizes of what holds them.
+
+    Texts of more than 2,000 characters count by their beginning, their end and their length.
+    """
+    if value is None or (isinstance(value, str) and len(value) <= _MOST_TEXT):
+        return (value,)
+    found: list[Any] = []
+    stack = [value]
+    while stack and len(found) < _MOST_VALUES:
+        item = stack.pop()
+        if isinstance(item, str) and len(item) > _MOST_TEXT:
+            found += (len(item), item[:_MOST_TEXT], item[-_MOST_TAIL:])
+        elif isinstance(item, Mapping):
+            found.append(("{}", len(item)))
+            pairs = sorted(islice(item.items(), _MOST_VALUES), key=lambda pair: str(pair[0]))
+            for key, inner in reversed(pairs):
+                stack += (inner, str(key))
+        elif isinstance(item, list | tuple):
+            found.append(("[]", len(item)))
+            stack += reversed(item[:_MOST_VALUES])
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def _alike(one: _Outline, other: _Outline) -> str:
+    """How alike two steps are: equal, other in wording, other in numbers, or not (empty)."""
+    left, right = one.step, other.step
     if (
-        one.tool_called != other.tool_called
-        or one.tool_output != other.tool_output
-        or one.error != other.error
-        or one.action != other.action
+        left.tool_called != right.tool_called
+        or left.error != right.error
+        or left.action != right.action
     ):
         return ""
-    if one.tool_called is None and one.llm_output != other.llm_output:
-        return _REWORDED if _said_alike(one, other) else ""
-    left, right = _parsed(one.tool_input), _parsed(other.tool_input)
-    if left == right:
+    if one.output != other.output:
+        timely = left.tool_called is not None and one.timeless == other.timeless
+        return _COUNTED if timely and one.input == other.input else ""
+    if left.tool_called is None and one.said != other.said:
+        return _REWORDED if _said_alike(left, right) else ""
+    if one.input == other.input:
         return _EQUAL
-    if near(left, right):
+    small = max(len(one.input), len(other.input)) < _MOST_VALUES
+    if small and near(one.given, other.given):
         return _REWORDED
-    return _COUNTED if _is_counted(left, right, one.tool_output) else ""
+    return _COUNTED if small and _is_counted(one.given, other.given, left.tool_output) else ""
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?")
+_FEW_VALUES = 20
 
 
 _LONG_RESULT = 40
@@ -239,9 +320,12 @@ def _said_alike(one: Step, other: Step) -> bool:
     return _AROUND <= len(left) / len(right) <= 1 / _AROUND and near_text(left, right)
 
 
+_MAX_PARSED = 20_000
+
+
 def _parsed(given: Any) -> Any:
     """What arguments say that came as JSON text, whose spaces and key order mean nothing."""
-    if not isinstance(given, str) or given[:1] != "{":
+    if not isinstance(given, str) or given[:1] != "{" or len(given) > _MAX_PARSED:
         return given
     try:
         return json.loads(given)

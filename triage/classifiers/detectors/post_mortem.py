@@ -14,7 +14,7 @@ from triage.classifiers.patterns import Pattern
 from triage.core import FailureType, Step
 
 from .finding import POST_MORTEM, Finding
-from .flow import text_in
+from .results import text_in
 
 _FACT = Pattern(r"\b\d[\d,.]{0,40}|\*\*[^*\n]{3,60}\*\*|\b[A-Z][a-z]+ [A-Z][a-z]+\b")
 """A number, what is set in bold, and a name of two words."""

@@ -27,6 +27,7 @@ from .finding import (
     STRUCTURE,
     TOO_LONG,
     UNKNOWN_TOOL,
+    WEAK,
     Finding,
 )
 
@@ -43,11 +44,16 @@ Judged = Callable[[ErrorInfo], Any]
 
 
 class Failure(NamedTuple):
-    """What a result says of a failure. status, code: the HTTP status and the provider's own code."""
+    """What a result says of a failure.
+
+    status, code: the HTTP status and the provider's own code. refused: all it says is that the call was
+    no success.
+    """
 
     text: str
     status: int | None = None
     code: str | None = None
+    refused: bool = False
 
     @property
     def error(self) -> ErrorInfo:
@@ -57,7 +63,7 @@ class Failure(NamedTuple):
             text = text.rstrip().rpartition("\n")[2]
         text = text[:_MAX_ERROR]
         hit = _NAMED.match(text)
-        name, said = ("Exception", text) if hit is None else (hit["name"], hit["said"])
+        name, said = ("Exception", text) if hit is None else (hit["name"], hit["said"] or "")
         mro = () if hit is None else (f"builtins.{name}", name)
         return ErrorInfo(name, mro=mro, message=said, status_code=self.status, code=self.code)
 
@@ -91,17 +97,20 @@ class Results:
         self._failed: dict[str, _Failed] = {}
         self._worked: set[str] = set()
         self._keys: dict[str, set[str]] = {}
+        self._shapes: dict[str, set[str]] = {}
         self._last: str | None = None
+        self._said: str | None = None
         self._at = -1
 
     def add(self, step: Step, at: int) -> None:
         """The next step, at this position."""
         tool, output = step.tool_called, step.tool_output
         self._at = at
+        self._said = step.llm_output if tool is None and step.error is None else None
         if output is None and step.error is None:
             return
         name = tool or ""
-        failure = failure_of(step) or self._denied(step)
+        failure = failure_of(step) or self._denied(step) or self._odd(step)
         if self._brief and failure is None:
             self._last = None
             self._worked.add(name)
@@ -124,13 +133,28 @@ class Results:
                 self._failed[name] = _Failed(at, step, failure, at)
             else:
                 self._failed[name] = known_failure._replace(last=at)
-        elif isinstance(output, str) and is_broken_json(output):
-            said = f"the result of {name!r} is no valid JSON: {said_by(output)}"
+        elif is_broken_json(_content(output)):
+            said = f"the result of {name!r} is no valid JSON: {said_by(_content(output))}"
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
         else:
             self._worked.add(name)
+            self._shapes.setdefault(name, set()).add(_shape_of(output))
             for kept in (self._asked, self._broken, self._failed):
                 kept.pop(name, None)
+
+    def _odd(self, step: Step) -> Failure | None:
+        """A page, or an object with a message and nothing else, from a tool that has answered otherwise."""
+        known = self._shapes.get(step.tool_called or "")
+        if not known or _RECORDS.search(step.tool_called or ""):
+            return None
+        shape = _shape_of(step.tool_output)
+        if shape not in (_PAGE, _MESSAGE) or shape in known:
+            return None
+        text = text_of(step.tool_output) or ""
+        if shape == _PAGE:
+            asks = _SIGN_IN.search(text) is not None
+            return Failure("a page to sign in" if asks else "a page", 401 if asks else None)
+        return Failure(text[:_MAX_SAID])
 
     def _denied(self, step: Step) -> Failure | None:
         """A short answer that there is no such tool, from one that has never answered otherwise."""
@@ -173,8 +197,29 @@ class Results:
                     decides = failed.last == self._at or name == ""
             said = f"the tool answered with an error: {said_by(failed.failure.text)}"
             least = rule if decides else rule._replace(confidence=min(rule.confidence, LATER))
+            if rule.confidence == NOT_KNOWN and decides and self._is_passed_over(failed):
+                least = rule._replace(confidence=WEAK)
+                said += ", and the answer does not speak of it"
             found.append(Finding(least, said, failed.at, name or None))
         return found
+
+    def _is_passed_over(self, failed: _Failed) -> bool:
+        """Whether the run ends with an answer that has neither a word of a failure nor one for failing.
+
+        An answer with figures of its own may do without the call, a refusal may be the answer, and the
+        errors of code that the agent wrote are about that code.
+        """
+        said, text = (self._said or "")[:_MAX_READ].lower(), failed.failure.text
+        if not said or _ADMITS.search(said) or len(text) > _MAX_DENIAL:
+            return False
+        if failed.failure.refused:
+            return False
+        if "Traceback" in text or failed.failure.error.type_name not in _NO_NAMES:
+            return False
+        given = text_in(failed.step.tool_input).lower()
+        if any(figure not in given for figure in _FIGURES.findall(said)):
+            return False
+        return set(_LONG_WORDS.findall(said)).isdisjoint(_LONG_WORDS.findall(text.lower()))
 
     def _rule(self, failed: _Failed, name: str, judge: Judged) -> Rule:
         """What kind of failure a step ended with: by its structure, then by what the rules know."""
@@ -240,6 +285,15 @@ NO_TOOL = Pattern(
 """A negation and a word for a tool beside each other."""
 _IDENTIFIER = Pattern(r"\b[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+|(?<=['\"`])[\w.-]+(?=['\"`])")
 _WORDS = Pattern(r"[A-Za-z_]\w*")
+_FIGURES = Pattern(r"\d[\d.,]{0,20}\d")
+_NO_NAMES = ("Exception", "Error")
+"""The classes of failures whose text names none."""
+_LONG_WORDS = Pattern(r"[^\W_]{4,}")
+_ADMITS = Pattern(
+    r"\b(?:not|cannot|unable|unfortunately|sorry|fail\w{0,4}|errors?|problems?|issues?|unavailable|"
+    r"time[ds]? ?out|again|later|without|unless|trouble|reject\w{0,3}|denied|refused)\b|n['\u2019]t\b"
+)
+"""Words by which an answer admits that something went wrong."""
 _MISSING_KEY = Pattern(r'"loc"\s*:|"(?:instance|schema)Path"\s*:')
 """How validators say where in the arguments a problem is."""
 _LENGTH = Pattern(
@@ -258,6 +312,47 @@ def _too_long(text: str) -> bool:
 
 
 # --- an error as a result --------------------------------------------------------------------
+
+_PAGE, _MESSAGE, _OTHER = "page", "message", "other"
+_SIGN_IN = Pattern(r"<form\b[^\0]{0,2000}password|type\s?=\s?['\"]password", re.IGNORECASE)
+
+
+def _shape_of(output: Any) -> str:
+    """Whether a result is a page, an object with a message alone, or anything else."""
+    if isinstance(output, str):
+        begins = output[:200].lstrip()[:14].lower()
+        if begins.startswith(("<!doctype html", "<html")):
+            return _PAGE
+        if len(output) <= _MAX_ERROR and output[:1] == "{":
+            try:
+                output = json.loads(output)
+            except (ValueError, RecursionError):
+                return _OTHER
+    if isinstance(output, Mapping) and len(output) == 1:
+        ((key, value),) = output.items()
+        return _MESSAGE if key in _MESSAGE_KEYS and isinstance(value, str) else _OTHER
+    return _OTHER
+
+
+def _content(output: Any) -> str:
+    """The text of a result that is one, or that comes as content; else empty."""
+    if isinstance(output, str):
+        return output
+    if isinstance(output, Mapping) and ("content" in output or "text" in output):
+        inner = output.get("text", output.get("content"))
+        first: Any = inner[0] if isinstance(inner, list) and inner else inner
+        text = first.get("text") if isinstance(first, Mapping) else first
+        return text if isinstance(text, str) else ""
+    return ""
+
+
+def text_in(value: Any) -> str:
+    """A JSON value as text, cut."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value[:_MAX_READ]
+    return json.dumps(value, ensure_ascii=False, default=str)[:_MAX_READ]
 
 
 def text_of(output: Any) -> str | None:
@@ -324,7 +419,7 @@ _LEADS = Pattern(
 """How programs begin what is nothing but an error."""
 _NAMED = Pattern(
     r"\s{0,4}(?:(?i:error)\s{0,2}[:\-]\s{0,2})?(?:[a-z_]\w{0,40}\.){0,6}"
-    r"(?P<name>[A-Z]\w{0,60}(?:Error|Exception|Timeout))\s{0,2}: (?P<said>.*)",
+    r"(?P<name>[A-Z]\w{0,60}(?:Error|Exception|Timeout))(?:\s{0,2}: (?P<said>.*)|\Z)",
     re.DOTALL,
 )
 
@@ -363,7 +458,9 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
             return None
         # A number alone may be the answer; with a message beside it, it is the answer's own status.
         words = _message(result) or _listed(result.get("errors"))
-        return Failure(words[:_MAX_SAID], status) if words else None
+        if not words and status is not None and _says_nothing_else(result):
+            words = f"status {status}"
+        return Failure(words[:_MAX_SAID], status, refused=status is None) if words else None
     inner: Mapping[Any, Any] = said if isinstance(said, Mapping) else {}
     status = _status(inner, (*_STATUS_KEYS, "code")) or _status(result, (*_STATUS_KEYS, "code"))
     code = inner.get("code", inner.get("type")) if inner else result.get("code")
@@ -372,6 +469,8 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     if not isinstance(code, str):
         code = inner.get("status", result.get("status"))  # as gRPC's `RESOURCE_EXHAUSTED`
         code = code if isinstance(code, str) and code.isupper() else None
+    if code is None and isinstance(said, str) and _CODE_WORD.fullmatch(said):
+        code = said  # as OAuth's `invalid_token`
     words = str(inner.get("message", said))
     if not inner:
         more = _message(result)
@@ -379,6 +478,14 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     return Failure(
         words[:_MAX_SAID], status, code if code is None or len(code) <= _MAX_CODE else None
     )
+
+
+_CODE_WORD = Pattern(r"[a-z]{2,30}(?:_[a-z]{2,30}){1,4}")
+
+
+def _says_nothing_else(result: Mapping[Any, Any]) -> bool:
+    """Whether all that an object holds is a status: whatever else it names is empty."""
+    return all(not value for key, value in result.items() if key not in _STATUS_KEYS)
 
 
 def _no_success(result: Mapping[Any, Any]) -> bool:

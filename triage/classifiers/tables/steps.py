@@ -75,6 +75,10 @@ def _fails(tool: str, given: Any, error: str) -> dict[str, Any]:
     return call(tool, given, error=error)
 
 
+def _made(name: str) -> dict[str, Any]:
+    return call("add_parcel", {"to": "Porto"}, {"id": name})
+
+
 _EXAMPLES: dict[str, tuple[str, str]] = {
     "steps.loop": (run(_SEARCH, _SEARCH, _SEARCH), run(_SEARCH, _SEARCH, _OPEN)),
     "steps.cycle": (
@@ -213,6 +217,22 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "steps.untouched": (
         run(*map(_paid, ("PX-1001", "PX-1002")), _DONE, task="Pay PX-1001, PX-1002 and PX-1003."),
         run(*map(_paid, ("PX-1001", "PX-1002")), _DONE, task="Pay PX-1001 and PX-1002."),
+    ),
+    "steps.made_twice": (
+        run(_made("PX-7001"), _made("PX-7002"), _DONE),
+        run(_made("PX-7001"), _made("PX-7002"), said("I made PX-7001 and PX-7002.")),
+    ),
+    "steps.other_entity": (
+        run(
+            call("send_mail", {"to": "ben@a.example"}, "sent"),
+            _DONE,
+            task="Write to ann@a.example.",
+        ),
+        run(
+            call("send_mail", {"to": "ann@a.example"}, "sent"),
+            _DONE,
+            task="Write to ann@a.example.",
+        ),
     ),
     "steps.ungrounded": (
         run(call("fare", "Porto", "40 EUR"), said("The fare is 57 EUR."), grounding=True),

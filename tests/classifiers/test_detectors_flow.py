@@ -1,0 +1,177 @@
+"""What the values of a run show: failures passed over, things made twice, one thing in place of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triage import Diagnosis, RulesClassifier, Step, Trajectory
+from triage.classifiers import Watch
+from triage.classifiers.detectors.loops import outline
+
+
+def call(tool: str, given: Any = None, result: Any = None, **more: Any) -> Step:
+    return Step(action=tool, tool_called=tool, tool_input=given, tool_output=result, **more)
+
+
+def said(text: str, who: str = "model") -> Step:
+    return Step(action=who, llm_output=text)
+
+
+def classified(*steps: Step, task: Any = None) -> Diagnosis:
+    return RulesClassifier().classify(Trajectory(steps, task=task))
+
+
+SEEN = call("get_van", {"id": "vans/11"}, {"id": "vans/11", "seats": 9})
+PAGE = "<html><body><form><input name=u><input type='password'></form></body></html>"
+FAILURES = {
+    "an error of no known kind": call("get_van", {"id": "vans/12"}, {"error": "core meltdown"}),
+    "a page to sign in": call("get_van", {"id": "vans/12"}, PAGE),
+    "a message alone": call("get_van", {"id": "vans/12"}, {"message": "bridge is shut"}),
+    "a status alone": call("get_van", {"id": "vans/12"}, {"status": 504, "body": ""}),
+    "the name of an error": call("get_van", {"id": "vans/12"}, error="ReadTimeout"),
+}
+
+
+@pytest.mark.parametrize("failed", FAILURES.values(), ids=FAILURES.keys())
+def test_a_failure_that_the_answer_passes_over_is_found(failed: Step) -> None:
+    found = classified(SEEN, failed, said("vans/12 is ready."))
+    assert (found.failure_type.value, found.critical_step) == ("external_fault", 1)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (SEEN, FAILURES["an error of no known kind"], said("I could not read vans/12.")),
+        (SEEN, FAILURES["an error of no known kind"], said("There was a meltdown at vans/12.")),
+        (SEEN, FAILURES["an error of no known kind"], said("It comes to 412.50.")),
+        (
+            SEEN,
+            call("get_van", {"id": "vans/12"}, {"ok": False, "reason": "it is let"}),
+            said("Hm."),
+        ),
+        (call("get_page", {"n": 1}, PAGE), call("get_page", {"n": 2}, PAGE), said("Two forms.")),
+    ],
+    ids=["admitted", "told", "computed", "refused", "pages"],
+)
+def test_a_failure_that_the_answer_is_about_is_none(steps: tuple[Step, ...]) -> None:
+    assert classified(*steps).failure_type.value == "unknown"
+
+
+def test_json_that_breaks_off_is_seen_in_content_as_well() -> None:
+    cut = {"content": [{"type": "text", "text": '[{"id": "vans/11", "seats": 9}, {"id": "va'}]}
+    found = classified(call("list_vans", {}, cut), said("One van."))
+    assert found.failure_type.value == "schema_mismatch"
+
+
+def made(name: str) -> Step:
+    return call("add_van", {"seats": 9}, {"id": name})
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule"),
+    [
+        ((made("V-501"), SEEN, made("V-502"), said("Done.")), "steps.made_twice"),
+        ((made("V-501"), made("V-502"), said("I made V-501 and V-502.")), "none"),
+        ((made("V-501"), made("V-502"), made("V-503"), said("Done.")), "none"),
+        ((made("V-501"), made("V-501"), said("Done.")), "none"),
+    ],
+    ids=["twice", "both used", "a series", "idempotent"],
+)
+def test_the_same_thing_made_twice(steps: tuple[Step, ...], rule: str) -> None:
+    assert classified(*steps).evidence[0].rule == rule
+
+
+VANS = call("list_vans", {}, [{"id": f"vans/{n}", "owner": who} for n, who in
+                              ((11, "Anders"), (12, "Boyle"), (13, "Castro"))])  # fmt: skip
+
+
+def test_a_change_of_what_belongs_to_somebody_else_is_found() -> None:
+    task = "Paint the van of Boyle."
+    wrong, right = (call("paint_van", {"id": name}, "ok") for name in ("vans/13", "vans/12"))
+    found = classified(VANS, wrong, said("Done."), task=task)
+    assert (found.evidence[0].rule, found.critical_step) == ("steps.other_entity", 1)
+    assert classified(VANS, right, said("Done."), task=task).failure_type.value == "unknown"
+    look = call("get_van", {"id": "vans/13"}, {"id": "vans/13", "owner": "Castro"})
+    assert classified(VANS, look, said("Castro's."), task=task).failure_type.value == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("to", "rule"),
+    [(["b@x.example"], "steps.other_entity"), (["a@x.example"], "none"),
+     (["b@x.example", "a@x.example"], "none")],
+)  # fmt: skip
+def test_a_letter_to_another_address_than_the_tasks(to: list[str], rule: str) -> None:
+    sent = [call("write", {"to": address, "text": "hello"}, "sent") for address in to]
+    found = classified(*sent, said("Done."), task="Tell a@x.example that we are late.")
+    assert found.evidence[0].rule == rule
+
+
+def test_a_number_that_changes_from_agent_to_agent_is_found() -> None:
+    first = said("vans/11 weighs 1840.", "scout")
+    weighed = call("weigh", {"id": "vans/11"}, {"kg": 1840})
+    found = classified(weighed, first, said("By the scout, vans/11 weighs 2840.", "lead"))
+    assert (found.evidence[0].rule, found.critical_step) == ("steps.contradicted", 2)
+    same = classified(weighed, first, said("By the scout, vans/11 weighs 1840.", "lead"))
+    assert same.failure_type.value == "unknown"
+
+
+def test_a_tool_whose_name_negates_anothers_takes_it_back() -> None:
+    steps = [
+        call("couple_van", {"id": "vans/11"}, "ok"),
+        call("uncouple_van", {"id": "vans/11"}, "ok"),
+    ]
+    found = classified(*steps, said("Done."), task="Couple vans/11.")
+    assert found.evidence[0].rule == "steps.undone"
+    asked = classified(*steps, said("Done."), task="Try uncouple_van after coupling vans/11.")
+    assert asked.failure_type.value == "unknown"
+
+
+def test_what_the_task_names_and_nothing_touched_is_unfinished() -> None:
+    task = "First vans/11, then vans/12, then a note to a@x.example."
+    touched = [call("wash", {"id": name}, "ok") for name in ("vans/11", "vans/12")]
+    assert classified(*touched, said("Done."), task=task).evidence[0].rule == "steps.untouched"
+    told = said("Both are washed; I had no way to write to a@x.example.")
+    assert classified(*touched, told, task=task).failure_type.value == "unknown"
+
+
+def test_results_that_differ_in_their_times_alone_are_a_loop() -> None:
+    polls = [
+        call("state", {"id": "vans/11"}, {"state": "idle", "at": f"2031-03-04T10:0{at}:00Z"})
+        for at in range(6)
+    ]
+    assert classified(*polls).evidence[0].rule == "steps.counting_loop"
+    assert classified(*polls[:4]).failure_type.value == "unknown"
+
+
+class _Counted(list[Any]):
+    """A list that counts how many of its items were read, and that is never compared as a whole."""
+
+    read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        _Counted.read += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self) -> Any:
+        raise AssertionError("read as a whole")
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared as a whole")
+
+    __hash__ = None
+
+
+def test_of_a_large_result_a_bounded_part_is_read_at_each_step() -> None:
+    rows = _Counted({"id": at} for at in range(190_000))
+    assert len(outline(rows)) <= 400
+    _Counted.read = 0
+    assert outline(rows) == outline(rows)
+    assert outline(rows) != outline(_Counted({"id": at} for at in range(190_001)))
+    assert _Counted.read <= 4 * 400
+    watch = Watch()
+    for _ in range(3):
+        watch.add(call("rows", {"all": True}, [{"id": at} for at in range(5_000)]))
+    assert watch.loop is not None
