@@ -30,7 +30,7 @@ from .actions import (
     reject,
     rerun,
 )
-from .capture import NAMES_THERE_ARE, capture, hint, not_attempted, said_in
+from .capture import capture, hint, not_attempted, said_in
 from .diagnosis import Diagnosis, Evidence, known_cause
 from .environment import SYSTEM, Environment, in_event_loop, lazily
 from .errors import (
@@ -153,6 +153,7 @@ from .json_values import (
     plain_noting,
     refuse_constant,
 )
+from .lookups import NAMES_THERE_ARE
 from .observers import LoggingObserver, Observer, child_logger, logger, notify
 from .quoting import MAX_CLEAN, as_json, call_text, doings_in, one_line, quote, said_by
 from .redaction import HIDDEN, Redactor, redact, redacting, standard

@@ -27,7 +27,7 @@ from .foreign import (
     attributes_of,
     call,
     entry,
-    instance_dict,
+    frames_of,
     is_a,
     is_plain_class,
     mro_of,
@@ -42,6 +42,7 @@ from .foreign import (
     within,
     words,
 )
+from .lookups import note_on_table
 from .retry_after import from_body, from_details, from_headers, from_text, from_windows, header
 from .taxonomy import (
     CATEGORY_RECOVERY,
@@ -54,7 +55,7 @@ from .taxonomy import (
     Severity,
 )
 
-__all__ = ["NAMES_THERE_ARE", "capture", "hint", "not_attempted", "said_in"]
+__all__ = ["capture", "hint", "not_attempted", "said_in"]
 
 MAX_RELATED = 24
 """Exceptions followed through causes, contexts and groups."""
@@ -72,7 +73,6 @@ E = TypeVar("E", bound=BaseException)
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
 _suppresses_context = BaseException.__dict__["__suppress_context__"].__get__
-_traceback_of = BaseException.__dict__["__traceback__"].__get__
 _members_of = BaseExceptionGroup.__dict__["exceptions"].__get__
 _name_of = type.__dict__["__name__"].__get__
 _qualname_of = type.__dict__["__qualname__"].__get__
@@ -188,7 +188,9 @@ class _Capture:
             if _says_several_requests(exc) or _shows_several_requests(exc):
                 return True
             # An exception that a client caught and replaced by its own is judged by that one.
-            translated = info.relation not in ("", "group") and _caught_by_a_client(exc)
+            frames = frames_of(exc)
+            caught_by_a_client = bool(frames) and _package(frames[0]) in _CLIENTS
+            translated = info.relation not in ("", "group") and caught_by_a_client
             if not info.not_attempted and not translated:
                 return True
         return False
@@ -208,7 +210,7 @@ class _Capture:
         delay = _delay(exc, answer, message, self.now) if known else from_text(message)
         notes = attributes_of(exc).get("__notes__") if known else None
         told = [text_of(note, 500) for note in some(notes, 8)]
-        if known and (names_there_are := _note_on_table(exc)) is not None:
+        if known and (names_there_are := note_on_table(exc)) is not None:
             told.append(names_there_are)
         return ErrorInfo(
             type_name=names[0],
@@ -463,55 +465,12 @@ _READERS: dict[str, Callable[[object], Any]] = {
 """What an exception may say of itself, and how each is read."""
 
 
-# The names that a table of tools has, where looking one up in it raised a KeyError.
-
-
-NAMES_THERE_ARE = "names there are: "
-"""How the note begins that lists them, with commas between."""
-_MOST_NAMES = 64
-_LONGEST_NAME = 80
-_MOST_PLACES = 200
-
-
-def _note_on_table(error: BaseException) -> str | None:
-    """A note that lists the names of the table a KeyError was raised by; None for any other error.
-
-    A table is a dict of names to functions that stands where the lookup was made: a variable, a global
-    of the module, or an attribute of an object there. Nothing of the application runs.
-    """
-    if type(error) is not KeyError or len(error.args) != 1 or type(error.args[0]) is not str:
-        return None
-    frames = _frames(error)
-    if not frames:
-        return None
-    frame, missing = frames[-1], error.args[0]
-    named = frame.f_code.co_names
-    places = [*frame.f_locals.values(), *(frame.f_globals.get(name) for name in named)]
-    for place in places[:_MOST_PLACES]:
-        held = instance_dict(place)
-        for table in (place, *(held[name] for name in named if name in held)):
-            if (
-                type(table) is dict
-                and table
-                and all(type(name) is str and len(name) <= _LONGEST_NAME for name in table)
-                and missing not in table
-                and all(map(callable, table.values()))
-            ):
-                return NAMES_THERE_ARE + ", ".join(list(table)[:_MOST_NAMES])
-    return None
-
-
 # What the other side answered, as far as the exception holds it: status, code, headers, body.
 
 
 _STATUS_NAMES = (
-    "status_code",
-    "status",
-    "http_status",
-    "http_code",
-    "statusCode",
-    "response_code",
-)
+    "status_code", "status", "http_status", "http_code", "statusCode", "response_code",
+)  # fmt: skip
 _RESPONSE_NAMES = ("response", "resp", "http_response", "reply")
 _BODY_NAMES = ("body", "response_body", "json_body", "error_data", "data", "details", "content")
 _MAX_BODY = 16_000
@@ -766,14 +725,9 @@ _CODES_NOT_SENT = frozenset(
 _CODES_SENT = frozenset({"ECONNRESET", "EPIPE", "ECONNABORTED"})
 _UNREACHED = ("failed to connect to all", "errors resolving")
 _WRAPPERS = (
-    "ConnectionError",
-    "TransportError",
-    "ConnectionFailure",
-    "MaxRetryError",
-    "SSLError",
-    "URLError",
+    "ConnectionError", "TransportError", "ConnectionFailure", "MaxRetryError", "SSLError", "URLError",
     "RetryError",
-)
+)  # fmt: skip
 """Ends of class names that say no more than "the connection"; what they wrap says more."""
 
 
@@ -859,7 +813,6 @@ _ALWAYS_AGAIN = (
     "azure.core.pipeline.policies._retry", "botocore.endpoint", "stripe._http_client",
 )  # fmt: skip
 """Modules that try again and do not say how often."""
-_MOST_FRAMES = 1_000
 
 
 def _says_several_requests(exc: BaseException) -> bool:
@@ -882,7 +835,7 @@ def _says_several_requests(exc: BaseException) -> bool:
 
 def _shows_several_requests(exc: BaseException) -> bool:
     """Whether the traceback of an exception shows that more than one request may have been made."""
-    frames = _frames(exc)
+    frames = frames_of(exc)
     met: set[tuple[str, str]] = set()
     for at, frame in enumerate(frames):
         place = _place(frame)
@@ -913,30 +866,14 @@ def _is_filled_list(value: object) -> bool:
 
 def _raised_connecting(exc: BaseException) -> bool:
     """Whether the exception was raised by a function that only connects."""
-    frames = _frames(exc)
+    frames = frames_of(exc)
     return bool(frames) and _place(frames[-1]) in _CONNECTING
 
 
 def _raised_by_a_client(exc: BaseException) -> bool:
     """Whether a client's own code raised the exception."""
-    frames = _frames(exc)
+    frames = frames_of(exc)
     return bool(frames) and _package(frames[-1]) in _CLIENTS
-
-
-def _caught_by_a_client(exc: BaseException) -> bool:
-    """Whether a client's own code caught the exception, to raise another in its place."""
-    frames = _frames(exc)
-    return bool(frames) and _package(frames[0]) in _CLIENTS
-
-
-def _frames(exc: BaseException) -> list[FrameType]:
-    """The calls the exception came through, outermost first; one that raised it again counts once."""
-    found: dict[int, FrameType] = {}
-    traceback = _traceback_of(exc)
-    while traceback is not None and len(found) < _MOST_FRAMES:
-        found.setdefault(id(traceback.tb_frame), traceback.tb_frame)
-        traceback = traceback.tb_next
-    return list(found.values())
 
 
 def _place(frame: FrameType) -> tuple[str, str]:

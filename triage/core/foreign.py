@@ -18,6 +18,7 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from types import (
     BuiltinFunctionType,
+    FrameType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -193,6 +194,7 @@ _CALLED = frozenset(
 )
 """Methods that reading an exception may call, implicitly or by name."""
 _MOST_VALUES = 200
+_MOST_FRAMES = 1_000
 _DEEPEST = 5
 _IS_HEAP_TYPE = 1 << 9
 """The flag of a class that is not part of the interpreter (Py_TPFLAGS_HEAPTYPE)."""
@@ -202,6 +204,17 @@ mro_of = type.__dict__["__mro__"].__get__
 namespace_of = type.__dict__["__dict__"].__get__
 attributes_of = BaseException.__dict__["__dict__"].__get__
 args_of = BaseException.__dict__["args"].__get__
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+
+def frames_of(exc: BaseException) -> list[FrameType]:
+    """Return the calls an exception came through, outermost first; a frame that re-raised it once."""
+    found: dict[int, FrameType] = {}
+    traceback = _traceback_of(exc)
+    while traceback is not None and len(found) < _MOST_FRAMES:
+        found.setdefault(id(traceback.tb_frame), traceback.tb_frame)
+        traceback = traceback.tb_next
+    return list(found.values())
 
 
 def runs_foreign_code(exc: BaseException) -> bool:
