@@ -1,7 +1,7 @@
 """The facts of a failure as plain values.
 
-`facts_of` reads `Facts` from an error, its context, a run that was read or a diagnosis. `Cleaner` makes
-any value a short text without secrets.
+`facts_of` reads `Facts` from an error, its context, a run's state or a diagnosis. `Cleaner` turns any
+value into a short text without secrets.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ __all__ = [
 ]
 
 
-# Any value as a text that may be shown, any record as one of plain values; total, bounded,
-# redacted.
+# Turning any value into text that may be shown, and any record into plain values. Nothing here fails;
+# everything is bounded and redacted.
 
 
 MAX_ITEMS = 60
@@ -88,9 +88,9 @@ _LIMITS = {
     "partial": 800,
     "task": 1_000,
 }
-"""Characters kept of a field, where it is not `MAX_TEXT`."""
+"""Characters kept of a field where they are not `MAX_TEXT`."""
 _READ = 16
-"""Redact this many times the limit before cutting, so that no secret is cut in two unseen."""
+"""Redact this many times the limit before cutting, so that no secret is cut before it is found."""
 
 R = TypeVar("R")
 
@@ -128,7 +128,7 @@ class Cleaner:
         self._redactor = redactor
 
     def text(self, value: object, limit: int = MAX_TEXT) -> str:
-        """The value in words: no secret, no unseen character, at most `limit` characters."""
+        """Return the value as text: no secret, no invisible character, at most `limit` characters."""
         if value is None:
             return ""
         if is_a(value, str) or is_a(value, bytes):
@@ -147,7 +147,7 @@ class Cleaner:
         return found or f"<{text_of(type.__dict__['__name__'].__get__(type(value)), 60)}>"
 
     def record(self, cls: Any, value: Any) -> Any:
-        """Make a `cls` whose fields have their declared types, whatever the given values were."""
+        """Make a `cls` whose fields have their declared types, whatever values were given."""
         given: dict[str, Any] = {}
         for name, kind in kinds_of(cls).items():
             held = safely(partial(getattr, value, name, None), None)
@@ -194,7 +194,7 @@ def _cut(text: str, limit: int) -> str:
 
 @cache
 def kinds_of(cls: Any) -> dict[str, Any]:
-    """The kind of each field of a named tuple: `str`, `int`, `float`, `bool`, or a tuple of one."""
+    """Return the kind of each field of a named tuple: `str`, `int`, `float`, `bool`, or a tuple of one."""
     return {name: _kind(hint) for name, hint in get_type_hints(cls).items()}
 
 
@@ -207,7 +207,7 @@ def _kind(hint: Any) -> Any:
 
 
 def as_json(record: Any) -> dict[str, Any]:
-    """A record of plain values as a JSON object; fields that have their defaults are left out."""
+    """Return a record of plain values as a JSON object, without fields that have their defaults."""
     defaults = type(record)._field_defaults
     found: dict[str, Any] = {}
     for name, value in zip(record._fields, record, strict=True):
@@ -221,7 +221,7 @@ def as_json(record: Any) -> dict[str, Any]:
 
 
 def from_json(cls: Any, data: object, where: str) -> Any:
-    """The record that `as_json` made `data` of. Raises UsageError naming `where` and the field.
+    """Read the record that `as_json` wrote as `data`. Raises UsageError naming `where` and the field.
 
     Fields it does not know are ignored.
     """
@@ -266,10 +266,10 @@ class StepFacts(NamedTuple):
     """One step, of a run or of a plan.
 
     number: from 1, within its attempt or plan. name: the tool or capability. outcome: `"done"`,
-    `"failed"`, `"reused"` (its earlier result was taken), `"skipped"` or `"open"` (not come to).
-    objective: what it was to do. criteria: by what its success is judged. given, result: its data, any
-    values. error: in words. attempt: in which attempt or version of the plan, from 1; 0 where there is
-    only one. seconds: how long it took, None where not known. decisive: it decided the failure.
+    `"failed"`, `"reused"` (an earlier result was used), `"skipped"` or `"open"` (not reached).
+    objective: its goal. criteria: how its success is judged. given, result: its input and output, any
+    values. error: in words. attempt: the attempt or version of the plan, from 1; 0 where there is only
+    one. seconds: how long it took, None if not known. decisive: it decided the failure.
     """
 
     number: int = 0
@@ -289,8 +289,8 @@ class AttemptFacts(NamedTuple):
     """One attempt, and what was done about its failure.
 
     number: from 1. failure: the failure type and cause. user_message: for a person. error: in words.
-    action: an action's kind (`"retry"`), empty for the last. hint: what the next attempt was told.
-    delay_s: what was waited before it. steps, failed_steps: how many. seconds: how long it took.
+    action: an action's kind (`"retry"`), empty for the last. hint: for the next attempt. delay_s: the
+    wait before that. steps, failed_steps: how many. seconds: how long it took.
     """
 
     number: int = 0
@@ -306,7 +306,7 @@ class AttemptFacts(NamedTuple):
 
 
 class CounterFacts(NamedTuple):
-    """How much of something was used. limit: how much there might be, None for any."""
+    """How much of something was used. limit: the most allowed, None for no limit."""
 
     name: str = ""
     used: float = 0.0
@@ -314,27 +314,25 @@ class CounterFacts(NamedTuple):
 
 
 class CapabilityFacts(NamedTuple):
-    """Something that can be done: a tool or a capability, with what it is for."""
+    """A tool or capability, and what it is for."""
 
     name: str = ""
     description: str = ""
 
 
 class Facts(NamedTuple):
-    """What is known of a failure. All may be left out; texts may be any values.
+    """What is known of a failure. Every field is optional; texts may be any values.
 
-    task: what was asked. failed: what failed: a step, an operation, a capability. where: more exactly.
+    task: what was asked. failed: the step, operation or capability that failed. where: more precisely.
     failure_type, cause, severity, level, recovery, confidence, user_message, technical_details, hint,
-    suggestions, evidence, classifier: of the diagnosis, evidence in words. error: in words; chain: it
-    and what was behind it, one text each; classes: the names of their classes; frames: where in the
+    suggestions, evidence, classifier: of the diagnosis, evidence in words. error: in words; chain: the
+    error and those behind it, one text each; classes: the names of their classes; frames: where in the
     code, outermost first. status_code, code: of an answer. ended: how the run ended (`"escalated"`,
-    `"suspended"` …), empty while it has not. reason: why so. question: what a person is asked. run_id,
-    agent, attempt: of the run. steps: oldest first. attempts: oldest first, the failed one last.
-    counters: what was used, each by itself. capabilities: what can be done. partial: what there is to
-    show all the same. not_undone: effects that stay although they were to be undone, each with the
-    reason. elapsed_s: seconds.
-    next_steps: what a person may do now, before what follows from the diagnosis. left_out: what could
-    not be read, and what was too much, in words.
+    `"suspended"` …), empty until then. reason: why it ended so. question: for a person. run_id, agent,
+    attempt: of the run. steps: oldest first. attempts: oldest first, the failed one last. counters:
+    what was used. capabilities: the available tools. partial: the partial result. not_undone: effects
+    that could not be undone, each with the reason. elapsed_s: seconds. next_steps: what a person may do
+    now, listed before suggestions. left_out: what could not be read or was too much, in words.
     """
 
     task: Any = None
@@ -379,18 +377,18 @@ FOR_PERSONS = frozenset({
     "task", "failed", "level", "user_message", "suggestions", "ended", "question", "attempt", "steps",
     "attempts", "counters", "elapsed_s", "next_steps",
 })  # fmt: skip
-"""Facts shown to the person who asked: none of them quotes code, tools or errors."""
+"""Facts shown to the person who asked: none quotes code, tools or errors."""
 STEPS_FOR_PERSONS = frozenset({"number", "name", "outcome", "objective", "attempt", "seconds"})
 ATTEMPTS_FOR_PERSONS = frozenset({"number", "user_message", "action", "delay_s", "seconds"})
 
 
 def for_a_person(facts: Facts) -> Facts:
-    """The facts to show to the person who asked: no ids, and no words of code, tools or errors."""
+    """Keep the facts for the person who asked: no ids, and no words of code, tools or errors."""
     kept: Facts = _only(facts, FOR_PERSONS)
     last = facts.steps[-1].attempt if facts.steps else 0
     return kept._replace(
         user_message=without_internals(facts.user_message, facts),
-        # Earlier attempts are told by how they failed, not by their steps.
+        # Earlier attempts show how they failed, not their steps.
         steps=tuple(_only(step, STEPS_FOR_PERSONS) for step in facts.steps if step.attempt == last),
         attempts=tuple(
             _only(attempt, ATTEMPTS_FOR_PERSONS)._replace(
@@ -402,7 +400,7 @@ def for_a_person(facts: Facts) -> Facts:
 
 
 def without_internals(text: str, facts: Facts) -> str:
-    """A text without the names of the classes of this failure and without the id of its run."""
+    """Remove the class names of this failure and the id of its run from a text."""
     names = [name for name in (*facts.classes, facts.run_id) if len(name) >= _LEAST_NAME]
     for name in sorted(names, key=len, reverse=True):
         text = re.sub(rf"(?:\w+\.)*(?<!\w){re.escape(name)}(?!\w)", "…", text)
@@ -418,8 +416,7 @@ def _only(record: Any, names: frozenset[str]) -> Any:
     return record._replace(**left)
 
 
-# `Facts` of whatever a failure is known by: an error, its context, a run that was read, a
-# diagnosis.
+# Reading `Facts` from an error, its context, a run's state or a diagnosis.
 
 
 _MOST_FRAMES = 30
@@ -427,14 +424,14 @@ _MOST_CHAIN = 12
 
 
 class _Found:
-    """Collects facts one at a time, so that one that cannot be read does not lose the others."""
+    """Collects facts one at a time, so that an unreadable one does not lose the others."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self.unread: list[str] = []
 
     def put(self, name: str, read: Callable[[], Any]) -> None:
-        """One fact, unless it is there already, says nothing or cannot be read."""
+        """Add a fact, unless it is there already, is empty or cannot be read."""
         if name in self.fields:
             return
         try:
@@ -449,7 +446,7 @@ class _Found:
             self.fields[name] = value
 
     def all(self, source: Iterator[tuple[str, Callable[[], Any]]]) -> None:
-        """Put all of these facts; an error while reading one does not stop the others."""
+        """Add all of these facts; an error while reading one does not stop the others."""
         while True:
             try:
                 name, read = next(source)
@@ -463,7 +460,7 @@ class _Found:
             self.put(name, read)
 
     def facts(self) -> Facts:
-        """What was found."""
+        """Return the facts found."""
         left_out = (*some(self.fields.get("left_out", ())), *self.unread)
         fields: dict[str, Any] = {**self.fields, "left_out": left_out}
         return Facts(**fields)
@@ -500,7 +497,7 @@ _Parts = Iterator[tuple[str, Callable[[], Any]]]
 
 
 def _of_ended(error: Any) -> _Parts:
-    """How a run ended, by the error it ended with."""
+    """Read how a run ended from the error it ended with."""
     yield "ended", lambda: _ENDED.get(type(error).__name__)
     yield "reason", lambda: text_of(error)
     yield "not_undone", lambda: error.not_undone
@@ -540,7 +537,7 @@ def _of_context(context: Any) -> _Parts:
 
 
 def _of_state(state: RunState) -> _Parts:
-    """A run as its journal tells it, living or ended."""
+    """Read a run, active or ended, from its state."""
     yield "task", lambda: state.task
     yield "run_id", lambda: state.run_id
     yield "agent", lambda: state.agent
@@ -591,7 +588,7 @@ def _of_error(error: ErrorInfo) -> _Parts:
 
 
 def _of_exception(error: Any) -> _Parts:
-    """An exception that no run has classified."""
+    """Read an exception that no run has classified."""
     info = capture(error)
     yield from _of_diagnosis(diagnose(info))
     yield from _of_error(info)
@@ -602,7 +599,7 @@ def _of_exception(error: Any) -> _Parts:
 
 
 def _frames(error: object) -> tuple[str, ...]:
-    """Where it was raised, outermost first. Nothing is read from disk: lines have numbers, no text."""
+    """List where an error was raised, outermost first, by line number, without reading files."""
     if not is_a(error, BaseException):
         return ()
     found: list[str] = []
@@ -617,7 +614,7 @@ def _frames(error: object) -> tuple[str, ...]:
 def _all_steps(
     history: Sequence[Attempt], last: Trajectory, attempt: int, diagnosis: Diagnosis | None
 ) -> tuple[StepFacts, ...]:
-    """The steps of all attempts, the newest of them."""
+    """Return the newest steps over all attempts."""
     found = list(_steps(last, attempt, diagnosis, MAX_ITEMS))
     for past in reversed(history):
         room = MAX_ITEMS - len(found)
@@ -671,7 +668,7 @@ def _failed_attempt(
 
 
 def _attempt(past: Attempt) -> AttemptFacts:
-    """An attempt together with the action taken about its failure."""
+    """Describe an attempt and the action taken after it failed."""
     action = past.action
     return _failed_attempt(past.number, past.diagnosis, past.error, past.trajectory)._replace(
         action=action.kind if is_a(action, RecoveryAction) and action is not None else "",

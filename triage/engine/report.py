@@ -1,4 +1,4 @@
-"""`Report`: the facts of a failure and an analysis of them, written as Markdown, text or JSON."""
+"""`Report`: the facts of a failure and their analysis, as Markdown, text or JSON."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    TypeAlias,
-    assert_never,
-    cast,
-)
+from typing import Any, Literal, NamedTuple, TypeAlias, assert_never, cast
 
 from msgspec.structs import asdict
 
@@ -38,7 +31,7 @@ __all__ = [
 ]
 
 
-# `Report`: the facts of a failure and what was made of them, as plain values that print anywhere.
+# `Report`: the facts of a failure and their analysis, as plain values that print anywhere.
 
 
 Audience: TypeAlias = Literal["person", "developer"]
@@ -49,10 +42,10 @@ CONSTANT = "Something went wrong, and no report of it could be made."
 
 
 class Analysis(NamedTuple):
-    """What an analyst makes of the facts: an opinion.
+    """An analyst's opinion of the facts.
 
-    text: why it failed, in a few sentences. suggestions: what to do now, one text each. by: who says
-    so. usage: what it consumed, None where not known.
+    text: why it failed, in a few sentences. suggestions: what to do now, one text each. by: the
+    analyst's name. usage: what the analysis consumed, None if not known.
     """
 
     text: str
@@ -62,16 +55,15 @@ class Analysis(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is told of a failure.
+    """A report of a failure.
 
     time: when it was made, seconds since the epoch. completeness: `"full"` with an analysis,
-    `"structured"` without one, `"minimal"` where little more than the failure is known, `"constant"`
-    where not even that could be read. facts: all values plain, bounded and without secrets. analysis:
-    None without one; missing: why there is none, in words, empty where none was asked for.
+    `"structured"` without one, `"minimal"` if little more than the failure is known, `"constant"` if
+    not even that could be read. facts: plain values, bounded and without secrets. analysis: None
+    without one; missing: the reason, in words, empty if none was asked for.
 
-    A person sees what happened, the steps and what can be done; a developer sees all. Whatever tools,
-    models and errors said is quoted. Nothing here raises, apart from UsageError for an audience that
-    does not exist.
+    A person sees what happened, the steps and what to do; a developer sees everything. Words of tools,
+    models and errors are quoted. Nothing here raises, apart from UsageError for an unknown audience.
     """
 
     time: float = 0.0
@@ -81,17 +73,17 @@ class Report(NamedTuple):
     missing: str = ""
 
     def to_markdown(self, audience: Audience = "person") -> str:
-        """The report as CommonMark."""
+        """Write the report as CommonMark."""
         shown = self.seen_by(audience)
         return safely(lambda: markdown(page(shown)), f"{CONSTANT}\n")
 
     def to_text(self, audience: Audience = "person") -> str:
-        """The report as plain lines."""
+        """Write the report as plain lines."""
         shown = self.seen_by(audience)
         return safely(lambda: text(page(shown)), f"{CONSTANT}\n")
 
     def as_dict(self, audience: Audience = "developer") -> dict[str, Any]:
-        """The report as a JSON object; fields that have their defaults are left out."""
+        """Return the report as a JSON object, without fields that have their defaults."""
         shown = self.seen_by(audience)
         found: dict[str, Any] = {
             "v": VERSION,
@@ -109,12 +101,12 @@ class Report(NamedTuple):
         return found
 
     def to_json(self, audience: Audience = "developer") -> str:
-        """`as_dict` in one line, ASCII only."""
+        """Write `as_dict` on one line, in ASCII."""
         shown = self.seen_by(audience)
         return safely(lambda: json.dumps(shown.as_dict(), allow_nan=False), "{}")
 
     def seen_by(self, audience: Audience) -> Report:
-        """The report with what this audience may see. Raises UsageError for another word."""
+        """Keep what this audience may see. Raises UsageError for an unknown audience."""
         check_word("audience", audience, AUDIENCES)
         if audience == "developer":
             return self
@@ -128,7 +120,7 @@ class Report(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: object) -> Report:
-        """The report that `as_dict` made this of. Raises UsageError naming the field that is wrong."""
+        """Read the report that `as_dict` wrote. Raises UsageError naming the wrong field."""
         if not isinstance(data, dict):
             raise UsageError(f"a report must be a JSON object, not {type(data).__name__}")
         version, how = data.get("v"), data.get("completeness")
@@ -146,7 +138,7 @@ class Report(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The report that `to_json` wrote. Raises UsageError for anything else."""
+        """Read the report that `to_json` wrote. Raises UsageError for anything else."""
         try:
             data = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
@@ -177,8 +169,8 @@ def _analysis(data: object) -> Analysis | None:
 
 # A report as a page of lines, and the page as CommonMark or as plain text.
 #
-# What others said comes in two forms. `Said` is quoted as it stands: code in Markdown, quotation
-# marks in text. `Told` are sentences for people, in which nothing can be read as Markdown.
+# Words of others come in two forms. `Said` is quoted: as code in Markdown, in quotation marks in text.
+# `Told` are sentences for people, with everything that means something in Markdown escaped.
 
 
 class Said(NamedTuple):
@@ -230,7 +222,7 @@ Block: TypeAlias = "Heading | Line | Item | Aside"
 
 
 def page(report: Report) -> list[Block]:
-    """The blocks of the report, most wanted first."""
+    """Return the blocks of the report, most important first."""
     return [
         *_head(report),
         *_pages_steps(report.facts),
@@ -426,7 +418,7 @@ def _pages_analysis(report: Report) -> Iterator[Block]:
 
 
 def markdown(blocks: Iterable[Block]) -> str:
-    """The page as CommonMark: each block a paragraph, a heading or an item of a list."""
+    """Write the page as CommonMark."""
     parts: list[str] = []
     for block in blocks:
         match block:
@@ -441,7 +433,7 @@ def markdown(blocks: Iterable[Block]) -> str:
             case _:
                 assert_never(block)
     text = "\n".join(parts) + "\n"
-    # No hard break before a blank line, and no blank lines that nothing needs.
+    # Drop hard breaks before a blank line, and surplus blank lines.
     text = re.sub(r"\\\n(?=\n|- |> |#|$)", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
@@ -458,7 +450,7 @@ def _marked(bits: Iterable[Bit]) -> str:
 
 
 def _as_code(text: str) -> str:
-    """The text as a code span that its own content cannot close."""
+    """Write the text as a code span that its own content cannot close."""
     line = _one_line(text)
     if not line:
         return '""'
@@ -484,7 +476,7 @@ def _escaped(text: str) -> str:
 
 
 def text(blocks: Iterable[Block]) -> str:
-    """The page as plain lines."""
+    """Write the page as plain lines."""
     parts: list[str] = []
     for block in blocks:
         match block:
@@ -515,5 +507,5 @@ def _plain(bits: Iterable[Bit]) -> str:
 
 
 def _one_line(text: str) -> str:
-    # What the reporter made is clean already; a report may be made by hand.
+    # A report may also be made by hand, without the reporter's cleaning.
     return " ".join(UNSEEN.sub("", text_of(text)).split())

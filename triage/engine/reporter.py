@@ -11,11 +11,7 @@ import inspect
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from typing import (
-    Any,
-    NamedTuple,
-    TypeAlias,
-)
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 
@@ -46,14 +42,14 @@ __all__ = [
 
 
 def report_of(subject: object) -> Report:
-    """The facts of a failure as a report, without analysis: `ErrorReporter().facts(subject)`.
+    """Report the facts of a failure, without analysis: `ErrorReporter().facts(subject)`.
 
-    Never raises but for KeyboardInterrupt and cancellation.
+    Raises nothing but KeyboardInterrupt and cancellation.
     """
     return ErrorReporter().facts(subject)
 
 
-# `ErrorReporter`: the facts of a failure at once, and what an analyst makes of them if it can.
+# `ErrorReporter`: first the facts of a failure, then an analysis of them if there is one.
 
 
 MAX_ANALYSIS = 2_000
@@ -70,14 +66,14 @@ PROMPT = (
     "does not show; where it does not show the cause, say so. Answer with one JSON object and nothing "
     'else: {"analysis": "…", "suggestions": ["…"]}'
 )
-"""What an analyst is asked to do, unless another prompt is given."""
+"""The default prompt of an analyst."""
 
 
 class Brief(NamedTuple):
     """What an analyst is given.
 
-    prompt: what it is asked to do. facts: the developer's report as a JSON object, without secrets.
-    capabilities: names of what can be done. text: the facts as one JSON text, ready to be sent.
+    prompt: its instructions. facts: the developer's report as a JSON object, without secrets.
+    capabilities: names of the available tools. text: the facts as one JSON text, ready to send.
     """
 
     prompt: str
@@ -89,19 +85,19 @@ class Brief(NamedTuple):
 Analyst: TypeAlias = Callable[[Brief], "Analysis | str | Awaitable[Analysis | str]"]
 """Explains a failure: a function of a `Brief`, sync (it runs in a thread) or async."""
 Emit: TypeAlias = Callable[[Report], Any]
-"""Is given the report of the facts before the analyst is asked; sync or async."""
+"""Receives the report of the facts before the analyst is asked; sync or async."""
 
 
 class ErrorReporter:
     """Makes reports of failures.
 
-    Phase one gathers the facts; it needs no network and takes no time worth speaking of. Its report is
-    handed to `emit`, and only then phase two asks the analyst. Whatever happens there, the facts stay.
+    Phase one gathers the facts, quickly and without a network. Its report goes to `emit`, and only then
+    does phase two ask the analyst. Whatever happens there, the facts are kept.
 
     analyst: None makes no analysis. deadline: seconds for the analyst and `emit` together, 10 by
-    default. prompt: what the analyst is asked to do, None for `PROMPT`; a text, or a function of the
-    `Report` that returns one. capabilities: names of what can be done, or `CapabilityFacts`, for
-    failures that do not say. redactor: finds secrets, None for `Redactor()`. environment: the clock.
+    default. prompt: the analyst's instructions, None for `PROMPT`; a text, or a function of the `Report`
+    that returns one. capabilities: names of available tools, or `CapabilityFacts`, for failures that do
+    not list them. redactor: finds secrets, None for `Redactor()`. environment: the clock.
 
     Raises UsageError for an argument of the wrong type. `facts` and `generate` raise nothing but
     KeyboardInterrupt and cancellation.
@@ -138,7 +134,7 @@ class ErrorReporter:
         self._env = environment or SYSTEM
 
     def facts(self, subject: FailureContext | BaseException | Facts | object) -> Report:
-        """Phase one alone: what is known of a failure.
+        """Run phase one alone: report what is known of a failure.
 
         subject: an error that ended a run, any other exception, a `FailureContext`, `Facts`, a
         `RunState`, a `Diagnosis`, an `ErrorInfo`, a mapping with fields of `Facts`. Anything else, None
@@ -150,17 +146,17 @@ class ErrorReporter:
             except BaseException as error:
                 if passes(error):
                     raise
-                # Only this report is poorer for it: the error is logged, not routed.
+                # This affects only the report, so the error is logged.
                 logger.exception("a report of severity fatal: its facts could not be gathered")
         return Report()
 
     async def generate(
         self, subject: FailureContext | BaseException | Facts | object, emit: Emit | None = None
     ) -> Report:
-        """Both phases: the report with its analysis, or without where there is none.
+        """Run both phases: report the facts, with an analysis if there is one.
 
-        subject: as for `facts`. emit: called with the report of the facts, complete, before the analyst
-        is asked. Cancelled meanwhile, it raises the cancellation; what was emitted stays.
+        subject: as for `facts`. emit: called with the complete report of the facts before the analyst
+        is asked. If cancelled, it raises the cancellation; what was emitted stays.
         """
         report = self.facts(subject)
         if emit is None and self._analyst is None:
@@ -200,7 +196,7 @@ class ErrorReporter:
         return Report(self._env.time(), "structured" if known else "minimal", clean)
 
     def _minimal(self, subject: object) -> Report:
-        """The report of a subject that could not be read: it names only the type."""
+        """Report a subject that could not be read, by its type alone."""
         name = type.__dict__["__name__"].__get__(type(subject))
         details = self._clean.text(f"of a {name} nothing could be read")
         return Report(0.0, "minimal", Facts(technical_details=details))
@@ -208,7 +204,7 @@ class ErrorReporter:
     # --- phase two --------------------------------------------------------------------------------
 
     async def _told(self, report: Report, emit: Emit | None, scope: anyio.CancelScope) -> Report:
-        """The report, handed over, with what the analyst says until the scope's deadline."""
+        """Emit the report, then complete it with what the analyst says before the scope's deadline."""
         if emit is not None:
             try:
                 handed = emit(report)
@@ -229,7 +225,7 @@ class ErrorReporter:
         if any(map(inspect.iscoroutinefunction, (analyst, called))):
             answer = await analyst(brief)
         else:
-            # The reporter's own deadline comes first: what is cut off is said in one way.
+            # The reporter's own deadline comes first, so that a timeout is always worded the same.
             left = max(0.0, scope.deadline - anyio.current_time())
             answer = await in_worker(analyst, brief, seconds=left + _SPARE_SECONDS)
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -256,7 +252,7 @@ _SPARE_SECONDS = 5.0
 
 
 def _of_its_own(error: BaseException, cancellations: Cancellations | None) -> bool:
-    """Whether the analyst raised this cancellation itself, so that nobody cancelled the waiting task.
+    """Whether the analyst itself raised this cancellation, rather than somebody cancelling the task.
 
     cancellations: of the task that waits; None outside of asyncio.
     """
@@ -291,16 +287,16 @@ _MAX_ANSWER = 20_000
 class LLMAnalyst:
     """Asks a model to explain a failure; for `ErrorReporter(analyst=…)`.
 
-    One request, through the provider's own client; the reporter's deadline ends it. The model is shown the
-    facts without secrets, as data. An answer that is no JSON is taken as the explanation.
+    It makes one request through the provider's own client, within the reporter's deadline. The model sees
+    the facts without secrets, as data. An answer that is not JSON is taken as the explanation.
 
     provider: `"openai"` (any endpoint with OpenAI's chat completions), `"anthropic"`, or an
     AsyncOpenAI or AsyncAnthropic of your own, which is used as it is and not closed. model, base_url,
     api_key: None reads OPENAI_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY, or the same with ANTHROPIC.
 
-    Raises UsageError for a value that cannot be used, a model or key that is nowhere to be found, and
-    an extra that is not installed. Calling it raises what the client raises, and ValueError for an
-    answer without a word; the reporter makes a report without analysis of that.
+    Raises UsageError for an invalid value, a missing model or key, and an extra that is not installed.
+    Calling it raises what the client raises, and ValueError for an empty answer; the reporter then
+    makes a report without analysis.
     """
 
     def __init__(
@@ -315,9 +311,9 @@ class LLMAnalyst:
         self._endpoint = endpoint_of("LLMAnalyst", self._protocol, client, model, base_url, api_key)
 
     async def __call__(self, brief: Brief) -> Analysis:
-        """The model's explanation."""
+        """Ask the model for its explanation."""
         own = self._endpoint.client is None
-        # Made in a thread: that reads certificates, and imports the client the first time.
+        # In a thread, because opening it reads certificates and may import the client.
         client = await in_worker(self._open, seconds=_OPENING_SECONDS)
         try:
             raw = await self._protocol.send(
@@ -349,7 +345,7 @@ class LLMAnalyst:
 
 
 def _parsed(said: str) -> tuple[str, tuple[str, ...]]:
-    """The explanation and the suggestions: of the JSON that was asked for, else the text as it is."""
+    """Read the explanation and suggestions from the JSON asked for, or else take the text as it is."""
     begin, end = said.find("{"), said.rfind("}")
     try:
         found = json.loads(said[begin : end + 1])
