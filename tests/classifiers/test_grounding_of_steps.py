@@ -120,3 +120,12 @@ class TestCommand:
     ) -> None:
         assert main(["diagnose", "--ground", "--classifier", "mine:one", recording]) == 2
         assert "RulesClassifier(grounding=True)" in capsys.readouterr().err
+
+
+def test_how_often_a_tool_was_called_needs_no_source() -> None:
+    pages = [
+        Step(tool_called="page", tool_input={"at": "x"}, tool_output="rows") for _ in range(29)
+    ]
+    assert grounded(*pages, says("There were 29 pages.")).failure_type is FailureType.UNKNOWN
+    wrong = grounded(*pages, says("There were 47 pages."))
+    assert wrong.failure_type is FailureType.HALLUCINATED_STATE

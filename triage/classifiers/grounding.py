@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -123,6 +124,7 @@ class Grounding:
         self.deeds = Deeds()
         self._texts: list[str] = []
         self._lists: list[list[float]] = []
+        self._calls: Counter[tuple[str, ...]] = Counter()
         self._index: _Index | None = None
 
     def source(self, value: Any) -> None:
@@ -148,6 +150,8 @@ class Grounding:
         self.source(arguments)
         self.source(output)
         if tool is not None:
+            form = sorted(map(str, arguments)) if isinstance(arguments, Mapping) else ()
+            self._calls[tool, *form] += 1
             self.source(tool)
             self.deeds.add(tool, arguments, output, failed=failed)
 
@@ -166,7 +170,9 @@ class Grounding:
     def unsupported(self, answer: Any) -> tuple[Fact, ...]:
         """The facts of an answer that no source holds, in order. answer: text or any JSON value."""
         if self._index is None:
-            self._index = _Index(self._texts, self._lists)
+            # How often it has called a tool in one form, the run itself knows: "There were 29 pages."
+            counts = {*self._calls.values(), self._calls.total()}
+            self._index = _Index(self._texts, self._lists, counts)
         found = [fact for fact in facts_in(answer) if fact.kind in self.kinds]
         missing = _Answer(found, self._index).missing()
         facts = [
@@ -211,11 +217,11 @@ def _pieces(text: str, overlap: int = 100) -> Iterator[str]:
 class _Index:
     """The sources as they are asked: by value, and as one text."""
 
-    def __init__(self, texts: list[str], lists: list[list[float]]) -> None:
+    def __init__(self, texts: list[str], lists: list[list[float]], counts: set[int]) -> None:
         self.text = "\n".join(texts)
         self._lists = lists
         self._operands: dict[int, list[float]] = {}
-        self.lengths = frozenset(float(len(column)) for column in lists)
+        self.lengths = frozenset(map(float, (*map(len, lists), *counts)))
         self._pieces = list(_pieces(self.text[:MAX_READ]))
         self.is_cut = len(self.text) > MAX_READ
 
