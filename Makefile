@@ -82,10 +82,11 @@ bench: $(READY) ## figures side by side with other packages and how good diagnos
 crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres redis"
 	$(BIN)/python tests/crash_matrix.py --stores $(or $(STORES),sqlite postgres redis) --kills $(or $(KILLS),2000)
 
-attack: $(READY) ## flipped bits of a file, and two processes that recover one run: FLIPS=2000 ROUNDS=200
+attack: $(READY) ## flipped bits of a file, two processes that recover one run, words that soothe: FLIPS=2000 ROUNDS=200
 	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000)
 	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000) --as-large
 	$(BIN)/python -m bench.races --rounds $(or $(ROUNDS),200)
+	$(BIN)/python -m bench.hostile
 
 soak: $(READY) ## ten thousand runs at once, failing in every way: RUNS=10000 ROUNDS=3 BACKEND=asyncio
 	$(BIN)/python -m bench.soak --runs $(or $(RUNS),10000) --rounds $(or $(ROUNDS),3) --backend $(or $(BACKEND),asyncio)

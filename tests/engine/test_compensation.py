@@ -176,6 +176,41 @@ async def test_it_is_at_hand_in_the_process_that_goes_on(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
+class _Secretive(type):
+    """The class of classes that nobody may look at."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Untouchable(metaclass=_Secretive):
+    """What an agent may refer to, and the search for its tools must not trip over."""
+
+
+async def test_what_cannot_be_looked_at_does_not_stop_the_search_for_compensators(
+    tmp_path: Path,
+) -> None:
+    log: list[str] = []
+
+    async def refund(receipt: str) -> None:
+        log.append(f"refund {receipt}")
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(what: str) -> str:
+        log.append(f"charge {what}")
+        return what
+
+    async def works(task: str, *, run: Run) -> None:
+        await charge(f"a{len([Untouchable])}")
+        if not log.count("cut"):
+            log.append("cut")
+            raise Killed
+        raise ConnectionError("late")
+
+    await escalation_of(in_two_processes(works, tmp_path, **recovers(Escalate(compensate=True))))
+    assert log == ["charge a1", "cut", "refund a1"]
+
+
 async def test_one_that_was_cut_off_is_run_again_with_the_same_key() -> None:
     log: list[str] = []
     keys: list[str] = []

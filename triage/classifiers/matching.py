@@ -169,6 +169,23 @@ class Judge:
 
     def _by_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         """The verdict by code, answer, class and status, and the weak one that more may refine."""
+        final = self._final(info)
+        decided, weak = self._by_all_facts(info)
+        if decided is not None and final is not None and _may_pass(decided.rule):
+            return final, None
+        return decided, weak
+
+    def _final(self, info: ErrorInfo) -> Verdict | None:
+        """What no words or codes may make milder: a refused key, and a bug by the language's own class."""
+        if info.status_code == _UNAUTHORIZED:
+            return self._by_status(info)
+        if info.mro and info.mro[0].startswith("builtins."):
+            named = self._by_class(info)
+            if named is not None and severity_of_rule(named.rule) is Severity.CRITICAL:
+                return named
+        return None
+
+    def _by_all_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         weak: list[Verdict] = []
         codes = _codes_of(info)
         for found in self._by_codes(info, codes):
@@ -315,6 +332,7 @@ OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError")
 _NOT_OF_OWN = frozenset(
     {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}
 )
+_UNAUTHORIZED = 401
 _STATES = ("Error", "Exception")
 _NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
 """Last words of a name that say no more than that something went wrong."""
@@ -376,6 +394,10 @@ def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict:
         return max(wrapped, key=lambda found: order.index(severity_of_rule(found.rule)))
     said = ", ".join(sorted({found.rule.failure_type.value for found in wrapped}))
     return Verdict(MIXED, f"members of different kinds: {said}", (info,))
+
+
+def _may_pass(rule: Rule) -> bool:
+    return severity_of_rule(rule) is Severity.RETRIABLE
 
 
 def severity_of_rule(rule: Rule) -> Severity:

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from .errors import check_number, refuse
-from .failures import ErrorInfo
+from .errors import Mark, Said, check_number, refuse
+from .failures import BUSY, ErrorInfo
 from .foreign import (
     MAX_TEXT,
     TooSlowError,
@@ -220,7 +220,7 @@ class _Capture:
             status_code=answer.status,
             code=answer.code,
             retry_after_s=_longest_of_members(related) if delay is None else delay,
-            phase=_phase(exc, mro[0], names, answer, message, related),
+            phase=_phase(exc, mro[0], names, answer, message, related, delay, self.now),
             body=answer.body,
             hint=_written_on(exc, known=known),
             notes=tuple(told),
@@ -312,7 +312,7 @@ def hint(
         given["retry_after_s"] = float(retry_after_s)
     # Past any `__setattr__`: an exception always has a place for attributes.
     earlier = attributes_of(exc).get(_HINT)
-    attributes_of(exc)[_HINT] = {**(earlier if isinstance(earlier, dict) else {}), **given}
+    attributes_of(exc)[_HINT] = Said({**(earlier if is_a(earlier, Said) else {}), **given})
     return exc
 
 
@@ -323,7 +323,7 @@ def not_attempted(exc: E) -> E:
     """
     if not isinstance(exc, BaseException):
         raise refuse("not_attempted() exc", exc, "an exception")
-    attributes_of(exc)[_NOT_ATTEMPTED] = True
+    attributes_of(exc)[_NOT_ATTEMPTED] = Mark.NOT_ATTEMPTED
     return exc
 
 
@@ -338,7 +338,8 @@ def _written_on(exc: BaseException, *, known: bool) -> dict[str, Any] | None:
     What `hint` wrote replaces what the class declares, but for a refusal. Values of the wrong kind are
     left out. known: whether code of the exception's own may run, such as a property's.
     """
-    given = _read_words(attributes_of(exc).get(_HINT))
+    written = attributes_of(exc).get(_HINT)
+    given = _read_words(written) if is_a(written, Said) else {}
     if _is_fault(type(exc)):
         own = _declared(exc, known=known)
         if own.get("category") == Category.SAFETY:
@@ -353,7 +354,7 @@ def _written_on(exc: BaseException, *, known: bool) -> dict[str, Any] | None:
 
 def _is_not_attempted(exc: BaseException) -> bool:
     """Whether `not_attempted` marked the exception, or its class declares it for all instances."""
-    if attributes_of(exc).get(_NOT_ATTEMPTED) is True:
+    if attributes_of(exc).get(_NOT_ATTEMPTED) is Mark.NOT_ATTEMPTED:
         return True
     if not _is_fault(type(exc)):
         return False
@@ -517,7 +518,7 @@ def _read_answer(exc: BaseException, names: tuple[str, ...]) -> _Answer:
 def _http_status(value: object) -> int | None:
     number = whole(value)
     if number is None:
-        text = words(value, 4)
+        text = words(value, 8)  # "404", and not "404 Not Found", which is words
         if text is None or not text.isascii() or not text.isdigit():
             return None
         number = int(text)
@@ -672,13 +673,20 @@ def _number_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
     return words(attr(exc, "type")) if attr(exc, "body") is not None else None
 
 
+def _header_delay(answer: _Answer, now: float) -> float | None:
+    """Seconds that a header of the answer asks to wait."""
+    delays = (from_headers(headers, now) for headers in answer.headers)
+    return next((delay for delay in delays if delay is not None), None)
+
+
 def _delay(exc: BaseException, answer: _Answer, message: str, now: float) -> float | None:
     """Seconds the other side asked to wait, from the surest source to the vaguest."""
-    for headers in answer.headers:
-        delay = from_headers(headers, now)
-        if delay is not None:
-            return delay
-    for delay in (from_details(exc), from_body(answer.body), seconds(attr(exc, "retry_after"))):
+    for delay in (
+        _header_delay(answer, now),
+        from_details(exc),
+        from_body(answer.body),
+        seconds(attr(exc, "retry_after")),
+    ):
         if delay is not None:
             return delay
     delay = from_text(message)
@@ -738,27 +746,33 @@ def _phase(
     answer: _Answer,
     message: str,
     related: tuple[ErrorInfo, ...],
+    delay: float | None,
+    now: float,
 ) -> str | None:
     """How far the request got, None where nothing says so."""
     if _is_not_attempted(exc):
         return "not_sent"
     if answer.status is not None:
-        return "answered"
+        # Busy, and a delay, is a refusal where a header says so. Words may come from anybody.
+        asked_in_words = answer.status == BUSY and _header_delay(answer, now) is None
+        return "sent" if asked_in_words and delay is not None else "answered"
     for name in names:
         if name in _NOT_SENT or name in _SENT:
             return "not_sent" if name in _NOT_SENT else "sent"
     if answer.code in _CODES_SENT:
         return "sent"
     # gRPC has one status for "never reached" and "lost on the way"; only its words tell them apart.
+    package = full_name.partition(".")[0]
+    theirs = package in _CLIENTS or "OSError" in names or "RpcError" in names
     unreached = answer.code == "UNAVAILABLE" and any(said in message for said in _UNREACHED)
-    if unreached or answer.code in _CODES_NOT_SENT or _raised_connecting(exc):
+    # A code on an exception that is no client's may be a word of whatever the application was told.
+    if (theirs and (unreached or answer.code in _CODES_NOT_SENT)) or _raised_connecting(exc):
         return "not_sent"
     # A client's general connection error says what it wraps says. A built-in says nothing of whose it
     # is, but for where it was raised.
     general = any(
         name.endswith(_WRAPPERS) or name in ("OSError", "ClientError") for name in names[:4]
     )
-    package = full_name.partition(".")[0]
     if general and (package in _CLIENTS or package == "builtins") and _raised_by_a_client(exc):
         phases = (info.phase for info in related)
         return next((phase for phase in phases if phase in ("not_sent", "sent")), None)

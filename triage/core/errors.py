@@ -33,6 +33,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
@@ -45,6 +46,16 @@ if TYPE_CHECKING:
 
     from .diagnosis import Diagnosis
     from .failures import FailureContext
+
+
+class Mark(Enum):
+    """What is written onto exceptions as a member, which no data from outside can become."""
+
+    NOT_ATTEMPTED = "not attempted"
+
+
+class Said(dict[str, Any]):
+    """What `hint` wrote onto an exception: of a class of its own, which no data from outside has."""
 
 
 class TriageError(Exception):
@@ -61,20 +72,20 @@ class TriageError(Exception):
     not_undone: tuple[str, ...] = ()
     _report: Report | None = None
     _severity: ClassVar[Severity] = Severity.CRITICAL
-    _triage_hint: dict[str, Any]
-    _triage_not_attempted: bool
+    _triage_hint: Said
+    _triage_not_attempted: Mark
 
     def __init__(self, message: str = "", context: FailureContext | None = None) -> None:
         super().__init__(message)
         self.context = context
         if context is not None:
             # Tells an enclosing run that recovery was already tried, so that it is not tried again.
-            self._triage_hint = {
-                "failure_type": context.failure_type.value,
-                "cause": context.diagnosis.cause,
-                "severity": self._severity.value,
-                "user_message": context.diagnosis.user_message or None,
-            }
+            self._triage_hint = Said(
+                failure_type=context.failure_type.value,
+                cause=context.diagnosis.cause,
+                severity=self._severity.value,
+                user_message=context.diagnosis.user_message or None,
+            )
 
     def __str__(self) -> str:
         """The message on one line, with terminal controls escaped; `args` holds it unchanged."""
@@ -205,13 +216,13 @@ def _declare(
     error: TriageError, cause: str, severity: Severity, retry_after_s: float | None
 ) -> None:
     """Write onto a gate's error what a classifier would otherwise have to find out."""
-    error._triage_hint = {
-        "failure_type": FailureType.EXTERNAL_FAULT.value,
-        "cause": str(cause),
-        "severity": severity.value,
-        "retry_after_s": retry_after_s,
-    }
-    error._triage_not_attempted = True
+    error._triage_hint = Said(
+        failure_type=FailureType.EXTERNAL_FAULT.value,
+        cause=str(cause),
+        severity=severity.value,
+        retry_after_s=retry_after_s,
+    )
+    error._triage_not_attempted = Mark.NOT_ATTEMPTED
 
 
 class ResultLost(TriageError):

@@ -22,7 +22,7 @@ from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
 
 NOT_ATTEMPTED_STATUSES = frozenset({401, 403, 404, 409, 412, 422, 429})
 """HTTP statuses that say the request was refused before it took effect."""
-_BUSY = 503
+BUSY = 503
 """The status that says the same where it comes with a time to wait (Retry-After)."""
 
 
@@ -65,7 +65,7 @@ class ErrorInfo(Value, frozen=True):
             return self.phase == "not_sent"
         if self.status_code is not None:
             refused = self.status_code in NOT_ATTEMPTED_STATUSES
-            return refused or (self.status_code == _BUSY and self.retry_after_s is not None)
+            return refused or (self.status_code == BUSY and self.retry_after_s is not None)
         members = [info for info in self.related if info.relation == "group"]
         return self.phase is None and bool(members) and all(one.not_attempted for one in members)
 

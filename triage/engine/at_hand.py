@@ -10,6 +10,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from triage.core import HIDDEN, Call, Compensation, ResultLost
+from triage.core.foreign import instance_dict, is_a, namespace_of
 
 from .calls import restored
 from .journal import Session
@@ -88,53 +89,51 @@ def _declared(*roots: Any) -> Iterator[Tool | Compensator]:
     seen: dict[int, Any] = {}
     while waiting and len(seen) < MOST_LOOKED_AT:
         item = waiting.popleft()
-        if isinstance(item, _OPAQUE) or id(item) in seen:
+        if issubclass(type(item), _OPAQUE) or id(item) in seen:
             continue
         seen[id(item)] = item
-        if isinstance(item, Tool | Compensator):
+        if is_a(item, Tool) or is_a(item, Compensator):
             yield item
         waiting.extend(_referred_to(item))
 
 
 def _referred_to(item: Any) -> Iterator[Any]:
     """What a value holds, or a function's code names. No code of the value's class runs."""
-    match item:
-        case FunctionType():
-            yield from vars(item).values()  # what it wraps, and the tool that it is
-            yield from (item.__defaults__ or ())
-            yield from (item.__kwdefaults__ or {}).values()
-            for cell in item.__closure__ or ():
-                try:
-                    yield cell.cell_contents
-                except ValueError:  # not filled yet
-                    continue
-            yield from _named(item.__globals__, set(_names(item.__code__)))
-        case MethodType():
-            yield item.__func__
-            yield item.__self__
-            kind = type(item.__self__)
-            yield from _named(vars(kind), set(_names_of(item.__func__)))
-        case functools.partial():
-            yield from (item.func, item.args, item.keywords)
-        case dict():
-            yield from dict.values(item)
-        case list() | tuple() | set() | frozenset():
-            yield from item
-        case Tool():
-            yield from (item.function, item.compensate)
-        case Compensator():
-            yield item.function
-        case type() | ModuleType():
-            return
-        case _:
-            yield from getattr(item, "__dict__", {}).values()
+    # Not `match`, nor `isinstance`: both ask the value for its `__class__`.
+    if is_a(item, FunctionType):
+        yield from vars(item).values()  # what it wraps, and the tool that it is
+        yield from (item.__defaults__ or ())
+        yield from (item.__kwdefaults__ or {}).values()
+        for cell in item.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+        yield from _named(item.__globals__, set(_names(item.__code__)))
+    elif is_a(item, MethodType):
+        yield item.__func__
+        yield item.__self__
+        yield from _named(namespace_of(type(item.__self__)), set(_names_of(item.__func__)))
+    elif is_a(item, functools.partial):
+        yield from (item.func, item.args, item.keywords)
+    elif is_a(item, dict):
+        yield from dict.values(item)
+    elif kind := next((kind for kind in (list, tuple, set, frozenset) if is_a(item, kind)), None):
+        yield from kind.__iter__(item)
+    elif is_a(item, Tool):
+        yield from (item.function, item.compensate)
+    elif is_a(item, Compensator):
+        yield item.function
+    elif not (is_a(item, type) or is_a(item, ModuleType)):
+        yield from instance_dict(item).values()
 
 
 def _named(names: Mapping[str, Any], wanted: set[str]) -> Iterator[Any]:
     for name in wanted & names.keys():
         value = names[name]
-        if isinstance(value, ModuleType):  # `shop.charge(…)`
-            yield from (vars(value)[other] for other in wanted & vars(value).keys())
+        if is_a(value, ModuleType):  # `shop.charge(…)`
+            module = instance_dict(value)
+            yield from (module[other] for other in wanted & module.keys())
         else:
             yield value
 

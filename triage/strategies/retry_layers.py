@@ -87,7 +87,7 @@ def single_retry_layer(client: C) -> C:
 
 def say(*objects: object) -> None:
     """Log what retries by itself among these, each kind once per process."""
-    for layer in retry_layers(*(value for value in objects if not isinstance(value, _PLAIN))):
+    for layer in retry_layers(*objects):
         key = (layer.where, layer.retries)
         with _lock:
             new = key not in _said and len(_said) < _MOST_SAID
@@ -130,7 +130,8 @@ def _reached(function: Any) -> Iterator[object]:
     yield from (function.__kwdefaults__ or {}).values()
     names = function.__code__.co_names
     found = (function.__globals__.get(name) for name in names)
-    yield from (value for value in found if not isinstance(value, ModuleType | FunctionType))
+    # By the real class: a value may refuse to be asked for its `__class__`.
+    yield from (value for value in found if not issubclass(type(value), ModuleType | FunctionType))
 
 
 def _filled(cell: CellType) -> bool:
@@ -146,7 +147,7 @@ def _walk(objects: Iterable[object]) -> Iterator[RetryLayer]:
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:
         value, deep = waiting.pop(0)
-        if isinstance(value, (*_PLAIN, type)) or id(value) in seen:
+        if issubclass(type(value), (*_PLAIN, type)) or id(value) in seen:
             continue
         seen.add(id(value))
         yield from _layers_of(value)

@@ -7,6 +7,7 @@ the agent. A result that came right later decides nothing.
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -47,17 +48,23 @@ class Failure(NamedTuple):
     """What a result says of a failure.
 
     status, code: the HTTP status and the provider's own code. refused: all it says is that the call was
-    no success.
+    no success. raised: the class of what the tool raised, by its name, None where it raised nothing or
+    that is not known.
     """
 
     text: str
     status: int | None = None
     code: str | None = None
     refused: bool = False
+    raised: str | None = None
 
     @property
     def error(self) -> ErrorInfo:
-        """It as an error, with its class where the text names one."""
+        """The failure as an error, of the class that was raised, else of one that the text names."""
+        raised = getattr(builtins, self.raised or "", None)
+        if isinstance(raised, type) and issubclass(raised, Exception):
+            mro = tuple(f"builtins.{kind.__name__}" for kind in raised.__mro__)
+            return ErrorInfo(raised.__name__, mro=mro, message=self.text[:_MAX_ERROR])
         text = self.text
         if "Traceback (most recent call last)" in text:
             text = text.rstrip().rpartition("\n")[2]
@@ -375,7 +382,7 @@ def text_of(output: Any) -> str | None:
 def failure_of(step: Step) -> Failure | None:
     """The failure that a step tells of, where its result is an error and nothing else; else None."""
     if step.error:
-        return Failure(step.error)
+        return Failure(step.error, raised=step.exception_type)
     output = step.tool_output
     text = text_of(output)
     if isinstance(output, Mapping):
