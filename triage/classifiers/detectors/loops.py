@@ -227,7 +227,8 @@ class _Outline:
     @cached_property
     def timeless(self) -> tuple[Any, ...]:
         """The output without its times of day, if it is short; else as it is."""
-        if len(self.output) > _FEW_VALUES:
+        dated = any(isinstance(one, str) and "-" in one for one in self.output[:_FEW_VALUES])
+        if len(self.output) > _FEW_VALUES or not dated:
             return self.output
         return tuple(_TIME.sub("#", one) if isinstance(one, str) else one for one in self.output)
 
