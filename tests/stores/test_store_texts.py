@@ -109,6 +109,7 @@ def test_services_are_named_by_their_urls() -> None:
         ("sqlite://runs.db", "names no file.*sqlite:///runs.db"),
         ("sqlite:runs.db", "names no file"),
         ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", r"SQLiteStore.path.*in memory is MemoryStore\(\)"),
         ("sqlite:///x?synchronous=off", "SQLiteStore.synchronous"),
         ("sqlite:///x?timeout=soon", "timeout must be a number"),
         ("sqlite:///x?mode=memory", "options not known: mode=memory"),

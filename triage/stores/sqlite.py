@@ -56,6 +56,8 @@ class SQLiteStore(ThreadedStore):
             raise misuse("SQLiteStore.path", path, "the path of a file, as text or a Path")
         if not os.fspath(path) or "\0" in os.fspath(path):
             raise misuse("SQLiteStore.path", path, "the path of a file")
+        if os.fspath(path) == ":memory:":
+            raise misuse("SQLiteStore.path", path, "the path of a file", "in memory is MemoryStore()")
         check_word("SQLiteStore.synchronous", synchronous, ("full", "normal"))
         # Absolute, since the working directory may change.
         self.path = str(Path(path).absolute())
