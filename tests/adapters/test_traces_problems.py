@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from event_values import json_values, steady
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from trace_forms import EXAMPLE, FORMS, attempts
+from trace_forms import EXAMPLE, FORMS, Told, attempts
 
 from triage import RulesClassifier, UsageError
 from triage.adapters.recordings import FORMATS, error_of, read, tools_of
@@ -111,6 +111,7 @@ def test_a_recording_that_was_damaged_is_read(
 
 
 @steady
+@example(Told("0", [], "s 0"), Told("0", [], "s 0"), "anthropic", ":")
 @given(attempts, attempts, st.sampled_from(sorted(FORMS)), st.text(max_size=20))
 def test_records_beside_a_broken_line_are_read(
     first: Any, second: Any, name: str, text: str

@@ -202,7 +202,7 @@ def test_any_labelled_form_is_scored_without_reading_it_whole() -> None:
         "role": "assistant",
         "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
     }
-    line = json.dumps({"messages": [call] * 3, "label": "loop_detected", "where_label": 1})
+    line = json.dumps({"messages": [call] * 3, "label": "loop_detected", "where_label": 0})
     result = evaluate(RulesClassifier(), labelled(stream(f"{line}\nnonsense\n{line}")))
     assert (result.scored, result.accuracy, result.placed_exactly) == (2, 1.0, 2)
 

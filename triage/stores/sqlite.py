@@ -57,7 +57,9 @@ class SQLiteStore(ThreadedStore):
         if not os.fspath(path) or "\0" in os.fspath(path):
             raise misuse("SQLiteStore.path", path, "the path of a file")
         if os.fspath(path) == ":memory:":
-            raise misuse("SQLiteStore.path", path, "the path of a file", "in memory is MemoryStore()")
+            raise misuse(
+                "SQLiteStore.path", path, "the path of a file", "in memory is MemoryStore()"
+            )
         check_word("SQLiteStore.synchronous", synchronous, ("full", "normal"))
         # Absolute, since the working directory may change.
         self.path = str(Path(path).absolute())

@@ -187,7 +187,7 @@ def _values(lines: Iterator[_Line | Problem]) -> Iterator[Value | Problem]:
 
 
 def _document(lines: list[_Line]) -> Iterator[Value | Problem]:
-    """A value over several lines; where it is broken, the objects that stand on a line of their own."""
+    """A value over several lines; where it is broken, what stands whole on a line of its own."""
     first = lines[0].number
     try:
         yield Value(first, parsed("\n".join(line.text for line in lines)))
@@ -196,12 +196,12 @@ def _document(lines: list[_Line]) -> Iterator[Value | Problem]:
         yield broken
         for line in lines:
             text = line.text.strip().rstrip(",")
-            if text[:2] != '{"':
+            if not text.startswith(('{"', "[{")):
                 continue
             try:
                 yield Value(line.number, parsed(text))
             except ValueError as problem:
-                if line.number != broken.line and line.text[:1] == "{" and text.endswith("}"):
+                if line.number != broken.line and line.text[:1] in "{[" and text[-1:] in "}]":
                     yield _refused(line.number, problem)
 
 
