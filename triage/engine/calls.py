@@ -106,11 +106,6 @@ class Begun:
     handled: the exception that the caller was handling, which says nothing about the call.
     """
 
-    __slots__ = (
-        "_calling", "_inside", "arguments", "asked_model", "bound", "call", "effect", "given",
-        "handled", "idle", "key", "outcome", "place", "run", "started", "tool", "tries",
-    )  # fmt: skip
-
     def __init__(
         self,
         tool: Tool,

@@ -75,7 +75,7 @@ def _fails(tool: str, given: Any, error: str) -> dict[str, Any]:
     return call(tool, given, error=error)
 
 
-def _made(name: str) -> dict[str, Any]:
+def _created(name: str) -> dict[str, Any]:
     return call("add_parcel", {"to": "Porto"}, {"id": name})
 
 
@@ -219,8 +219,8 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(*map(_paid, ("PX-1001", "PX-1002")), _DONE, task="Pay PX-1001 and PX-1002."),
     ),
     "steps.made_twice": (
-        run(_made("PX-7001"), _made("PX-7002"), _DONE),
-        run(_made("PX-7001"), _made("PX-7002"), said("I made PX-7001 and PX-7002.")),
+        run(_created("PX-7001"), _created("PX-7002"), _DONE),
+        run(_created("PX-7001"), _created("PX-7002"), said("I made PX-7001 and PX-7002.")),
     ),
     "steps.other_entity": (
         run(
