@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
-import traceback
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import anyio
@@ -52,56 +49,6 @@ class FakeEnvironment:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
-
-
-def table(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Run a test with each row of a table, as one test that tells of every row that fails.
-
-    names: of the arguments that the rows give. For small cases that need no fixture of their own.
-    """
-    wanted = (names,) if isinstance(names, str) else names
-    cases = [dict(zip(wanted, row if len(wanted) > 1 else (row,), strict=True)) for row in rows]
-
-    def decorated(test: Callable[..., Any]) -> Any:
-        failed: list[str] = []
-
-        def note(case: dict[str, Any], error: BaseException) -> None:
-            failed.append(f"with {case!r}:\n{''.join(traceback.format_exception(error))}")
-
-        def tell() -> None:
-            told = failed.copy()
-            failed.clear()
-            assert not told, "\n".join(told)
-
-        if inspect.iscoroutinefunction(test):
-
-            async def all_rows_async(**fixtures: Any) -> None:
-                for case in cases:
-                    try:
-                        await test(**fixtures, **case)
-                    except (Exception, pytest.fail.Exception) as error:
-                        note(case, error)
-                tell()
-
-            made: Any = all_rows_async
-        else:
-
-            def all_rows(**fixtures: Any) -> None:
-                for case in cases:
-                    try:
-                        test(**fixtures, **case)
-                    except (Exception, pytest.fail.Exception) as error:
-                        note(case, error)
-                tell()
-
-            made = all_rows
-        made = functools.wraps(test)(made)
-        signature = inspect.signature(test)
-        left = [each for name, each in signature.parameters.items() if name not in wanted]
-        made.__signature__ = signature.replace(parameters=left)
-        return made
-
-    return decorated
 
 
 def on_both_backends() -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from store_runs import add, created, run_of, steps
-from support import table
+from tables import table
 
 from triage import UsageError
 from triage.core import (

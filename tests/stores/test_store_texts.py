@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from store_runs import created
-from support import table
+from tables import table
 
 from triage import Agent, UsageError
 from triage.stores import MemoryStore, PostgresStore, RedisStore, SQLiteStore, open_store

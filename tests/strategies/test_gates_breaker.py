@@ -6,7 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
-from support import FakeEnvironment, Says, on_both_backends, table
+from support import FakeEnvironment, Says, on_both_backends
+from tables import table
 
 from triage import (
     Agent,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from strategy_contexts import answer, context, delay_of, reason_of
-from support import FakeEnvironment, Says, on_both_backends, table
+from support import FakeEnvironment, Says, on_both_backends
+from tables import table
 from virtual import grown
 
 from triage import Agent, FailurePolicy, Severity, TriageEscalationError, UsageError, diagnose

@@ -12,7 +12,8 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import trio
-from support import FakeEnvironment, on_both_backends, table
+from support import FakeEnvironment, on_both_backends
+from tables import table
 from virtual import VirtualEnvironment, grown, settle
 
 import triage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support import table
+from tables import table
 
 from triage.core import (
     NO_USAGE,

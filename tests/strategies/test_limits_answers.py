@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from calls import Killed
 from limit_scenarios import SCENARIOS
-from support import table
+from tables import table
 
 import triage
 from triage import (

@@ -9,7 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
-from support import table
+from tables import table
 
 from triage.core import (
     ACTIONS,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from support import FakeEnvironment, Says, table
+from support import FakeEnvironment, Says
+from tables import table
 
 import triage
 from triage import Agent, Checks, Diagnosis, FailurePolicy, FailureType, Step, TriageEscalationError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import table
+from tables import table
 
 from triage.core import Abort, Cause, Escalate, FailureType, Retry, Suspend, UsageError
 from triage.strategies import (

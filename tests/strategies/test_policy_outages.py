@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support import FakeEnvironment, table
+from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import (

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support import table
+from tables import table
 
 import triage
 from triage import Usage, UsageError

@@ -9,7 +9,7 @@ import anthropic
 import httpx
 import openai
 import pytest
-from support import table
+from tables import table
 
 from triage import UsageError
 from triage.strategies import retry_layers, say, single_retry_layer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategy_contexts import TIMED_OUT, answer, context, delay_of, reason_of
-from support import table
+from tables import table
 
 from triage.classifiers import diagnose
 from triage.core import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from strategy_contexts import WRONG_KEY, answer, context, reason_of
-from support import table
+from tables import table
 
 from triage.core import (
     Abort,

@@ -13,7 +13,8 @@ import pytest
 from asked_models import completion, said, text_of, user
 from msgspec.structs import replace
 from strategy_contexts import TIMED_OUT, WRONG_KEY, answer, context, reason_of
-from support import FakeEnvironment, table
+from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import (

@@ -4,7 +4,7 @@
     monkeypatch.setattr(shop, "charge", plan.wrap_tool(shop.charge))
     await assert_recovers(agent, "order 17", plan, result="paid", effects={"charge": 1})
 
-Names are imported when they are first used.
+docs/testing.md has the whole of it.
 """
 
 from __future__ import annotations
