@@ -68,7 +68,7 @@ def recovering(body: Body, steps: int) -> Run:
         body.leave(task)
 
     async def again(_context: Any) -> Any:
-        return triage.core.RecoveryAction.RETRY()
+        return triage.RecoveryAction.RETRY()
 
     run: Run = triage.Agent(agent, triage.FailurePolicy(default=again)).run
     return run

@@ -62,6 +62,13 @@ PACKAGES = (
     Package("mcp", "mcp", "2.3", "2.3.0"),
     Package("cryptography", "encryption", "42", "50.0.2"),
     Package("genai-prices", "prices", "0.2", "0.2.3"),
+    Package("jinja2", "web", "3.1", "3.1.6"),
+    Package("python-multipart", "web", "0.0.20", "0.0.34"),
+    Package("starlette", "web", "1.0", "1.10.0"),
+    Package("uvicorn", "web", "0.34", "0.54.0"),
+    Package("opentelemetry-api", "otel", "1.39", "1.44.0"),
+    Package("dbos", "dbos", "3.4", "3.4.0"),
+    Package("procrastinate", "procrastinate", "3.10", "3.10.0"),
 )
 """What triage works with, the oldest version that it takes and the one that it was tested with."""
 
