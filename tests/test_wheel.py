@@ -24,6 +24,8 @@ print(asyncio.run(triage.Agent(greet).run("Ann")))
 print(Prices().cost(Usage(model="gpt-4o-mini", input_tokens=1000, output_tokens=10)) > 0)
 """
 
+KINDS = (".py", ".toml", ".typed", ".html", ".css", ".mjs")
+
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -78,9 +80,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(installed: Path) -> None:
         assert b"triage = triage.cli:main" in archive.read(entries)
         assert b"[pytest11]\ntriage = triage.pytest_plugin" in archive.read(entries)
     packaged = {name for name in names if ".dist-info/" not in name}
-    files = {
-        path for path in (ROOT / "triage").rglob("*") if path.suffix in (".py", ".toml", ".typed")
-    }
+    files = {path for path in (ROOT / "triage").rglob("*") if path.suffix in KINDS}
     assert packaged == {
         path.relative_to(ROOT).as_posix() for path in files | {ROOT / "triage/py.typed"}
     }

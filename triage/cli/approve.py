@@ -9,7 +9,17 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core import Event, Redactor, Reply, UsageError, approve, one_line, reject, to_json
+from triage.core import (
+    Event,
+    Redactor,
+    Reply,
+    UsageError,
+    approve,
+    moment,
+    one_line,
+    reject,
+    to_json,
+)
 from triage.engine import question_at, resolve, waits_for
 from triage.plan import ApprovalAnswer, ApprovalRequest, ExecutionPlan, answer_in, asked_in
 from triage.stores import RunInfo, Store
@@ -17,7 +27,7 @@ from triage.stores import RunInfo, Store
 from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, with_store
 from .output import write
 from .runs import edited, print_answered
-from .text import json_line, moment, now
+from .text import json_line, now
 
 _LONGEST = 300
 _CODES = """\

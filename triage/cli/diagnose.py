@@ -26,6 +26,9 @@ from triage.core import (
     Trajectory,
     Usage,
     UsageError,
+    action_text,
+    counted,
+    json_text,
     one_line,
     redact,
     to_json,
@@ -36,8 +39,8 @@ from triage.strategies import FailurePolicy
 from .loading import load
 from .options import Classifier, Files, Format, JsonLines, NoPager, epilogue
 from .output import note, paged, print_page, print_text, write
-from .progress import Line, action_text, step_line
-from .text import counted, json_line, json_text
+from .progress import Line, step_line
+from .text import json_line
 
 DONE, MALFORMED = 0, 1
 _STDIN = "-"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from triage.core import UsageError, one_line
+from triage.core import UsageError, counted, moment, one_line, span
 from triage.incidents import Incident, IncidentDesk, LogEntry, Message
 from triage.incidents.model import iso
 
@@ -30,7 +30,7 @@ from .desk import (
 from .options import DASH, AsJson, JsonLines, NoPager, Watch, epilogue
 from .output import Listing, note, paged, print_lines, print_listing, print_page, table, write
 from .progress import Line
-from .text import counted, json_given, json_line, moment, now, seconds_of, span
+from .text import json_given, json_line, now, seconds_of
 
 T = TypeVar("T")
 

@@ -5,21 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import TYPE_CHECKING, NamedTuple
 
 from triage.core import (
-    Abort,
     Action,
     ActionChosen,
     AttemptFailed,
     AttemptStarted,
     CompensatorRan,
-    Escalate,
     Event,
-    Replan,
-    Resume,
-    Retry,
-    Rollback,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -29,14 +23,14 @@ from triage.core import (
     StepRecorded,
     SubgoalCompleted,
     SubgoalsDeclared,
-    Suspend,
     Usage,
     UsageRecorded,
+    action_text,
+    counted,
     is_reused,
+    json_text,
     one_line,
 )
-
-from .text import counted, json_text
 
 if TYPE_CHECKING:
     from rich.console import Console  # Progress is of use without it
@@ -204,20 +198,3 @@ def _choice(action: Action, by: str, reason: str) -> Iterator[Line]:
     told = getattr(action, "hint", None) or getattr(action, "reason", None)
     if reason and reason != told:
         yield Line("because", "yellow", reason)
-
-
-def action_text(action: Action) -> str:
-    match action:
-        case Retry(delay=delay) | Replan(delay=delay):
-            said = f"{action.kind} in {delay:.2f} s" if delay else action.kind
-        case Rollback(checkpoint_id=checkpoint):
-            said = f"rollback to {'the last good point' if checkpoint is None else checkpoint}"
-        case Resume(subgoal=subgoal):
-            said = f"resume from {subgoal or 'the first open subgoal'}"
-        case Suspend(question=question):
-            return f"suspend: {question}" if question else "suspend"
-        case Escalate(reason=reason) | Abort(reason=reason):
-            return f"{action.kind}: {reason}" if reason else action.kind
-        case _:
-            assert_never(action)
-    return f"{said}, told: {action.hint}" if action.hint else said

@@ -24,7 +24,7 @@ from triage.core import (
     fold,
     one_line,
 )
-from triage.engine import Agent, Report, report_of
+from triage.engine import Agent, Report, answers_to, report_of
 from triage.stores import Store
 
 from .loading import agent_of, arguments_of, watched
@@ -44,7 +44,6 @@ from .options import (
 )
 from .output import console, note, write
 from .progress import Progress
-from .runs_page import answers_to
 
 DONE, FAILED, SUSPENDED = 0, 1, 3
 _CODES = """\

@@ -25,16 +25,19 @@ from triage.core import (
     RunStarted,
     UsageError,
     approve,
+    counted,
     dump,
     edit,
     fold,
     happened,
+    json_text,
     one_line,
     reject,
     rerun,
+    span,
     to_json,
 )
-from triage.engine import TASK, MissingArguments, report_of, waits_for
+from triage.engine import TASK, MissingArguments, asks_of, lease_of, report_of, waits_for
 from triage.engine import cancel as cancel_run
 from triage.engine import resolve as resolve_run
 from triage.stores import RunInfo, Store
@@ -61,8 +64,8 @@ from .options import (
 )
 from .output import Listing, note, paged, print_listing, print_page, table, write
 from .run import FAILED, SUSPENDED, Follower, conclude, print_report
-from .runs_page import asks_of, lease, run_as_json, run_page, would_as_json, would_page
-from .text import counted, json_given, json_line, json_text, now, seconds_of, span
+from .runs_page import run_as_json, run_page, would_as_json, would_page
+from .text import json_given, json_line, now, seconds_of
 
 Status = Literal[
     "running", "suspended", "dead_letter",
@@ -162,7 +165,7 @@ def _row(run_id: str, info: RunInfo, events: Sequence[Event]) -> tuple[str, ...]
         one_line(task, 80),
         _TO_APPROVE if waits else one_line(info.status, 20),
         span(now() - info.started),
-        lease(info, now()) or "-",
+        lease_of(info, now()) or "-",
     )
 
 
@@ -599,7 +602,7 @@ async def _standing(
         )
     time = await kept.now()
     if info.status == "running" and not force and (info.lease_until or 0.0) > time:
-        left = lease(info, time)
+        left = lease_of(info, time)
         return _Standing(
             FAILED,
             (f"run {run_id} has an owner that seems to live, {left}; wait, or take it: --force",),

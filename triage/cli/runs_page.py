@@ -9,10 +9,8 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from triage.core import (
-    ApprovalAsked,
     AttemptFailed,
     Call,
-    Cause,
     Event,
     Redactor,
     Replan,
@@ -25,15 +23,23 @@ from triage.core import (
     RunSuspended,
     Step,
     UsageError,
+    action_text,
     active_seconds,
+    counted,
     fold,
+    json_text,
+    moment,
     one_line,
+    span,
     to_json,
 )
 from triage.engine import (
-    WAITS,
+    WAITING,
     Point,
+    answers_to,
+    asks_of,
     foretell,
+    lease_of,
     point_of_return,
     position_of,
     question_at,
@@ -43,54 +49,17 @@ from triage.stores import RunInfo
 
 from .loading import place_of
 from .options import suggested
-from .progress import Line, action_text, failure_lines, step_line
-from .text import counted, json_text, moment, now, span
+from .progress import Line, failure_lines, step_line
+from .text import now
 
 _MOST_STEPS = 20
 """Of an attempt, the newest; calls too. `--events` has all."""
-_WAITING = (Cause.NEEDS_APPROVAL, WAITS)
-"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt."""
 _EXPECTED = {
     None: "started, its outcome is not known",
     "in_doubt": "in doubt: it may have happened",
     "not_attempted": "not attempted",
 }
-_ANSWERS = {
-    "approval": ("approve", "reject", "edit", "abort"),
-    "answer": ("happened", "approve", "reject", "abort"),
-    "call in doubt": ("happened", "rerun", "abort"),
-}
-"""What `triage runs resolve` takes, by what a run waits for."""
 _ABOUT = {"call in doubt": "in doubt", "approval": "not begun: it waits for an approval"}
-
-
-def asks_of(events: Sequence[Event]) -> str:
-    """What a run waits for, in a word or two: an approval, a call in doubt, an answer; empty for none."""
-    asked = waits_for(events)
-    if asked is None:
-        return ""
-    if asked.doubt:
-        return "call in doubt"
-    question = question_at(events)
-    approval = question is not None and question.not_begun
-    plan = any(isinstance(event, ApprovalAsked) and event.kind != "call" for event in events[-4:])
-    return "approval" if approval or plan else "answer"
-
-
-def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
-    """What the question that a run waits with may be answered with, the most usual first."""
-    asked = waits_for(events)
-    if asked is None or asked.call is None:
-        return ("approve", "reject", "retry", "replan", "abort", "escalate")
-    return _ANSWERS[asks_of(events)]
-
-
-def lease(info: RunInfo, time: float) -> str:
-    """What there is to say of a run's lease; empty without one."""
-    if info.lease_until is None:
-        return ""
-    left = info.lease_until - time
-    return f"{span(left)} left" if left > 0 else f"ended {span(-left)} ago"
 
 
 # As JSON ------------------------------------------------------------------------------------------
@@ -170,7 +139,7 @@ def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Itera
         yield Line("attempt", "cyan", f"{number}, {counted(len(steps), 'step')}")
         yield from _newest([_step_line(index, step) for index, step in enumerate(steps)])
         if past is not None:
-            if past.diagnosis.cause in _WAITING:
+            if past.diagnosis.cause in WAITING:
                 yield Line("waited", "yellow", str(past.diagnosis.user_message))
             else:
                 yield from failure_lines(
@@ -192,7 +161,7 @@ def _unstored(events: Sequence[Event]) -> tuple[str, ...]:
 def _owner(info: RunInfo, events: Sequence[Event], time: float) -> str:
     parts = [
         f"epoch {info.epoch}",
-        f"lease {lease(info, time)}" if lease(info, time) else "no lease",
+        f"lease {lease_of(info, time)}" if lease_of(info, time) else "no lease",
     ]
     if info.claims:
         parts.append(f"taken over {counted(info.claims, 'time')} since it last got on")

@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from triage.core import TriageError, UsageError, logger, one_line
+from triage.core import TriageError, UsageError, logger, one_line, span
 from triage.incidents import IncidentDesk, Supervisor
 from triage.incidents.model import iso
 
@@ -39,7 +39,7 @@ from .desk import (
 from .options import epilogue
 from .output import note, write
 from .run import explained
-from .text import json_given, now, span
+from .text import json_given, now
 
 DONE, FAILED = 0, 1
 _ENDS = (signal.SIGTERM, signal.SIGINT)

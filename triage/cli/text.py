@@ -7,27 +7,15 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from triage.core import UsageError, redact, refuse_constant
 
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(s|m|min|h|d|w)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-
-
-def counted(number: int, word: str) -> str:
-    """A number of things: `1 step`, `2 steps`."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 # JSON ---------------------------------------------------------------------------------------------
-
-
-def json_text(value: Any) -> str:
-    """Text as it is, any other JSON value as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def json_line(value: Any) -> str:
@@ -63,23 +51,6 @@ def json_given(option: str, text: str) -> Any:
 def now() -> float:
     """Seconds since the epoch on this machine's clock, by which ages are told."""
     return time.time()
-
-
-def moment(seconds: float) -> str:
-    """A time in seconds since the epoch, as UTC."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return "unknown"
-
-
-def span(seconds: float) -> str:
-    """How long something is, in the largest unit of which it has two: `119 s`, `2 min`, `47 h`."""
-    if not math.isfinite(seconds):
-        return "unknown"
-    whole = max(0, int(seconds))
-    size, unit = next((entry for entry in _UNITS if whole >= 2 * entry[0]), _UNITS[-1])
-    return f"{whole // size} {unit}"
 
 
 def seconds_of(option: str, text: str) -> float:

@@ -200,6 +200,7 @@ from .wire import (
     unsealed,
     weight_of,
 )
+from .wording import action_text, counted, json_text, moment, span
 
 __all__ = [
     "ACTIONS",
@@ -342,6 +343,7 @@ __all__ = [
     "UsageRecorded",
     "WatchNoticed",
     "WorkflowFault",
+    "action_text",
     "active_seconds",
     "approve",
     "as_json",
@@ -355,6 +357,7 @@ __all__ = [
     "check_number",
     "check_word",
     "child_logger",
+    "counted",
     "digest",
     "doings_in",
     "dump",
@@ -380,6 +383,7 @@ __all__ = [
     "is_milestone",
     "is_reused",
     "json_parts",
+    "json_text",
     "known_cause",
     "label_of",
     "large",
@@ -388,6 +392,7 @@ __all__ = [
     "loads",
     "logger",
     "misuse",
+    "moment",
     "nearest",
     "not_attempted",
     "not_json",
@@ -409,6 +414,7 @@ __all__ = [
     "severity_of",
     "short",
     "some",
+    "span",
     "standard",
     "text_of",
     "to_json",

@@ -49,7 +49,7 @@ from .config import (
     manifest_of,
     schema_of,
 )
-from .facts import AttemptFacts, CapabilityFacts, CounterFacts, Facts, StepFacts
+from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, StepFacts
 from .journal import TASK
 from .loop import Restarted
 from .recovery import position_of
@@ -58,6 +58,7 @@ from .reporter import Brief, ErrorReporter, LLMAnalyst, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
 from .run import Guidance, Recorder, current
+from .standing import WAITING, answers_to, asks_of, lease_of
 from .tools import (
     TOOL_ATTRIBUTE,
     Compensator,
@@ -82,6 +83,7 @@ __all__ = [
     "MODEL",
     "TASK",
     "TOOL_ATTRIBUTE",
+    "WAITING",
     "WAITS",
     "Agent",
     "Analysis",
@@ -91,6 +93,7 @@ __all__ = [
     "CallDenied",
     "CapabilityFacts",
     "Checks",
+    "Cleaner",
     "Compensator",
     "CounterFacts",
     "Durability",
@@ -117,7 +120,9 @@ __all__ = [
     "Tool",
     "Watching",
     "agent",
+    "answers_to",
     "ask",
+    "asks_of",
     "begin",
     "call_async",
     "call_sync",
@@ -131,6 +136,7 @@ __all__ = [
     "finish",
     "foretell",
     "judging",
+    "lease_of",
     "manifest_of",
     "model",
     "point_of_return",

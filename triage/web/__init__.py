@@ -1,0 +1,14 @@
+"""The page: the runs of a store in a browser, one run in depth, live. Needs the extra `web`.
+
+    from triage.web import app
+
+    application = app("sqlite:///runs.db")      # an ASGI application, to mount behind a login
+
+`triage web --store URL` serves it on this machine alone.
+"""
+
+from __future__ import annotations
+
+from .app import app
+
+__all__ = ["app"]

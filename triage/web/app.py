@@ -1,0 +1,124 @@
+"""`app`: the page as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from triage.core import (
+    StoreCorrupt,
+    StoreError,
+    StoreKeyMissing,
+    StoreTooNew,
+    StoreUnavailable,
+    UnknownRun,
+    UsageError,
+)
+from triage.stores import Store, open_store
+
+from .pages import Pages, StaticFile, static_files
+from .views import Views
+
+_KEPT = "public, max-age=31536000, immutable"
+_UNREADABLE: dict[type[StoreError], tuple[str, tuple[str, ...]]] = {
+    StoreTooNew: (
+        "The store was written by a newer release",
+        (
+            "Update triage where this page runs, then load the page again.",
+            "Nothing was changed in the store.",
+        ),
+    ),
+    StoreUnavailable: (
+        "The store cannot be reached",
+        (
+            "See whether its file, server or network is there.",
+            "Load the page again; runs in progress keep what they have.",
+        ),
+    ),
+    StoreKeyMissing: (
+        "The key of the store is missing",
+        ("Give this process the key that the runs were written with.",),
+    ),
+    StoreCorrupt: (
+        "The store is damaged",
+        ("Restore it from a copy; `triage doctor` says what it finds.",),
+    ),
+}
+
+
+def app(
+    store: Store | str,
+    *,
+    title: str = "triage",
+    middleware: Sequence[Middleware] = (),
+    routes: Callable[[Pages, Store], Sequence[BaseRoute]] = lambda _pages, _store: (),
+) -> Starlette:
+    """Make the page of a store's runs, to serve or to mount.
+
+    store: a `Store`, or text such as `"sqlite:///runs.db"`. title: the name on every page. middleware:
+    put around all of it, the first outermost. routes: makes more routes of the pages and the store.
+
+    Raises UsageError for a store that is none.
+    """
+    opened = open_store(store)
+    files = static_files()
+    pages = Pages(title, files)
+    views = Views(opened, pages)
+    troubles = _Troubles(pages)
+    return Starlette(
+        routes=[
+            Route("/static/{digest}/{name}", _statics(files), name="static"),
+            *routes(pages, opened),
+            *views.routes(),
+        ],
+        middleware=[*middleware, Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5)],
+        exception_handlers={
+            HTTPException: troubles.http,
+            StoreError: troubles.store,
+            UsageError: troubles.usage,
+        },
+    )
+
+
+def _statics(files: dict[str, StaticFile]) -> Callable[[Request], Awaitable[Response]]:
+    async def static(request: Request) -> Response:
+        file = files.get(request.path_params["name"])
+        if file is None:
+            raise HTTPException(404)
+        if request.path_params["digest"] != file.digest:  # of another release: a page left open
+            digest, name = file.digest, request.path_params["name"]
+            return RedirectResponse(request.url_for("static", digest=digest, name=name))
+        return Response(file.body, media_type=file.media_type, headers={"Cache-Control": _KEPT})
+
+    return static
+
+
+class _Troubles:
+    """Pages for what goes wrong."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    async def http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        text = "There is nothing at this address." if error.status_code == 404 else error.detail
+        remedies = ("Go to the list of runs, and search there.",)
+        return self._pages.problem(request, error.status_code, "Not here", text, remedies)
+
+    async def usage(self, request: Request, error: Exception) -> Response:
+        return self._pages.problem(request, 400, "That cannot be done", str(error))
+
+    async def store(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, UnknownRun):
+            gone = "Go to the list of runs: it may have been removed by `triage runs prune`."
+            return self._pages.problem(request, 404, "No such run", str(error), (gone,))
+        known = (found for kind, found in _UNREADABLE.items() if isinstance(error, kind))
+        title, remedies = next(known, ("The store could not do it", ("Load the page again.",)))
+        return self._pages.problem(request, 503, title, str(error), remedies)

@@ -1,0 +1,1 @@
+// What the page does beyond HTML: live tail, filter, keyboard.
