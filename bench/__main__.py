@@ -61,7 +61,7 @@ def _round(pythons: dict[str, Path], name: str) -> figures.Round:
     """One measurement of each package, one after the other."""
     taken: dict[str, dict[str, float] | None] = {}
     for package, (environment, module) in _PEERS.items():
-        command = (pythons[environment], _RUNNER, module, name)
+        command = (pythons[environment], "-E", _RUNNER, module, name)
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         taken[package] = json.loads(done.stdout)
     return taken

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -70,3 +73,34 @@ async def test_classifiers_of_agents_that_fail_at_once_are_at_work_at_once() -> 
         for _ in range(together.parties):
             group.start_soon(recovers)
     assert done == ["done"] * together.parties
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_forked_after_a_classification_classifies_too() -> None:
+    program = """
+import os, sys
+from triage import Agent, FailurePolicy, Retry
+
+failed = []
+
+async def agent(task):
+    if not failed:
+        failed.append(task)
+        raise ConnectionError(f"refused in {os.getpid()}")
+    failed.clear()
+    return "done"
+
+async def again(context):
+    assert context.failure_type.value == "external_fault"
+    return Retry()
+
+def recovers():
+    return Agent(agent, FailurePolicy(default=again)).run_sync("t") == "done"
+
+assert recovers()
+child = os.fork()
+if not child:
+    os._exit(0 if recovers() else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
@@ -49,6 +52,7 @@ class Classifier(Protocol):
 
 # The threads are daemons, so a function that hangs does not keep the interpreter from ending, which
 # the threads of `anyio.to_thread` would. Neither the user's tools nor their agents can occupy them.
+# A thread that is free takes the next function: to start one, the event loop would wait for it.
 
 THREADS = 8
 """How many functions one event loop may have at work; more wait their turn, outside of their deadline."""
@@ -67,9 +71,9 @@ class _Job:
         self._error: BaseException | None = None
         self._done = anyio.Event()
         self._in_loop = scheduler()
-        threading.Thread(target=self._work, name="triage-worker", daemon=True).start()
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Call the function, in a thread, and wake whoever waits for its outcome."""
         try:
             self._result = self._function()
         except BaseException as error:  # handed to whoever waits, whatever it is
@@ -90,6 +94,35 @@ class _Job:
         return self._result
 
 
+class _Worker(threading.Thread):
+    """A thread that does one job after another."""
+
+    def __init__(self) -> None:
+        super().__init__(name="triage-worker", daemon=True)
+        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+
+    def run(self) -> None:
+        """Work until the interpreter ends."""
+        while True:
+            self.jobs.get().work()
+            _free.append(self)
+
+
+_free: deque[_Worker] = deque()
+"""Threads that have nothing to do."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free.clear)  # a child has none of its parent's threads
+
+
+def _start(job: _Job) -> None:
+    try:
+        worker = _free.pop()
+    except IndexError:
+        worker = _Worker()
+        worker.start()
+    worker.jobs.put(job)
+
+
 async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
     """Call a sync function in a thread: its result, or what it raised.
 
@@ -104,6 +137,7 @@ async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) ->
     async with limiter:
         job = _Job(lambda: context.run(function, *args))
         at_work.add(job)
+        _start(job)
         try:
             return await job.outcome(seconds)
         finally:
