@@ -50,27 +50,27 @@ from .tools import Function, Returns, fingerprint
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
-"""Given the result, answers True or None (good), or False, a text or a `Diagnosis` saying why it is bad."""
+"""Takes the result; answers True or None if it is good, else False, a reason or a `Diagnosis`."""
 
 
 @dataclass(frozen=True)
 class Checks:
     """What a result and the steps before it must satisfy; a failed check fails the attempt.
 
-    tools: the tools that exist; a call of another is a failure. A list of names, functions, tool
-    objects (with a `name`) or tool definitions as model providers take them, or a mapping of names
-    to JSON Schemas of the arguments (None where it is not known). None or empty: not known.
-    result_type: what the result must be, any type pydantic can validate; None: anything. verify:
-    one function or several, sync or async, that are given the result and answer True or None
-    (good), False or a reason (bad). constraints: what no output may be: texts, whatever their case,
-    compiled patterns, and functions of the output's text that answer like `verify`. subgoals: True
-    fails a result while declared subgoals are open. grounding: True, or a `Grounds`, fails a result
-    with facts in it that neither the task nor any step holds; False by default. watch: whether the
-    steps are looked at as they are recorded: True (default), a `Watching`, or False. guard: who is
-    asked before a call with the effect `once` runs: a function of the call, a `Guard` that says which
-    other calls are looked at, or None.
+    tools: the tools that exist; calling any other is a failure. A list of names, functions, tool
+    objects (with a `name`) or tool definitions in a provider's form, or a mapping of names to JSON
+    Schemas of the arguments (None for an unknown schema). None or empty: the tools are not known.
+    result_type: any type that pydantic can validate; None accepts anything. verify: one or more
+    functions, sync or async, that take the result and answer True or None if it is good, False or a
+    reason if it is bad. constraints: what no output may contain: texts (case does not matter),
+    compiled patterns, and functions of the output's text that answer like `verify`. subgoals: whether
+    a result fails while declared subgoals are open, True by default. grounding: True or a `Grounds`
+    fails a result that states facts found in neither the task nor any step; False by default. watch:
+    whether steps are checked as they are recorded: True (default), a `Watching`, or False. guard: decides
+    whether a call with the effect `once` may run: a function of the call, a `Guard`, which can cover
+    other calls too, or None.
 
-    Raises UsageError, which names the field, for a value of another kind.
+    Raises UsageError naming the field for a value of the wrong kind.
     """
 
     tools: Iterable[Any] | Mapping[str, Any] | None = None
@@ -101,12 +101,12 @@ class Checks:
         for verifier in self.verifiers:
             if not callable(verifier):
                 raise misuse("Checks.verify item", verifier, "a function of the result")
-        self.manifest  # noqa: B018 - read here, so that a tool without a name is told at once
+        self.manifest  # noqa: B018 - reading it refuses a tool without a name at once
         if self.result_type is not None:
             _early(self.result_type)
 
     def _options(self) -> None:
-        """Refuse options that are neither a word nor the value that says more."""
+        """Refuse an option that is neither a plain switch nor its detailed form."""
         if not isinstance(cast("object", self.grounding), bool | Grounds):
             wanted = "True, False or a Grounds"
             raise misuse("Checks.grounding", self.grounding, wanted, "write Grounds(kinds=(…))")
@@ -118,7 +118,7 @@ class Checks:
 
     @cached_property
     def manifest(self) -> Mapping[str, Schema | None]:
-        """The tools by name, each with the JSON Schema of its arguments or None; or none known."""
+        """The tools by name, with the JSON Schema of their arguments or None; empty if not known."""
         if self.tools is None:
             return {}
         return manifest_of(self.tools)
@@ -165,11 +165,11 @@ def _constraints(given: Any) -> tuple[Constraint, ...]:
 
 
 def validate_result(result_type: Any, result: object) -> object:
-    """`result` as `result_type`, converted as pydantic does (`"5"` is an int, a dict a model).
+    """Return `result` as `result_type`, converted as pydantic does (`"5"` to an int, a dict to a model).
 
-    Text that is not itself a `result_type` is read as JSON: `'{"id": 1}'` is a model. So is the one JSON
-    value that stands in fences or among prose, where it is valid strictly: see `only_json`. Raises
-    pydantic.ValidationError if it is neither, and UsageError if pydantic cannot handle the type.
+    Text that is no `result_type` itself is parsed as JSON. If that fails, the only JSON value inside
+    fences or prose is taken (see `only_json`), provided it is valid in strict mode. Raises
+    pydantic.ValidationError if nothing fits, and UsageError if pydantic cannot handle the type.
     """
     try:
         adapter = _adapter(result_type)
@@ -185,7 +185,7 @@ def validate_result(result_type: Any, result: object) -> object:
         try:
             return adapter.validate_json(result)
         except ValidationError as of_json:
-            # Text that is JSON is told what its fields lack, other text what it should have been.
+            # For JSON, report what is wrong with its fields; for other text, what was expected instead.
             if of_json.errors(include_url=False)[0]["type"] != "json_invalid":
                 raise of_json from None
         found = only_json(result) if isinstance(result, str) else None
@@ -195,13 +195,13 @@ def validate_result(result_type: Any, result: object) -> object:
             mended = adapter.validate_json(found, strict=True)
         except ValidationError as of_json:
             raise of_json from None
-        logger.info("a result was taken out of the text around it: %s", quote(result))
+        logger.info("the result was extracted from the text around it: %s", quote(result))
         return mended
 
 
 @lru_cache(maxsize=256)
 def _cached_adapter(result_type: Any, _written: str) -> TypeAdapter[Any]:
-    # `A | B` equals `B | A`, yet validates in another order: how it is written is part of the key.
+    # `A | B` equals `B | A` but validates in another order, so the key includes how it is written.
     return TypeAdapter(result_type)
 
 
@@ -218,12 +218,12 @@ def _adapter(result_type: Any) -> TypeAdapter[Any]:
 
 
 def _early(result_type: Any) -> None:
-    """Refuse a type that can never be validated; one that names a class still to come may wait."""
+    """Refuse a type that can never be validated, but accept one with unresolved forward references."""
     try:
         _adapter(result_type)
     except PydanticUserError as error:
         raise _unfit(result_type, error) from error
-    except NameError:  # older releases of pydantic say it so
+    except NameError:  # how older pydantic reports a forward reference
         return
 
 
@@ -235,18 +235,18 @@ def _is_iterable(value: object) -> bool:
 class Durability:
     """How safely a run is kept in its store.
 
-    mode: `"step"` (default): a recorded call returns once its result is durable; `"attempt"`: what
-    happened is durable when the attempt ends; `"exit"`: when the run ends. on_in_doubt: what is
-    done about a call that may or may not have happened: `"ask"` a person (default), `"rerun"` it,
-    `"fail"` the run. on_store_error: `"fail"` the run (default), or `"continue"` without the store.
-    lease_s: seconds, 30 by default, after which a run whose process is silent may be taken over.
-    redact: what is hidden before the run is stored: True (default) what `Redactor()` finds, a
-    `Redactor` of your own, False nothing. key: keeps what is hidden, encrypted, so that whoever
-    recovers the run has it whole: 32 bytes, or their hexadecimal digits or base64; several, newest
-    first, to change keys; None (default) takes those of the environment variable `TRIAGE_KEY`, separated
-    by commas. Without a key it is kept nowhere. Needs the extra `encryption`.
+    mode: when events are durable: `"step"` (default), before a recorded call returns; `"attempt"`, when
+    the attempt ends; `"exit"`, when the run ends. on_in_doubt: what to do about a call that may or may
+    not have happened: `"ask"` a person (default), `"rerun"` it, or `"fail"` the run. on_store_error:
+    `"fail"` the run (default), or `"continue"` without the store. lease_s: seconds of silence after
+    which another process may take the run over, 30 by default. redact: what is hidden before events
+    are stored: True (default) for what `Redactor()` finds, a `Redactor` of your own, or False for
+    nothing. key: encrypts the hidden values beside the journal, so that a recovery gets them back
+    whole: 32 bytes, as bytes, hexadecimal or base64; a list, newest first, for rotation; None (default)
+    reads the environment variable `TRIAGE_KEY`, keys separated by commas. Without a key, hidden values
+    are not stored. Needs the extra `encryption`.
 
-    Raises UsageError, which names the field, for any other value.
+    Raises UsageError naming the field for any other value.
     """
 
     mode: Literal["step", "attempt", "exit"] = "step"
@@ -268,7 +268,7 @@ class Durability:
 
     @cached_property
     def keys(self) -> Keyring | None:
-        """`key`, or what `TRIAGE_KEY` holds at the first use, as a `Keyring`; None for no key."""
+        """The `Keyring` of `key`, or of `TRIAGE_KEY` as it is at first use; None without a key."""
         return Keyring.of(self.key)
 
     @property
@@ -285,8 +285,7 @@ def _check_redact(given: object) -> None:
         raise misuse("Durability.redact", given, wanted, "write Redactor(patterns=(…,))")
 
 
-# The tools that exist, in all the forms people have them, by name with the schema of their
-# arguments.
+# The manifest: the tools that exist, given in any common form, by name with their argument schemas.
 
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -296,12 +295,12 @@ _REMEDY = "give its name as text"
 _KEYS = (
     "parameters", "input_schema", "inputSchema", "params_json_schema", "parameters_json_schema",
 )  # fmt: skip
-# Frameworks fill these parameters; a model does not give them.
+# Parameters that the framework fills in, not the model.
 _FILLED = frozenset({"self", "cls", "ctx", "context", "run", "run_context", "config", "runtime"})
 
 
 class Manifest(Mapping[str, "Schema | None"]):
-    """Tools by name. The schema of a function is made from its signature when it is first read."""
+    """Tools by name. A function's schema is made from its signature on first access."""
 
     __slots__ = ("_entries",)
 
@@ -323,12 +322,12 @@ class Manifest(Mapping[str, "Schema | None"]):
     def __repr__(self) -> str:
         return f"Manifest({', '.join(self._entries)})"
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a function need not be one that can be pickled
+    def __reduce__(self) -> tuple[Any, ...]:  # functions may not be picklable, schemas are
         return (Manifest, (dict(self),))
 
 
 def manifest_of(tools: Any) -> Mapping[str, Schema | None]:
-    """The tools by name. tools: as `Checks.tools`. Raises UsageError for one without a usable name."""
+    """Return the tools of `Checks.tools` by name. Raises UsageError for one without a usable name."""
     if tools is None:
         return {}
     entries: dict[str, Any] = {}
@@ -362,9 +361,7 @@ def _entry(tool: object) -> tuple[str, Any]:
         return _name(tool), None
     if isinstance(tool, Mapping):
         return _definition(cast("Mapping[str, Any]", tool))
-    declared = getattr(
-        tool, "__triage_tool__", None
-    )  # set by `@triage.tool`, which stands above us
+    declared = getattr(tool, "__triage_tool__", None)  # set by `@triage.tool`
     if declared is not None:
         return _name(declared.name), tool
     name = getattr(tool, "name", None)
@@ -389,10 +386,10 @@ def _definition(tool: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def schema_of(function: Callable[..., Any]) -> Schema | None:
-    """The JSON Schema of a function's arguments; None where its signature does not say them.
+    """Return the JSON Schema of a function's arguments, or None if the signature does not tell.
 
-    A parameter without an annotation, or with one that has no plain JSON form (a model, a named
-    tuple, a client), may be anything; those pydantic does not know at all need not be given.
+    A parameter that is not annotated, or whose type has no plain JSON form (a model, a named tuple),
+    accepts anything. One whose type pydantic does not know (a client) is optional.
     """
     try:
         signature = inspect.signature(function)
@@ -429,7 +426,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _json_schema(annotation: Any) -> dict[str, Any] | None:
-    """What pydantic makes of an annotation, None if it knows none."""
+    """Return pydantic's JSON Schema of an annotation, or None if it has none."""
     try:
         return TypeAdapter(annotation).json_schema()
     except Exception:
@@ -437,21 +434,21 @@ def _json_schema(annotation: Any) -> dict[str, Any] | None:
 
 
 def _plain(schema: dict[str, Any], default: Any) -> dict[str, Any]:
-    """A schema that also holds for the value as a step keeps it, which is not always what it was."""
+    """Loosen a schema so that it also accepts the value in the form that a step keeps."""
     if _has_shape(schema):
         return {}
     return {"anyOf": [schema, {"type": "null"}]} if default is None else schema
 
 
 def _has_shape(schema: Any) -> bool:
-    """Whether it says anything of the inside of objects, which a step may keep in another form."""
+    """Whether a schema describes the inside of objects, which a step may keep in another form."""
     if isinstance(schema, dict):
         words = ("$ref", "properties", "prefixItems", "propertyNames")
         return any(word in schema for word in words) or any(map(_has_shape, schema.values()))
     return isinstance(schema, list) and any(map(_has_shape, schema))
 
 
-# A guard over calls that matter: it lets one run, denies it with a reason, or asks a person first.
+# Guards: a guarded call runs, is denied with a reason, or waits for a person.
 
 
 Ruling: TypeAlias = bool | str | Suspend | None
@@ -461,8 +458,8 @@ Ruling: TypeAlias = bool | str | Suspend | None
 class GuardedCall(NamedTuple):
     """A call that is about to run, as its guard sees it.
 
-    tool: its name. arguments: as JSON, by parameter, those of `ignore=` left out. effect: what it does
-    to the world. run_id, attempt, task: of the run that makes it.
+    arguments: JSON values by parameter name, without those in `ignore=`. effect: what the tool does to
+    the world. run_id, attempt, task: those of the run that makes the call.
     """
 
     tool: str
@@ -477,9 +474,9 @@ Decide: TypeAlias = Callable[[GuardedCall], Ruling | Awaitable[Ruling]]
 
 
 class CallDenied(Fault):
-    """Raised at the call that a guard has denied; nothing was done. tool: its name. reason: the guard's.
+    """A guard denied the call, and nothing was done. tool: its name. reason: the guard's.
 
-    An agent may catch it and go on in another way; one that does not is given a new plan.
+    An agent may catch it and try another way; if it does not, the run replans.
     """
 
     category = Category.DATA
@@ -499,15 +496,15 @@ class CallDenied(Fault):
 
 @dataclass(frozen=True)
 class Guard:
-    """Which calls are looked at before they run, and who decides.
+    """Which calls need a decision before they run, and who decides.
 
-    decide: sync or async, is given a `GuardedCall` and answers with a `Ruling`. One that raises or
-    answers anything else lets nothing run: a person is asked. effects: calls with these effects are
-    looked at, `("once",)` by default. tools: and those whose name matches one of these, with `*` and
-    `?` as in a shell.
+    decide: a sync or async function that takes a `GuardedCall` and answers with a `Ruling`. If it raises
+    or answers anything else, the call does not run and a person is asked. effects: guards calls with
+    these effects, `("once",)` by default. tools: also guards tools whose names match one of these
+    patterns, with `*` and `?` as in a shell.
 
-    Calls whose result is known already run no more, and are not looked at. An approval is for exactly
-    that call, its tool and its arguments, once. Raises UsageError, which names the field.
+    A call that reuses a recorded result does not run, so it is not guarded. An approval covers that one
+    call, with its tool and arguments, once. Raises UsageError naming the field.
     """
 
     decide: Decide
@@ -526,7 +523,7 @@ class Guard:
         object.__setattr__(self, "tools", _texts("Guard.tools", self.tools))
 
     def covers(self, tool: str, effect: Effect) -> bool:
-        """Whether a call of this tool is looked at."""
+        """Whether a call of this tool with this effect is guarded."""
         return effect in self.effects or any(fnmatchcase(tool, rule) for rule in self.tools)
 
 
@@ -540,23 +537,22 @@ def _texts(field: str, given: Any) -> tuple[str, ...]:
     return texts
 
 
-# What is done about loops while an attempt goes on: `Watching`.
+# Loops seen while an attempt runs.
 
 
 @dataclass(frozen=True)
 class Watching:
-    """What is done about a loop while the attempt goes on.
+    """What to do about a loop while the attempt is running.
 
-    A loop is noted as soon as it is one (three rounds). hint_after: steps of it, its first round left
-    out, after which the agent is told (`run.guidance`), 3 by default. interrupt_after: steps of it
-    after which the attempt is interrupted, diagnosed and recovered like any failure, 6 by default,
-    never before its fourth round, nor before it has gone round once more since the agent was told.
-    A later attempt is interrupted when it makes a call of that loop for the second time, and any
-    attempt with the tenth identical call of the run, where attempts repeated it. None: never. What else
-    the detectors see (a tool that does not exist, arguments that do not fit, an output that breaks a
-    constraint) is noted and told.
+    Three equal rounds of steps are a loop, which is noted in the journal. Both settings count its steps
+    after the first round; None means never. hint_after: tell the agent, through `run.guidance`, after so
+    many, 3 by default. interrupt_after: interrupt the attempt after so many, 6 by default, and recover
+    it like any other failure; never before the fourth round, nor before one more round after the hint.
+    A later attempt is interrupted at its second call of a loop already seen, and any attempt at the
+    run's tenth identical call, if several attempts made them. The detectors' other findings (an unknown
+    tool, arguments that do not fit, an output that breaks a constraint) are noted and told.
 
-    Raises UsageError, which names the field, for anything but a count from 1.
+    Raises UsageError naming the field for anything but a count from 1.
     """
 
     hint_after: int | None = 3
@@ -572,22 +568,21 @@ class Watching:
 
 
 FIRST_LOOK = 4
-"""Index of the step of an attempt at which its steps are first looked at."""
+"""Index of the step at which an attempt is first checked for loops."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Config:
-    """What an `Agent` was made with. policy, classifier: None means the recommended ones.
+    """The validated options of an `Agent`, and what follows from them.
 
-    parameters: what the function takes by keyword, None for anything. plain: no limit needs a scope
-    around the attempts and no observer listens. watch: the limits, where one must be looked at with
-    each event. busy: there are observers or there is a limit to watch. watching: what is done about
-    loops, as `Checks.watch`. first_look: steps of an attempt before they are looked at. durable: the
-    store outlives this process. code: fingerprint of the function where it does, else empty.
-    suspensions: the runs that wait in this process (`Waiting`), by the digests of their tokens.
-    returns: what a result is declared to be. function: what is run. aliases: earlier names of the agent.
-    generated: Python made its name up. redactor: the run's own, None for
-    the usual one. infer_effects: undeclared tools have the effect that their names tell.
+    policy, classifier: None means the recommended ones. parameters: the function's keyword parameters,
+    None if it takes any. plain: no limit needs a cancel scope around attempts and there are no observers.
+    watch: the limits, if one must be checked at each event. busy: there are observers, or `watch`.
+    watching: as `Checks.watch`. first_look: steps before an attempt is first checked for loops. durable:
+    the store outlives this process. code: fingerprint of the function if so, else empty. suspensions:
+    runs waiting in this process (`Waiting`), by the digests of their tokens. returns: the declared type
+    of results. redactor: None for the standard one. infer_effects: infer the effect of an undeclared tool
+    from its name. aliases: earlier names of the agent. generated: Python made its name up.
     """
 
     name: str
@@ -616,7 +611,7 @@ class Config:
     generated: bool = False
 
     def check_owns(self, run_id: str, agent: str) -> None:
-        """Raise UsageError for a run of an agent that has neither this one's name nor an alias of it."""
+        """Raise UsageError unless `agent`, the run's owner, is this agent's name or one of its aliases."""
         if agent != self.name and agent not in self.aliases:
             raise UsageError(
                 f"run {run_id} belongs to the agent {agent}, not to {self.name}; give it to that agent, or "
@@ -624,9 +619,9 @@ class Config:
             )
 
     async def read(self, run_id: str, after: int = -1) -> list[Event]:
-        """The events of a run behind a position, whole: what is encrypted in them is opened.
+        """Read a run's events after a position, with encrypted values opened.
 
-        Raises StoreKeyMissing where the key for that is not given.
+        Raises StoreKeyMissing if the key for them is missing.
         """
         return unsealed(await self.store.read(run_id, after), self.durability.keys)
 
@@ -648,7 +643,7 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
     environment: Environment | None,
     infer_effects: bool,
 ) -> Config:
-    """The options of an agent, checked and completed. Raises UsageError for one of the wrong type."""
+    """Validate the options of an agent and fill in defaults. Raises UsageError for a wrong type."""
     if not isinstance(infer_effects, bool):
         raise UsageError(
             f"Agent(infer_effects=…) must be True or False, not {type(infer_effects).__name__}"
@@ -681,7 +676,7 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
     limits = limits or Limits()
     durability = durability or Durability()
     where = MemoryStore() if store is None else open_store(store)
-    # A third party's store is taken for a durable one unless it says otherwise.
+    # A store of the user's own counts as durable unless it says otherwise.
     durable = bool(getattr(where, "durable", True))
     watching = checks is None or checks.watch
     timed = {limits.seconds, limits.attempt_seconds, limits.stall_seconds} != {None}
@@ -715,7 +710,7 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
 
 
 def _observers(given: Any) -> tuple[Observer, ...]:
-    """The observers as a tuple. Raises UsageError for one that cannot be called."""
+    """Return the observers as a tuple. Raises UsageError for one that is not a sync callable."""
     if callable(given) or not isinstance(given, Iterable):
         raise UsageError(
             f"observers must be a list of callables, not {type(given).__name__}; "

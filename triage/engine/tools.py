@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .calls import Run
 
 
-# A user's function, read once: what it takes, and how it will be called.
+# The agent function: its parameters, and how it is called.
 
 
 _INJECTED: dict[str, Callable[[Run], Any]] = {
@@ -68,12 +68,12 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Function:
-    """A user's function as it will be called. kind: `async`, `sync` or `generator`.
+    """A user's function and its parameters.
 
-    injected: the parameters the run fills. wanted: others without a default. known: all that may be
-    given by keyword; None when it takes any. of_instance: its first parameter is the instance or class
-    it will be bound to. told: the names of the guidance that it takes as any other keyword (`**kwargs`):
-    those it is given only where there is something to tell.
+    kind: `async`, `sync` or `generator`. injected: the parameters that the run fills. wanted: other
+    parameters without a default. known: all that a caller may give by keyword, None if it takes any.
+    of_instance: its first parameter is the instance or class it will be bound to. told: guidance that it
+    can take through `**kwargs`, passed only when there is some.
     """
 
     function: Callable[..., Any]
@@ -87,19 +87,19 @@ class Function:
 
     @property
     def is_deaf(self) -> bool:
-        """True if no parameter can bring it a hint: it can only ask `current_run()`."""
+        """Whether no parameter can receive a hint, so that only `current_run()` tells it."""
         hearing = ("run", "_triage_hint", "_triage_context")
         return not self.told and not any(name in hearing for name, _ in self.injected)
 
     @property
     def has_generated_name(self) -> bool:
-        """True if Python made its name up: two such functions may share it, and an edit may change it."""
+        """Whether Python generated its name, which other functions may share and an edit may change."""
         if isinstance(self.function, functools.partial):
             return True
         return "<locals>" in self.name or "<lambda>" in self.name
 
     def check_bound(self) -> None:
-        """UsageError for a method that has no instance: it could only be called without its task."""
+        """Raise UsageError for a method called through its class, where the task would be its `self`."""
         if self.of_instance:
             raise UsageError(
                 f"{self.name} is a method and was called through its class; call it through an instance, "
@@ -107,7 +107,7 @@ class Function:
             )
 
     def check(self, kwargs: Mapping[str, Any]) -> None:
-        """UsageError for arguments the function does not take, or that the run fills itself."""
+        """Raise UsageError for arguments that are missing, unknown, or filled by the run."""
         self.check_bound()
         for name in kwargs:
             if name in _INJECTED and any(name == injected for injected, _ in self.injected):
@@ -122,9 +122,9 @@ class Function:
 
 
 def read_function(function: Any, *, bound: bool) -> Function:
-    """Read what a user's function takes and how to call it. bound: it is a method of an object.
+    """Read the parameters of a user's function. bound: it is a bound method.
 
-    Raises UsageError for what cannot be called with a task.
+    Raises UsageError if it cannot be called with a task.
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     if not callable(function):
@@ -158,7 +158,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
         wanted=frozenset(
             p.name for p in keywords if p.default is p.empty and p.name not in _INJECTED
         ),
-        # `**kwargs` brings the hint, to those that do not take their guidance by name.
+        # A function that takes no guidance by name gets the hint through its `**kwargs`.
         told=(("_triage_hint", _INJECTED["_triage_hint"]),)
         if open_ended
         and not any(p.name in ("_triage_hint", "_triage_context", "run") for p in keywords)
@@ -174,9 +174,10 @@ _DATA = {kind for data in (bool, int, float, str) for kind in (data, data.__name
 
 
 def _refuse_misspelt(name: str, keywords: list[inspect.Parameter]) -> None:
-    """UsageError for a parameter that is one edit away from one the run fills, and nothing else.
+    """Raise UsageError for a parameter that is probably a misspelling of an injected one.
 
-    One with a default or the annotation of plain data is the caller's. `run` is too short to tell.
+    That is one edit away from it, without a default and not annotated as plain data. `run` is too short
+    to guess at.
     """
     names = {p.name for p in keywords}
     for p in keywords:
@@ -191,7 +192,7 @@ def _refuse_misspelt(name: str, keywords: list[inspect.Parameter]) -> None:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Whether a letter put in, left out, replaced or swapped with the next makes one the other."""
+    """Whether the names differ by one letter inserted, deleted, replaced or swapped with the next."""
     if len(one) > len(other):
         one, other = other, one
     if one == other or len(other) - len(one) > 1:
@@ -206,7 +207,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 
 
 def whole(function: Any) -> Any:
-    """The function inside a `functools.partial`; anything else as it is."""
+    """Unwrap `functools.partial`; return anything else as it is."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -227,13 +228,13 @@ def _kind(function: Any, name: str) -> str:
 
 
 def fingerprint(function: Function) -> str:
-    """A digest of the function's code, nested functions included: another one means other code.
+    """Return a digest of the function's code, nested functions included.
 
-    Where the code cannot be read (a callable of a compiled module), only the name counts.
+    If the code cannot be read (a callable of a compiled module), the digest is of the name alone.
     """
     target = whole(inspect.unwrap(function.function))
     target = getattr(target, "__func__", target)
-    if not hasattr(target, "__code__"):  # an object that is called
+    if not hasattr(target, "__code__"):  # a callable object
         target = type(target).__call__
     code = getattr(target, "__code__", None)
     found = hashlib.sha256(function.name.encode())
@@ -246,23 +247,23 @@ def fingerprint(function: Function) -> str:
             if isinstance(constant, CodeType):
                 waiting.append(constant)
             else:
-                # The order of a set differs from process to process.
+                # The order of a set is not the same in every process.
                 items = constant if isinstance(constant, frozenset) else (constant,)
                 found.update(repr(sorted(map(repr, items))).encode())
     return found.hexdigest()[:16]
 
 
-# The declared result type of a tool, and reading its results back from JSON as that type.
+# The declared result type of a tool, and results read back from JSON as that type.
 
 
 _UNREAD = object()
 
 
 class Returns:
-    """The return annotation of a function, read when it is first needed, or what is declared instead.
+    """The declared result type of a function: its return annotation, or a type given instead.
 
-    What has no exact JSON form (a model, a dataclass, a tuple, a date) can be read back where the
-    annotation says what it was. `says_all` finds out by doing it.
+    The annotation, read when it is first needed, lets a value without an exact JSON form (a model, a
+    dataclass, a tuple, a date) be restored from its JSON. `says_all` finds out by trying.
     """
 
     __slots__ = ("_adapter", "_function", "_type")
@@ -274,13 +275,13 @@ class Returns:
 
     @property
     def type(self) -> Any:
-        """The declared type; None where there is none, or its name is known to type checkers only."""
+        """The declared type; None if there is none or its name exists for type checkers only."""
         if self._type is _UNREAD:
             self._type = _declared(self._function)
         return self._type
 
     def says_all(self, result: Any, data: Any) -> bool:
-        """Whether `data`, the JSON form of `result`, is read back as an equal value of its type."""
+        """Whether reading `data`, the JSON form of `result`, gives an equal value of the same type."""
         if self.type is None or self.type is Any:
             return False
         try:
@@ -290,7 +291,7 @@ class Returns:
             return False
 
     def read(self, data: Any) -> Any:
-        """The value of a JSON form. Raises ValueError or what pydantic raises where it is none."""
+        """Restore a value from its JSON form. Raises ValueError, or as pydantic does, if it cannot."""
         if self.type is None:
             raise ValueError("no return annotation")
         if self._adapter is None:
@@ -302,7 +303,7 @@ class Returns:
 
 
 def _adapter_of(declared: Any) -> Any:
-    """A pydantic adapter of a type; of a union with members that are no data, of the models in it."""
+    """Make a pydantic adapter; of a union with members that are not data, for its models alone."""
     try:
         return TypeAdapter(declared)
     except PydanticSchemaGenerationError:
@@ -314,10 +315,10 @@ def _adapter_of(declared: Any) -> Any:
 
 
 def _declared(function: Any, of: str = "return") -> Any:
-    """The annotation of the result or a parameter, its names looked up where the function was written."""
+    """Return the resolved annotation of the result or of a parameter, None if it does not resolve."""
     function = whole(function)
     if not hasattr(function, "__code__"):
-        # An object that is called, or a bound method.
+        # A callable object or a bound method.
         function = getattr(function, "__func__", type(function).__call__)
     try:
         found = inspect.get_annotations(function).get(of)
@@ -336,7 +337,7 @@ def _declared(function: Any, of: str = "return") -> Any:
 
 
 def _unmarked(data: Any) -> Any:
-    """The marks of what JSON has no form for, made into values again where they say all of it."""
+    """Turn the marks of values without a JSON form back into values. Raises ValueError for a lossy one."""
     if isinstance(data, list):
         return [_unmarked(item) for item in data]
     if not isinstance(data, dict):
@@ -353,22 +354,22 @@ def _unmarked(data: Any) -> Any:
     return {key: _unmarked(value) for key, value in data.items()}
 
 
-# Trying a call again at once, inside the call: how often, after which errors, after how long.
+# Retries inside one call: how many, after which errors, after what pause.
 
 
 _PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 501, 505})
-"""HTTP answers that the same request gets again."""
+"""HTTP statuses that a repeated request would get again."""
 _MISTAKES = (
     TriageError, TypeError, AttributeError, NameError, ImportError, AssertionError,
     NotImplementedError,
 )  # fmt: skip
-"""Errors of the program, which no repetition mends."""
+"""Errors of the program, which a retry cannot mend."""
 
 
 def tries_of(field: str, value: object) -> Preset | None:
-    """What `retries=` says: calls altogether and the waiting between them; None for a single one.
+    """Read an option `retries=`: None, a number of retries after `Backoff()`, or a `Preset`.
 
-    Takes None, a number of retries (with the waiting of `Backoff()`) or a `Preset`. Raises UsageError
+    Returns the number of calls and the pauses between them, None for a single call. Raises UsageError
     naming the field.
     """
     if value is None:
@@ -394,10 +395,10 @@ def pause_before(
     draw: float,
     left: float | None,
 ) -> float | None:
-    """Seconds to wait before this retry, from 1; None where there is to be none.
+    """Return the seconds to wait before a retry, or None for no retry.
 
-    There is none for an error that will come again, where the other side asks for more than the cap,
-    or where the wait would not end before the deadline. left: seconds until that, None without one.
+    There is no retry of a permanent error, after a Retry-After above the cap, or if the pause would
+    outlast the deadline. retry: its number, from 1. left: seconds until the deadline, None without one.
     """
     if tries is None or retry > tries.retries or not _may_pass(error, info):
         return None
@@ -409,7 +410,7 @@ def pause_before(
 
 
 def _asked(info: ErrorInfo) -> float | None:
-    """The wait in seconds that the error, or one of its causes, asks for."""
+    """Return the wait in seconds that the error or one of its causes asks for."""
     for error in info.walk():
         told = None if error.hint is None else error.hint.get("retry_after_s")
         seconds: float | None = error.retry_after_s if told is None else told
@@ -427,11 +428,11 @@ def _may_pass(error: Exception, info: ErrorInfo) -> bool:
 
 
 class Compensator:
-    """A function that undoes a call, and how often it is tried: `tool(compensate=Compensator(…))`.
+    """A function that undoes a call, with its retries: `tool(compensate=Compensator(…))`.
 
     function: as for `compensate`. retries: a number, or a `Preset` of `triage.strategies`; None tries
-    once. Whatever it says, one that was cut off is run again, with the same idempotency key. Raises
-    UsageError naming the field.
+    once. A compensation cut off by the end of its process runs again in any case, with the same
+    idempotency key. Raises UsageError naming the field.
     """
 
     __slots__ = ("function", "tries")
@@ -453,7 +454,7 @@ class Compensator:
 
 
 class Undoing:
-    """A compensator with what it is to be called with."""
+    """A compensator bound to its arguments."""
 
     __slots__ = ("_args", "_kwargs", "function", "tries")
 
@@ -473,39 +474,39 @@ class Undoing:
 
 
 MAX_SHOWN = 200
-"""Characters of a call's arguments that people are shown."""
+"""Characters of a call's arguments shown to people."""
 
 
 def shown(arguments: Any) -> str:
-    """A call's arguments as people are shown them."""
+    """Render a call's arguments for people: redacted and capped."""
     text = redact(json.dumps(arguments))
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
 def name_of(function: Any) -> str:
-    """A function's name for people."""
+    """Return a function's name as shown to people."""
     if isinstance(function, Compensator):
         function = function.function
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 class Tool:
-    """What is known of a function whose calls are recorded. Made by `tool`, read by the engine.
+    """A function whose calls are recorded, and its options. Made by `tool`, read by the engine.
 
-    declared: somebody said what its effect is. inferred: nobody did, and its name tells it.
+    declared: its effect was stated. inferred: its effect was inferred from its name.
     """
 
     nested: ClassVar[bool] = False
-    """Whether each call is a run of its own, inside the one that makes it."""
+    """Whether each call is a run of its own inside the calling run."""
 
     kind: str
-    """What its calls are in the journal: `model`, `judge`, `tool` or `run`."""
+    """The kind of its calls in the journal: `model`, `judge`, `tool` or `run`."""
 
     editable: ClassVar[bool] = True
-    """Whether a person who approves a call may change its arguments: it must take them when it runs."""
+    """Whether a person who approves a call may edit its arguments."""
 
     counted: ClassVar[bool] = True
-    """Whether its calls are calls of a tool: limits and guards leave others alone, as those of a model."""
+    """Whether limits and guards for tool calls apply; they do not to calls of a model."""
 
     __slots__ = (
         "_by_name", "_hidden", "_known_by", "by_position", "compensate",
@@ -561,12 +562,12 @@ class Tool:
         first = next(iter(self.signature.parameters), None)
         self._hidden = self.ignore | ({first} if first in ("self", "cls") else set())
         names = sorted(self.signature.parameters.keys() - self._hidden)
-        # Each with what stands before it in a key's text.
+        # Each with the JSON text that precedes it in a key.
         self._known_by = [(name, f'{"," if at else ""}"{name}":') for at, name in enumerate(names)]
         self.returns = Returns(function)
 
     def by_name(self) -> Tool:
-        """The tool with the effect its name tells, where none was declared; else the tool itself."""
+        """Return the tool with the effect inferred from its name, or itself if there is none to infer."""
         if self.declared or infer_effect(self.name) is Effect.UNKNOWN:
             return self
         if self._by_name is None:
@@ -576,7 +577,7 @@ class Tool:
         return self._by_name
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The call's arguments by name, defaults filled in. TypeError if they do not fit."""
+        """Return the arguments by name, defaults included. Raises TypeError if they do not fit."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -591,7 +592,7 @@ class Tool:
         return given.args, given.kwargs
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
-        """The digest of the call's arguments, or of what `key` says of them."""
+        """Digest the call's arguments, or the result of `key` for them."""
         if self.key is not None:
             named = named_by(self.key, bound)
             return digest(salt, canonical(self.key(**named), "the result of key"))
@@ -600,38 +601,38 @@ class Tool:
         except UsageError:
             if not self.by_position:
                 raise
-            # Known by its position, it needs no exact form.
+            # A call matched by position needs no exact form.
             return digest(salt, json.dumps(self.shown(bound), sort_keys=True))
         return digest(salt, text)
 
     def argument(self, name: str, data: Any) -> Any:
-        """An argument from its JSON form. Raises ValueError, or what pydantic raises, where it is lost."""
+        """Restore an argument from its JSON form. Raises ValueError, or as pydantic does, if it cannot."""
         declared = _declared(self.function, name)
         if declared is None and MARK in json.dumps(data):
             raise ValueError(f"the type of {name} is not declared")
         return data if declared is None else Returns(self.function, declared).read(data)
 
     def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as JSON, for people: without `self`, `cls` and those to ignore."""
+        """Return the arguments as JSON for people, without `self`, `cls` and ignored ones."""
         hidden = self._hidden
         if hidden:
             bound = {name: value for name, value in bound.items() if name not in hidden}
         return plain(bound)  # type: ignore[no-any-return] # JSON of a dict
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
-        """A result as JSON of its own, and whether that says all of it."""
+        """Return a result as JSON, and whether that form is exact."""
         return plain_noting(result)
 
     def loaded(self, data: Any) -> Any:
-        """Read back a result that JSON holds exactly."""
+        """Read back a result whose JSON form is exact."""
         return data
 
     def fails(self, data: Any) -> bool:
-        """Whether a result says that the call has failed, so that it is made again, not reused."""
+        """Whether a result reports that the call failed, so that it is not reused."""
         return False
 
     def step(self, step: Step) -> Step:
-        """The step that records one of its calls."""
+        """Return the step that records one of its calls; `step` as it is, by default."""
         return step
 
 
@@ -669,9 +670,9 @@ def _ignored(ignore: object, name: str, signature: inspect.Signature) -> frozens
 def named_by(
     function: Callable[..., Any], bound: Mapping[str, Any], *, after: int = 0
 ) -> dict[str, Any]:
-    """Those of a call's arguments that a function names; all where it takes any.
+    """Select the arguments of a call that a function has parameters for; all if it takes any.
 
-    after: so many of its first parameters are filled otherwise.
+    after: number of leading parameters that are filled by other means.
     """
     if isinstance(function, Compensator):
         function = function.function
@@ -683,10 +684,7 @@ def named_by(
 
 
 class CurrentCall:
-    """The recorded call a tool runs in. on_asked: called when the tool first takes its key.
-
-    label: how steps name it that are part of it, by its tool and the beginning of its key.
-    """
+    """The recorded call that a tool is running in. on_asked: called when the tool first reads its key."""
 
     __slots__ = ("_key", "asked", "on_asked", "run_id", "tool")
 
@@ -699,15 +697,15 @@ class CurrentCall:
 
     @property
     def label(self) -> str:
-        """Names it in the steps of what is done inside; the key does not count as taken."""
+        """The name of the call in the steps made inside it; does not count as reading the key."""
         return label_of(self.tool, self._key)
 
     @property
     def idempotency_key(self) -> str:
         """32 hexadecimal digits, the same for this call in every attempt and process of the run.
 
-        Give it to a service that knows such keys: a tool that has taken it may be run again after a
-        failure that leaves open whether it happened.
+        Send it to a service that deduplicates by such keys: a tool that has read it may run again when a
+        failure leaves open whether the call happened.
         """
         if not self.asked:
             self.asked = True
@@ -720,7 +718,7 @@ calling: ContextVar[CurrentCall | None] = ContextVar("triage_call", default=None
 
 
 def current_call() -> CurrentCall:
-    """The recorded call the calling code runs in. Raises UsageError outside of any."""
+    """Return the recorded call that the calling code runs in. Raises UsageError outside of one."""
     call = calling.get()
     if call is None:
         raise UsageError(
@@ -732,16 +730,16 @@ def current_call() -> CurrentCall:
 
 TOOL_ATTRIBUTE = "__triage_tool__"
 AGENT_ATTRIBUTE = "__triage_agent__"
-"""True on agents, by which code that imports nothing of ours knows them."""
+"""True on agents, for code that must not import them."""
 
 
 _undeclared = functools.lru_cache(maxsize=1024)(Tool)
 
 
 class Nested(Tool):
-    """An agent as a tool: each of its calls is a run inside the run that makes it.
+    """An agent as a tool: each call is a run inside the calling run.
 
-    Idempotent, as such a run has a journal of its own: started again, it is gone on with.
+    It is idempotent, because that run has a journal of its own and continues when it is started again.
     """
 
     __slots__ = ()
@@ -754,18 +752,18 @@ class Nested(Tool):
         self.returns = returns
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The task and the arguments that were given."""
+        """Return the task and the arguments as given."""
         (task,) = args
         return {"task": task, **kwargs}
 
     def shown(self, bound: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All of them. Their names may be of any kind of text."""
+        """Return all arguments as JSON; their names may be any text."""
         return plain(bound)  # type: ignore[no-any-return] # JSON of a dict
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
-        """The digest of the task and the arguments; of one without an exact form, its name alone.
+        """Digest the task and the arguments; an argument without an exact JSON form counts by name.
 
-        Raises UsageError where it is the task that has none.
+        Raises UsageError if the task has no exact JSON form.
         """
         parts = [f'"task":{canonical(bound["task"], "task")}']
         for name, value in bound.items():
@@ -791,7 +789,7 @@ _said_lock = threading.Lock()
 
 
 def say_inferred(tool: Tool) -> None:
-    """Say in the log that a tool's effect is inferred from its name, once for each name."""
+    """Log that a tool's effect is inferred from its name, once a name."""
     with _said_lock:
         if tool.name in _said or len(_said) >= _MOST_SAID:
             return
@@ -805,9 +803,9 @@ def say_inferred(tool: Tool) -> None:
 
 
 def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:
-    """What is known of a function given to `run.call`, and the object it is bound to, if any.
+    """Return the tool of a function given to `run.call`, and the object it is bound to, if any.
 
-    A function that is no tool has the effect `unknown`.
+    A function that is not a tool gets one with the effect `unknown`.
     """
     owner: tuple[Any, ...] = ()
     bound_to = getattr(function, "__self__", None)
