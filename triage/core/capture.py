@@ -1,7 +1,7 @@
-"""Exceptions as data: `capture` reads one, `hint` and `not_attempted` write onto one.
+"""Exceptions as data: `capture` reads an exception, `hint` and `not_attempted` annotate one.
 
 Everything is read by duck typing (`foreign`): no client library is imported, nothing is fetched, and no
-exception, however hostile, makes `capture` raise or keeps it busy.
+exception, however hostile, makes `capture` raise or hang.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from .taxonomy import (
 __all__ = ["capture", "hint", "not_attempted", "said_in"]
 
 MAX_RELATED = 24
-"""Exceptions followed through causes, contexts and groups."""
+"""Exceptions read through causes, contexts and groups, at most."""
 MAX_CHAIN = 12
-"""How deep they may hang from each other."""
+"""Depth of that tree, at most."""
 _SLOW_S = 60.0
-"""Seconds for which nobody waits for another exception of a class that was too slow to read."""
+"""Seconds for which no other exception of a class that was too slow to read is read in full."""
 _MOST_SLOW = 64
 _HIDDEN = "hidden"
-"""The relation of a context that is not shown (`raise … from …`): it counts, and is not told of."""
+"""The relation of a context hidden by `raise … from …`: it counts as evidence but is not reported."""
 
 E = TypeVar("E", bound=BaseException)
 
-# By the language's own descriptors: an exception may have attributes of these names.
+# The interpreter's own descriptors, because an exception may define attributes of these names.
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
 _suppresses_context = BaseException.__dict__["__suppress_context__"].__get__
@@ -79,18 +79,18 @@ _qualname_of = type.__dict__["__qualname__"].__get__
 _module_of = type.__dict__["__module__"].__get__
 
 _slow_until: dict[int, float] = {}
-"""By the id of a class whose instances were too slow to read: until when it is remembered."""
+"""For the id of a class whose instances were too slow to read: when to forget that."""
 
 
 def capture(exc: BaseException, handled: BaseException | None = None) -> ErrorInfo:
-    """What is known of a live exception, with its causes, contexts and group members.
+    """Read a live exception with its causes, contexts and group members.
 
-    handled: what was being handled already where the code began that raised `exc`; it is no context of
-    it. None for nothing. Its `phase` is "sent" where it says that nothing was sent or taken, and
-    something behind it, or the client's own retries, may mean that something was.
+    handled: the exception already being handled when the code that raised `exc` started, which is not
+    part of its context; None for no such exception. An exception that claims nothing was sent gets the
+    `phase` "sent" if one behind it, or the client's own retries, can mean that a request was taken.
 
-    Never raises. At most `MAX_RELATED` exceptions are followed, each once. An exception whose own
-    code takes longer than half a second to be read is known by its class and arguments alone.
+    Never raises. Reads at most `MAX_RELATED` exceptions, each once. If the exception's own code takes
+    longer than half a second, only its class and arguments are read.
     """
     try:
         return _Capture("here", handled).read(exc)
@@ -101,12 +101,12 @@ def capture(exc: BaseException, handled: BaseException | None = None) -> ErrorIn
         try:
             return within(_Capture("guarded", handled).read, exc)
         except TooSlowError:
-            # Where the class has no code of its own, what this one exception holds was slow.
+            # For a class without code of its own, the slow part was a value that this instance holds.
             if not trusted(kind):
                 if len(_slow_until) >= _MOST_SLOW:
                     _slow_until.clear()
                 _slow_until[id(kind)] = time.monotonic() + _SLOW_S
-        except Exception:  # a class can break any reader; the rest is read below
+        except Exception:  # a class can break any reader; read the bare form below
             pass
     return _Capture("bare", handled).read(exc)
 
@@ -116,10 +116,10 @@ class _NotHereError(Exception):
 
 
 class _Capture:
-    """One walk over a chain: what was seen, and the time all dates are measured from.
+    """One walk over a chain of exceptions.
 
-    how: `"here"` raises _NotHereError at the first foreign code; `"guarded"` runs it; `"bare"`
-    leaves out what could run any.
+    how: `"here"` raises _NotHereError before any foreign code runs; `"guarded"` runs it; `"bare"` skips
+    whatever could run any.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class _Capture:
             raise _NotHereError
         self.seen.add(id(exc))
         related: list[ErrorInfo] = []
-        # Depth first for causes, so that a wide group cannot use up what a chain needs.
+        # Causes go first, so that a wide group cannot use up the budget of a chain.
         for other, how in self._others(exc):
             if id(other) in self.seen:
                 continue
@@ -181,13 +181,13 @@ class _Capture:
         return found
 
     def _may_be_taken(self) -> bool:
-        """Whether any exception seen may mean that a request was sent and accepted."""
+        """Whether any exception of the chain can mean that a request was sent and accepted."""
         if not self.all_read:
             return True
         for exc, info in self.met:
             if _says_several_requests(exc) or _shows_several_requests(exc):
                 return True
-            # An exception that a client caught and replaced by its own is judged by that one.
+            # An exception that a client translated into its own is judged by the client's.
             frames = frames_of(exc)
             caught_by_a_client = bool(frames) and _package(frames[0]) in _CLIENTS
             translated = info.relation not in ("", "group") and caught_by_a_client
@@ -202,11 +202,11 @@ class _Capture:
         answer = _read_answer(exc, names) if known else _NO_ANSWER
         if known:
             message = text_of(exc)
-        else:  # the first text among the arguments, which is what most exceptions say
+        else:  # the first text argument, usually the message
             texts = (words(arg, MAX_TEXT) for arg in args_of(exc)[:4] if type(arg) is str)
             message = next(filter(None, texts), "")
         if not message.strip():
-            message = names[0]  # KeyError('') and a broken __str__ alike: the class is all there is
+            message = names[0]  # KeyError('') or a broken __str__
         delay = _delay(exc, answer, message, self.now) if known else from_text(message)
         notes = attributes_of(exc).get("__notes__") if known else None
         told = [text_of(note, 500) for note in some(notes, 8)]
@@ -230,7 +230,7 @@ class _Capture:
 
 
 def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`module.QualName` and the plain names of a class and its bases, `object` left out."""
+    """Return `module.QualName` and the plain names of a class and its bases, without `object`."""
     full: list[str] = []
     names: list[str] = []
     for cls in mro_of(kind)[:-1][:32]:
@@ -238,7 +238,7 @@ def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
         qualname = words(_qualname_of(cls)) or name
         try:
             module = words(_module_of(cls))
-        except AttributeError:  # somebody has deleted it
+        except AttributeError:  # it was deleted
             module = None
         full.append(f"{module}.{qualname}" if module else qualname)
         names.append(name)
@@ -246,14 +246,14 @@ def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _longest_of_members(related: tuple[ErrorInfo, ...]) -> float | None:
-    """The longest wait that a member of a group asks for: before it, that member would fail again."""
+    """Return the longest wait that a member of a group asks for, because a retry needs all of them."""
     members = (info for info in related if info.relation == "group")
     found = (one for member in members for one in member.walk() if one.relation != "context")
     told = ((one.hint or {}).get("retry_after_s", one.retry_after_s) for one in found)
     return max((delay for delay in told if delay is not None), default=None)
 
 
-# What an exception says of itself: as its class declares it, and as `hint` wrote it there.
+# What an exception states about itself: declared by its class, or written by `hint`.
 
 
 _HINT = "_triage_hint"
@@ -274,17 +274,16 @@ def hint(
     retry_after_s: float | None = None,
     user_message: str | None = None,
 ) -> E:
-    """Write onto an exception what is known of it, and return it: `raise triage.hint(exc, …)`.
+    """Annotate an exception with what you know about it, and return it: `raise triage.hint(exc, …)`.
 
-    It works on any exception, also one of a library. A given `failure_type` decides the diagnosis;
-    the other fields replace the diagnosis' own. failure_type: one of ten, as member or value.
-    cause: a finer name, an own one too. category: what kind of thing failed. recovery: what would
-    help; None: what helps against the category. severity: what may be done next; None: what the
-    recovery says. level: who must know. hint: what the next attempt is told. retry_after_s: seconds to
-    wait, finite, from 0. user_message: for an end user. A later call adds to an earlier one, and an
-    exception that refuses attributes takes these.
+    Works on any exception, including a library's and one that refuses attributes. A `failure_type`
+    decides the diagnosis; each other field replaces that field of it. failure_type: one of the ten, as
+    member or value. cause: a finer name, which may be your own. category: what kind of thing failed.
+    recovery: what would help; None follows from the category. severity: what may be done next; None
+    follows from the recovery. level: who must know. hint: what to tell the next attempt. retry_after_s:
+    seconds to wait, finite, from 0. user_message: text for an end user. A later call adds to earlier ones.
 
-    Raises TypeError or ValueError naming the field if a value is of the wrong type or value.
+    Raises TypeError or ValueError naming a field with a wrong type or value.
     """
     if not isinstance(exc, BaseException):
         raise refuse("hint() exc", exc, "an exception")
@@ -310,16 +309,16 @@ def hint(
     if retry_after_s is not None:
         check_number("hint() retry_after_s", retry_after_s, "seconds")
         given["retry_after_s"] = float(retry_after_s)
-    # Past any `__setattr__`: an exception always has a place for attributes.
+    # Into the instance dict, past any `__setattr__`.
     earlier = attributes_of(exc).get(_HINT)
     attributes_of(exc)[_HINT] = Said({**(earlier if is_a(earlier, Said) else {}), **given})
     return exc
 
 
 def not_attempted(exc: E) -> E:
-    """Say that the call which raised this cannot have taken effect, and return the exception.
+    """State that the call which raised this cannot have taken effect, and return the exception.
 
-    Its `ErrorInfo.phase` becomes `"not_sent"`, so that a call with an effect may be made again.
+    Its `ErrorInfo.phase` becomes `"not_sent"`, so that even a call with an effect may be retried.
     """
     if not isinstance(exc, BaseException):
         raise refuse("not_attempted() exc", exc, "an exception")
@@ -328,15 +327,15 @@ def not_attempted(exc: E) -> E:
 
 
 def said_in(hint: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a hint says, as it was captured or read from a journal; what is no word of ours is left out."""
+    """Read a captured or journalled hint, completed and without unknown fields or values."""
     return _completed(_read_words(hint))
 
 
 def _written_on(exc: BaseException, *, known: bool) -> dict[str, Any] | None:
-    """What the exception says of itself, as plain fields; None if it says nothing.
+    """Return what the exception states about itself as plain fields, or None.
 
-    What `hint` wrote replaces what the class declares, but for a refusal. Values of the wrong kind are
-    left out. known: whether code of the exception's own may run, such as a property's.
+    Fields written by `hint` replace those the class declares, except in a refusal for safety. Values of
+    the wrong kind are dropped. known: whether the exception's own code, such as a property, may run.
     """
     written = attributes_of(exc).get(_HINT)
     given = _read_words(written) if is_a(written, Said) else {}
@@ -373,13 +372,13 @@ def _declares_a_fault(kind: Hashable) -> bool:
 
 
 def _declared(exc: BaseException, *, known: bool) -> dict[str, Any]:
-    """What the classes of a fault declare, and what this one says in their place."""
+    """Return the fields that a fault's classes declare, overridden by those of the instance."""
     own = dict(attributes_of(exc))
     declared: dict[str, Any] = {}
     for space in (*map(namespace_of, reversed(mro_of(type(exc)))), own):
         declared |= {name: space[name] for name in _READERS if name in space}
     for name, value in declared.items():
-        if hasattr(type(value), "__get__"):  # a property: it works the value out
+        if hasattr(type(value), "__get__"):  # a property
             own[name] = declared[name] = attr(exc, name) if known else None
     return _without_outdated(_read_words(declared), own)
 
@@ -389,11 +388,11 @@ _FOLLOWING = {
     "recovery": ("severity", "level"),
     "severity": ("level",),
 }
-"""What follows from a word where nothing else is said."""
+"""The fields that each field implies unless they are given."""
 
 
 def _without_outdated(declared: dict[str, Any], closer: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared fields, without those derived from a field that is overridden closer to the failure."""
+    """Drop declared fields that derive from a field overridden closer to the failure."""
     for name, following in _FOLLOWING.items():
         if closer.get(name) is not None:
             declared = {
@@ -463,10 +462,10 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "technical_details": _long_text,
     "suggestions": _texts,
 }
-"""What an exception may say of itself, and how each is read."""
+"""The fields that an exception may state, each with its reader."""
 
 
-# What the other side answered, as far as the exception holds it: status, code, headers, body.
+# The other side's answer, as far as the exception holds it: status, code, headers, body.
 
 
 _STATUS_NAMES = (
@@ -475,12 +474,12 @@ _STATUS_NAMES = (
 _RESPONSE_NAMES = ("response", "resp", "http_response", "reply")
 _BODY_NAMES = ("body", "response_body", "json_body", "error_data", "data", "details", "content")
 _MAX_BODY = 16_000
-"""Bytes of an answer that are decoded; a longer one is kept as its beginning."""
+"""Characters of the longest body that is decoded; of a longer one, the beginning is kept."""
 _HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status", "body")
 
 
 class _Answer(NamedTuple):
-    """status: of HTTP, None where there was none. code: the provider's own. headers: as found."""
+    """An answer. status: of HTTP or None. code: the provider's own. headers: as found."""
 
     status: int | None
     code: str | None
@@ -492,14 +491,14 @@ _NO_ANSWER = _Answer(status=None, code=None, headers=[], body=None)
 
 
 def _read_answer(exc: BaseException, names: tuple[str, ...]) -> _Answer:
-    """Everything an exception holds of an answer. names: the plain names of its class and bases."""
+    """Read the answer that an exception holds. names: the plain names of its class and bases."""
     responses = (attr(exc, name) for name in _RESPONSE_NAMES)
     response = next((found for found in responses if found is not None), None)
     metadata = entry(response, "ResponseMetadata")
     headers = [attr(exc, name) for name in ("headers", "hdrs", "response_headers", "http_headers")]
     headers += [attr(response, "headers"), entry(metadata, "HTTPHeaders")]
     statuses = [attr(exc, name) for name in _STATUS_NAMES]
-    # A bare `code` is a status only on an exception that has other marks of HTTP.
+    # A bare `code` is a status only on an exception with other signs of HTTP.
     if any("HTTP" in name for name in names) or any(
         attr(exc, sign) is not None for sign in _HTTP_SIGNS
     ):
@@ -518,7 +517,7 @@ def _read_answer(exc: BaseException, names: tuple[str, ...]) -> _Answer:
 def _http_status(value: object) -> int | None:
     number = whole(value)
     if number is None:
-        text = words(value, 8)  # "404", and not "404 Not Found", which is words
+        text = words(value, 8)  # "404", but not "404 Not Found"
         if text is None or not text.isascii() or not text.isdigit():
             return None
         number = int(text)
@@ -539,10 +538,10 @@ def _body(exc: BaseException, response: object, names: tuple[str, ...]) -> Any:
         return plain(response)
     if response is None:
         return _error_object(exc)
-    # Only what is in memory already: nothing is fetched here.
+    # Only what is already in memory; nothing is fetched.
     for name in ("data", "_content", "_body", "content"):
         if name == "content" and attr(response, "_content") is False:
-            break  # a streamed answer nobody has read: asking for it would read the network
+            break  # an unread stream, whose content would come from the network
         value = attr(response, name)
         if is_a(value, dict) or is_a(value, bytes) or is_a(value, str):
             found = _decoded(value)
@@ -552,7 +551,7 @@ def _body(exc: BaseException, response: object, names: tuple[str, ...]) -> Any:
 
 
 def _error_object(exc: BaseException) -> Any:
-    """The fields of an error object some protocols carry: JSON-RPC's code, message and data."""
+    """Return the fields of an error object such as JSON-RPC's: code, message and data."""
     error = attr(exc, "error")
     if is_a(error, str) or is_a(error, dict):
         return _decoded(error)
@@ -575,7 +574,7 @@ def _decoded(value: object) -> Any:
 
 
 def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
-    """The failed fields of a validation error, in one form: `{"detail": [{loc, msg, type}]}`."""
+    """Return the failed fields of a validation error as `{"detail": [{loc, msg, type}]}`."""
     if not any("Validation" in name for name in names):
         return None
     errors = attr(exc, "errors")
@@ -641,7 +640,7 @@ def _body_code(body: Any) -> str | None:
 
 
 def _driver_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
-    """The code that database drivers put first in `args`: an SQLSTATE, or MySQL's number."""
+    """Return the code that database drivers put first in `args`: an SQLSTATE or MySQL's number."""
     if "DatabaseError" not in names and "MySQLError" not in names:
         return None
     first = next(iter(some(attr(exc, "args"), 1)), None)
@@ -649,7 +648,6 @@ def _driver_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
     if number is not None:
         return f"MYSQL_{number}" if "MySQLError" in names else None
     code = words(first, 6)
-    # An SQLSTATE has five characters.
     return code if code is not None and len(code) == 5 and code.isalnum() else None
 
 
@@ -674,13 +672,13 @@ def _number_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
 
 
 def _header_delay(answer: _Answer, now: float) -> float | None:
-    """Seconds that a header of the answer asks to wait."""
+    """Return the seconds to wait that a header of the answer asks for."""
     delays = (from_headers(headers, now) for headers in answer.headers)
     return next((delay for delay in delays if delay is not None), None)
 
 
 def _delay(exc: BaseException, answer: _Answer, message: str, now: float) -> float | None:
-    """Seconds the other side asked to wait, from the surest source to the vaguest."""
+    """Return the seconds that the other side asked to wait, from its most reliable source."""
     for delay in (
         _header_delay(answer, now),
         from_details(exc),
@@ -696,7 +694,7 @@ def _delay(exc: BaseException, answer: _Answer, message: str, now: float) -> flo
     return next((delay for delay in windows if delay is not None), None)
 
 
-# How far a request got, by the names of the classes clients raise.
+# How far a request got, by the names of the clients' exception classes.
 
 
 _NOT_SENT = frozenset(
@@ -722,7 +720,7 @@ _SENT = frozenset(
     SMTPServerDisconnected ReadTimeoutException TooManyRedirects ConnectionClosedByBroker
     """.split()
 )
-"""The request was on its way, at least in part."""
+"""At least part of the request was sent."""
 _CODES_NOT_SENT = frozenset(
     """
     ECONNREFUSED ENETUNREACH EHOSTUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL EAI
@@ -736,7 +734,7 @@ _WRAPPERS = (
     "ConnectionError", "TransportError", "ConnectionFailure", "MaxRetryError", "SSLError", "URLError",
     "RetryError",
 )  # fmt: skip
-"""Ends of class names that say no more than "the connection"; what they wrap says more."""
+"""Endings of class names for any connection trouble, where the wrapped error says more."""
 
 
 def _phase(
@@ -749,11 +747,11 @@ def _phase(
     delay: float | None,
     now: float,
 ) -> str | None:
-    """How far the request got, None where nothing says so."""
+    """Return how far the request got, or None if nothing tells."""
     if _is_not_attempted(exc):
         return "not_sent"
     if answer.status is not None:
-        # Busy, and a delay, is a refusal where a header says so. Words may come from anybody.
+        # A delay with "busy" is a refusal if a header states it. Words may come from anybody.
         asked_in_words = answer.status == BUSY and _header_delay(answer, now) is None
         return "sent" if asked_in_words and delay is not None else "answered"
     for name in names:
@@ -761,15 +759,15 @@ def _phase(
             return "not_sent" if name in _NOT_SENT else "sent"
     if answer.code in _CODES_SENT:
         return "sent"
-    # gRPC has one status for "never reached" and "lost on the way"; only its words tell them apart.
+    # gRPC has one status for "never reached" and "lost on the way"; only the message tells them apart.
     package = full_name.partition(".")[0]
     theirs = package in _CLIENTS or "OSError" in names or "RpcError" in names
     unreached = answer.code == "UNAVAILABLE" and any(said in message for said in _UNREACHED)
-    # A code on an exception that is no client's may be a word of whatever the application was told.
+    # On an exception that is not a client's, a code may be text that the application received.
     if (theirs and (unreached or answer.code in _CODES_NOT_SENT)) or _raised_connecting(exc):
         return "not_sent"
-    # A client's general connection error says what it wraps says. A built-in says nothing of whose it
-    # is, but for where it was raised.
+    # A client's general connection error stands for the one it wraps. Whose a built-in exception is
+    # shows only in where it was raised.
     general = any(
         name.endswith(_WRAPPERS) or name in ("OSError", "ClientError") for name in names[:4]
     )
@@ -781,9 +779,8 @@ def _phase(
 
 # How many requests a client made before it raised, and whose code raised or caught an exception.
 #
-# A client that tries again by itself shows the last of its errors, which says nothing of the
-# requests before it. What it does say of them is read here: fields of its errors, and its own
-# functions in the traceback, where they call themselves or loop.
+# A client with retries of its own raises the last error, which says nothing about earlier requests.
+# They show in fields of its errors, and in the traceback, where its functions recurse or loop.
 
 
 _CLIENTS = frozenset(
@@ -795,7 +792,7 @@ _CLIENTS = frozenset(
     kombu pika botocore aiobotocore azure stripe twilio slack_sdk tenacity
     """.split()
 )
-"""Packages that carry requests: what one of them catches and raises anew is still the same request."""
+"""Client packages. An error that one of them catches and translates concerns the same request."""
 _CONNECTING = frozenset({
     ("anyio._core._sockets", "connect_tcp"),
     ("asyncio.base_events", "create_connection"),
@@ -806,31 +803,31 @@ _CONNECTING = frozenset({
     ("redis.connection", "connect_check_health"),
     ("redis.asyncio.connection", "connect_check_health"),
 })  # fmt: skip
-"""Functions that connect and do no more: what they raise was raised before any request."""
+"""Functions that only connect, so that whatever they raise comes before any request."""
 _CALLING_THEMSELVES = frozenset({
     ("urllib3.connectionpool", "urlopen"),
     ("urllib3.poolmanager", "urlopen"),
     ("requests.sessions", "send"),
     ("urllib.request", "open"),
 })  # fmt: skip
-"""Functions that send one request, and call themselves for the next."""
+"""Functions that send one request and recurse for the next."""
 _FOLLOWING_REDIRECTS = frozenset({
     ("httpx._client", "_send_handling_redirects"),
     ("httpx2._client", "_send_handling_redirects"),
     ("aiohttp.client", "_request"),
 })  # fmt: skip
-"""Functions that loop over requests, and keep in `history` the answers they have followed."""
+"""Functions that loop over requests and keep the redirects they followed in `history`."""
 _RETRIES_OF_REDIS = (("redis.retry", "call_with_retry"), ("redis.asyncio.retry", "call_with_retry"))
-"""One function that tries again to connect, and to send a command."""
+"""The functions that retry both connecting and sending a command."""
 _ALWAYS_AGAIN = (
     "backoff.", "retrying", "retry.api", "aiohttp_retry", "httpx_retries", "google.api_core.retry",
     "azure.core.pipeline.policies._retry", "botocore.endpoint", "stripe._http_client",
 )  # fmt: skip
-"""Modules that try again and do not say how often."""
+"""Modules that retry and do not tell how often."""
 
 
 def _says_several_requests(exc: BaseException) -> bool:
-    """Whether an exception says that more than one request was made."""
+    """Whether fields of an exception show that more than one request was made."""
     response = attr(exc, "response")
     for holder in (exc, response):
         if _is_filled_list(attr(holder, "history")):  # redirects that were followed
@@ -848,7 +845,7 @@ def _says_several_requests(exc: BaseException) -> bool:
 
 
 def _shows_several_requests(exc: BaseException) -> bool:
-    """Whether the traceback of an exception shows that more than one request may have been made."""
+    """Whether the traceback shows that more than one request may have been made."""
     frames = frames_of(exc)
     met: set[tuple[str, str]] = set()
     for at, frame in enumerate(frames):

@@ -1,12 +1,12 @@
-"""Recorded conversations: from a file that something else has written to a `Trajectory`.
+"""Recorded conversations, read into trajectories.
 
     from triage.adapters.recordings import read
 
     for trace in read("conversation.json").traces:
         print(trace.trajectory)
 
-Known are OpenAI chat messages and Responses items, Anthropic messages, OpenTelemetry GenAI spans,
-journals of triage and plain steps. What cannot be read is a `Problem` with its line; the rest is read.
+Reads OpenAI chat messages and Responses items, Anthropic messages, OpenTelemetry GenAI spans, journals
+of triage and plain steps. What cannot be read becomes a `Problem` with its line; the rest is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans that follow the conventions for GenAI, as OTLP JSON: each trace is one attempt."""
+"""OpenTelemetry spans with GenAI conventions, as OTLP JSON: each trace is one attempt."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _STATUS = {"STATUS_CODE_ERROR": _ERROR, "STATUS_CODE_OK": _OK}
 
 
 class OtlpReader:
-    """Gathers spans by trace, over all exports of a file, and gives the traces at its end."""
+    """Collects spans by trace over all exports of a file, and returns the traces at its end."""
 
     def __init__(self) -> None:
         self._traces: dict[str, list[Span]] = {}
 
     def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
-        """Take an export in."""
+        """Add an export."""
         problems = Problems(line)
         for span in _spans_of(value, line, problems.tell):
             self._traces.setdefault(span.trace, []).append(span)
         yield from problems
 
     def close(self) -> Iterator[Trace | Problem]:
-        """One trajectory a trace, in the order they were first seen."""
+        """Return a trajectory for each trace, in the order of their first spans."""
         for trace, spans in self._traces.items():
             line = spans[0].line
             spans.sort(key=lambda span: span.start)
@@ -64,7 +64,7 @@ class OtlpReader:
 
 
 def _operation(span: Span) -> str:
-    """What a span is of: the name of the operation, `other` for a GenAI span of none, else empty."""
+    """Return a span's operation, `other` for a GenAI span without one, empty for any other span."""
     given = span.attributes
     name = given.get("gen_ai.operation.name")
     if isinstance(name, str) and name:
@@ -79,13 +79,13 @@ def _operation(span: Span) -> str:
 
 
 class _Assembly:
-    """One trace on its way to a trajectory."""
+    """Builds the trajectory of one trace."""
 
     def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
         self._conversation = Conversation()
         tools = [span.attributes for span in spans if _operation(span) == _TOOL]
-        # A call that has a span of its own is not taken from the messages as well.
+        # A call with a span of its own is not read from the messages too.
         self._own_ids = {given.get("gen_ai.tool.call.id") for given in map(_hashable, tools)}
         self._own_names = {
             given.get("gen_ai.tool.name")
@@ -114,7 +114,7 @@ class _Assembly:
         return Trajectory(made.steps, error=error, task=made.task, tools=made.tools)
 
     def _root(self) -> Span:
-        """The last span that no other span of the trace holds."""
+        """Return the last span without a parent in the trace."""
         ids = {span.id for span in self._spans}
         tops = [span for span in self._spans if span.parent not in ids or span.parent == span.id]
         return tops[-1] if tops else self._spans[0]
@@ -163,7 +163,7 @@ class _Assembly:
         return call.name in self._own_names or (bool(call.id) and call.id in self._own_ids)
 
     def _hear(self, said: list[Message]) -> None:
-        """What went to the model: the task, and results of calls that have no span."""
+        """Take the task, and results of calls without a span, from a model's input."""
         for one in said:
             if one.role == "user" and self._conversation.task is None:
                 self._conversation.task = one.text or None
@@ -188,7 +188,7 @@ def _ending(span: Span, fault: ErrorInfo | None) -> dict[str, Any]:
 
 
 def _fuller(root: ErrorInfo | None, last: ErrorInfo | None) -> ErrorInfo | None:
-    """The error of the whole, unless it says less than that of the last step."""
+    """Return the error of the trace, or that of the last step if it says more."""
     if root is None or (last is not None and root.type_name == "Exception"):
         return last
     return root
@@ -198,7 +198,7 @@ def _fuller(root: ErrorInfo | None, last: ErrorInfo | None) -> ErrorInfo | None:
 
 
 class Span(NamedTuple):
-    """start, end: nanoseconds since the epoch, 0 where not said. events: name and attributes of each."""
+    """A span. start, end: nanoseconds since the epoch, 0 if not given. events: names and attributes."""
 
     line: int
     trace: str
@@ -214,12 +214,12 @@ class Span(NamedTuple):
 
     @property
     def succeeded(self) -> bool:
-        """True where the span says so in so many words."""
+        """Whether the span states that it succeeded."""
         return self.status == _OK
 
     @property
     def fault(self) -> ErrorInfo | None:
-        """What the span failed with, None if it did not."""
+        """The error that the span failed with, None if it did not fail."""
         raised = [given for name, given in self.events if name == "exception"]
         kind = self.attributes.get("error.type")
         if self.status != _ERROR and not (kind and self.status != _OK):
@@ -239,7 +239,7 @@ class Span(NamedTuple):
 
 
 def _spans_of(value: Any, line: int, tell: Tell) -> Iterator[Span]:
-    """The spans of an export, in the order they stand in."""
+    """Return the spans of an export in their order."""
     found = False
     for resource in listed(_either(value, "resourceSpans", "resource_spans")):
         scopes = _either(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")
@@ -274,7 +274,7 @@ def _span(entry: dict[str, Any], line: int) -> Span:
 
 
 def _attributes_of(value: object) -> dict[str, Any]:
-    """Attributes as OTLP writes them (a list of keys and typed values), or as a plain object."""
+    """Read attributes: a list of keys and typed values as in OTLP, or a plain object."""
     if isinstance(value, dict):
         return value
     return {
@@ -285,7 +285,7 @@ def _attributes_of(value: object) -> dict[str, Any]:
 
 
 def _value_of(value: object, depth: int) -> Any:
-    """A typed value without its type; integers come as text."""
+    """Unwrap a typed value; integers come as text."""
     if not isinstance(value, dict) or len(value) != 1 or depth == 0:
         return value
     ((kind, held),) = value.items()
@@ -309,7 +309,7 @@ def _either(value: object, *names: str) -> Any:
     return next((found[name] for name in names if name in found), None)
 
 
-# What was said to and by a model, in each of the ways the conventions have had -----------------------
+# A model's input and output, in each version of the conventions ---------------------------------------
 
 _INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d{1,4})\.(.+)", re.DOTALL)
 _INDEXED_CALL = re.compile(r"tool_calls\.(\d{1,4})\.(id|name|arguments)")
@@ -318,7 +318,7 @@ _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "model", "tool": "too
 
 
 def _inputs(span: Span) -> list[Message]:
-    """What the model was given: from attributes, else from events, else from indexed attributes."""
+    """Return the model's input, from attributes, else events, else indexed attributes."""
     found = _messages(span, "gen_ai.input.messages")
     if found:
         return found
@@ -333,7 +333,7 @@ def _inputs(span: Span) -> list[Message]:
 
 
 def _outputs(span: Span) -> list[Message]:
-    """What the model said: from attributes, else from events, else from indexed attributes."""
+    """Return the model's output, from attributes, else events, else indexed attributes."""
     found = _messages(span, "gen_ai.output.messages")
     if found:
         return found
@@ -362,7 +362,7 @@ def _all(value: object) -> list[Message]:
 
 
 def _body(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of an event, which some write as one JSON text."""
+    """Return the fields of an event, which may be one JSON text."""
     return {**given, **mapping(arguments(given.get("gen_ai.event.content")))}
 
 
@@ -402,7 +402,7 @@ def _calls(entries: Iterable[object]) -> tuple[Asked, ...]:
 
 
 def _indexed(attributes: Mapping[str, Any], kind: str) -> list[Message]:
-    """Messages whose place stands in the attribute's name, as in `gen_ai.completion.0.content`."""
+    """Read messages whose index is in the attribute's name: `gen_ai.completion.0.content`."""
     found: dict[int, dict[str, Any]] = {}
     calls: dict[int, dict[int, dict[str, Any]]] = {}
     for key, value in attributes.items():

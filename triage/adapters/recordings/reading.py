@@ -49,22 +49,22 @@ FORMATS: dict[str, str] = {
     JOURNAL: "journals of triage",
     PLAIN: "plain steps",
 }
-"""The forms that are read: the name of each, as `format=` takes it, and what it is."""
+"""The formats: the name that `format=` takes, and a description."""
 
 MAX_PROBLEMS = 100
-"""Problems of one recording that are listed; the rest are counted."""
+"""Problems listed for one recording, at most; the rest are counted."""
 SAMPLE = 20
-"""Values of a recording that are looked at to find out its form."""
+"""Values of a recording read to detect its format."""
 STEP_FIELDS = frozenset(
     {"action", "tool_called", "tool_input", "tool_output", "llm_output", "exception_type"}
 )
-"""Fields by which an object is known to be a step."""
+"""Fields that identify an object as a step."""
 _HEAVY = ("steps", "messages", "tools", "tool_schemas", "functions", "input", "output", "choices")
 _DEEP = "it is nested too deeply to be read"
 
 
 class Reading(NamedTuple):
-    """A whole recording. format: None where it was not recognised. reason: why it was taken for that."""
+    """A whole recording. format: None if not recognized. reason: why this format was chosen."""
 
     format: str | None
     reason: str
@@ -73,21 +73,21 @@ class Reading(NamedTuple):
 
 
 class Reader(Protocol):
-    """Takes the records of a file in turn, and gives what it has made of them."""
+    """Takes the records of a file one by one and returns the traces in them."""
 
     def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
-        """Take a record in."""
+        """Add a record."""
         ...
 
     def close(self) -> Iterator[Trace | Problem]:
-        """What is left when all records are in."""
+        """Return what remains when all records have been added."""
         ...
 
 
 class Recording(Iterator[Trace | Problem]):
-    """A recording that is being read: gives its traces, and its problems between them.
+    """A recording read while it is iterated over, yielding traces and problems in order.
 
-    format: its form, None where it was not recognised. reason: why it was taken for that.
+    format: None if not recognized. reason: why this format was chosen.
     """
 
     def __init__(self, format: str | None, reason: str, found: Iterator[Trace | Problem]) -> None:
@@ -100,13 +100,13 @@ class Recording(Iterator[Trace | Problem]):
 
 
 def stream(source: Source, format: str | None = None) -> Recording:
-    """A recording, read as it is iterated over.
+    """Read a recording while iterating over it.
 
-    source: a path, or the content: bytes, an open binary file, or a text that begins with a bracket.
-    Gzip is unpacked. format: one of `FORMATS`; None finds out from the first values. Lines are read
-    one by one where each holds a record; journals and OpenTelemetry traces, which may be spread over
-    a file, come at its end. No content raises. Raises UsageError for a path that cannot be read, and
-    for a format that is not known.
+    source: a path, or the content as bytes, an open binary file, or a text that begins with a bracket.
+    Gzip is unpacked. format: one of `FORMATS`; None detects it from the first values. A file with a record
+    on each line is read line by line; journals and OpenTelemetry traces, which may be spread over a file,
+    are yielded at its end. Malformed content never raises. Raises UsageError for a path that cannot be
+    read and for an unknown format.
     """
     if format is not None and format not in FORMATS:
         raise UsageError(f"format {format!r} is not known; the formats are {', '.join(FORMATS)}")
@@ -133,9 +133,9 @@ def stream(source: Source, format: str | None = None) -> Recording:
 
 
 def read(source: Source, format: str | None = None) -> Reading:
-    """All of a recording at once: its traces, its problems, its form and why it was taken for that.
+    """Read a whole recording: its traces, its problems and its format.
 
-    Arguments and errors are those of `stream`. At most 100 problems are listed; a last one counts
+    Arguments and errors are those of `stream`. At most 100 problems are listed, and a last one counts
     the rest.
     """
     recording = stream(source, format)
@@ -150,7 +150,7 @@ def read(source: Source, format: str | None = None) -> Reading:
 
 
 def _capped(found: Iterable[Trace | Problem]) -> Iterator[Trace | Problem]:
-    """Not a page of complaints for each line of a file that is something else."""
+    """List the first problems, and count the rest in a last one."""
     problems = 0
     for entry in found:
         if isinstance(entry, Problem):
@@ -183,7 +183,7 @@ def _traces(found: Iterable[Value | Problem], name: str) -> Iterator[Trace | Pro
 
 
 class _Conversations:
-    """Conversations: a record is a whole one, or a message of the one that the file is."""
+    """Conversations: each record is one, or the whole file is one and each record a message."""
 
     def __init__(self, name: str, wire: Wire) -> None:
         self._name, self._wire = name, wire
@@ -230,7 +230,7 @@ class _Conversations:
         return ("type" in value or "role" in value) and not is_response
 
     def _take(self, value: Any, into: Conversation, tell: Tell) -> None:
-        """Put a message, a list of them, a request or a response into a conversation."""
+        """Add a message, a list of messages, a request or a response to a conversation."""
         if isinstance(value, list):
             for entry in value:
                 self._take(entry, into, tell)
@@ -251,7 +251,7 @@ class _Conversations:
                 tell("there are neither messages nor an answer", "")
 
     def _take_answer(self, record: dict[str, Any], into: Conversation, tell: Tell) -> bool:
-        """Put the answer in a record into a conversation; False if there is none."""
+        """Add the answer in a record to a conversation; return False if there is none."""
         choices, output, answer = map(record.get, ("choices", "output", "response"))
         if self._name == OPENAI and isinstance(choices, list) and choices:
             if isinstance(mapping(choices[0]).get("message"), dict):
@@ -287,7 +287,7 @@ def _trace(trajectory: Trajectory, name: str, line: int, record: Mapping[str, An
 
 
 class _Plain:
-    """Plain steps: a record with its steps, or a step of the one attempt that the file is."""
+    """Plain steps: each record is an attempt with steps, or a step of the file's only attempt."""
 
     def __init__(self) -> None:
         self._loose: list[Step] = []
@@ -315,7 +315,7 @@ class _Plain:
 
 
 def _read_record(value: dict[str, Any], tell: Tell) -> Trajectory:
-    """The trajectory of a record: `steps`, and where it has them `task`, `tools` and `error`."""
+    """Read a record with `steps` and, optionally, `task`, `tools` and `error`."""
     entries = value.get("steps")
     if not isinstance(entries, list):
         tell(f"steps must be a list, not {type(entries).__name__}", "")
@@ -326,7 +326,7 @@ def _read_record(value: dict[str, Any], tell: Tell) -> Trajectory:
 
 
 def _read_step(value: object, index: int, tell: Tell) -> Step:
-    """A step with what can be used of its fields; one that is no object keeps its place, empty."""
+    """Read the usable fields of a step; what is no object becomes an empty step."""
     if not isinstance(value, dict):
         tell(f"step {index} must be an object, not {type(value).__name__}", "it is left empty")
         return Step(index=index, action="unreadable")
@@ -353,7 +353,7 @@ def _read_step(value: object, index: int, tell: Tell) -> Step:
         refuse("metadata", "an object")
         metadata = None
     said = text_or_none(value.get("user_input"))
-    if said is not None:  # it is neither the model's nor a tool's
+    if said is not None:  # from neither the model nor a tool
         metadata = {**(metadata or {}), "user_input": said}
     error, kind = value.get("error") or None, text("exception_type")
     if isinstance(error, dict):
@@ -381,7 +381,7 @@ def _read_step(value: object, index: int, tell: Tell) -> Step:
 
 
 class _Journals:
-    """Events of one run or of many: the attempts of all, also of one of which nothing says how it ended."""
+    """Events of one or many runs: all their attempts, also those without a recorded end."""
 
     def __init__(self) -> None:
         self._runs: dict[str, RunState] = {}
@@ -452,7 +452,7 @@ _WHOLE = ("steps", "messages", "resourceSpans", "resource_spans", "event", "choi
 
 
 class Detection(NamedTuple):
-    """format: None where it is not known. reason: why. candidates: all that speak for themselves."""
+    """A detected format. format: None if unknown. reason: why. candidates: all formats that fit."""
 
     format: str | None
     reason: str
@@ -460,7 +460,7 @@ class Detection(NamedTuple):
 
 
 def records(value: Any) -> list[Any]:
-    """The records of a value: the entries of a list that holds whole records, else the value."""
+    """Return the entries of a list of whole records, else the value as the only record."""
     if isinstance(value, list) and value:
         first = next((entry for entry in value if isinstance(entry, dict | list)), None)
         if isinstance(first, list) or _is_whole(mapping(first)):
@@ -474,7 +474,7 @@ def _is_whole(entry: Any) -> bool:
 
 
 def _one_talk(entries: list[Any]) -> bool:
-    """True for responses in a row and for items: a conversation, not a list of records."""
+    """Whether a list is one conversation (messages, items, responses) and no list of records."""
     found = [mapping(entry) for entry in entries[:_MOST_MESSAGES]]
     return any("choices" in entry and "messages" not in entry for entry in found) or any(
         entry.get("type") in _ITEMS for entry in found
@@ -482,7 +482,7 @@ def _one_talk(entries: list[Any]) -> bool:
 
 
 def detect(values: Iterable[Any]) -> Detection:
-    """The form of a recording, from its first values."""
+    """Detect the format of a recording from its first values."""
     found: dict[str, str] = {}
     weak: dict[str, str] = {}
     for value in values:
@@ -503,14 +503,14 @@ def detect(values: Iterable[Any]) -> Detection:
 
 
 def _signs(record: Any) -> Iterator[tuple[str, str]]:
-    """What only one form has."""
+    """Return the formats that a value proves by what only they have."""
     found = mapping(record)
     if "resourceSpans" in found or "resource_spans" in found:
         yield OTLP, "resourceSpans"
     event = found.get("event")
     if isinstance(event, str) and event in EVENTS and "run_id" in found:
         yield JOURNAL, f"the event {event}"
-        return  # its other fields, such as an action, are its own
+        return  # other fields, such as an action, may mean anything
     if isinstance(found.get("steps"), list):
         yield PLAIN, "a list of steps"
     else:
@@ -547,7 +547,7 @@ def _talk_signs(record: Any, found: Any) -> Iterator[tuple[str, str]]:
 
 
 def _weak_signs(record: Any) -> Iterator[tuple[str, str]]:
-    """What several forms have, and is read alike in each."""
+    """Return the formats that share what a value has, and read it the same way."""
     found = mapping(record)
     if isinstance(found.get("output"), list) or isinstance(found.get("input"), list):
         yield RESPONSES, "a list of output or input"

@@ -1,4 +1,4 @@
-"""From bytes to JSON values: one a line, or documents over several lines. Nothing in them raises."""
+"""JSON values in bytes, one on each line or spread over several. Malformed content never raises."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from triage.core import UsageError
 from .trajectories import Problem
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO
-"""A path; or the content itself, as bytes, as an open binary file, or as text that begins as JSON."""
+"""A path, or the content: bytes, an open binary file, or text that starts like JSON."""
 
 LONGEST = 64 * 1024 * 1024
-"""Bytes of one line, and of one document over several lines."""
+"""Bytes of a line, and of a document over several lines, at most."""
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _OTHER_UTF = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
@@ -29,7 +29,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*("|\\?$)|[\[\]{}]')
 
 
 class Value(NamedTuple):
-    """A JSON value and the line it begins on, from 1."""
+    """A JSON value and the line it starts on, from 1."""
 
     line: int
     value: Any
@@ -41,7 +41,7 @@ class _Line(NamedTuple):
 
 
 def values(source: Source) -> Iterator[Value | Problem]:
-    """The JSON values of a recording in order, with what could not be read between them.
+    """Read the JSON values of a recording in order, with the problems between them.
 
     Raises UsageError for a path that cannot be read, and for a source of another type.
     """
@@ -57,7 +57,7 @@ def values(source: Source) -> Iterator[Value | Problem]:
 
 
 def _open(source: Source) -> tuple[io.BufferedReader, bool]:
-    """A stream to read from, and whether it is ours to close."""
+    """Open a source; also return whether the caller must close it."""
     if isinstance(source, str) and source.lstrip("\ufeff \t\r\n")[:1] in ("{", "["):
         source = source.encode("utf-8", "surrogatepass")
     if isinstance(source, bytes | bytearray):
@@ -116,7 +116,7 @@ def _decoded(number: int, raw: bytes) -> Iterator[_Line | Problem]:
 
 
 def parsed(text: str) -> Any:
-    """The JSON value of a text. Raises ValueError, whatever is wrong with it."""
+    """Parse a JSON text. Raises ValueError for whatever is wrong with it."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -124,7 +124,7 @@ def parsed(text: str) -> Any:
 
 
 class _Open:
-    """A document that goes on over several lines: its lines so far, and the brackets still open."""
+    """A document over several lines: the lines so far and the brackets still open."""
 
     def __init__(self, line: _Line) -> None:
         self.lines: list[_Line] = []
@@ -147,11 +147,11 @@ class _Open:
 
     @property
     def unfinished(self) -> bool:
-        """True while a next line can complete it: brackets are open, and no string is."""
+        """Whether a further line can complete it: brackets are open and no string is."""
         return bool(self.brackets) and not self.torn and self.size <= LONGEST
 
     def goes_on_with(self, text: str) -> bool:
-        """False if JSON cannot go on with this line: a value stands where none may follow."""
+        """Whether JSON can continue with this line, which it cannot where no value may follow."""
         if text[:1] not in ("{", "["):
             return True
         last = self.lines[-1].text.rstrip()[-1:]
@@ -187,7 +187,7 @@ def _values(lines: Iterator[_Line | Problem]) -> Iterator[Value | Problem]:
 
 
 def _document(lines: list[_Line]) -> Iterator[Value | Problem]:
-    """A value over several lines; where it is broken, what stands whole on a line of its own."""
+    """Read a value over several lines; if it is broken, the values on single lines of it."""
     first = lines[0].number
     try:
         yield Value(first, parsed("\n".join(line.text for line in lines)))

@@ -1,4 +1,4 @@
-"""What recordings are read into: traces with their trajectories, the errors in them, and problems."""
+"""The outcome of reading a recording: traces with their trajectories and errors, and problems."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from triage.core.messages.base import (
 )
 
 LONGEST_USER = 200
-"""Characters of what a user said that stand in a step's action."""
+"""Characters of a user's text that a step's action shows."""
 
 
 class Problem(NamedTuple):
-    """Something of a recording that could not be read, or not in full.
+    """A part of a recording that could not be read, or not in full.
 
-    line: from 1, 0 where the recording as a whole is meant. text: what is wrong. remedy: what to do
-    about it, empty where nothing is known. column: from 1, None where it is not known.
+    line: from 1; 0 for the recording as a whole. text: what is wrong. remedy: what to do about it, or
+    empty. column: from 1, None if not known.
     """
 
     line: int
@@ -43,13 +43,13 @@ class Problem(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """One attempt, as it was recorded.
+    """One recorded attempt.
 
-    trajectory: its steps, task, tools and the error that ended it. format: the name of the form it
-    was recorded in. line: where it begins, from 1. id: of the record, conversation, trace or run; empty
-    where it has none. outcome: `"success"`, `"failure"`, or what the record says; None where it says
-    nothing. fields: what else the record holds beside its steps, such as labels. attempt: of a
-    journal, the attempt as it was diagnosed then; None otherwise. earlier: those before it.
+    trajectory: its steps, task, tools and the error that ended it. format: the name of its format. line:
+    where it starts, from 1. id: that of the record, conversation, trace or run, or empty. outcome:
+    `"success"`, `"failure"`, or the record's own word; None if it has none. fields: other fields of the
+    record, such as labels. attempt: for a journal, the attempt with its diagnosis of that time, else
+    None. earlier: for a journal, the attempts before it.
     """
 
     trajectory: Trajectory
@@ -63,14 +63,14 @@ class Trace(NamedTuple):
 
 
 class Problems(list[Problem]):
-    """The problems of one line."""
+    """Collects the problems of one line."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
         self._line = line
 
     def tell(self, text: str, remedy: str) -> None:
-        """Note one: what is wrong, and what to do about it."""
+        """Note a problem: what is wrong and what to do about it."""
         self.append(Problem(self._line, text, remedy))
 
 
@@ -78,7 +78,7 @@ class Problems(list[Problem]):
 
 
 class Conversation:
-    """A conversation on its way to steps. task: the first words of the user, unless it is known."""
+    """Builds the steps of a conversation. task: the user's first message, unless it is given."""
 
     def __init__(self, task: Any = None) -> None:
         self.task = task
@@ -88,16 +88,16 @@ class Conversation:
         self._waiting: dict[str, dict[str, Any]] = {}
 
     def awaits(self, call: str) -> bool:
-        """True for the id of a call that has no result yet."""
+        """Whether the call with this id has no result yet."""
         return call in self._waiting
 
     def add(self, **fields: Any) -> dict[str, Any]:
-        """A step with these fields, which may still be changed."""
+        """Add a step with these fields, which can be changed until the end."""
         self.steps.append(fields)
         return fields
 
     def take(self, message: Message, tell: Tell) -> None:
-        """The next message."""
+        """Add a message."""
         for result in message.results:
             self.result(result, tell)
         if message.role == "model":
@@ -108,7 +108,7 @@ class Conversation:
             self.result(result, tell)
 
     def _user(self, text: str) -> None:
-        """Words of the user: the task when they are the first, a step of their own after that."""
+        """Add the user's text: the task if it is the first, a step after that."""
         if self.task is None and not self.steps:
             self.task = text or None
         elif text:
@@ -138,7 +138,7 @@ class Conversation:
                 self.steps[-1] |= {"error": ending.message, "exception_type": ending.type_name}
 
     def result(self, result: Result, tell: Tell) -> None:
-        """What a tool answered, put to its call; a step of its own where there is no such call."""
+        """Add a tool's result to its call, or as a step if there is no such call."""
         step = self._waiting.pop(result.call, None)
         if step is None:
             tell(
@@ -155,7 +155,7 @@ class Conversation:
             step["tool_output"] = result.output
 
     def trajectory(self) -> Trajectory:
-        """What came of it."""
+        """Build the trajectory."""
         steps = [Step(index=at, **fields) for at, fields in enumerate(self.steps)]
         return trajectory_of(steps, self.error, task=self.task, tools=self.tools)
 
@@ -163,7 +163,7 @@ class Conversation:
 def trajectory_of(
     steps: list[Step], error: ErrorInfo | None, *, task: Any, tools: Mapping[str, Any]
 ) -> Trajectory:
-    """A trajectory; where no error is known, one the last step ended with is the attempt's."""
+    """Build a trajectory; without an error of its own, it gets that of its last step."""
     if error is None and steps and steps[-1].error:
         error = error_of(steps[-1].error, steps[-1].exception_type)
     return Trajectory(steps, error=error, task=task, tools=tools)
@@ -173,7 +173,7 @@ def trajectory_of(
 
 _LONGEST = 16_000
 _SMALL = 2_000
-"""Characters of an error whose object is kept beside its words."""
+"""Characters of the largest error object that is kept beside its text."""
 _NAMED = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,100}?"
     r"(?:Error|Exception|Timeout|Exit|Interrupt|Warning|Failure|Refused|Denied|NotFound|Expired))"
@@ -184,11 +184,11 @@ _STATUS_KEYS = ("status_code", "status", "http_status")
 
 
 def error_of(value: object, kind: object = None) -> ErrorInfo | None:
-    """The error a recording tells of, None where it tells of none.
+    """Read a recorded error; None if there is none.
 
-    value: its text, or an object with its type, message, code and status. kind: its class, where the
-    recording has it apart. A class is read from a text only where it begins with one
-    (`ValueError: …`) or is a traceback.
+    value: its text, or an object with type, message, code and status. kind: its class, if recorded
+    separately. A class is read from a text only if that starts with one (`ValueError: …`) or is a
+    traceback.
     """
     if isinstance(value, dict):
         return _from_object(value, kind) if value else None
@@ -202,7 +202,7 @@ def error_of(value: object, kind: object = None) -> ErrorInfo | None:
 
 
 def error_named(name: str, message: str, **more: Any) -> ErrorInfo:
-    """An error of this class (with or without its module), as `capture` would have taken it."""
+    """Make the error that `capture` would return for a class, named with or without its module."""
     module, _, plain = name.strip()[:300].rpartition(".")
     plain = plain or "Exception"
     if module in ("", "builtins") and plain in _built_in():
@@ -215,7 +215,7 @@ def error_named(name: str, message: str, **more: Any) -> ErrorInfo:
 
 
 def named_in(text: str) -> tuple[str | None, str]:
-    """The class a text begins with, None without one, and the words after it."""
+    """Return the class that a text starts with, or None, and the text after it."""
     told = text[:_LONGEST]
     if text.startswith("Traceback (most recent call last)"):
         told = text.rstrip().rpartition("\n")[2].strip()
@@ -245,7 +245,7 @@ def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
     code = value.get("code")
     if type(code) is int and status is None and code in range(400, 600):
         status, code = float(code), None
-    # A provider's own word for the error (`invalid_request_error`) is a code and no class.
+    # A provider's name for the error (`invalid_request_error`) is a code, not a class.
     is_class = name is not None and _NAMED.match(name) is not None
     if name is not None and not is_class and text_or_none(code) is None:
         code = name
@@ -261,7 +261,7 @@ def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
 
 @cache
 def _built_in() -> dict[str, tuple[str, ...]]:
-    """The names of the built-in exceptions, each with its bases."""
+    """Return the built-in exceptions by name, each with the names of its bases."""
     return {
         name: tuple(f"builtins.{base.__name__}" for base in kind.__mro__[:-1])
         for name, kind in vars(builtins).items()

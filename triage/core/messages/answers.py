@@ -1,4 +1,4 @@
-"""What a model answered, whatever provider's form it is in."""
+"""A model's answer in any provider's form."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KNOWN_BY: Mapping[str, Callable[[Any], Answer]] = {
     "content": ANTHROPIC.answer,
     "candidates": GEMINI.answer,
 }
-"""The list that an answer of each form has."""
+"""The reader of each form, by the list that its answers hold."""
 
 
 def read_answer(data: Any) -> Answer | None:
-    """A model's answer of any of these forms, or the text it is; None for anything else."""
+    """Read a model's answer in any of these forms, or as plain text; None for anything else."""
     if isinstance(data, str):
         return Answer(data)
     if not isinstance(data, Mapping):

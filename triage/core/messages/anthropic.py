@@ -32,7 +32,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class AnthropicWire(ProviderWire):
-    """Results are blocks: the user's turn behind one that calls tools begins with all of them."""
+    """Results are blocks that open the user's turn after the one that calls tools."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         found = mapping(as_data(message))
@@ -90,7 +90,7 @@ class AnthropicWire(ProviderWire):
         return {**as_data(message), "content": blocks}
 
     def ending_with(self, messages: list[Any], text: str) -> list[Any]:
-        """At the end of the user's last turn, or as a turn of its own: two in a row are not taken."""
+        """Append to the user's last turn, or add one: two user turns in a row are refused."""
         last = messages[-1] if messages else None
         block = {"type": "text", "text": text}
         if mapping(as_data(last)).get("role") != "user":
@@ -158,7 +158,7 @@ class AnthropicWire(ProviderWire):
 
 
 def _content(message: Any) -> list[Any]:
-    """The blocks of a message as they are; words by themselves are one."""
+    """Return the blocks of a message; plain text becomes one block."""
     content = mapping(as_data(message)).get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]

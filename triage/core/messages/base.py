@@ -1,8 +1,8 @@
 """Conversations with a model in one form, whatever provider or framework wrote them.
 
-Every wire form is read into `Message`. A `Wire` reads one form and writes it back; what is done with
-conversations (repair, hints, shorter requests, what is new in a request) is written once, over that.
-Nothing here raises for what it is given, and no message that is given is changed.
+A `Wire` reads one provider's form of a message into `Message` and writes it back. Operations on
+conversations (repair, hints, shorter requests, what is new in a request) are written once, on top of it.
+Nothing here raises for malformed input or changes a message in place.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MOST_PARTS = 10_000
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is a dict, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def listed(value: object) -> list[Any]:
-    """The value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_data(message: Any) -> Any:
-    """A message as a mapping: a client's own objects are read, anything else stays as it is."""
+    """Return a message as a dict: a client's model is dumped, anything else stays as it is."""
     if isinstance(message, dict):
         return message
     dump = getattr(message, "model_dump", None)
@@ -43,12 +43,12 @@ def as_data(message: Any) -> Any:
 
 
 def text_or_none(value: object) -> str | None:
-    """The value if it is text with something in it."""
+    """Return the value if it is text and not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def as_text(value: object) -> str:
-    """Text as it is, None as nothing, anything else as JSON."""
+    """Return text as it is, None as empty text, anything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -60,7 +60,7 @@ def as_text(value: object) -> str:
 
 
 def content_text(content: object) -> str:
-    """The words of a message's content: a text, or the texts of its parts."""
+    """Return the text of a message's content: a text, or the texts of its parts, one a line."""
     if not isinstance(content, list):
         return _part_text(content)
     return "\n".join(filter(None, (_part_text(part) for part in content[:_MOST_PARTS])))
@@ -77,7 +77,7 @@ def _part_text(part: object) -> str:
 
 
 def result_value(content: object) -> Any:
-    """What a tool answered: the words where it is made of text parts, else the value as it is."""
+    """Return a tool's result: its text if it consists of typed parts, else the value as it is."""
     if isinstance(content, list) and all(
         isinstance(part, dict) and isinstance(part.get("type"), str) for part in content
     ):
@@ -86,7 +86,7 @@ def result_value(content: object) -> Any:
 
 
 def arguments(value: object) -> Any:
-    """The object or list that a JSON text says; the text itself, or any other value, as it is."""
+    """Parse a JSON text of an object or list; return anything else as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
@@ -96,7 +96,7 @@ def arguments(value: object) -> Any:
 
 
 def number(value: object) -> float | None:
-    """A finite number from 0, also where it is written as text."""
+    """Return a finite number from 0, given as a number or as text, else None."""
     if value is None or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -107,7 +107,7 @@ def number(value: object) -> float | None:
 
 
 def usage_of(value: object, model: object = None) -> Usage | None:
-    """What a model call consumed, by any of the usual names; None where nothing is said."""
+    """Read the usage of a model call under any of the usual names; None if there is none."""
     found = mapping(value)
 
     def count(*names: str) -> int | None:
@@ -131,16 +131,16 @@ def usage_of(value: object, model: object = None) -> Usage | None:
 
 
 def max_tokens_of(options: Mapping[str, Any]) -> int | None:
-    """How many tokens an answer may have, as a request's options say it; None where they do not."""
+    """Return the token limit of an answer among a request's options, or None."""
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     return next((options[name] for name in names if isinstance(options.get(name), int)), None)
 
 
 def tools_of(value: object) -> dict[str, Any]:
-    """The tools that exist, name to JSON Schema or None.
+    """Return the declared tools, name to JSON Schema or None.
 
-    From a mapping of names to schemas, a list of names, or a list of declarations in the form of any
-    of the usual interfaces. What is none of these is left out.
+    value: a mapping of names to schemas, a list of names, or a list of declarations in any usual
+    provider's form. Entries of another kind are skipped.
     """
     if isinstance(value, dict):
         if isinstance(value.get("tools"), list | dict):
@@ -176,7 +176,7 @@ def _schema(declared: object) -> Any:
 
 
 class Asked(NamedTuple):
-    """A tool call that a model asks for. arguments: read from JSON; the text itself if it is none."""
+    """A tool call that a model asks for. arguments: parsed from JSON, or the text if it is not JSON."""
 
     id: str
     name: str
@@ -184,7 +184,7 @@ class Asked(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a tool gave. call: the call's id. name: the tool, empty where only the call names it."""
+    """A tool's result. call: the call's id. name: the tool, empty if only the call names it."""
 
     call: str
     output: Any
@@ -193,7 +193,7 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a model answered. ended: why it stopped, in the provider's word; None if it is not said."""
+    """A model's answer. ended: the provider's stop reason, None if not given."""
 
     text: str = ""
     calls: tuple[Asked, ...] = ()
@@ -202,13 +202,13 @@ class Answer(NamedTuple):
 
 
 Role: TypeAlias = Literal["system", "user", "model", "tool"]
-"""Who speaks; `tool` is a message that shows results, with or without words of the user beside them."""
+"""The speaker. `tool` is a message with tool results, and maybe text of the user beside them."""
 
 
 class Message(NamedTuple):
-    """One message of a conversation. usage, ended: of the model's, as in `Answer`.
+    """One message of a conversation. usage, ended: those of a model's message, as in `Answer`.
 
-    server_calls, server_results: of tools that the provider itself runs; nobody else answers those.
+    server_calls, server_results: those of tools that the provider runs itself.
     """
 
     role: Role
@@ -222,23 +222,23 @@ class Message(NamedTuple):
 
     @property
     def answer(self) -> Answer:
-        """What the model says in it."""
+        """The message as a model's answer."""
         return Answer(self.text, self.calls, self.usage, self.ended)
 
 
 Tell: TypeAlias = Callable[[str, str], None]
-"""Notes a problem of what is being read: what is wrong, and the remedy."""
+"""Takes a problem of the input: what is wrong, and the remedy."""
 
 
 def tell_nobody(_text: str, _remedy: str) -> None:
-    """Problems are of no interest."""
+    """Ignore the problem."""
 
 
 ENDINGS: Mapping[str, tuple[FailureType, Cause]] = {
     "LengthFinishReasonError": (FailureType.CONTEXT_OVERFLOW, Cause.OUTPUT_CUT),
     "ContentFilterFinishReasonError": (FailureType.CONSTRAINT_IGNORED, Cause.CONTENT_FILTER),
 }
-"""The kind of an answer that ended for such a reason, by the class that clients raise for it."""
+"""The diagnosis of an answer that ended early, by the exception class that clients raise for it."""
 _CUT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
 _REFUSED = (
     "content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii",
@@ -246,7 +246,7 @@ _REFUSED = (
 
 
 def ending_of(reason: object) -> ErrorInfo | None:
-    """The error that a model's reason to stop stands for, None where it had finished."""
+    """Return the error that a stop reason stands for, or None if the model had finished."""
     if reason in _CUT:
         name, message = "LengthFinishReasonError", f"the output was cut: finish reason {reason}"
     elif reason in _REFUSED:
@@ -258,25 +258,25 @@ def ending_of(reason: object) -> ErrorInfo | None:
     return ErrorInfo(type_name=name, module="", mro=mro, message=message)
 
 
-# What came of a call --------------------------------------------------------------------------------
+# Outcomes of calls ---------------------------------------------------------------------------------
 
 LOST = (
     "This call has no result: the work was interrupted while it ran. It may have taken effect or not; "
     "find out before you call it again."
 )
-"""What stands in the place of a result that never came."""
+"""Replaces a result that never came."""
 NOT_MADE = "This call was not made: the work was stopped before it began."
-"""What stands in the place of the result of a call that never began."""
+"""Replaces the result of a call that never began."""
 UNDONE = "This call was made, and what it did has been undone since."
-"""What stands in the place of a result that a compensator has undone."""
+"""Replaces the result of a call that a compensator has undone."""
 
 
 class Outcome(NamedTuple):
-    """What came of a call. value: what it gave, as the journal keeps it. error: what it failed with.
+    """The outcome of a call. value: its result as the journal keeps it. error: its error message.
 
-    how: `done`, `failed` (it answered or raised an error), `cut_off` (it was stopped while it ran),
-    `not_made` (it never began), `undone` (a compensator has taken it back) or `unknown`: its tool is not
-    recorded, or the call is of a conversation before the run.
+    how: `done`, `failed` (it returned or raised an error), `cut_off` (it was stopped while running),
+    `not_made` (it never began), `undone` (a compensator reverted it) or `unknown` (its tool is not
+    recorded, or the conversation is older than the run).
     """
 
     how: Literal["done", "failed", "cut_off", "not_made", "undone", "unknown"]
@@ -284,9 +284,9 @@ class Outcome(NamedTuple):
     error: str = ""
 
     def told(self, lost: str = LOST) -> tuple[str, bool]:
-        """What the model is told in the place of a result, and whether that is no result.
+        """Return the text that tells the model, and whether it reports a failure.
 
-        lost: of a call that was cut off, or of which nothing is known.
+        lost: the text for a call that was cut off or whose outcome is unknown.
         """
         match self.how:
             case "done":
@@ -302,31 +302,31 @@ class Outcome(NamedTuple):
 
 
 def outcome_unknown(_asked: Asked) -> Outcome:
-    """Outside of a run the outcome of every call is unknown."""
+    """Return the outcome of any call outside of a run: unknown."""
     return Outcome("unknown")
 
 
 def text_of(value: Any) -> str:
-    """A result as text for a model."""
+    """Return a result as text for a model."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 # Wire forms -----------------------------------------------------------------------------------------
 
 MOST_SHOWN = 20
-"""Messages of a request that a step shows."""
+"""Messages of a request that a step shows, at most."""
 _SHORT = 200
-"""Characters of an output that stays as it is: to leave it out saves nothing."""
+"""Characters of the longest output that is never masked, because that would save nothing."""
 _BEGINNING = 300
-"""Characters that stay of the output of a tool whose effect is not known: they may be a receipt."""
+"""Characters kept of a masked output whose tool has an unknown effect: they may be a receipt."""
 _RECEIPTS = (Effect.ONCE, Effect.IDEMPOTENT)
 _Place: TypeAlias = tuple[int, int]
-"""A message, and a call or a result in it, both from 0."""
+"""The indexes of a message and of a call or result in it."""
 
 
 class Repaired(NamedTuple):
-    """A history that is valid now. closed: calls that were given a result. dropped: results without a
-    call, and second results, that were left out.
+    """A repaired history. closed: number of calls that were given a result. dropped: number of results
+    removed because they had no call or were a second one.
     """
 
     messages: list[Any]
@@ -335,10 +335,10 @@ class Repaired(NamedTuple):
 
 
 class Shrink(NamedTuple):
-    """How requests are made shorter. keep_last: messages at the end that stay whole.
+    """How to shorten requests. keep_last: number of messages at the end that stay whole.
 
-    summary: stands for the messages before those; None keeps them, without the outputs of tools.
-    effects: what each tool does to the world, by name; outputs of those that change it are receipts.
+    summary: replaces the messages before those; None keeps them, with tool outputs masked. effects: the
+    effect of each tool by name; outputs of tools that change the world are receipts, and stay.
     """
 
     keep_last: int
@@ -347,7 +347,7 @@ class Shrink(NamedTuple):
 
     @classmethod
     def of(cls, guidance: Any, run: Any) -> Shrink | None:
-        """What the guidance of a run's attempt asks for, None where it asks for nothing."""
+        """Return what an attempt's guidance asks for, or None."""
         if guidance.keep_last is None:
             return None
         effects = {call.tool: call.effect for call in run.session.state.calls.values()}
@@ -355,7 +355,7 @@ class Shrink(NamedTuple):
 
 
 def says(value: Any, text: str) -> bool:
-    """Whether a text stands in any string of a JSON value."""
+    """Whether any string in a JSON value contains a text."""
     if isinstance(value, str):
         return text in value
     if isinstance(value, dict):
@@ -366,75 +366,75 @@ def says(value: Any, text: str) -> bool:
 class Wire(ABC):
     """One form of messages.
 
-    results_follow: results stand right behind the turn that asked for them, else anywhere after it.
-    answers_in_order: they stand in the order of the calls, else in any.
+    results_follow: results must directly follow the turn that asked for them, else they may come any
+    time later. answers_in_order: results must be in the order of their calls.
     """
 
     results_follow: ClassVar[bool] = True
     answers_in_order: ClassVar[bool] = False
 
-    # Of each form -------------------------------------------------------------------------------
+    # What each form defines -------------------------------------------------------------------------------
 
     @abstractmethod
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
-        """A message in the neutral form."""
+        """Read a message into the neutral form."""
 
     def user(self, text: str) -> Any:
-        """Words as a message of the user's."""
+        """Make a message of the user."""
         return {"role": "user", "content": text}
 
     @abstractmethod
     def result(self, asked: Asked, text: str, *, failed: bool) -> Any:
-        """The result of a call, as `held` gives it and `joined` takes it."""
+        """Make the result of a call, in the form of `held` and `joined`."""
 
     def held(self, message: Any) -> list[Any]:
-        """The results in a message in this form, in the order of `Message.results`: mostly it is one."""
+        """Return the raw results in a message, in the order of `Message.results`; by default, itself."""
         return [message]
 
     def joined(self, results: list[Any], message: Any | None) -> list[Any]:
-        """Messages that begin with these results and go on with what else a message holds.
+        """Return messages with these results, followed by the rest of a message.
 
-        message: one of the user's or with results, whose own results are left out; None without one.
+        message: a user's or one with results, whose own results are left out; None for no such message.
         """
         is_result = message is None or self.read(message).role == "tool"
         return results if is_result else [*results, message]
 
     @abstractmethod
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
-        """A message with other outputs, by their place among its results."""
+        """Return a message with some outputs replaced, given by their index among its results."""
 
     def shown(self, message: Any) -> Any:
-        """A message as a step shows it, without ids, as those are new each time."""
+        """Return a message as a step shows it, without ids, which are new each time."""
         data = mapping(as_data(message))
         return {"role": plain(data.get("role")), "content": shown_content(data.get("content"))}
 
     def key(self, one: Asked | Result) -> Hashable:
-        """The key that pairs a call with its result; None for a call that cannot be answered."""
+        """Return the key that pairs a call with its result; None if the call cannot be answered."""
         return (one.id if isinstance(one, Asked) else one.call) or None
 
     def says(self, messages: Any, text: str) -> bool:
-        """Whether a text stands in the messages."""
+        """Whether the messages contain a text."""
         return any(says(as_data(message), text) for message in messages)
 
     def ending_with(self, messages: list[Any], text: str) -> list[Any]:
-        """The messages with a text as the user's last words."""
+        """Return the messages with a text appended as the user's."""
         return [*messages, self.user(text)]
 
     def closing(self, asked: Asked, outcome: Outcome, lost: str, message: Any) -> Any:
-        """What stands in the place of a result that is not there. message: the one that asked for it."""
+        """Make the replacement of a missing result. message: the one that asked for it."""
         told, failed = outcome.told(lost)
         return self.result(asked, told, failed=failed)
 
-    # The same for all ---------------------------------------------------------------------------
+    # What is the same for all ---------------------------------------------------------------------------
 
     def hinted(self, messages: Any, hint: str | None) -> Any:
-        """The messages with a hint as the user's last words, unless it stands there already."""
+        """Return the messages with a hint appended as the user's, unless they contain it."""
         if not hint or self.says(messages, hint):
             return messages
         return self.ending_with(list(messages), hint)
 
     def new_in(self, messages: Any) -> list[Any]:
-        """What stands behind the model's last turn, as a step shows it."""
+        """Return the messages after the model's last turn, as a step shows them."""
         new: list[Any] = []
         given = messages if isinstance(messages, list | tuple) else []
         for message in reversed(given):
@@ -449,11 +449,11 @@ class Wire(ABC):
         text: str = LOST,
         outcome_of: Callable[[Asked], Outcome] = outcome_unknown,
     ) -> Repaired:
-        """A history that a provider accepts: every call has its result, and every result its call.
+        """Make a history that a provider accepts: every call has a result and every result a call.
 
-        A failure in the middle of a turn leaves calls without results; the next request would be refused
-        for it. Valid whatever was given; what is valid comes back equal. text: what is said of a call
-        that was cut off, or of which nothing is known. outcome_of: what came of a call.
+        A failure in the middle of a turn leaves calls without results, for which a provider refuses the
+        next request. The outcome is valid for any input, and equal to a valid input. text: replaces the
+        result of a call that was cut off or whose outcome is unknown. outcome_of: tells a call's outcome.
         """
         given = list(messages)
         read = [self.read(message) for message in given]
@@ -493,7 +493,7 @@ class Wire(ABC):
         return Repaired(made, closed, sum(len(said.results) for said in read) - len(kept))
 
     def _pairs(self, read: list[Message]) -> dict[_Place, _Place]:
-        """Pair each call with the first result after it, and before the next such call."""
+        """Pair each call with the first result after it and before the next call with the same key."""
         pairs: dict[_Place, _Place] = {}
         waiting: dict[Hashable, list[_Place]] = {}
         for at, said in enumerate(read):
@@ -509,9 +509,9 @@ class Wire(ABC):
         return pairs
 
     def shrunk(self, messages: Sequence[Any], shrink: Shrink | None) -> Any:
-        """The messages as short as asked for, without old outputs or with a summary; None: as they are.
+        """Shorten the messages by masking old outputs or by a summary; None leaves them as they are.
 
-        What is left is valid where it was valid before: no result loses its call, no call its result.
+        A valid history stays valid: no result loses its call and no call its result.
         """
         if shrink is None:
             return messages
@@ -547,7 +547,7 @@ def _summarized(
     tools: Mapping[str, str],
     start: int,
 ) -> list[Any]:
-    """The instructions, what the user said, the summary with the receipts, and the last messages."""
+    """Keep the instructions, the user's messages and the last ones, with a summary and the receipts."""
     begin = 0
     while begin < start and read[begin].role == "system":
         begin += 1
@@ -569,7 +569,7 @@ def _summarized(
 
 
 def _is_inside_of_a_turn(read: list[Message], at: int) -> bool:
-    """Whether a message belongs to the one before it: a result, or more of what the model said."""
+    """Whether a message belongs to the one before it: a result, or a continued turn of the model."""
     if at == len(read):
         return False
     return read[at].role == "tool" or (read[at].role == "model" and read[at - 1].role == "model")
@@ -584,7 +584,7 @@ def _output_text(output: Any) -> str:
 
 
 def shown_content(content: Any) -> Any:
-    """The content of a message as a step shows it: words, and results marked as such."""
+    """Return a message's content as a step shows it: texts, and results marked as such."""
     if not isinstance(content, list):
         return plain(content)
     shown: list[Any] = []
@@ -597,24 +597,24 @@ def shown_content(content: Any) -> Any:
 
 
 class ProviderWire(Wire):
-    """A form of messages that a provider's interface takes, and the answers it gives."""
+    """The form of a provider's interface: the messages it takes and the answers it gives."""
 
     @abstractmethod
     def answer(self, response: Any) -> Answer:
-        """What a response says."""
+        """Read the answer in a response."""
 
     @abstractmethod
     def whole(self, pieces: list[Any]) -> Any:
-        """The response that the pieces of a stream make up, as it would have come at once."""
+        """Assemble the pieces of a stream into the response as it would have come without streaming."""
 
     @abstractmethod
     def is_whole(self, pieces: list[Any]) -> bool:
-        """Whether the pieces of a stream came to the end of their answer, well or not."""
+        """Whether the pieces of a stream reach the end of the answer, successful or not."""
 
     @abstractmethod
     def turn(self, response: Any) -> list[Any]:
-        """A response as the messages that a conversation goes on with."""
+        """Return a response as the messages that continue the conversation."""
 
     @abstractmethod
     def declared(self, name: str, description: str | None, schema: Any) -> dict[str, Any]:
-        """A tool as a request declares it. schema: JSON Schema of its arguments, None if not known."""
+        """Declare a tool for a request. schema: JSON Schema of its arguments, None if not known."""

@@ -34,11 +34,11 @@ _ROLES: Mapping[str, Role] = {
     "function": "tool",
 }
 _LEGACY = "function:"
-"""Before the name of a function in the id of a call of the old form, which has none."""
+"""Prefix of the id made from the function's name for calls of the old form, which have no id."""
 
 
 class ChatWire(ProviderWire):
-    """Each result is a message of its own, behind the assistant's message that asked for it."""
+    """Each result is a message of its own after the assistant's message that asked for it."""
 
     def read(self, message: Any, tell: Tell = tell_nobody) -> Message:
         found = mapping(as_data(message))
@@ -78,7 +78,7 @@ class ChatWire(ProviderWire):
         return self.choice(mapping(response)).answer
 
     def choice(self, response: Mapping[str, Any]) -> Message:
-        """The first choice of a completion."""
+        """Read the first choice of a completion."""
         choices = listed(response.get("choices"))
         choice = mapping(choices[0]) if choices else {}
         said = self.read({**mapping(choice.get("message")), "role": "assistant"})
@@ -88,7 +88,7 @@ class ChatWire(ProviderWire):
         )
 
     def whole(self, pieces: list[Any]) -> dict[str, Any]:
-        """A completion from its chunks; of several choices the first."""
+        """Assemble the first choice of a completion from its chunks."""
         found: dict[str, Any] = {}
         message: dict[str, Any] = {"role": "assistant", "content": None}
         calls: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Contents of Gemini's API, as JSON with names of JSON or of Python, or as the client's own objects."""
+"""Contents of the Gemini API: JSON with camelCase or snake_case names, or the client's objects."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class GeminiWire(Wire):
         return super().repair([mapping(as_data(one)) for one in messages], *args, **more)
 
     def answer(self, response: Any) -> Answer:
-        """A response of the API, or one candidate of it."""
+        """Read a response of the API, or one candidate of it."""
         found = mapping(response)
         candidates = listed(found.get("candidates"))
         one = mapping(candidates[0]) if candidates else found
@@ -145,7 +145,7 @@ def _is_response(part: Any) -> bool:
 
 
 def _either(found: Mapping[str, Any], name: str, other: str) -> Any:
-    """What stands under a name, or under the same one in another language's way of writing."""
+    """Return the value under a snake_case name or its camelCase form."""
     value = found.get(name)
     return found.get(other) if value is None else value
 
@@ -163,7 +163,7 @@ def _usage(response: Mapping[str, Any]) -> Usage | None:
 
 
 def _alike(made: list[Any], given: Sequence[Any]) -> list[Any]:
-    """Contents that were made, as objects of the client's where the given ones are."""
+    """Return new contents as the client's objects if the given ones are, else as JSON."""
     bases = (base for content in given for base in reversed(type(content).__mro__))
     kind: Any = next((base for base in bases if "parts" in getattr(base, "model_fields", ())), None)
     if kind is None:

@@ -34,14 +34,14 @@ _OUTPUTS = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
 }
-"""The kinds of calls that somebody else answers, each with that of its output."""
+"""The types of calls that the application answers, each with the type of its output."""
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "model"}
 _WITHOUT_WORDS = ("reasoning", "item_reference", "mcp_list_tools", "mcp_approval_request")
 _LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
 class ResponsesWire(ProviderWire):
-    """Each call and each output is an item of its own; an output may stand anywhere behind its call."""
+    """Each call and each output is an item; an output may come any time after its call."""
 
     results_follow = False
 
@@ -109,7 +109,7 @@ class ResponsesWire(ProviderWire):
         )
 
     def whole(self, pieces: list[Any]) -> Any:
-        """The last response that an event holds."""
+        """Return the last response that an event holds."""
         responses = (mapping(piece).get("response") for piece in reversed(pieces))
         return next((one for one in responses if one is not None), {})
 
