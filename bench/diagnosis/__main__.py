@@ -6,7 +6,7 @@
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
 Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
-not (`fresh`, the first look, and `fresh_second`, the second), each as of a live run and as a post-mortem,
+not (`fresh`, the first look, `fresh_second` and `fresh_third`), each as of a live run and as a post-mortem,
 beside constant answers and triage-agent. The made-up ones are also told by fault and wording. Exceptions:
 those of the fault lab, beside what was published of triage-agent; those of `clients`, which are other
 libraries; and near misses, which need none. The libraries are many; `--make-lab` alone installs them.
@@ -21,20 +21,24 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from types import ModuleType
+from typing import Any
 
 from bench import envs, figures
 from triage import UsageError
 from triage.classifiers import LLMClassifier
 
 from . import (
+    answers_third,
     asked,
+    dealing,
     exceptions,
     fresh,
     fresh_second,
+    fresh_third,
     lab,
     near_misses,
     near_misses_second,
+    near_misses_third,
     ours,
     peer,
     provoke,
@@ -48,20 +52,28 @@ _REAL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sentinel, healthy", ("sentinel_healthy",)),
     ("tau2, went well", ("tau2_ok",)),
 )
-_LOOKS: Mapping[str, ModuleType] = {"first look": fresh, "second look": fresh_second}
-"""The made-up sets, and the module of each."""
+_LOOKS: Mapping[str, dealing.Look[Any]] = {
+    "first look": fresh.LOOK,
+    "second look": fresh_second.LOOK,
+    "third look": fresh_third.LOOK,
+}
+"""The made-up sets."""
 _HEAD = (
     "", "records", "labelled", "answered", "right", "precision", "macro-F1", "exact step", "ECE",
 )  # fmt: skip
 _FRESH_HEAD = (
-    "", "records", "answered", "right", *(f"wording {at + 1}" for at in range(fresh.WORDINGS)),
+    "", "records", "answered", "right", *(f"wording {at + 1}" for at in range(dealing.WORDINGS)),
     "precision", "exact step", "right, grounding", "answered, grounding", "right, post-mortem",
 )  # fmt: skip
 _LAB_HEAD = ("", "cases", "ours", "promised", "", "triage-agent 1.0.1, published")
 _CLIENTS_HEAD = (
     "", "cases", "right", "misrouted", "abstained", "cause", "may pass", "retry_after", "invented",
 )  # fmt: skip
-_NEAR = (("first set", near_misses.cases), ("second set", near_misses_second.cases))
+_NEAR = (
+    ("first set", near_misses.cases),
+    ("second set", near_misses_second.cases),
+    ("third set", near_misses_third.cases),
+)
 _PARTS = ("trajectories", "exceptions", "faultlab")
 _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
 
@@ -114,7 +126,7 @@ def _model(options: argparse.Namespace) -> int:
 def _sets(options: argparse.Namespace) -> dict[str, list[records.Record]]:
     """The records of each set by its title, the made-up ones first."""
     sets: dict[str, list[records.Record]] = {
-        title: module.records() for title, module in _LOOKS.items()
+        title: look.records() for title, look in _LOOKS.items()
     }
     if (options.trajectories / records.FILE).is_file():
         real = list(records.read(options.trajectories))
@@ -147,6 +159,8 @@ def _trajectories(options: argparse.Namespace) -> None:
     for title in _LOOKS:
         print(f"\n{title}, by fault and wording\n")
         _fresh(told[title])
+    print("\nanswers of the third look, with grounding\n")
+    _grounding()
     print("\nconfidence and the share of right answers, over the looks\n")
     pairs = [pair for title in _LOOKS for pair in told[title]]
     _table(("confidence", "answers", "mean", "right"), list(map(_tenth, scores.tenths(pairs))))
@@ -164,12 +178,25 @@ def _fresh(told: Sequence[scores.Pair]) -> None:
     """Print how each kind of fault is found in each of its wordings, and what healthy runs set off."""
     taken = [record for record, _ in told]
     ways = (told, ours.answers(taken, grounding=True), ours.answers(taken, failed=True))
-    names = dict.fromkeys(fresh.fault(record)[0] for record in taken)
+    names = dict.fromkeys(dealing.kind(record)[0] for record in taken)
     rows = [
-        _fresh_row(name, *([p for p in way if fresh.fault(p[0])[0] == name] for way in ways))
+        _fresh_row(name, *([p for p in way if dealing.kind(p[0])[0] == name] for way in ways))
         for name in names
     ]
     _table(_FRESH_HEAD, rows)
+
+
+def _grounding() -> None:
+    """Print how many of each kind of invented answer are found, and what true ones set off."""
+    told = ours.answers(answers_third.LOOK.records(), grounding=True)
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(dealing.kind(record)[0] for record, _ in told):
+        line = scores.line(name, [pair for pair in told if dealing.kind(pair[0])[0] == name])
+        rows.append((name, str(line.records), _share(line.hits), _share(line.answered)))
+    for title, healthy in (("all invented", False), ("all true", True)):
+        line = scores.line(title, [pair for pair in told if pair[0].healthy is healthy])
+        rows.append((title, str(line.records), _share(line.hits), _share(line.answered)))
+    _table(("", "answers", "right", "answered"), rows)
 
 
 def _fresh_row(
@@ -180,8 +207,8 @@ def _fresh_row(
 ) -> tuple[str, ...]:
     whole, with_grounds = scores.line("", plain), scores.line("", grounded)
     wordings = [
-        scores.line("", [pair for pair in plain if fresh.fault(pair[0])[1] == at]).hits
-        for at in range(fresh.WORDINGS)
+        scores.line("", [pair for pair in plain if dealing.kind(pair[0])[1] == at]).hits
+        for at in range(dealing.WORDINGS)
     ]
     shares = (
         whole.answered, whole.hits, *wordings, whole.precision, whole.exact,
@@ -197,11 +224,17 @@ def _exceptions(options: argparse.Namespace) -> None:
     lines = [exceptions.line(name, told) for (name, _), told in zip(_NEAR, near, strict=True)]
     _table(_CLIENTS_HEAD, [_clients_row(line) for line in lines])
     shown = [one for told in near for one in told]
-    python = exceptions.python(make=options.make_lab)
-    if python is None:
-        print("\nthe clients are not measured, as they are not installed: --make-lab installs them")
-    else:
-        for title, module in (("first", provoke.FIRST), ("second", provoke.SECOND)):
+    lab_python = exceptions.python(make=options.make_lab)
+    if lab_python is None:
+        print(
+            "\nmost clients are not measured, as they are not installed: --make-lab installs them"
+        )
+    for title, module, python in (
+        ("first", provoke.FIRST, lab_python),
+        ("second", provoke.SECOND, lab_python),
+        ("third", provoke.THIRD, Path(sys.executable)),
+    ):
+        if python is not None:
             told = exceptions.of_clients(python, module)
             shown += told
             print(f"\nexceptions of clients, {title} set, by library\n")

@@ -65,7 +65,7 @@ def test_a_record_without_suspicions_has_no_questions() -> None:
 
 
 def test_every_step_of_made_up_runs_is_in_the_prompt_whole() -> None:
-    for record in fresh.records():
+    for record in fresh.LOOK.records():
         shown = show(ours.trajectory(record), record.task, DEFAULT)
         assert shown.whole
         assert set(range(len(record.steps))) <= set(shown.sources)
