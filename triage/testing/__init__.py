@@ -1,10 +1,10 @@
-"""For tests: scripted agents, faults on purpose, time that takes no time, and the contract of stores.
+"""Tools for tests: scripted agents, injected faults, virtual time, assertions, and contracts.
 
     plan = FaultPlan({("charge", 1): faults.rate_limit(retry_after=2)})
     monkeypatch.setattr(shop, "charge", plan.wrap_tool(shop.charge))
     await assert_recovers(agent, "order 17", plan, result="paid", effects={"charge": 1})
 
-docs/testing.md has the whole of it.
+See docs/testing.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ScriptedAgent`: an agent function made of a script, for tests of policies."""
+"""`ScriptedAgent`: an agent function that plays a script, for tests of policies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Told(NamedTuple):
 Move: TypeAlias = (
     Step | Usage | _Calls | _Gives | _Fails | _Sets | _Subgoals | _Completes | _Waits | _Told
 )
-"""What a script is made of."""
+"""A move of a script."""
 _MOVES = (Step, Usage, _Calls, _Gives, _Fails, _Sets, _Subgoals, _Completes, _Waits, _Told)
 _WANTED = (
     "a Step, a Usage, or what calls, gives, fails, sets, waits, subgoals, … or when_told makes"
@@ -64,11 +64,11 @@ class _Last:
 
 
 LAST: Any = _Last()
-"""In `gives(LAST)`: the result of the last call that the script has made; None without one."""
+"""In `gives(LAST)`: the result of the script's last call, None without one."""
 
 
 def calls(tool: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Move:
-    """A move: call a tool or function, recorded, as `run.call` does."""
+    """A move: make a recorded call of a tool or function, as `run.call` does."""
     if not callable(tool):
         raise misuse(
             "calls(tool)", tool, "a tool or function", "a Step records a call by name alone"
@@ -77,12 +77,12 @@ def calls(tool: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Move:
 
 
 def gives(result: Any) -> Move:
-    """A move: return this result; `LAST` for that of the last call. Ends the attempt."""
+    """A move: return this result and end the attempt; `LAST` returns that of the last call."""
     return _Gives(result)
 
 
 def fails(error: Fault | BaseException) -> Move:
-    """A move: raise this exception, or do what the fault does. Ends the attempt, unless it is `slow`."""
+    """A move: raise this exception or perform this fault, which ends the attempt unless it is `slow`."""
     return _Fails(as_fault("fails(error)", error))
 
 
@@ -92,7 +92,7 @@ def sets(**values: Any) -> Move:
 
 
 def waits(seconds: float) -> Move:
-    """A move: let this many seconds pass, on the run's own clock."""
+    """A move: wait this many seconds on the run's clock."""
     check_number("waits(seconds)", seconds, "seconds")
     return _Waits(seconds)
 
@@ -103,18 +103,17 @@ def subgoals(*names: str) -> Move:
 
 
 def completes(name: str) -> Move:
-    """A move: note a declared subgoal as done."""
+    """A move: mark a declared subgoal as done."""
     return _Completes(name)
 
 
 def when_told(
     text: str, *, then: Move | Sequence[Move], otherwise: Move | Sequence[Move] = ()
 ) -> Move:
-    """A move: `then` if what this attempt is told contains the text, whatever its case, else `otherwise`.
+    """A move: play `then` if the attempt's hint or subgoal contains the text in any case, else `otherwise`.
 
-    What it is told is its hint and its subgoal. Put the fact there that the correction must carry,
-    such as the right name of a tool: the test passes only if the hint brings it. Where neither ends
-    the attempt, the script goes on.
+    Choose a text that the correction must carry, such as the right name of a tool: the test passes only
+    if the hint does. The script goes on if the branch does not end the attempt.
     """
     if not isinstance(text, str) or not text:
         raise misuse("when_told(text)", text, "a text that is not empty")
@@ -124,12 +123,12 @@ def when_told(
 
 
 class ScriptedAgent:
-    """An agent function that does what its script says, and records it through the run's handle.
+    """An agent function that plays a script and records its steps.
 
-    script: the moves of every attempt; or a list of such lists, one for each attempt, of which the last
-    serves for all further ones. An attempt whose script does not end in `gives` or `fails` returns
-    None. told: what each attempt was told, in order (its hint; None where it had none). Raises
-    UsageError for anything that is no move, naming where it stands.
+    script: the moves of every attempt, or a list of such lists, one for each attempt, the last of which
+    also serves all further ones. A script that does not end in `gives` or `fails` returns None. told: the
+    hint of each attempt so far, None for one without. Raises UsageError with the position of anything
+    that is not a move.
 
     >>> agent = ScriptedAgent([fails(TimeoutError("slow")), ])
     """
@@ -162,7 +161,7 @@ class ScriptedAgent:
         self.__name__ = self.__qualname__ = name
 
     async def __call__(self, task: Any, *, run: Run) -> Any:
-        """One attempt. task: any value; it is not looked at."""
+        """Play one attempt. task: any value, which is ignored."""
         self.told.append(run.guidance.hint)
         moves = self.script[min(run.attempt, len(self.script)) - 1]
         ended = await _play(run, moves, [None])
@@ -173,7 +172,7 @@ class ScriptedAgent:
 
 
 def _moves(field: str, given: Any) -> tuple[Any, ...]:
-    """The moves, checked; a single one is a script of one."""
+    """Check the moves; a single one is a script of one."""
     moves: Any = (given,) if isinstance(given, _MOVES) else given
     if not isinstance(moves, list | tuple):
         raise misuse(field, given, "a list of moves")

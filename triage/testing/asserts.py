@@ -1,4 +1,4 @@
-"""`assert_recovers` and `assert_escalates`: what a policy makes of faults, as a test says it."""
+"""`assert_recovers` and `assert_escalates`: assertions on what a policy does about faults."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from .plans import FaultPlan, Injected, Performed, has_faults_of, observed, wrap
 from .time import VirtualTime
 
 tested: deque[Account] = deque(maxlen=1000)
-"""What the assertions tested, newest last, until the pytest plugin takes it for its report."""
+"""Accounts of the assertions, newest last, until the pytest plugin takes them for its report."""
 _LONGEST = 300
 _MOST_ATTEMPTS = 30
-"""Attempts that the text shows."""
+"""Attempts shown in the account, at most."""
 
 
 @dataclass(frozen=True)
 class Account:
     """What a tested run did.
 
-    result: what it returned, None where it did not. error: what it raised, None where it returned.
-    seconds: on the run's own clock. events: its journal. restarts: how often it was recovered after a
-    crash. plan: as given, None without one. `str()` of it tells it all, as failed assertions do.
+    result: what it returned, None if it raised. error: what it raised, None if it returned. seconds: on
+    the run's clock. events: its journal. restarts: how often it was recovered after a crash. plan: the
+    fault plan, or None. `str()` gives the account that failed assertions print.
     """
 
     result: Any
@@ -63,7 +63,7 @@ class Account:
 
     @cached_property
     def state(self) -> RunState:
-        """The run, as its journal tells it."""
+        """The state of the run, folded from its journal."""
         return fold(self.events)
 
     @property
@@ -73,17 +73,17 @@ class Account:
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were."""
+        """The number of attempts."""
         return self.state.attempt
 
     @property
     def failures(self) -> tuple[Attempt, ...]:
-        """The attempts that failed, oldest first, each with its diagnosis and action."""
+        """The failed attempts, oldest first, each with its diagnosis and action."""
         return tuple(self.state.history)
 
     @property
     def injected(self) -> tuple[Injected, ...]:
-        """The plan's faults that happened in this run."""
+        """The faults that the plan injected in this run."""
         if self.plan is None:
             return ()
         return tuple(done for done in self.plan.injected if done.run_id == self.run_id)
@@ -92,8 +92,8 @@ class Account:
     def effects(self) -> Counter[str]:
         """How often each tool took effect and was not undone, by name.
 
-        For a tool that the plan wraps, its body is counted, so a call whose answer was lost counts;
-        for others the completed calls of the journal are.
+        For a tool wrapped by the plan this counts executions of its body, so that a call with a lost
+        answer counts; for others it counts the completed calls in the journal.
         """
         found: Counter[str] = Counter()
         for key, times in self._by_call().items():
@@ -102,7 +102,7 @@ class Account:
 
     @property
     def repeated(self) -> tuple[str, ...]:
-        """Calls with the effect `once` or `unknown` that took effect more than once; each as text."""
+        """Calls with the effect `once` or `unknown` that took effect more than once, as texts."""
         unsafe = {e.key for e in self._starts.values() if e.effect in UNSAFE}
         unsafe |= {self._key(done) for done in self._performed if done.effect in UNSAFE}
         shown = {event.key: event.arguments for event in self._starts.values()}
@@ -114,24 +114,24 @@ class Account:
 
     @cached_property
     def _starts(self) -> dict[str, CallStarted]:
-        """The starts of calls by what a wrapped tool knows of its call."""
+        """The recorded starts of calls, by what a wrapped tool knows of its call."""
         starts = (event for event in self.events if isinstance(event, CallStarted))
         return {event.idempotency_key: event for event in starts}
 
     @cached_property
     def _performed(self) -> list[Performed]:
-        """The bodies of wrapped tools that have run in this run."""
+        """The executions of wrapped tools in this run."""
         if self.plan is None:
             return []
         return [done for done in self.plan.performed if done.run_id == self.run_id]
 
     def _key(self, done: Performed) -> str:
-        """The call's key in the journal; one of the same form for a call of a run inside this one."""
+        """Return the call's key in the journal, or one of that form for a call of an inner run."""
         started = self._starts.get(done.call or "")
         return f"{done.tool}:{done.call}:1" if started is None else started.key
 
     def _by_call(self) -> Counter[str]:
-        """How often each call took effect, less how often it was undone, by its key in the journal."""
+        """Count how often each call took effect and was not undone, by its key in the journal."""
         found = Counter(self._key(done) for done in self._performed)
         wrapped = {done.tool for done in self._performed}
         for event in self.events:
@@ -147,7 +147,7 @@ class Account:
 
     @property
     def summary(self) -> str:
-        """One line: how it ended, after how many attempts, and what was done about each failure."""
+        """Summarize in one line how it ended, after how many attempts, and what each failure led to."""
         if self.error is not None:
             ending = f"ended in {type(self.error).__name__}"
         else:
@@ -196,7 +196,7 @@ def account(
     restarts: int = 0,
     plan: FaultPlan | None = None,
 ) -> Account:
-    """What one run did, from the events that an observer heard."""
+    """Make the account of a run from the events that an observer received."""
     first = next((event.run_id for event in events if isinstance(event, RunStarted)), None)
     own = tuple(event for event in events if event.run_id == first)
     return Account(result, error, seconds, own, restarts, plan)
@@ -214,7 +214,7 @@ def _told(attempt: Attempt) -> list[str]:
 
 
 def _tool_of(key: str) -> str:
-    """The tool of a call's key, which is tool, digest and occurrence; names may hold colons."""
+    """Return the tool in a call's key (tool, digest, occurrence); its name may contain colons."""
     return key.rsplit(":", 2)[0]
 
 
@@ -230,7 +230,7 @@ def _short(value: Any) -> str:
 def failed(
     account: Account | None, problems: Sequence[str], cause: BaseException | None
 ) -> AssertionError:
-    """The error of a test that failed: what is wrong first, then all that is known."""
+    """Make the error of a failed assertion: what is wrong, then the whole account."""
     text = "\n".join(problems)
     if account is not None:
         text = f"{text}\n\n{account}"
@@ -240,7 +240,7 @@ def failed(
 
 
 ANYTHING: Any = type("Anything", (), {"__repr__": lambda _self: "ANYTHING"})()
-"""For `result`: whatever it is."""
+"""For `result`: accepts any result."""
 _MOST_RESTARTS = 10
 _ENDINGS = (TriageEscalationError, TriageSuspendedError, TriageAbortError, TriageFatalError)
 
@@ -259,20 +259,20 @@ async def assert_recovers(
     real_seconds: float = 10.0,
     **arguments: Any,
 ) -> Account:
-    """Run an agent among a plan's faults and expect a result; what the run did.
+    """Run an agent under a plan's faults, expect it to succeed, and return the account of the run.
 
-    agent: an `Agent`, or an agent function, which then gets the recommended policy. plan: put to the
-    tools and clients with `wrap_tool` and `wrap_client`; the agent itself is wrapped here if the plan
-    names it. After a `crash()` the run is recovered from its store, which must be a durable one.
-    arguments: for the agent function.
+    agent: an `Agent`, or an agent function, which gets the recommended policy. plan: must already wrap
+    the tools and clients (`wrap_tool`, `wrap_client`); the agent is wrapped here if the plan names it.
+    After a `crash()` the run is recovered from its store, which must be durable. arguments: for the agent
+    function.
 
-    result: what must come back, or a function that says whether it is right. at_most_attempts: the most
-    it may need. within_s: seconds on the run's clock. effects: how often each of these tools must have
-    taken effect. allow_unreached: a fault that was named and never came is no failure. environment:
-    None is a new `VirtualTime()`. real_seconds: after so many seconds of real time the run hangs.
+    result: the expected result, or a predicate of it. at_most_attempts: the limit on attempts. within_s:
+    the limit in seconds on the run's clock. effects: how often each of these tools must have taken
+    effect. allow_unreached: accept that a named fault never happened. environment: None for a new
+    `VirtualTime()`. real_seconds: seconds of real time after which the run counts as hanging.
 
-    Raises AssertionError, with attempts, diagnoses, actions and faults, where the run ends otherwise; and
-    always where a call with the effect `once` or `unknown` took effect twice.
+    Raises AssertionError with attempts, diagnoses, actions and faults if the run ends in another way, or
+    if any call with the effect `once` or `unknown` took effect twice.
     """
     __tracebackhide__ = True
     _check_bounds(at_most_attempts, within_s, effects, real_seconds)
@@ -303,10 +303,10 @@ async def assert_escalates(  # noqa: PLR0913 - what may be expected of a run, ea
     real_seconds: float = 10.0,
     **arguments: Any,
 ) -> Account:
-    """As `assert_recovers`, for a run that must stop and hand over; what the run did.
+    """As `assert_recovers`, for a run that must stop and hand over to a person.
 
-    because: the failure type or the cause of the last diagnosis, as a member or its value; None: any.
-    ends_in: `TriageEscalationError`; or `TriageSuspendedError`, `TriageAbortError`, `TriageFatalError`.
+    because: the failure type or cause of the last diagnosis, as member or value; None accepts any.
+    ends_in: `TriageEscalationError`, `TriageSuspendedError`, `TriageAbortError` or `TriageFatalError`.
     """
     __tracebackhide__ = True
     _check_bounds(at_most_attempts, within_s, effects, real_seconds)
@@ -362,7 +362,7 @@ def _in_loop(call: Callable[[], Any], backend: str) -> Account:
     __tracebackhide__ = True
     try:
         anyio.get_cancelled_exc_class()
-    except RuntimeError:  # no event loop: that is where this belongs
+    except RuntimeError:  # no event loop is running, as it should be
         return cast("Account", anyio.run(call, backend=backend))
     raise UsageError("the sync form cannot be used in async code; await the one without _sync")
 
@@ -402,7 +402,7 @@ async def _tried(
 async def _lived(
     agent: Agent[Any], task: Any, arguments: dict[str, Any], events: list[Event]
 ) -> tuple[Any, TriageError | None, int]:
-    """Run to the end, over any number of crashes: the result or the error, and how many crashes."""
+    """Run to the end through any number of crashes; return result or error, and the number of crashes."""
     restarts = 0
     following: Callable[[], Any] = partial(agent.run, task, **arguments)
     while True:
@@ -413,7 +413,7 @@ async def _lived(
         except TriageError as error:
             return None, error, restarts
         except (Crash, BaseExceptionGroup) as crash:
-            # From a task group of the agent it comes in a group.
+            # A task group of the agent raises it in an exception group.
             if isinstance(crash, BaseExceptionGroup) and crash.subgroup(Crash) is None:
                 raise
             if not getattr(agent.store, "durable", True) or not events:
@@ -428,7 +428,7 @@ async def _lived(
 
 
 async def _recovered(agent: Agent[Any], run_id: str, task: Any, arguments: dict[str, Any]) -> Any:
-    """Take the run over; one that nothing was stored of starts anew, as its caller would start it."""
+    """Recover the run; if nothing of it was stored, start it again."""
     if await agent.store.info(run_id) is None:
         return await agent.run(task, run_id=run_id, **arguments)
     return await agent.recover(run_id)
@@ -462,7 +462,7 @@ def _check_bounds(
 def _result_problems(wanted: Any, found: Any) -> list[str]:
     if wanted is ANYTHING:
         return []
-    # A class or a function says whether the result is right; any other value must be equal to it.
+    # A class or function decides whether the result is right; any other value must equal it.
     if callable(wanted):
         right = isinstance(found, wanted) if isinstance(wanted, type) else bool(wanted(found))
         name = getattr(wanted, "__name__", repr(wanted))
@@ -496,7 +496,7 @@ def _problems(
 
 
 def _unsuspended(done: Account) -> list[str]:
-    """What helps where a run waits for a person."""
+    """Say what to do about a run that waits for a person."""
     if not isinstance(done.error, TriageSuspendedError):
         return []
     hint = (

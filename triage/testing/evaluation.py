@@ -1,12 +1,12 @@
-"""How good a classifier is: `evaluate` asks it about labelled records and counts.
+"""Evaluation of classifiers: `evaluate` asks one about labelled records and counts.
 
     from triage.testing import evaluate, labelled
     from triage.adapters.recordings import stream
 
     print(evaluate(RulesClassifier(), labelled(stream("labelled.jsonl"))).macro_f1)
 
-Every figure is counted from pairs of what was right and what was answered. A record with several
-labels counts for the one that was answered, and where none of them was, for its first.
+All figures come from pairs of the right label and the answer. A record with several labels counts under
+the label that was answered, or under its first if none was.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from triage.classifiers import Asker, Classifier, classifier_name
 from triage.core import Diagnosis, FailureType, Trajectory, UsageError
 
 LABEL_FIELDS = ("mapped_labels", "labels", "label", "failure_type")
-"""Where the labels of a record are looked for, in this order."""
+"""Fields searched for a record's labels, in this order."""
 HEALTHY_OUTCOMES = frozenset({"success", "ok", "done"})
-"""Outcomes of a record that, where it has no label, say that nothing was wrong."""
+"""Outcomes that mark a record without a label as healthy."""
 BINS = 10
-"""Ranges of confidence of equal width that precision is told for."""
+"""Number of equal ranges of confidence."""
 
 
 class Record(NamedTuple):
-    """A trajectory and what is right about it.
+    """A trajectory with its labels.
 
-    labels: the failure types, any of which is right; empty where nobody said. foreign: labels that
-    are no failure type. healthy: nothing was wrong, so every answer but UNKNOWN is a false alarm.
-    where: index of the decisive step, None where nobody said.
+    labels: the failure types, any of which is right; empty without labels. foreign: labels that are not
+    failure types. healthy: nothing was wrong, so any answer but UNKNOWN is a false alarm. where: index
+    of the decisive step, None if not labelled.
     """
 
     trajectory: Trajectory
@@ -44,10 +44,9 @@ class Record(NamedTuple):
 
 
 class TypeScore(NamedTuple):
-    """How well one type is told. support: records it was right for. answered: times it was answered.
+    """The score of one failure type. support: records with this label. answered: times it was answered.
 
-    hits: times it was answered rightly. precision, recall, f1: from 0 to 1, 0 where nothing was
-    answered or nothing was to be found.
+    hits: times that answer was right. precision, recall, f1: from 0 to 1; 0 if never answered or absent.
     """
 
     support: int
@@ -59,7 +58,7 @@ class TypeScore(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Answers whose confidence is from `low` to `high`: how many, how sure on average, how many right."""
+    """Answers with confidence from `low` to `high`: their number, mean confidence and precision."""
 
     low: float
     high: float
@@ -69,7 +68,7 @@ class Bin(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What it would give always to answer the same."""
+    """The score of always giving the same answer."""
 
     answer: FailureType
     accuracy: float
@@ -78,18 +77,17 @@ class Baseline(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` counted. A share is from 0 to 1, None where there was nothing to count.
+    """The outcome of `evaluate`. Shares are from 0 to 1, and None if there was nothing to count.
 
-    records: all that were asked about. scored: those with a label; accuracy, unknown_rate,
-    mean_confidence, confusion and types are of them. accuracy: share answered with one of the labels.
-    macro_f1: mean F1 of the types that were right at least once. unknown_rate: share answered UNKNOWN.
-    selective_precision: share of the other answers that was right. confusion: what was right, what
-    was answered, how often. bins: precision by confidence, of answers other than UNKNOWN. healthy,
-    false_alarms: records with nothing wrong, and those of them answered with a type. placed,
-    placed_exactly: records whose decisive step is known, and those where it was named. foreign: labels
-    that are no failure type, with the number of records that have them. baselines: each constant
-    answer, best first by macro-F1. failed: times the classifier raised or answered junk, which counts as
-    UNKNOWN; error: the first of them.
+    records: all records. scored: those with a label, which accuracy, unknown_rate, mean_confidence,
+    confusion and types count. accuracy: share answered with one of the labels. macro_f1: mean F1 of the
+    types that occur as labels. unknown_rate: share answered UNKNOWN. selective_precision: share of right
+    answers among all others. confusion: right label, answer, and how often. bins: precision by confidence,
+    without answers of UNKNOWN. healthy, false_alarms: records with nothing wrong, and those answered with
+    a failure type. placed, placed_exactly: records with a labelled decisive step, and those where it was
+    named. foreign: labels that are not failure types, with their number of records. baselines: constant
+    answers, best macro-F1 first. failed: times the classifier raised or answered junk, which counts as
+    UNKNOWN; error: the first of these.
     """
 
     classifier: str
@@ -115,12 +113,12 @@ class Evaluation:
 
     @property
     def calibration_error(self) -> float | None:
-        """How far confidence and the share of right answers are apart on average (ECE), from the bins."""
+        """Return the expected calibration error: the mean gap of confidence and precision over the bins."""
         apart = sum(one.answers * abs(one.confidence - one.precision) for one in self.bins)
         return _share(apart, sum(one.answers for one in self.bins))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return all figures as JSON values."""
         plain: dict[str, Any] = dict(self.__dict__)
         plain["types"] = {str(kind): score._asdict() for kind, score in self.types.items()}
         plain["confusion"] = {
@@ -148,12 +146,12 @@ def labelled(
     aliases: Mapping[str, FailureType | str] | None = None,
     healthy_sources: Iterable[str] | None = None,
 ) -> Iterator[Record]:
-    """The records of a recording. Problems among them are left out.
+    """Return the records of a recording, skipping problems.
 
-    field: where a record has its label, a word or a list of words; None takes the first of
-    `LABEL_FIELDS` that holds such. aliases: other words for failure types. healthy_sources: values
-    of `source` whose records are healthy where they have no label; None takes all records without
-    one whose `outcome` says that it went well. Raises UsageError for an alias of no failure type.
+    field: the field with a record's label, a word or a list of words; None takes the first of
+    `LABEL_FIELDS` that holds any. aliases: other words for failure types. healthy_sources: values of
+    `source` that mark records without a label as healthy; None goes by a successful `outcome` instead.
+    Raises UsageError for an alias of something that is not a failure type.
     """
     names = {word.lower(): _failure_type(kind) for word, kind in (aliases or {}).items()}
     sources = None if healthy_sources is None else frozenset(healthy_sources)
@@ -215,14 +213,14 @@ def _words(fields: Mapping[str, Any], field: str | None) -> list[str]:
 # Counting -----------------------------------------------------------------------------------------
 
 Pairs: TypeAlias = Counter[tuple[tuple[FailureType, ...], FailureType]]
-"""How often records with these labels were given this answer."""
+"""How often records with these labels got this answer."""
 
 
 def evaluate(classifier: Classifier, records: Iterable[Record]) -> Evaluation:
-    """Ask a classifier about each record, one after the other, and count.
+    """Ask a classifier about each record in turn, and count.
 
-    One that is asynchronous is waited for, in an event loop of its own. What the classifier raises
-    counts as UNKNOWN and is told in `failed`. Raises UsageError for what is no classifier.
+    An async classifier runs in an event loop of its own. An exception of the classifier counts as UNKNOWN
+    and in `failed`. Raises UsageError for something that is not a classifier.
     """
     if not callable(getattr(classifier, "classify", None)):
         raise UsageError(
@@ -241,7 +239,7 @@ def evaluate(classifier: Classifier, records: Iterable[Record]) -> Evaluation:
 
 
 class _Count:
-    """What was answered so far."""
+    """Counts answers."""
 
     def __init__(self, classifier: object) -> None:
         self._name = classifier_name(classifier)
@@ -254,7 +252,7 @@ class _Count:
         self._error: str | None = None
 
     def failed(self, error: Exception) -> Diagnosis:
-        """What stands for the answer of a classifier that gave none."""
+        """Replaces the answer of a classifier that failed."""
         self._failed += 1
         if self._error is None:
             self._error = f"{type(error).__name__}: {error}"[:500]
@@ -351,7 +349,7 @@ def _macro(types: Mapping[FailureType, TypeScore]) -> float | None:
 
 
 def _baselines(pairs: Pairs) -> tuple[Baseline, ...]:
-    """Each constant answer that is right at least once."""
+    """Score each constant answer that is right at least once."""
     made: list[Baseline] = []
     for constant in FailureType:
         same: Pairs = Counter()

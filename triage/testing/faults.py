@@ -1,8 +1,8 @@
-"""What can go wrong with a call, as values: `faults.rate_limit(retry_after=2)`, `faults.hang()`, …
+"""Faults as values: `faults.rate_limit(retry_after=2)`, `faults.hang()`, …
 
-A fault says what happens to one call of a tool, of a client or of a whole agent; a `FaultPlan` says which
-call. With `after=True` the call happens and its answer is lost, which its caller cannot tell from a call
-that never happened.
+A fault is what happens to one call of a tool, a client or a whole agent; a `FaultPlan` chooses the call.
+With `after=True` the call happens but its answer is lost, which its caller cannot tell from a call that
+never happened.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = [
 
 
 CLIENTS = ("openai", "anthropic")
-"""Clients whose own classes of errors are made where they are installed; else classes of the same shape."""
+"""Clients whose own error classes are raised if installed, else classes of the same shape."""
 
 
 class APIError(Exception):
-    """A client's own error; the base of the others here."""
+    """A client's error; the base of the others here."""
 
 
 class APIStatusError(APIError):
-    """The service answered with an error. status_code, headers, body: of its answer."""
+    """The service answered with an error. status_code, headers, body: those of the answer."""
 
     def __init__(
         self, message: str, status_code: int, headers: Mapping[str, str], body: Any
@@ -93,11 +93,11 @@ class APITimeoutError(APIError, TimeoutError):
 
 
 class UnknownToolError(LookupError):
-    """A tool was called that does not exist."""
+    """A tool that does not exist was called."""
 
 
 class Answer(NamedTuple):
-    """An answer that is an error. code, kind: the service's own words for it; empty: none."""
+    """An error answer. code, kind: the service's names for the error, empty for none."""
 
     status: int
     message: str
@@ -107,7 +107,7 @@ class Answer(NamedTuple):
 
 
 def status_error(answer: Answer, client: str | None) -> Exception:
-    """The error a client raises for this answer. client: None for one of no client in particular."""
+    """Make the error a client raises for an answer. client: None for a generic one."""
     text = f"Error code: {answer.status} - {answer.message}"
     detail = {"message": answer.message, "type": answer.kind, "code": answer.code or None}
     by_status = {400: "BadRequestError", 401: "AuthenticationError", 429: "RateLimitError"}
@@ -129,7 +129,7 @@ def status_error(answer: Answer, client: str | None) -> Exception:
 
 
 def timeout_error(client: str | None) -> Exception:
-    """What a client raises when no answer came in time."""
+    """Make the error a client raises when no answer comes in time."""
     if client is None:
         return APITimeoutError("Request timed out.")
     request = _http(client).Request("POST", f"https://{client}.invalid/v1")
@@ -139,7 +139,7 @@ def timeout_error(client: str | None) -> Exception:
 
 
 def refused_error(client: str | None) -> Exception:
-    """What a client raises when nobody listens at the other side."""
+    """Make the error a client raises when its connection is refused."""
     refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
     if client is None:
         return refused
@@ -153,7 +153,7 @@ def refused_error(client: str | None) -> Exception:
 
 
 def check_client(field: str, client: object) -> None:
-    """UsageError for a client whose errors cannot be made: an unknown one, or one not installed."""
+    """Raise UsageError for a client that is unknown or not installed."""
     if client is None:
         return
     check_word(field, client, CLIENTS)
@@ -171,7 +171,7 @@ def _real(client: str) -> Any:
 
 
 def _http(client: str) -> Any:
-    """The HTTP library that this release of the client is built on."""
+    """Return the HTTP library that this release of the client uses."""
     home = import_module(f"{client}._exceptions")
     return getattr(home, "httpx2", None) or import_module("httpx")
 
@@ -182,9 +182,9 @@ MALFORMED = '{"result": [{"id": 1, "name": "fir'
 class Site(NamedTuple):
     """Where a fault happens.
 
-    run: the attempt it is in, None outside of one. client: the package whose errors are raised, None
-    for none in particular. timeout: the tool's own, in seconds; None without one. repeat: has the next
-    calls, as many as are said, given this answer.
+    run: the current attempt, None outside of one. client: the package whose errors to raise, None for
+    generic ones. timeout: the tool's, in seconds, or None. repeat: gives this answer to as many of the
+    next calls as it is told.
     """
 
     name: str
@@ -201,13 +201,13 @@ class Site(NamedTuple):
 
 
 class Fault:
-    """What happens to one call. The functions of this module make them.
+    """What happens to one call; made by the functions of this module.
 
-    Compared by their arguments, and printed as they are written.
+    Faults compare by their arguments and print as they are written.
     """
 
     def wait(self) -> float:
-        """Seconds that pass before anything else; infinite: for ever."""
+        """Seconds that pass first; infinite for ever."""
         return 0.0
 
     def lets_run(self, site: Site) -> bool:
@@ -215,7 +215,7 @@ class Fault:
         return False
 
     def end(self, site: Site, answer: Any) -> Any:
-        """Return or raise what the caller gets. answer: of the call, None if it did not run."""
+        """Return or raise what the caller gets. answer: the call's, None if it did not run."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -229,7 +229,7 @@ class Fault:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class _Raising(Fault):
-    """A fault that ends in an error."""
+    """A fault that raises an error."""
 
     after: bool = False
     client: Literal["openai", "anthropic"] | None = None
@@ -246,15 +246,15 @@ class _Raising(Fault):
         raise self.error(self.client or site.client)
 
     def error(self, client: str | None) -> BaseException:
-        """The error, as this client raises it."""
+        """Make the error as this client raises it."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
 class rate_limit(_Raising):
-    """429. retry_after: seconds, as the answer's `Retry-After` says; None: it says nothing.
+    """429. retry_after: seconds in the answer's `Retry-After` header; None sends no such header.
 
-    client: whose class of error it is; None: that of the wrapped client, or one of the same shape.
+    client: the package whose error to raise; None for the wrapped client's, or a generic one.
     """
 
     retry_after: float | None = None
@@ -277,7 +277,7 @@ class rate_limit(_Raising):
 
 @dataclass(frozen=True, repr=False)
 class timeout(_Raising):
-    """No answer in time. after=True: the call took effect all the same."""
+    """No answer in time. after=True: the call takes effect nevertheless."""
 
     def error(self, client: str | None) -> BaseException:
         return timeout_error(client)
@@ -304,7 +304,7 @@ class server_error(_Raising):
 
 @dataclass(frozen=True, repr=False)
 class connection_refused(_Raising):
-    """Nobody listens at the other side: the call was never sent."""
+    """The connection is refused, so the call is never sent."""
 
     def error(self, client: str | None) -> BaseException:
         return refused_error(client)
@@ -321,7 +321,7 @@ class auth(_Raising):
 
 @dataclass(frozen=True, repr=False)
 class context_length(_Raising):
-    """400: the prompt is longer than the model takes."""
+    """400: the prompt is longer than the model accepts."""
 
     def error(self, client: str | None) -> BaseException:
         text = (
@@ -362,7 +362,7 @@ class raises(Fault):
 
 @dataclass(frozen=True, repr=False)
 class hang(Fault):
-    """The call never comes back. What ends it: the tool's `timeout`, or `Limits(attempt_seconds=…)`."""
+    """The call never returns; the tool's `timeout` or `Limits(attempt_seconds=…)` ends it."""
 
     def wait(self) -> float:
         return math.inf
@@ -373,7 +373,7 @@ class hang(Fault):
 
 @dataclass(frozen=True, repr=False)
 class slow(Fault):
-    """The call takes this many seconds, and then happens as ever. seconds: above 0."""
+    """The call happens after a delay. seconds: above 0."""
 
     seconds: float
 
@@ -395,10 +395,10 @@ class slow(Fault):
 
 @dataclass(frozen=True, repr=False)
 class malformed_json(Fault):
-    """The call happens, and its answer is no JSON.
+    """The call happens, but its answer is not valid JSON.
 
-    A text, list or mapping becomes `text`. In an object of a client, the fields that hold what a
-    model said (`content`, `text`, `arguments`) do; where there are none, the whole answer.
+    A text, list or mapping is replaced by `text`. In a client's object, the fields with the model's
+    output (`content`, `text`, `arguments`) are; without any such field, the whole answer is.
     """
 
     text: str = MALFORMED
@@ -418,8 +418,8 @@ class malformed_json(Fault):
 class wrong_tool(Fault):
     """A tool that does not exist is called.
 
-    In the answer of a client, the calls it asks for get this name; where it asks for none, and for
-    tools and agents, the error is raised that a caller of an unknown tool gets, and nothing runs.
+    In a client's answer, the calls that the model asks for get this name. If it asks for none, and for
+    tools and agents, nothing runs and the error of an unknown tool is raised.
     """
 
     name: str
@@ -449,10 +449,10 @@ class wrong_tool(Fault):
 
 @dataclass(frozen=True, repr=False)
 class loop(Fault):
-    """Nothing moves. times: from 2, 4 by default.
+    """No progress. times: from 2, 4 by default.
 
-    A tool or client gives the answer of this call to the next ones as well, `times` in all, and they do
-    not run. An agent records the same step `times` times and raises.
+    A tool or client gives the answer of this call `times` in all, the later ones without running. An
+    agent records the same step `times` times and raises.
     """
 
     times: int = 4
@@ -477,12 +477,12 @@ class loop(Fault):
 
 @dataclass(frozen=True, repr=False)
 class crash(Fault):
-    """The process dies here; a durable store is left as it is at this moment.
+    """The process dies here, leaving a durable store as it is at this moment.
 
-    Raises `Crash`, which no `except Exception` catches, and keeps what the run records from here on
-    from its store, its lease included: `await agent.recover(run_id)` finds what a killed process
-    leaves. after=True: the call happens first, and its end is not recorded. exit_code: 1 to 255, ends
-    the process itself at once, for programs that run as a child; None raises.
+    Raises `Crash`, which no `except Exception` catches, and cuts the run off from its store, lease
+    included, so that `await agent.recover(run_id)` finds what a killed process leaves behind.
+    after=True: the call happens first, but its end is not recorded. exit_code: 1 to 255 really ends the
+    process at once, for programs that run as a child; None raises.
     """
 
     after: bool = False
@@ -503,7 +503,7 @@ class crash(Fault):
 
 
 def as_fault(field: str, value: object) -> Fault:
-    """A fault, also from an exception. UsageError for anything else, naming `field`."""
+    """Return a fault, made from an exception if need be. Raises UsageError naming `field`."""
     if isinstance(value, Fault):
         return value
     if isinstance(value, BaseException):
@@ -517,19 +517,19 @@ def as_fault(field: str, value: object) -> Fault:
 
 
 _SAID = ("content", "text", "arguments", "output_text")
-"""Fields that hold what a model said."""
+"""Fields with a model's output."""
 _MOST = 2_000
-"""The most parts of an answer that are looked at."""
+"""Parts of an answer that are searched, at most."""
 
 
 def with_text(answer: Any, text: str) -> Any:
-    """A copy in which all that a model said is this text; the text alone where nothing is found."""
+    """Copy an answer with all output of the model replaced by a text; the text if there is none."""
     changed = _changed(answer, lambda part: _put(part, _SAID, text))
     return text if changed is None else changed
 
 
 def with_tool(answer: Any, name: str) -> Any:
-    """A copy in which every call that is asked for has this tool's name; None where none is."""
+    """Copy an answer with the name of every requested call replaced; None if it requests none."""
     return _changed(answer, lambda part: _asks(part) and _put(part, ("name",), name))
 
 
@@ -546,7 +546,7 @@ def _changed(answer: Any, change: Callable[[Any], bool]) -> Any:
 
 
 def _walk(answer: Any) -> Iterator[Any]:
-    """The answer and everything in it, each part once."""
+    """Walk an answer and everything in it, each part once."""
     waiting, seen = [answer], set[int]()
     while waiting and len(seen) < _MOST:
         part = waiting.pop()
@@ -566,7 +566,7 @@ def _fields_of(part: Any) -> dict[Any, Any]:
 
 
 def _put(part: Any, names: tuple[str, ...], value: str) -> bool:
-    """Put the value where one of the names holds a text; whether any does."""
+    """Replace the texts under these names; return whether there were any."""
     held = _fields_of(part)
     found = [name for name in names if isinstance(held.get(name), str)]
     for name in found:
@@ -575,17 +575,17 @@ def _put(part: Any, names: tuple[str, ...], value: str) -> bool:
 
 
 def _asks(part: Any) -> bool:
-    """Whether this part of an answer is a tool call: a name with arguments, or with an input."""
+    """Whether a part of an answer is a tool call: a name with arguments or input."""
     held = _fields_of(part)
     return "name" in held and ("arguments" in held or "input" in held)
 
 
 class Crash(BaseException):
-    """The process died here, because of a fault. It is a BaseException, so that no agent catches it."""
+    """A fault killed the process here. A BaseException, so that no agent catches it."""
 
 
 class _Unreachable:
-    """The store of a dead process: nothing reaches it, and nothing waits for it."""
+    """The store of a dead process: it accepts everything and keeps nothing."""
 
     def submit(
         self,
@@ -595,18 +595,18 @@ class _Unreachable:
         done: Callable[[BaseException | None], None],
         **position: Any,
     ) -> None:
-        """Tell the dead process's writer that all is well."""
+        """Report success to the dead process's writer."""
         done(None)
 
     async def renew(self, run_id: str, **lease: Any) -> None:
-        """The lease ends by itself."""
+        """Renew nothing: the lease expires."""
 
     async def release(self, run_id: str, **lease: Any) -> None:
         """A dead process releases nothing."""
 
 
 def die(run: Recorder | None, name: str, exit_code: int | None) -> NoReturn:
-    """End the process with this code; None: detach the run and its parents from their stores, and raise."""
+    """End the process with a code, or for None detach the run and its parents from their stores and raise."""
     if exit_code is not None:
         os._exit(exit_code)
     while run is not None:

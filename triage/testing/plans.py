@@ -1,4 +1,4 @@
-"""Which call fails how: `FaultPlan`, and the tools, clients and agents that fail as it says."""
+"""`FaultPlan`: which call fails and how, for wrapped tools, clients and agents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ W = TypeVar("W")
 
 
 class At(NamedTuple):
-    """Which call of a plan is meant; made by `at`."""
+    """The key of a plan made by `at`."""
 
     name: str
     call: int | None = None
@@ -67,10 +67,10 @@ class At(NamedTuple):
 
 
 def at(name: str, *, call: int | None = None, attempt: int | None = None) -> At:
-    """A key of a `FaultPlan`: the calls of one tool, client method or agent.
+    """Make a key of a `FaultPlan`: calls of one tool, client method or agent.
 
-    call: from 1; counted in the run, or in the attempt where one is given. None: every call. attempt:
-    from 1; None: whichever it is. Raises UsageError for anything else.
+    call: the number of the call, from 1, in the run, or in the attempt if that is given; None for every
+    call. attempt: its number, from 1; None for any. Raises UsageError for other values.
     """
     if not isinstance(name, str) or not name:
         raise misuse("at(name)", name, "the name of a tool, of a client's method or of an agent")
@@ -81,7 +81,7 @@ def at(name: str, *, call: int | None = None, attempt: int | None = None) -> At:
 
 
 class Injected(NamedTuple):
-    """A fault that happened. run_id: of the outermost run, None outside of one; call, attempt: from 1."""
+    """An injected fault. run_id: the outermost run's, None outside of one. call, attempt: from 1."""
 
     run_id: str | None
     name: str
@@ -94,9 +94,9 @@ class Injected(NamedTuple):
 
 
 class Performed(NamedTuple):
-    """A wrapped tool whose body has run to its end.
+    """A completed execution of a wrapped tool's body.
 
-    run_id: of the outermost run. call: its idempotency key; None outside of a run.
+    run_id: the outermost run's. call: its idempotency key. Both are None outside of a run.
     """
 
     run_id: str | None
@@ -106,27 +106,26 @@ class Performed(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """An answer that is given again, in place of a call."""
+    """An answer given again instead of making a call."""
 
     answer: Any
 
 
 class FaultPlan:
-    """Which call of which tool, client or agent fails how. Put it there with `wrap_tool`,
-    `wrap_client` and `wrap`.
+    """Which calls fail and how. Apply it with `wrap_tool`, `wrap_client` and `wrap`.
 
-    `FaultPlan({("charge", 1): faults.timeout()})` names the calls. A key is a name (every call), a
-    name and the number of the call, or `at(name, call=…, attempt=…)`; the value is a fault or an
-    exception. The more exact key wins.
+    `FaultPlan({("charge", 1): faults.timeout()})` names calls. A key is a name (every call), a name with
+    the number of a call, or `at(name, call=…, attempt=…)`; a value is a fault or an exception. The most
+    specific key wins.
 
-    `FaultPlan(7, faults=[…], rate=0.2)` draws: the seed (a number or text), the name and the call's
-    number alone decide, so the same seed gives the same faults, in whatever order calls come. rate:
-    the part of calls that fail, 0 to 1, 0.1 by default. only: names of those that may fail; None: all
-    that are wrapped. most: faults in one run, None for any number.
+    `FaultPlan(7, faults=[…], rate=0.2)` draws faults at random. Only the seed (a number or text), the name
+    and the number of a call decide, so the same seed gives the same faults in any order of calls. rate:
+    the share of calls that fail, 0 to 1, 0.1 by default. only: names that may fail; None for all wrapped
+    ones. most: faults in one run, None for any number.
 
-    Calls are counted in each run by itself, through all its attempts, and a run inside another counts as
-    a part of it. A call whose recorded result is reused does not run, and does not count. A plan may
-    serve many runs at once, from any thread. Raises UsageError, which names what is wrong.
+    Calls are counted per run, through all its attempts, inner runs included. A call that reuses a
+    recorded result does not run and does not count. A plan may serve many runs at once, from any thread.
+    Raises UsageError naming what is wrong.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class FaultPlan:
         self._seed = seed
 
     def reset(self) -> None:
-        """Forget all that happened, so that the plan can be used once more."""
+        """Forget everything that happened, so that the plan can be used again."""
         with self._lock:
             self._injected: list[Injected] = []
             self._performed: list[Performed] = []
@@ -189,35 +188,35 @@ class FaultPlan:
 
     @property
     def injected(self) -> tuple[Injected, ...]:
-        """The faults that happened, in order."""
+        """The injected faults, in order."""
         return tuple(self._injected)
 
     @property
     def performed(self) -> tuple[Performed, ...]:
-        """The wrapped tools whose bodies have run to their end, in order; reused calls are none."""
+        """The completed executions of wrapped tools, in order; reused calls are not among them."""
         return tuple(self._performed)
 
     @property
     def unreached(self) -> tuple[At, ...]:
-        """The named calls that never came; empty for a plan that draws."""
+        """The named calls that never happened; empty for a random plan."""
         return tuple(place for place in self._named if place not in self._reached)
 
     def calls(self, name: str) -> int:
-        """How often this tool, client method or agent was called, all runs together."""
+        """Return how often a tool, client method or agent was called, over all runs."""
         return sum(n for key, n in self._calls.items() if len(key) == 2 and key[1] == name)
 
     def names(self, name: str) -> bool:
-        """Whether a key of the plan has this name."""
+        """Whether the plan has a key with this name."""
         return any(place.name == name for place in self._named)
 
     def report(self) -> str:
-        """What was injected, and what was named and never came, one thing a line."""
+        """List injected faults and named calls that never happened, one a line."""
         lines = [str(done) for done in self.injected] or ["no fault was injected"]
         lines += [f"never came: {self.missed(place)}" for place in self.unreached]
         return "\n".join(lines)
 
     def missed(self, place: At) -> str:
-        """A named call that never came, and how often its name was called instead."""
+        """Describe a named call that never happened, with how often its name was called."""
         times = self.calls(place.name)
         if times:
             return f"{place} ({place.name} was called {times} time{'s' * (times > 1)})"
@@ -235,28 +234,29 @@ class FaultPlan:
         return f"FaultPlan({self._seed!r}, faults=[{faults}], rate={self._rate!r}{only}{most})"
 
     def wrap_tool(self, tool: W) -> W:
-        """The same tool, sync or async, with the plan's faults; a `@triage.tool` stays one, with its
-        options. A plain function works, too. Raises UsageError for what is no function.
+        """Wrap a tool or plain function, sync or async, in the plan's faults.
+
+        A `@triage.tool` stays one, with its options. Raises UsageError for anything but a function.
         """
         return cast("W", wrap_tool(self, tool))
 
     def wrap_client(self, client: W, *, is_async: bool | None = None) -> W:
-        """The same client, whose methods fail as planned: `"chat.completions.create"` is a name.
+        """Wrap a client whose methods fail as planned: `"chat.completions.create"` is a name.
 
-        The errors are those of the client's own package where it is openai or anthropic. is_async:
-        whether its methods are awaited; None finds out.
+        The errors are the package's own for openai and anthropic. is_async: whether its methods are
+        awaited; None finds out.
         """
         return cast("W", wrap_client(self, client, is_async=is_async))
 
     def wrap(self, agent: W) -> W:
-        """The same `Agent`, or agent function, whose attempts fail as planned: call n is attempt n.
+        """Wrap an `Agent` or agent function whose attempts fail as planned: call n is attempt n.
 
-        Its name is the agent's. Raises UsageError for what is no agent.
+        It is named like the agent. Raises UsageError for anything else.
         """
         return cast("W", wrap(self, agent))
 
     def meet(self, run: Recorder | None, name: str) -> Fault | Repeat | None:
-        """Begin a call; return what is to happen to it, or None."""
+        """Begin a call, and return its fault or None."""
         root = root_of(run)
         attempt = 1 if run is None else run.number
         with self._lock:
@@ -289,7 +289,7 @@ class FaultPlan:
         return source.choice(self._faults) if source.random() < self._rate else None
 
     def repeater(self, run: Recorder | None, name: str) -> Callable[[Any, int], None]:
-        """A function that gives the next calls of this name in this run an answer, so many times."""
+        """Return a function that gives an answer to a number of next calls of a name in a run."""
         key = (root_of(run), name)
 
         def repeat(answer: Any, times: int) -> None:
@@ -299,7 +299,7 @@ class FaultPlan:
         return repeat
 
     def done(self, run: Recorder | None, tool: str, effect: str, call: str | None) -> None:
-        """Note that a wrapped tool's body has run to its end."""
+        """Note that a wrapped tool's body has completed."""
         with self._lock:
             self._performed.append(Performed(root_of(run), tool, effect, call))
 
@@ -330,10 +330,10 @@ Kind = Literal["tool", "client", "agent"]
 
 
 class Wrapping:
-    """The faults around all calls of one wrapped function.
+    """The faults around the calls of one wrapped function.
 
-    client: the package whose errors are raised. timeout: the tool's own, in seconds. ended: called when
-    the function itself has returned.
+    client: the package whose errors to raise. timeout: the tool's, in seconds. ended: called when the
+    function itself has returned.
     """
 
     def __init__(
@@ -380,7 +380,7 @@ class Wrapping:
         return answer if fault is None else fault.end(site, answer)
 
     async def stream(self, function: Callable[[], Any]) -> AsyncIterator[Any]:
-        """Call an async generator as planned; the fault's end comes after the last item."""
+        """Iterate over an async generator as planned; a fault `after` comes behind the last item."""
         met = self.meet()
         site = self.site()
         fault = met if isinstance(met, Fault) else None
@@ -393,7 +393,7 @@ class Wrapping:
             fault.end(site, None)
 
     def meet(self) -> Fault | Repeat | None:
-        """Begin a call; return what is to happen to it."""
+        """Begin a call, and return its fault."""
         return self._plan.meet(here(), self._name)
 
     def site(self) -> Site:
@@ -404,7 +404,7 @@ class Wrapping:
 
 
 def wrap_tool(plan: FaultPlan, tool: Any) -> Any:
-    """A tool or plain function with the plan's faults."""
+    """Wrap a tool or plain function in the plan's faults."""
     if isinstance(tool, staticmethod | classmethod) or not callable(tool):
         raise misuse(
             "wrap_tool(tool)", tool, "a function or a @triage.tool", "give the function itself"
@@ -437,7 +437,7 @@ def wrap_tool(plan: FaultPlan, tool: Any) -> Any:
 
 
 def around(wrapping: Wrapping, function: Any) -> Any:
-    """The function with faults around its calls; of the same kind, name and signature."""
+    """Wrap a function in faults, keeping its kind, name and signature."""
     target = function
     while isinstance(target, functools.partial):
         target = target.func
@@ -474,7 +474,7 @@ def _name(function: Any) -> str:
 
 
 async def pass_time(site: Site, seconds: float) -> None:
-    """Let a fault's seconds pass on the clock of its run."""
+    """Wait for a fault's seconds on the clock of its run."""
     if not seconds:
         return
     env = None if site.run is None else site.run.session.config.env
@@ -513,7 +513,7 @@ _WRAPPED = "__triage_faults__"
 
 
 def wrap(plan: FaultPlan, agent: Any) -> Any:
-    """An agent or agent function whose attempts fail as the plan says."""
+    """Wrap an agent or agent function in the plan's faults."""
     if not isinstance(agent, Agent):
         if isinstance(agent, staticmethod | classmethod) or not callable(agent):
             raise misuse("wrap(agent)", agent, "an Agent or an agent function")
@@ -532,12 +532,12 @@ def _faulty(plan: FaultPlan, function: Any, name: str) -> Any:
 
 
 def has_faults_of(agent: Agent[Any], plan: FaultPlan) -> bool:
-    """Whether this agent is wrapped by this plan already."""
+    """Whether an agent is already wrapped by a plan."""
     return plan in getattr(agent._function.function, _WRAPPED, ())
 
 
 def observed(agent: Agent[Any], env: Environment, observer: Observer) -> Agent[Any]:
-    """A copy of the agent that takes its time from `env` and has one more observer."""
+    """Copy an agent with another environment and one more observer."""
     copied = copy.copy(agent)
     config = agent._config
     watching = (*config.observers, observer)
@@ -547,11 +547,11 @@ def observed(agent: Agent[Any], env: Environment, observer: Observer) -> Agent[A
 
 _DATA = (str, bytes, int, float, complex, bool, list, tuple, dict, set, frozenset, type, type(None))
 _NEVER = frozenset({"close", "aclose"})
-"""Methods that are no calls to the other side."""
+"""Methods that do not call the other side."""
 
 
 def wrap_client(plan: FaultPlan, client: Any, *, is_async: bool | None) -> Any:
-    """The client, with the plan's faults around the calls of its methods."""
+    """Wrap a client in the plan's faults."""
     if isinstance(client, _DATA):
         raise misuse(
             "wrap_client(client)", client, "an object whose methods are called", "make one first"
@@ -566,7 +566,7 @@ def wrap_client(plan: FaultPlan, client: Any, *, is_async: bool | None) -> Any:
 
 
 class _Client:
-    """Stands for an object of the client, which has all names but these few."""
+    """Wraps an object of a client; all other attributes are the object's."""
 
     __slots__ = (
         "_triage_async",
@@ -631,7 +631,7 @@ class _Client:
         return _Client(target, self._triage_plan, path, flavour, is_async=is_async)
 
     def _triage_method(self, method: Any, path: str) -> Any:
-        """The method with faults; a copy of the client that it returns has them, too."""
+        """Call the method with faults; if it returns a copy of the client, that has them too."""
         wrapping = Wrapping(self._triage_plan, path, "client", client=self._triage_flavour)
         answers_later = _is_async(method, said=self._triage_async)
 
@@ -652,11 +652,11 @@ class _Client:
 
 
 _COPIES = frozenset({"with_options", "copy"})
-"""Methods by which clients give a copy of themselves with other settings."""
+"""Methods that return a copy of the client with other settings."""
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether a callable object also has methods of its own, as a part of a client has."""
+    """Whether a callable object has methods of its own, like the parts of a client."""
     return any(
         inspect.isfunction(found) and not name.startswith("_")
         for kind in type(value).__mro__
@@ -665,7 +665,7 @@ def _has_parts(value: Any) -> bool:
 
 
 def _is_async(method: Any, *, said: bool | None) -> bool:
-    """Whether the method is async: by its code, else as was said of its client."""
+    """Whether a method is async, by its code or else as stated for its client."""
     inner = inspect.unwrap(method)
     inner = inspect.unwrap(getattr(inner, "__func__", inner))
     if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__):

@@ -1,4 +1,4 @@
-"""Time that passes only when somebody waits for it: `VirtualTime`."""
+"""Virtual time: it passes only when somebody waits for it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from triage.engine import Recorder, current
 
 
 def here() -> Recorder | None:
-    """The attempt the calling code runs in, None outside of one."""
+    """Return the attempt that the calling code runs in, None outside of one."""
     return current.get()
 
 
 def root_of(run: Recorder | None) -> str | None:
-    """The id of the outermost run: a run inside another's attempt has a new id each time."""
+    """Return the id of the outermost run, because an inner run gets a new id in each attempt."""
     if run is None:
         return None
     while run.session.parent is not None:
@@ -34,24 +34,23 @@ def root_of(run: Recorder | None) -> str | None:
 
 
 EPOCH = 1_767_225_600.0
-"""2026-01-01 00:00 UTC: when virtual time begins."""
+"""The default start: 2026-01-01 00:00 UTC."""
 _MOST_ROUNDS = 200
-"""Turns that others get before time moves although one of them is never done."""
+"""Turns given to tasks that never wait before time moves anyway."""
 
 
 class VirtualTime:
-    """An `Environment` whose time stands still until every task waits, and then jumps to the next waker.
+    """An `Environment` whose clock stands still until all tasks wait, then jumps to the next sleeper.
 
-    Sleeping costs no real time, and sleepers wake in the order of their times, however many runs
-    share it. Each attempt's deadline (`Limits(seconds=…, attempt_seconds=…)`) is held against this time.
-    Works under asyncio and trio.
+    Sleeping takes no real time, and sleepers wake in the order of their times, however many runs share
+    the clock. The deadlines of attempts (`Limits(seconds=…, attempt_seconds=…)`) count this time. Works
+    under asyncio and trio.
 
-    seed: of the randomness, which backoff uses for its jitter; a number or text. start: what `time()`
-    says at the beginning, in seconds since the epoch. slept: every sleep that was asked for, in
-    seconds, in order.
+    seed: of the random source, used for jitter; a number or text. start: the initial `time()`, in seconds
+    since the epoch. slept: every requested sleep, in seconds, in order.
 
-    What it does not move is the clock of the event loop: a timeout of your own code
-    (`asyncio.timeout`, a client's) passes in real time.
+    It does not move the clock of the event loop: timeouts of your own code (`asyncio.timeout`, a
+    client's) count real time.
     """
 
     def __init__(self, seed: int | str = 0, *, start: float = EPOCH) -> None:
@@ -70,24 +69,24 @@ class VirtualTime:
         return self._start + self._now
 
     def monotonic(self) -> float:
-        """Seconds that have passed since this time began."""
+        """Virtual seconds that have passed."""
         return self._now
 
     def new_id(self) -> str:
-        """A run id as any other, so that tests can share a store."""
+        """Make a run id, a random one so that tests can share a store."""
         return SYSTEM.new_id()
 
     def new_token(self) -> str:
-        """A token as any other."""
+        """Make a random token."""
         return SYSTEM.new_token()
 
     def random(self) -> float:
-        """From 0 to 1; the same numbers in the same order for the same seed."""
+        """Return a number from 0 to 1; the same sequence for the same seed."""
         with self._lock:
             return self._chance.random()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass at once. Sync code waits so; wakes nobody by itself. seconds: from 0, finite."""
+        """Move the clock, as sync code does to wait; wakes no sleeper. seconds: from 0, finite."""
         check_number("VirtualTime.advance(seconds)", seconds, "seconds")
         with self._lock:
             before = self._now
@@ -96,9 +95,9 @@ class VirtualTime:
         self._elapse(here(), before)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait, cancellably, in no real time. Infinite: until the attempt's deadline, or for ever.
+        """Wait without taking real time; infinite waits until the attempt's deadline, or for ever.
 
-        Inside an attempt whose deadline comes sooner, the attempt is stopped then.
+        The wait can be cancelled. An attempt whose deadline comes sooner is stopped then.
         """
         self.slept.append(seconds)
         run = here()
@@ -116,9 +115,9 @@ class VirtualTime:
         await anyio.lowlevel.checkpoint()
 
     def _elapse(self, run: Recorder | None, before: float) -> None:
-        """Bring the deadline of the attempt's scope, which counts real time, nearer by virtual time.
+        """Move the deadline of the attempt's scope, which counts real time, by the virtual time waited.
 
-        before: when the waiting began. Of several tasks that waited meanwhile one moves it.
+        before: when the wait began. If several tasks waited meanwhile, only one moves it.
         """
         # The scope belongs to the thread of its run.
         if run is None or run.scope is None or threading.get_ident() != run._thread:
@@ -149,7 +148,7 @@ class VirtualTime:
 
 
 class _Place(NamedTuple):
-    """A sleeper. event: tells it that it may be the next to wake."""
+    """A sleeper. event: set when it may be the next to wake."""
 
     due: float
     order: int
@@ -166,7 +165,7 @@ class _Lane:
         self._order = itertools.count()
 
     async def until(self, due: float) -> None:
-        """Sleep until then."""
+        """Sleep until a time."""
         place = _Place(due, next(self._order), anyio.Event())
         heapq.heappush(self._places, place)
         try:
@@ -185,7 +184,7 @@ class _Lane:
             self._leave(place)
 
     def _again(self, place: _Place) -> _Place:
-        """The same sleeper, with an event that nobody has set yet."""
+        """Return the same sleeper with a fresh event."""
         fresh = place._replace(event=anyio.Event())
         self._places[self._places.index(place)] = fresh  # equal in due and order: still a heap
         return fresh
@@ -202,7 +201,7 @@ class _Lane:
 
 
 async def _all_wait() -> None:
-    """Until every other task of this event loop waits for something, and no classifier is at work."""
+    """Wait until all other tasks of this event loop wait and no classifier is working."""
     for _ in range(_MOST_ROUNDS):
         await _others_wait()
         if not at_work:  # a run that is being diagnosed is neither ready nor waiting for time
@@ -227,7 +226,7 @@ async def _others_wait() -> None:
 
 
 _watching: set[Any] = set()
-"""Tasks that look whether all others wait; each of them waits, too."""
+"""Tasks that check whether all others wait, which count as waiting themselves."""
 
 
 def _ready(task: Any) -> bool:
@@ -236,9 +235,9 @@ def _ready(task: Any) -> bool:
 
 
 def _left(run: Recorder | None) -> float | None:
-    """Seconds until the attempt would be stopped; None where nothing would.
+    """Return the seconds until the attempt's deadline, or None without one.
 
-    A call with an effect is never cut off, so while one runs its attempt's deadline waits.
+    A call with an effect is never cut off, so the deadline is suspended while one runs.
     """
     if run is None or run.scope is None or run.calls_open:
         return None
