@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shlex
 import subprocess
 import sys
+import traceback
 from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
@@ -15,8 +17,19 @@ from typing import NamedTuple
 import pytest
 
 import triage
-from triage import Checks, Durability, FailureType, Limits, TriageError, incidents, plan, testing
-from triage.core import Cause
+from docs import count_words
+from triage import (
+    Checks,
+    Durability,
+    FailureType,
+    Limits,
+    TriageError,
+    UsageError,
+    incidents,
+    plan,
+    testing,
+)
+from triage.core import AttemptInterrupted, Cause
 from triage.core.events import Recorded
 
 ROOT = Path(__file__).parent.parent
@@ -183,7 +196,6 @@ def test_every_public_name_is_described() -> None:
 def test_every_event_cause_type_error_and_setting_is_described() -> None:
     names = {kind.__name__ for kind in Recorded.__subclasses__()}
     names |= {*Cause, *(kind.name for kind in FailureType)}
-    names |= {error.__name__ for error in subclasses(TriageError)}
     names |= {one.name for settings in (Limits, Checks, Durability) for one in fields(settings)}
     assert names - described() == set()
 
@@ -192,6 +204,57 @@ def subclasses(kind: type[object]) -> set[type[object]]:
     """A class of ours and all that are made of it."""
     found = {below for child in kind.__subclasses__() for below in subclasses(child)}
     return {one for one in {kind, *found} if one.__module__.startswith("triage.")}
+
+
+def test_each_error_leads_to_its_anchor_and_each_anchor_has_its_error() -> None:
+    page = ROOT / "docs" / "errors.md"
+    heads = re.findall(r"^### (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ours = subclasses(TriageError) | {AttemptInterrupted}
+    assert sorted(heads) == sorted(error.__name__ for error in ours)
+    for error in subclasses(TriageError):
+        bare = error.__new__(error)  # without the arguments that some of them need
+        assert isinstance(bare, TriageError)
+        name, _, anchor = bare.help.partition("#")
+        assert ROOT / name == page
+        assert anchor in anchors(page)
+
+
+def test_a_traceback_ends_in_the_anchor_of_its_error() -> None:
+    error = UsageError("Limits.attempts must be a whole number")
+    printed = traceback.format_exception(error)
+    assert printed[-1] == "see docs/errors.md#usageerror\n"
+    assert str(error) == "Limits.attempts must be a whole number"
+    copy = pickle.loads(pickle.dumps(error))
+    assert copy.__notes__ == ["see docs/errors.md#usageerror"]
+
+
+class HouseRule(UsageError):
+    """An error made from one of ours."""
+
+
+def test_an_error_made_from_one_of_ours_leads_to_ours() -> None:
+    assert HouseRule("no").help == "docs/errors.md#usageerror"
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    counted = count_words.counted()
+    assert sum(counted.values()) <= 38_000, counted
+
+
+def test_words_are_counted_without_code_generated_parts_and_targets_of_links() -> None:
+    page = """# A page
+
+One [two](three.md#four) `five` | — 6.
+
+```python
+seven = 8
+```
+
+<!-- matrix -->
+| nine |
+<!-- end of matrix -->
+"""
+    assert count_words.words(page) == ["A", "page", "One", "two", "five", "6"]
 
 
 def test_the_files_to_change_are_there() -> None:

@@ -148,7 +148,7 @@ REQUIRED = [
 def test_a_missing_field_is_named(cls: Any, name: str) -> None:
     data = _golden(cls)
     del data[name]
-    with pytest.raises(StoreError, match=f"^{cls.__name__} has no {name}$"):
+    with pytest.raises(StoreError, match=rf"^{cls.__name__} has no {name}\n"):
         load(data)
 
 

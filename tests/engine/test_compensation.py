@@ -547,7 +547,7 @@ async def test_all_is_undone_newest_first_where_it_is_asked_for(action: Any, kin
     with pytest.raises(kind) as caught:
         await Agent(shop.works, **recovers(action("enough", compensate=True))).run("t")
     assert shop.log[2:] == ["cancel taxi", "cancel hotel", "cancel flight"]
-    assert not getattr(caught.value, "__notes__", [])
+    assert caught.value.__notes__ == [f"see {caught.value.help}"]
 
 
 @pytest.mark.parametrize("action", [Escalate(), Abort()])

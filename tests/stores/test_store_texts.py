@@ -61,7 +61,7 @@ def test_what_passes_everything_on_to_a_store_is_one() -> None:
 @table("name", ["append", "submit", "now", "close"])
 def test_what_lacks_a_method_of_a_store_is_refused_by_its_name(name: str) -> None:
     wrapped: Any = Wrapped(MemoryStore(), name)
-    with pytest.raises(UsageError, match=f"not Wrapped, which has no {name}$"):
+    with pytest.raises(UsageError, match=rf"not Wrapped, which has no {name}\n"):
         open_store(wrapped)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from .errors import Mark, Said, check_number, refuse
+from .errors import SEE, Mark, Said, check_number, refuse
 from .failures import BUSY, ErrorInfo
 from .foreign import (
     MAX_TEXT,
@@ -209,7 +209,8 @@ class _Capture:
             message = names[0]  # KeyError('') or a broken __str__
         delay = _delay(exc, answer, message, self.now) if known else from_text(message)
         notes = attributes_of(exc).get("__notes__") if known else None
-        told = [text_of(note, 500) for note in some(notes, 8)]
+        read = (text_of(note, 500) for note in some(notes, 9))
+        told = [text for text in read if not text.startswith(SEE)][:8]
         if known and (names_there_are := note_on_table(exc)) is not None:
             told.append(names_there_are)
         return ErrorInfo(

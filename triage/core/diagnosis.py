@@ -10,6 +10,7 @@ from msgspec.structs import force_setattr
 
 from .errors import Value, refuse
 from .escaping import escaped
+from .notebook import table
 from .redaction import redact
 from .steps import Usage
 from .taxonomy import DEFAULT_LEVEL, Cause, FailureType, Level, Recovery, Severity, severity_of
@@ -102,6 +103,20 @@ class Diagnosis(Value, frozen=True):
     def __str__(self) -> str:
         cause = f" ({escaped(self.cause)})" if self.cause else ""
         return f"{self.failure_type}{cause}, {self.severity}, confidence {self.confidence:.2f}"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        rows: list[tuple[str, object]] = [
+            ("severity", self.severity.value),
+            ("level", self.level.value),
+        ]
+        rows += [
+            ("evidence" if one.step is None else f"step {one.step}", one.text)
+            for one in self.evidence
+        ]
+        rows += [("hint", self.hint), ("details", self.technical_details)]
+        rows += [("suggestion", text) for text in self.suggestions]
+        return table(str(self), rows)
 
     def format_for_llm(self, max_chars: int = 1_500) -> str:
         """Write what the next attempt should know as text for a prompt, most useful first.

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from .failures import FailureContext
 
 
+SEE = "see docs/errors.md#"
+"""Begins the note on each error, which a traceback shows below the message."""
+
+
 class Mark(Enum):
     """What is written onto exceptions as a member, which no data from outside can become."""
 
@@ -78,6 +82,7 @@ class TriageError(Exception):
     def __init__(self, message: str = "", context: FailureContext | None = None) -> None:
         super().__init__(message)
         self.context = context
+        self.add_note(f"see {self.help}")
         if context is not None:
             # Tells an enclosing run that recovery was already tried, so that it is not tried again.
             self._triage_hint = Said(
@@ -93,6 +98,12 @@ class TriageError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args), dict(self.__dict__))
+
+    @property
+    def help(self) -> str:
+        """Where the documentation explains this error: `docs/errors.md#runbusy`."""
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("triage."))
+        return f"docs/errors.md#{ours.__name__.lower()}"
 
     @property
     def diagnosis(self) -> Diagnosis | None:

@@ -36,6 +36,7 @@ from .events import (
     UsageRecorded,
 )
 from .failures import Attempt, ErrorInfo
+from .notebook import table
 from .steps import NO_USAGE, Step, Trajectory, Usage
 from .taxonomy import UNSAFE
 
@@ -279,6 +280,25 @@ class RunState:
             if ledger.knows(seq):
                 return ledger
         return None
+
+    def _repr_html_(self) -> str:
+        """Show the run in a notebook."""
+        rows: list[tuple[str, object]] = [("agent", self.agent), ("task", self.task)]
+        rows += [
+            (
+                f"attempt {past.number}",
+                f"{past.diagnosis} → {past.action.kind if past.action else 'undecided'}",
+            )
+            for past in self.history
+        ]
+        rows += [
+            ("steps", str(self.all_steps)),
+            ("tokens", str(self.usage.total_tokens or "")),
+            ("question", self.question),
+            ("error", None if self.error is None else str(self.error)),
+            ("result", self.result),
+        ]
+        return table(f"run {self.run_id}: {self.status}", rows)
 
     def apply(self, event: Event) -> None:
         """Apply the next event. Events must come in order, without gaps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -12,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from .errors import Value, refuse, short
 from .json_values import plain
+from .notebook import table
 from .taxonomy import Effect
 
 if TYPE_CHECKING:
@@ -247,3 +249,22 @@ class Trajectory(Sequence[Step]):
     def __repr__(self) -> str:
         end = "" if self.error is None else f", error={self.error.type_name}"
         return f"<Trajectory attempt={self.attempt} steps={len(self._steps)}{end}>"
+
+    def _repr_html_(self) -> str:
+        """Show its steps in a notebook."""
+        title = f"attempt {self.attempt}, {len(self._steps)} steps"
+        rows: list[tuple[str, object]] = [
+            (f"step {index}", partial(_in_a_line, step)) for index, step in enumerate(self._steps)
+        ]
+        end = None if self.error is None else f"{self.error.type_name}: {self.error.message}"
+        return table(title, [*rows, ("ended by", end)])
+
+
+def _in_a_line(step: Step) -> str:
+    """Write a step as `search({'city': 'Porto'}) → 'found'`."""
+    given = "" if step.tool_input is None else short(step.tool_input, 1_000)
+    name = f"{step.tool_called}({given})" if step.tool_called else step.action or "step"
+    if step.error is not None:
+        return f"{name} failed: {step.error}"
+    result = step.tool_output if step.tool_output is not None else step.llm_output
+    return name if result is None else f"{name} → {short(result, 1_000)}"

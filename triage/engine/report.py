@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from triage.core import Usage, UsageError, check_word, text_of
 from triage.core.escaping import UNSEEN
+from triage.core.notebook import lines
 
 from .facts import (
     AttemptFacts,
@@ -81,6 +82,10 @@ class Report(NamedTuple):
         """Write the report as plain lines."""
         shown = self.seen_by(audience)
         return safely(lambda: text(page(shown)), f"{CONSTANT}\n")
+
+    def _repr_html_(self) -> str:
+        """Show the developer's report in a notebook."""
+        return lines(self.to_text("developer"))
 
     def as_dict(self, audience: Audience = "developer") -> dict[str, Any]:
         """Return the report as a JSON object, without fields that have their defaults."""

@@ -1,0 +1,48 @@
+"""Show values of a run in a notebook: a small table that takes its colours from the page around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from .errors import short
+from .escaping import escaped
+from .redaction import redact
+
+MAX_ROWS = 40
+"""Rows a table shows; of more, the first and the last half."""
+_READ = 4_000
+_SHOWN = 300
+_LINE = "border:0;border-top:1px solid rgba(127,127,127,.4);padding:2px 8px;text-align:left"
+_TABLE = "border-collapse:collapse;background:none;color:inherit"
+
+
+def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Write a title and named values as HTML, each redacted, escaped and cut to one short text.
+
+    A value of None or "" leaves its row out. A function is called for its text only where it is shown.
+    """
+    known = [(name, value) for name, value in rows if value is not None and value != ""]
+    if (left_out := len(known) - MAX_ROWS) > 0:
+        half = MAX_ROWS // 2
+        known[half:-half] = [("…", f"{left_out} more")]
+    body = "".join(
+        f'<tr style="background:none"><th style="{_LINE}">{escape(name)}</th>'
+        f'<td style="{_LINE}">{escape(_text(value))}</td></tr>'
+        for name, value in known
+    )
+    head = f'<caption style="text-align:left;color:inherit"><b>{escape(_text(title))}</b></caption>'
+    return f'<table style="{_TABLE}">{head}{body}</table>'
+
+
+def lines(text: str) -> str:
+    """Write a text with lines of its own as HTML, redacted and escaped."""
+    shown = escape(escaped(redact(text), lines=True))
+    return f'<pre style="white-space:pre-wrap;background:none;color:inherit">{shown}</pre>'
+
+
+def _text(value: object) -> str:
+    value = value() if callable(value) else value
+    text = escaped(value[:_READ]) if isinstance(value, str) else short(value, _READ)
+    text = redact(text)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
