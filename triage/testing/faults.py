@@ -606,7 +606,7 @@ class _Unreachable:
 
 
 def die(run: Recorder | None, name: str, exit_code: int | None) -> NoReturn:
-    """End the process with a code, or for None detach the run and its parents from their stores and raise."""
+    """End the process with a code; for None, cut the run and its parents off their stores and raise."""
     if exit_code is not None:
         os._exit(exit_code)
     while run is not None:
