@@ -162,7 +162,9 @@ class TestCancel:
     ) -> None:
         runs.leave("r1", "look", lease_s=600.0)
         assert runs("cancel", "r1") == 0
-        told = "run r1 is cancelled; its process, if it lives, stops with its next event\n"
+        told = (
+            "run r1 is cancelled; its process, if it lives, stops when it next renews its lease\n"
+        )
         assert capsys.readouterr().out == told
         events = runs.read("r1")
         assert isinstance(events[-1], RunFinished)

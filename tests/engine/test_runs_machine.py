@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
     def empty(self) -> None:
         for info in self.did(self.store.runs):
             with contextlib.suppress(RunOver):
-                self.did(partial(triage.engine.approvals.cancel, now=0.0), self.store, info.run_id)
+                self.did(partial(triage.engine.cancel, now=0.0), self.store, info.run_id)
         self.did(self.store.prune, keep=0)
 
     def did(self, method: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
@@ -299,7 +299,7 @@ class Machine(RuleBasedStateMachine):
         known = self.known.get(name)
         if known is None or known.status not in ("running", "suspended", "dead_letter"):
             return
-        self.did(partial(triage.engine.approvals.cancel, now=time.time()), self.store, name)
+        self.did(partial(triage.engine.cancel, now=time.time()), self.store, name)
         if known.token is not None:
             known.old.append(known.token)
         known.status, known.token = "cancelled", None

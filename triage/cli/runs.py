@@ -385,7 +385,7 @@ def cancel(run: Run, /, *, store: StoreText = None, json: AsJson = False) -> Non
     if json:
         write(json_line({"run_id": info.run_id, "status": "cancelled", "was": info.status}))
         return
-    stops = "; its process, if it lives, stops with its next event"
+    stops = "; its process, if it lives, stops when it next renews its lease"
     write(f"run {one_line(info.run_id)} is cancelled{stops if info.status == 'running' else ''}")
 
 

@@ -12,10 +12,8 @@ from .approvals import (
     MODEL,
     Question,
     ask,
-    cancel,
     judging,
     question_at,
-    resolve,
     time_of,
     wait_for_answer,
     waits_for,
@@ -52,6 +50,7 @@ from .config import (
 from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, StepFacts
 from .journal import TASK
 from .loop import Restarted
+from .outside import cancel, resolve
 from .recovery import position_of
 from .report import Analysis, Report
 from .reporter import Brief, ErrorReporter, LLMAnalyst, report_of

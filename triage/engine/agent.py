@@ -12,15 +12,17 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 import anyio
 
 from triage.classifiers import Classifier
-from triage.core import Environment, Event, Observer, Reply, UsageError, in_event_loop
-from triage.stores import Store
+from triage.core import Action, Environment, Event, Observer, Reply, UsageError, in_event_loop
+from triage.stores import Store, open_store
 from triage.strategies import Limits, Policy
 
-from .config import Checks, Config, Durability, configure
+from .approvals import time_of
+from .config import Checks, Config, Durability, configure, moved
 from .journal import Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
-from .resume import UNSET, Recovered, reopen, reopen_all, resume
+from .outside import cancel
+from .resume import UNSET, Recovered, answer_only, check_owner, reopen, reopen_all, resume
 from .run import current
 from .tools import read_function
 
@@ -277,19 +279,21 @@ class Agent(Generic[T]):
         self,
         run_id: str,
         *,
+        at_once: bool = True,
         task: Any = UNSET,
         state: Mapping[str, Any] | None = None,
         force: bool = False,
         **kwargs: Any,
     ) -> T:
-        """Take over a run that its process has left, at once, and go on with it.
+        """Take over a run that its process has left, and go on with it.
 
         What is recorded is not done again: completed calls give their results, the attempt that was
         cut off starts once more under its number, with its state as `_triage_state`, and limits count
         what was used. A finished run gives its recorded result, or raises the error it ended with.
-        kwargs, task: what could not be stored and must be given again; state likewise, merged into what
-        is recorded. force: take it over although
-        three processes have died with it; a run that waits asks its question anew, with a new token.
+        at_once: although its owner's lease lives; False: only once it is free, else RunBusy, whose
+        `wait_s` says how long it lasts. kwargs, task: what could not be stored and must be given again;
+        state likewise, merged into what is recorded. force: take it over although three processes have
+        died with it; a run that waits asks its question anew, with a new token.
 
         Raises UnknownRun, DeadLetter, UsageError (another agent's run; arguments that are missing; a
         run that waits for an answer), ResultLost (a finished run whose result has no JSON form), RunBusy
@@ -297,9 +301,49 @@ class Agent(Generic[T]):
         """
         self._function.check_bound()
         found: T = await reopen(
-            self._here(), self._function, run_id, kwargs, task=task, state=state, force=force
+            self._here(),
+            self._function,
+            run_id,
+            kwargs,
+            task=task,
+            state=state,
+            at_once=at_once,
+            force=force,
         )
         return found
+
+    async def answer(self, asked: str, answer: Reply, *, by: str = "") -> Action:
+        """Write down the answer to what a suspended run asks, without going on with it.
+
+        Whoever recovers the run next acts on it. asked: the question's token, or the run's id for what it
+        asks now. by: who answers, for the journal. Gives the action that follows. Raises AlreadyResumed,
+        TokenExpired, UnknownRun and RunOver; RunBusy while somebody else is answering; UsageError for
+        another agent's run, one that does not wait, an answer that does not fit the question, and a secret
+        in it.
+        """
+        return await answer_only(self._config, asked, answer, by=by)
+
+    async def cancel(self, run_id: str) -> None:
+        """End a run and those inside it, whoever has it; nobody goes on with it afterwards.
+
+        The end stands in the journal. Who awaits the run gets StaleWriter, and its function is cancelled:
+        at once in this process, elsewhere when its lease is renewed next, in a third of `lease_s`. Calls
+        with an effect that are running are finished first. Raises UnknownRun, RunOver for a run that has
+        ended, and UsageError for another agent's.
+        """
+        events = await self._config.read(run_id)
+        if events:
+            check_owner(self._config, events)
+        await cancel(self._config.store, run_id, now=await time_of(self._config))
+
+    def stored_in(self, store: Store | str, *, lease_s: float | None = None) -> Agent[T]:
+        """The same agent with its runs kept in another store.
+
+        lease_s: as in `Durability`; None leaves it as it is.
+        """
+        kept = copy.copy(self)
+        kept._config = moved(self._config, self._function, open_store(store), lease_s)
+        return kept
 
     async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
         """Take over this agent's runs whose processes are gone, and bring them to their end.

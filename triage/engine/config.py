@@ -676,8 +676,7 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
     limits = limits or Limits()
     durability = durability or Durability()
     where = MemoryStore() if store is None else open_store(store)
-    # A store of the user's own counts as durable unless it says otherwise.
-    durable = bool(getattr(where, "durable", True))
+    durable = outlives(where)
     watching = checks is None or checks.watch
     timed = {limits.seconds, limits.attempt_seconds, limits.stall_seconds} != {None}
     injected = {parameter for parameter, _ in function.injected}
@@ -706,6 +705,24 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
         aliases=_texts("Agent.aliases", aliases),
         generated=not name and function.has_generated_name,
         redactor=None if isinstance(durability.redact, bool) else durability.redact,
+    )
+
+
+def outlives(store: Store) -> bool:
+    """Return whether a store outlives its process: one of the user's own does unless it says no."""
+    return bool(getattr(store, "durable", True))
+
+
+def moved(config: Config, function: Function, store: Store, lease_s: float | None = None) -> Config:
+    """Return the options with another store. lease_s: None leaves the durability as it is."""
+    durable = outlives(store)
+    durability = config.durability
+    return replace(
+        config,
+        store=store,
+        durable=durable,
+        code=fingerprint(function) if durable else "",
+        durability=durability if lease_s is None else replace(durability, lease_s=lease_s),
     )
 
 

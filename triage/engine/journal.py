@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache, partial
@@ -21,7 +22,9 @@ from triage.core import (
     ActionChosen,
     CallStarted,
     CompensatorRegistered,
+    Diagnosis,
     Event,
+    FailureType,
     Keyring,
     Redactor,
     Retry,
@@ -149,7 +152,19 @@ class Keeper:
         self._on_its_way = False
         self._wanted = 0
         self._waiting: list[tuple[int, Waiter | ThreadWaiter]] = []
+        self._attempt: weakref.ref[Recorder] | None = None
         _heart.add(self)
+
+    def attend(self, attempt: Recorder) -> None:
+        """Stop this attempt once the run is lost. Raises StaleWriter where it is already."""
+        self._attempt = weakref.ref(attempt)
+        if self.lost:
+            self.check()
+
+    def _stop(self) -> None:
+        attempt = None if self._attempt is None else self._attempt()
+        if attempt is not None:
+            attempt.stop(_LOST)
 
     # --- handing over ---
 
@@ -214,6 +229,8 @@ class Keeper:
                     else:
                         entry[1].wake()
             more = self._wanted > stop
+        if self.lost:
+            self._stop()
         if error is not None and self.detached:
             logger.error("run %s goes on without its store", self.run_id, exc_info=error)
         if more:
@@ -346,6 +363,7 @@ class Keeper:
                 await asyncio.wait_for(renewing, patience)
         except StaleWriter as error:
             self._fail(error)
+            self._stop()
         except Exception as error:
             if not self._troubled:
                 logger.warning("run %s: its lease was not renewed: %r", self.run_id, error)
@@ -378,6 +396,14 @@ class _Heart:
                 self._thread.start()
         self._new.set()
 
+    def hurry(self, run_id: str) -> None:
+        """Renew the lease of a run at once, if it is this process': it may have lost the run."""
+        with self._lock:
+            for keeper in self._keepers:
+                if keeper.run_id == run_id:
+                    keeper.due = 0.0
+        self._new.set()
+
     def _beat(self) -> None:
         while True:
             with self._lock:
@@ -406,7 +432,23 @@ async def _renew(keepers: list[Keeper], patience: float) -> None:
     await asyncio.gather(*(keeper.renew(patience) for keeper in keepers))
 
 
+_LOST = Diagnosis(
+    FailureType.UNKNOWN,
+    technical_details="the run was cancelled, or taken over by another process",
+    user_message="The work was ended or goes on elsewhere.",
+    classifier="lease",
+)
+"""Why an attempt is stopped whose run is somebody else's."""
+
+
 _heart = _Heart()
+
+
+def hurry(run_id: str) -> None:
+    """Have this process notice at once that it has lost a run."""
+    _heart.hurry(run_id)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_heart.reset)
 
@@ -594,6 +636,14 @@ class Session:
             self.entered = self.tell(event)
         if self.keeper is not None and self.config.durability.mode != "exit":
             self.keeper.pump()
+
+    def attend(self, attempt: Recorder) -> None:
+        """Stop this attempt once another process owns the run.
+
+        Raises StaleWriter where one does already.
+        """
+        if self.keeper is not None:
+            self.keeper.attend(attempt)
 
     @property
     def state(self) -> RunState:

@@ -35,7 +35,7 @@ from triage.core import (
     plain_noting,
 )
 
-from .approvals import asked_inside, end_inner
+from .approvals import asked_inside
 from .call_keys import Tally
 from .calls import Run
 from .cancellation import current_task, unbroken
@@ -43,6 +43,7 @@ from .checks import Refused, check, look_at
 from .config import Config
 from .journal import Keeper, Session
 from .large import apart, is_large
+from .outside import end_inner
 from .recovery import Failure, Next, recover
 from .returning import START, Reach, reach
 from .run import NO_GUIDANCE, Guidance, Replay, current, out_of_time
@@ -97,6 +98,7 @@ async def run_loop(
             following = None if before is None else await before
             run = first_attempt(session) if following is None else next_attempt(session, following)
             while True:
+                session.attend(run)
                 try:
                     # Set back below without `reset`, whose token would live as long as the run.
                     current.set(run)
@@ -166,6 +168,7 @@ async def _streamed_attempts(
             await before
         run = first_attempt(session)
         while True:
+            session.attend(run)
             items: list[Any] = []
             try:
                 async with aclosing(_stream_attempt(function, run, session.kwargs)) as stream:
@@ -473,11 +476,16 @@ def _raise_interrupted(run: Run, error: BaseException) -> None:
 
 
 async def _failure(session: Session, run: Run, error: Exception) -> Failure | None:
-    """The failure that an exception stands for. None: it is not ours to handle, and the run has ended."""
+    """The failure that an exception stands for. None: it is not ours to handle, and the run has ended.
+
+    Raises StaleWriter where another process owns the run now.
+    """
     if await run.cancelled_outside():
         # The agent failed while it was being cancelled from outside: there is no next attempt.
         await _cancelled(session, run, error)
         return None
+    if isinstance(error, Interrupted) and session.lost:
+        await session.flush()
     if isinstance(error, Interrupted):
         cause = error.__cause__
         return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)

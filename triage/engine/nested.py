@@ -32,13 +32,13 @@ from .approvals import Guarded, Question, is_judging, waits_for
 from .calls import Begun, Reusable, Reused, Undo, fail, finish_apart, reuse_apart
 from .calls import begin as begin_call
 from .cancellation import unbroken
-from .config import Config
+from .config import Config, moved
 from .journal import Session, inside
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
 from .run import Recorder
-from .tools import Function, Nested, fingerprint
+from .tools import Function, Nested
 
 
 class _Taken(Exception):
@@ -343,7 +343,7 @@ def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
         config = replace(config, durability=replace(config.durability, key=outer.durability.key))
     if config.durable or not outer.durable:
         return config
-    return replace(config, store=outer.store, durable=True, code=fingerprint(function))
+    return moved(config, function, outer.store)
 
 
 async def _begin(

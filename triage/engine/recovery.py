@@ -55,7 +55,7 @@ from triage.core import (
 )
 from triage.strategies import FailurePolicy, delay_of, limit_of, say_used_by
 
-from .approvals import Question, Waiting, digest_of, end_inner, time_of
+from .approvals import Question, Waiting, digest_of, time_of
 from .compensation import (
     available,
     behind,
@@ -67,6 +67,7 @@ from .compensation import (
 )
 from .journal import Session
 from .large import copied
+from .outside import end_inner
 from .reporter import report_of
 from .returning import START, Impasse, Point, asks_anew, point_of_return, repeats_itself
 from .run import Guidance, Recorder

@@ -23,6 +23,7 @@ from triage.core import (
     Evidence,
     FailureContext,
     FailureType,
+    Reply,
     ResultLost,
     RunBusy,
     RunFinished,
@@ -51,7 +52,6 @@ from .approvals import (
     answered,
     check,
     digest_of,
-    open_inside,
     question_at,
     question_of,
     time_of,
@@ -64,6 +64,7 @@ from .config import Config, validate_result
 from .journal import TASK, Session, inside, release
 from .large import copied
 from .loop import run_loop
+from .outside import open_inside, resolve
 from .recovery import (
     STATUSES,
     Decision,
@@ -482,6 +483,40 @@ async def reopen_all(config: Config, function: Function, concurrency: int) -> li
     return found
 
 
+async def answer_only(config: Config, asked: str, answer: Reply, *, by: str) -> Action:
+    """Write down an answer without going on with the run; the action that follows.
+
+    asked: the question's token, or the run's id for what it asks now. Raises as `Agent.answer` says.
+    """
+    run_id, is_token, _ = asked.partition("~")
+    events = await config.read(run_id)
+    if events:
+        check_owner(config, events)
+    digest = None
+    if is_token:
+        digest = digest_of(asked)
+        await _check_time(config, _asked(events, digest))
+
+    def refuses(events: Sequence[Event], action: Action) -> str | None:
+        return infeasible(Session(config, None, {}, run_id, None, events), action)
+
+    now = await time_of(config)
+    action = await resolve(
+        config.store, run_id, answer, now=now, by=by, question=digest, refuses=refuses
+    )
+    if digest is not None:
+        config.suspensions.pop(digest, None)
+    return action
+
+
+async def _check_time(config: Config, asked: RunSuspended) -> None:
+    """Raise TokenExpired for a question whose time is over."""
+    if asked.expires is not None and await time_of(config) >= asked.expires:
+        raise TokenExpired(
+            f"the answer to run {asked.run_id} came after its time; the run still waits"
+        )
+
+
 _OLD = "this token was used before; a token answers one question once"
 SHORTEST_S, LONGEST_S = 0.01, 0.5
 """Seconds between two looks at a run that somebody else is answering."""
@@ -527,10 +562,7 @@ async def answer_to(
     on the run lives. Raises TokenExpired, AlreadyResumed, and UsageError for an answer that does not fit.
     """
     digest = asked.token_digest
-    if asked.expires is not None and await time_of(config) >= asked.expires:
-        raise TokenExpired(
-            f"the answer to run {asked.run_id} came after its time; the run still waits"
-        )
+    await _check_time(config, asked)
     waiting = config.suspensions.get(digest)
     if waiting is not None:
         # It waits here: what only this process has (results without a JSON form) is still at hand.

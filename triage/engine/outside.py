@@ -1,0 +1,181 @@
+"""Runs that are answered and cancelled at their store, by whoever need not have their agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from triage.core import (
+    Abort,
+    Action,
+    AlreadyResumed,
+    CallStarted,
+    Edited,
+    Escalate,
+    Event,
+    Happened,
+    Redactor,
+    Reply,
+    Resume,
+    Rollback,
+    RunFinished,
+    RunOver,
+    RunResumed,
+    RunState,
+    StoreError,
+    UnknownRun,
+    UsageError,
+    fold,
+    logger,
+    plain_noting,
+)
+from triage.stores import Claim, Store
+
+from .approvals import answered, check, question_at, question_of, waits_for
+from .journal import Session, hurry, release
+
+LEASE_S = 30.0
+"""Lease, in seconds, of an operator who answers or cancels a run, which takes milliseconds."""
+
+
+Refusal: TypeAlias = Callable[[Sequence[Event], Action], str | None]
+"""Why an agent cannot carry out an action in the run of this journal; None if it can."""
+
+
+async def resolve(
+    store: Store,
+    run_id: str,
+    answer: Reply,
+    *,
+    now: float,
+    by: str = "",
+    question: str | None = None,
+    refuses: Refusal | None = None,
+) -> Action:
+    """Write an answer to a suspended run, for any worker to recover; the action that follows.
+
+    now: the time of the events, seconds since the epoch. by: who answers, for the journal. question:
+    digest of the token of the question that is answered; None: what the run asks now. refuses: says for
+    the agent what it cannot carry out; None: there is no agent at hand, and what only it can tell is
+    refused. Raises UnknownRun, RunOver, RunBusy while somebody else is answering, AlreadyResumed if
+    somebody has; UsageError for a run that does not wait, an answer that does not fit or needs the agent,
+    and a result or arguments that hold what looks like a secret.
+    """
+    events = await store.read(run_id)
+    if not events:
+        raise UnknownRun(f"the store knows no run {run_id}")
+    if isinstance(events[-1], RunFinished):
+        raise RunOver(f"run {run_id} has ended: {events[-1].status}")
+    asked = waits_for(events)
+    if asked is None:
+        raise UsageError(f"run {run_id} does not wait for an answer")
+    if question is not None and question != asked.token_digest:
+        raise AlreadyResumed(f"run {run_id} has been answered, and asks something else by now")
+    state = fold(events)
+    asks = question_at(events) or question_of(state, asked)
+    action = check(asks, answer)
+    if refuses is not None:
+        refused = None if action is None else refuses(events, action)
+        if refused is not None:
+            raise UsageError(refused)
+    elif isinstance(action, Rollback | Resume) or (asks is None and isinstance(answer, Edited)):
+        raise UsageError("this answer needs the agent: give it to Agent.answer or Agent.resume")
+    if isinstance(answer, Happened):
+        _refuse_secrets(answer.result, "result")
+    if isinstance(answer, Edited):
+        _refuse_secrets(answer.payload, "payload")
+    if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
+        await _resolve_inner(store, state, asks.key, answer, now)
+    action, entries, _, _ = answered(state, asks, answer, by=by)
+    claim = await store.claim(run_id, lease_s=LEASE_S)
+    if claim.events != len(events):
+        await release(store, run_id, claim.epoch)
+        raise AlreadyResumed(f"run {run_id} has just been answered by somebody else")
+    entries = [*entries, partial(RunResumed, attempt=asked.attempt, action=action)]
+    await _write(store, run_id, entries, claim, now)
+    return action
+
+
+async def _resolve_inner(
+    store: Store, state: RunState, key: str, answer: Reply, now: float
+) -> None:
+    """Give an answer to the run inside that asks for it, unless it has been given one."""
+    inner = state.calls[key].run
+    assert inner is not None
+    info = await store.info(inner)
+    if info is None:
+        raise UsageError(
+            f"it is run {inner} inside of run {state.run_id} that asks, which this store does not keep; "
+            "resolve it where it is kept, or resume the run by its token"
+        )
+    if info.status == "suspended":
+        await resolve(store, inner, answer, now=now)
+
+
+async def cancel(store: Store, run_id: str, *, now: float) -> None:
+    """End a run and those inside it, whoever has them; nobody goes on with it afterwards.
+
+    An owner that lives gets StaleWriter, and its agent function is cancelled: at once in this process,
+    elsewhere when the lease is renewed next. now: the time of the event, seconds since the epoch. Raises
+    UnknownRun, and RunOver for a run that has ended.
+    """
+    claim = await store.claim(run_id, lease_s=LEASE_S, force=True, revive=True)
+    events = await store.read(run_id)
+    await _write(store, run_id, [partial(RunFinished, status="cancelled")], claim, now)
+    hurry(run_id)
+    if any(isinstance(event, CallStarted) and event.run is not None for event in events):
+        for inner in open_inside(fold(events)):
+            await _cancel_inner(store, inner, run_id, now)
+
+
+async def end_inner(session: Session) -> None:
+    """Cancel the inner runs of a run that has ended: they were cut off, and nothing reaches them again.
+
+    Does nothing before the store has the end: until then another process may own the run and go on.
+    """
+    if session.inner is None or not session.is_stored:
+        return
+    for inner in open_inside(session.state):
+        left = None if session.inner is None else session.inner.left.get(inner)
+        config = session.config if left is None else left.config
+        await _cancel_inner(config.store, inner, session.run_id, config.env.time())
+
+
+def open_inside(state: RunState) -> list[str]:
+    """The ids of the runs inside one that have come to no end."""
+    calls = state.calls.values()
+    return [call.run for call in calls if call.run is not None and call.outcome is None]
+
+
+async def _cancel_inner(store: Store, run_id: str, parent: str, now: float) -> None:
+    try:
+        info = await store.info(run_id)
+        # One of an id that the caller chose may be somebody else's.
+        if info is not None and info.parent == parent:
+            await cancel(store, run_id, now=now)
+    except StoreError as error:
+        logger.debug("run %s: not cancelled: %s", run_id, error)
+
+
+async def _write(
+    store: Store, run_id: str, entries: Sequence[Callable[..., Event]], claim: Claim, now: float
+) -> None:
+    """Append events and let the run go, written or not."""
+    at, epoch = claim.events, claim.epoch
+    made = [make(run_id=run_id, seq=seq, time=now) for seq, make in enumerate(entries, at)]
+    try:
+        await store.append(run_id, made, at=at, epoch=epoch)
+    finally:
+        await release(store, run_id, epoch)
+
+
+def _refuse_secrets(value: Any, name: str) -> None:
+    """A redacted value could not be given to the agent, and no other may be stored."""
+    data, _ = plain_noting(value)
+    places = Redactor().fields_of(data, name)
+    if places:
+        raise UsageError(
+            f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
+            "by its token, in the process that goes on with it"
+        )
