@@ -25,7 +25,7 @@ from triage import (
     Suspend,
     Usage,
 )
-from triage.core import Action, Cause, Evidence, Level, RunState, events
+from triage.core import Action, Cause, Evidence, Level, Origin, RunState, events
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For properties: a busy machine is no finding."""
@@ -132,6 +132,7 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     ErrorInfo: errors,
     Diagnosis: diagnoses,
     Action: actions,
+    Origin: st.builds(Origin, texts, counts, counts, texts),
 }
 
 

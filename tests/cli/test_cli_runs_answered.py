@@ -9,11 +9,12 @@ from typing import Any
 import anyio
 import pytest
 from cli_runs import Office, runs_of_stores
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 from runs_agents import ask, asking, look, pay
 
-from triage import Agent, TriageSuspendedError, happened, rerun
-from triage.core import Event, RunFinished, StaleWriter
+from triage import Agent, Step, TriageSuspendedError, happened, rerun
+from triage.cli.options import you
+from triage.core import ApprovalGiven, Event, RunFinished, RunResumed, StaleWriter, StepRecorded
 from triage.stores import open_store
 
 KEY = "sk-" + "a1" * 20
@@ -22,10 +23,15 @@ KEY = "sk-" + "a1" * 20
 __all__ = ["runs_of_stores"]
 
 
+def _unsigned(event: Event) -> Event:
+    """The event without the name of who answered."""
+    return replace(event, by="") if isinstance(event, ApprovalGiven | RunResumed) else event
+
+
 def told_by(events: list[Event], *, after: int) -> list[tuple[str, Any]]:
     """The events behind a position, without what differs from run to run."""
     return [
-        (type(event).__name__, re.sub(r"charge:\w+:1", "call", repr(astuple(event)[3:])))
+        (type(event).__name__, re.sub(r"charge:\w+:1", "call", repr(astuple(_unsigned(event))[3:])))
         for event in events[after:]
     ]
 
@@ -189,3 +195,54 @@ class TestCancel:
         assert "RunOver: run r1 has ended as done" in capsys.readouterr().err
         assert runs.read("r1") == before
         assert runs("cancel", "r2") == 2
+
+
+class TestFork:
+    def leave_failed(self, runs: Office) -> None:
+        """A run of two steps that an operator has cancelled."""
+        runs.leave("r1", "look")
+        steps = [
+            StepRecorded("r1", seq, 0.0, 1, seq - 2, Step(action=f"look {seq}")) for seq in (2, 3)
+        ]
+        runs.do(lambda store: store.append("r1", steps, at=2, epoch=0))
+
+    def test_it_goes_on_from_a_step_in_a_new_run(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.leave_failed(runs)
+        assert runs("cancel", "r1") == 0
+        capsys.readouterr()
+        assert runs("fork", "r1", "--at", "0", "--run-id", "r2") == 0
+        out = capsys.readouterr().out
+        assert "run r2 is forked from r1; it goes on" in out
+        assert "triage runs recover r2 agents:look" in out
+        assert [type(event) for event in runs.read("r2")[:3]] == [
+            type(event) for event in runs.read("r1")[:3]
+        ]
+        assert runs("recover", "r2", "agents:look", "--quiet") == 0
+        assert runs("show", "r2") == 0
+        assert "forked from  r1, behind its event 2" in capsys.readouterr().out
+
+    def test_who_ended_and_forked_a_run_is_in_its_journal(self, runs: Office) -> None:
+        self.leave_failed(runs)
+        assert runs("fork", "r1", "--at", "1.1", "--end", "--run-id", "r2", "--json") == 0
+        ended = runs.read("r1")[-1]
+        assert isinstance(ended, RunFinished)
+        assert ended.by == you()
+        assert runs.read("r2")[-1].by == you()  # type: ignore[union-attr]
+
+    def test_what_cannot_be_forked_is_said_and_nothing_is_written(
+        self, runs: Office, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.leave_failed(runs)
+        for arguments, told in (
+            (("--at", "0"), "has not ended"),
+            (("--at", "7"), "attempt 1 has steps 0 to 1"),
+            (("--at", "4.0"), "attempt 4 has no steps"),
+            (("--at", "first"), "must be a step's number"),
+            (("--at", "0", "--hint", "x"), "leave it out with --at"),
+            ((), "no attempt of the run has failed"),
+        ):
+            assert runs("fork", "r1", *arguments) == 2
+            assert told in capsys.readouterr().err
+        assert [info.run_id for info in runs.do(lambda store: store.runs())] == ["r1"]

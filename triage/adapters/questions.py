@@ -50,7 +50,7 @@ class Asking(NamedTuple):
 
     def key(self, run: Run) -> str:
         """The key of the question and its answer in the journal."""
-        return f"{self.about}:{digest(run.run_id, str(plain(self.of)))}:1"
+        return f"{self.about}:{digest(run.salt, str(plain(self.of)))}:1"
 
 
 def said_to(run: Run, key: str) -> Said | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import socket
@@ -29,7 +28,7 @@ from triage.incidents import (
 from triage.stores import Store
 
 from .loading import load, load_agent, load_function, watched
-from .options import StoreText, durable, store_of
+from .options import StoreText, durable, store_of, you
 from .output import note
 
 T = TypeVar("T")
@@ -159,14 +158,6 @@ def _named_desk(place: str) -> IncidentDesk:
     if not durable(desk.store):
         raise UsageError(f"{place}: what is in memory ends with its process")
     return desk
-
-
-def you() -> str:
-    """The user of this terminal."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return "somebody"
 
 
 def here() -> str:

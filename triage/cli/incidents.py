@@ -25,9 +25,8 @@ from .desk import (
     Strategy,
     desk_of,
     with_desk,
-    you,
 )
-from .options import DASH, AsJson, JsonLines, NoPager, Watch, epilogue
+from .options import DASH, AsJson, JsonLines, NoPager, Watch, epilogue, you
 from .output import Listing, note, paged, print_lines, print_listing, print_page, table, write
 from .progress import Line
 from .text import json_given, json_line, now, seconds_of

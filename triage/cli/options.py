@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shlex
 from collections.abc import Awaitable, Callable
@@ -98,6 +99,14 @@ def epilogue(codes: str, *examples: str) -> str:
     """What help ends with: examples, and what the exit codes mean."""
     lines = "\n".join(f"  triage {example}" for example in examples)
     return f"examples:\n{lines}\n\n{codes}" if examples else codes
+
+
+def you() -> str:
+    """The user of this terminal."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "somebody"
 
 
 # Stores and runs ----------------------------------------------------------------------------------

@@ -16,13 +16,16 @@ from rich.text import Text
 
 from triage.core import (
     Abort,
+    AttemptFailed,
     Edited,
     Escalate,
     Event,
+    Keyring,
     Redactor,
     Replan,
     Retry,
     RunStarted,
+    StepRecorded,
     UsageError,
     approve,
     counted,
@@ -39,6 +42,7 @@ from triage.core import (
 )
 from triage.engine import TASK, MissingArguments, asks_of, lease_of, report_of, waits_for
 from triage.engine import cancel as cancel_run
+from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.stores import RunInfo, Store
 
@@ -61,6 +65,7 @@ from .options import (
     store_of,
     suggested,
     with_store,
+    you,
 )
 from .output import Listing, note, paged, print_listing, print_page, table, write
 from .run import FAILED, SUSPENDED, Follower, conclude, print_report
@@ -338,7 +343,7 @@ def resolve(
     async def work(kept: Store) -> tuple[RunInfo, bool]:
         info = await run_of(kept, run, store)
         try:
-            action = await resolve_run(kept, info.run_id, reply, now=now())
+            action = await resolve_run(kept, info.run_id, reply, now=now(), by=you())
         except UsageError as error:
             show = suggested("runs", "show", info.run_id, store=store)
             raise UsageError(f"{error}; see {show}") from error
@@ -378,7 +383,7 @@ def cancel(run: Run, /, *, store: StoreText = None, json: AsJson = False) -> Non
 
     async def work(kept: Store) -> RunInfo:
         info = await run_of(kept, run, store)
-        await cancel_run(kept, info.run_id, now=now())
+        await cancel_run(kept, info.run_id, now=now(), by=you())
         return info
 
     info = with_store(store_of(store), work)
@@ -387,6 +392,89 @@ def cancel(run: Run, /, *, store: StoreText = None, json: AsJson = False) -> Non
         return
     stops = "; its process, if it lives, stops when it next renews its lease"
     write(f"run {one_line(info.run_id)} is cancelled{stops if info.status == 'running' else ''}")
+
+
+@app.command(
+    help_epilogue=epilogue(
+        _CODES, "runs fork order-17 --at 3", 'runs fork order-17 --hint "ask the other depot"'
+    )
+)
+def fork(
+    run: Run,
+    /,
+    *,
+    at: Annotated[
+        str | None,
+        Parameter(
+            metavar="STEP",
+            help="Behind this step of the last attempt, or of another one: 3, or 2.3 (its last failure).",
+        ),
+    ] = None,
+    hint: Annotated[
+        str | None,
+        Parameter(metavar="TEXT", help="What the attempt after the failure is told."),
+    ] = None,
+    end: Annotated[bool, Parameter(help="Cancel the run first, if it has not ended.")] = False,
+    run_id: Annotated[
+        str | None, Parameter(metavar="ID", help="The id of the new run (one is made).")
+    ] = None,
+    store: StoreText = None,
+    json: AsJson = False,
+) -> None:
+    """Begin a new run that goes on from a step, or from the last failure, of one that has ended.
+
+    What the run has done is reused, and no effect is repeated.
+    """
+    if at is not None and hint is not None:
+        raise UsageError("--hint is told after a failure; leave it out with --at")
+
+    async def work(kept: Store) -> tuple[RunInfo, RunInfo | None]:
+        info = await run_of(kept, run, store)
+        events = await kept.read(info.run_id)
+        made = await fork_run(
+            kept,
+            info.run_id,
+            at=_last_failure(events) if at is None else _step_at(events, at),
+            now=now(),
+            by=you(),
+            action=None if hint is None else Retry(hint),
+            end=end,
+            new_id=run_id,
+            keys=Keyring.of(None),
+        )
+        return info, await kept.info(made)
+
+    info, made = with_store(store_of(store), work)
+    assert made is not None
+    if json:
+        write(json_line({"run_id": made.run_id, "origin": info.run_id, "status": made.status}))
+        return
+    recover = suggested("runs", "recover", made.run_id, place_of(made.agent), store=store)
+    write(f"run {one_line(made.run_id)} is forked from {one_line(info.run_id)}; it goes on")
+    write(f"by recover_all() of any worker, or: {recover}")
+
+
+def _last_failure(events: Sequence[Event]) -> int:
+    """The position of the last failed attempt. Raises UsageError where none has failed."""
+    failed = [event.seq for event in events if isinstance(event, AttemptFailed)]
+    if not failed:
+        raise UsageError("no attempt of the run has failed; say from which step: --at 3")
+    return failed[-1]
+
+
+def _step_at(events: Sequence[Event], text: str) -> int:
+    """The position of the step that `--at` names. Raises UsageError where there is none."""
+    attempt, dot, index = text.rpartition(".")
+    if not index.isdecimal() or (dot and not attempt.isdecimal()):
+        raise UsageError(f"--at {text!r} must be a step's number, or attempt.step: 3, or 2.3")
+    steps = [event for event in events if isinstance(event, StepRecorded)]
+    number = int(attempt) if dot else max((event.attempt for event in steps), default=1)
+    found = [event for event in steps if (event.attempt, event.index) == (number, int(index))]
+    if not found:
+        of = [event.index for event in steps if event.attempt == number]
+        has = f"steps {min(of)} to {max(of)}" if of else "no steps"
+        raise UsageError(f"--at {text}: attempt {number} has {has}")
+    return found[-1].seq
 
 
 # Go on --------------------------------------------------------------------------------------------

@@ -129,6 +129,9 @@ def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Itera
     state, time = fold(events), now()
     yield Line("", "bold", f"run {info.run_id} of {info.agent}: {info.status}")
     yield Line("task", "dim", f'"{one_line(json_text(to_json(state.task)))}"')
+    if state.origin is not None:
+        from_ = f"{state.origin.run_id}, behind its event {state.origin.at}"
+        yield Line("forked from", "dim", from_)
     unstored = _unstored(events)
     if unstored:
         yield Line("not stored", "yellow", f"{', '.join(unstored)}: give again to recover it")

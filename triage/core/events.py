@@ -43,11 +43,26 @@ class Recorded(_Placed, frozen=True, kw_only=True, tag=True, tag_field="event"):
     sealed: str = ""
 
 
+class Origin(Value, frozen=True):
+    """The run that another was forked from. run_id: its id. at: position of the event it was forked at.
+
+    events: how many events at the beginning of the fork are copies: those up to `at`, and behind them what
+    the origin did later and must not be repeated. salt: with which digests of calls are made, the id of
+    the first run of a line of forks.
+    """
+
+    run_id: str
+    at: int
+    events: int
+    salt: str
+
+
 class RunStarted(Recorded, frozen=True):
     """The run began. agent: its name. task, args: as given, in JSON.
 
     unstored: names of arguments without a JSON form. parent: id of the enclosing run, None at the top.
-    code: fingerprint of the agent's code, empty where the run does not outlive its process.
+    code: fingerprint of the agent's code, empty where the run does not outlive its process. origin: the
+    run it was forked from, None for one that was not.
     """
 
     agent: str
@@ -56,6 +71,7 @@ class RunStarted(Recorded, frozen=True):
     unstored: tuple[str, ...] = ()
     parent: str | None = None
     code: str = ""
+    origin: Origin | None = None
 
 
 class AttemptStarted(Recorded, frozen=True):
@@ -305,10 +321,11 @@ class RunSuspended(Recorded, frozen=True):
 
 
 class RunResumed(Recorded, frozen=True):
-    """action: the answer, which replaces the suspension."""
+    """action: the answer, which replaces the suspension. by: the name of who gave it, where it is known."""
 
     attempt: int
     action: Action
+    by: str = ""
 
 
 class RunRecovered(Recorded, frozen=True, gc=False):
@@ -326,6 +343,7 @@ class RunFinished(Recorded, frozen=True):
     """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON.
 
     exact: the JSON loses nothing. typed: it loses nothing if read as the agent's declared result type.
+    by: the name of who cancelled it, where it is known.
     """
 
     status: str
@@ -333,6 +351,7 @@ class RunFinished(Recorded, frozen=True):
     exact: bool = True
     error: ErrorInfo | None = None
     typed: bool = False
+    by: str = ""
 
 
 Event: TypeAlias = (

@@ -24,6 +24,7 @@ from .events import (
     CompensatorRan,
     CompensatorRegistered,
     Event,
+    Origin,
     RunFinished,
     RunRecovered,
     RunResumed,
@@ -198,14 +199,15 @@ class RunState:
     edits: arguments changed by a person, by the key of their call. grants: by the name of a limit, how
     often its amount was granted again. price: fills in the cost of a usage without one; None leaves it
     unknown. returns: by attempt, the position before which it reuses recorded reads and model calls of
-    earlier attempts. starts: by attempt, the position of its latest start.
+    earlier attempts. starts: by attempt, the position of its latest start. origin: the run it was forked
+    from, None for one that was not.
     """
 
     __slots__ = (
         "_at_limit", "_attempt_started", "agent", "all_steps", "approved", "attempt", "attempt_usage",
         "calls", "calls_per_tool", "compensations", "edits", "effects", "error", "grants", "history",
-        "last_seq", "ledger", "ledgers", "parent", "price", "question", "result", "returns", "run_id",
-        "started", "starts", "status", "task", "tool_calls", "usage", "used_inside",
+        "last_seq", "ledger", "ledgers", "origin", "parent", "price", "question", "result", "returns",
+        "run_id", "started", "starts", "status", "task", "tool_calls", "usage", "used_inside",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -213,6 +215,7 @@ class RunState:
         self.agent = ""
         self.task: Any = None
         self.parent: str | None = None
+        self.origin: Origin | None = None
         self.status = "new"
         self.started = 0.0
         self.last_seq = -1
@@ -258,6 +261,15 @@ class RunState:
             return ()
         done = {name for _, name in self.ledger.completed}
         return tuple(name for _, name in self.ledger.subgoals if name not in done)
+
+    @property
+    def salt(self) -> str:
+        """What digests of its calls are salted with: the id of the run, of a fork that of the first run."""
+        return self.run_id if self.origin is None else self.origin.salt
+
+    def inherits(self, seq: int) -> bool:
+        """Whether the event at this position is a copy from the run that this one was forked from."""
+        return self.origin is not None and seq < self.origin.events
 
     @property
     def started_at(self) -> int:
@@ -309,7 +321,7 @@ class RunState:
 
     def _apply_run_started(self, event: RunStarted) -> None:
         self.run_id, self.agent, self.task = event.run_id, event.agent, event.task
-        self.parent, self.started = event.parent, event.time
+        self.parent, self.started, self.origin = event.parent, event.time, event.origin
         self.status = "running"
 
     def _apply_attempt_started(self, event: AttemptStarted) -> None:
@@ -407,7 +419,7 @@ class RunState:
             done_at=event.seq if event.step is None else self.ledger.positions[event.step],
             undone=False,
             typed=event.typed,
-            answered=event.step is None,
+            answered=event.step is None and not self.inherits(event.seq),
             effect=event.effect or call.effect,
             ended=call.ended + 1,
             asked_model=event.asked_model,
@@ -422,6 +434,8 @@ class RunState:
         self.ledger.completed.append((event.seq, event.name))
 
     def _apply_compensator(self, event: CompensatorRegistered) -> None:
+        if self.inherits(event.seq):
+            return  # forks share what their origin did, so none of them may take it back
         call = self.calls.get(event.key)
         position = event.key.removeprefix("step@")
         at = event.seq
@@ -530,9 +544,11 @@ def active_seconds(events: Sequence[Event]) -> float:
     Measured by the times of the events; where a clock was set back, the interval counts as 0.
     """
     total, before = 0.0, events[0]
+    origin = before.origin if isinstance(before, RunStarted) else None
     for event in events:
         # After a question the run waits for a person, whatever the answer turns out to be.
         waited = isinstance(event, RunRecovered) or isinstance(before, RunSuspended)
+        waited = waited or (origin is not None and event.seq == origin.events)
         if not waited:
             total += max(0.0, event.time - before.time)
         before = event

@@ -48,6 +48,7 @@ from .config import (
     schema_of,
 )
 from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, StepFacts
+from .forking import fork
 from .journal import TASK
 from .loop import Restarted
 from .outside import cancel, resolve
@@ -134,6 +135,7 @@ __all__ = [
     "fingerprint",
     "finish",
     "foretell",
+    "fork",
     "judging",
     "lease_of",
     "manifest_of",

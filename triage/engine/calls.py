@@ -202,7 +202,7 @@ def begin(
     bound = tool.bind(args, kwargs)
     session, replay = run.session, run.replay
     run_id = session.run_id
-    name = f"{tool.name}:{tool.digest(bound, run_id)}"
+    name = f"{tool.name}:{tool.digest(bound, session.salt)}"
     counted = tally(run)
     key = counted.claim(name)
     place = counted.place(tool, run_id)
@@ -239,7 +239,7 @@ def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], place: 
     edit = session.state.edits.get(key) if run.replay is not None and tool.editable else None
     if edit is not None:
         bound = {**bound, **edit}
-    idempotency_key = digest(session.run_id, key)
+    idempotency_key = digest(session.salt, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id)
     begun = Begun(tool, key, bound, call, place, session.config.env.monotonic())
     begun.given = None if edit is None else tool.spread(bound)
@@ -341,7 +341,7 @@ def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Ste
         replayed=True,
         step=call.step if made is None else run.record_call_step(made),
     )
-    if tool.compensate is not None:
+    if tool.compensate is not None and not run.session.state.inherits(call.seq):
         _undo_again(run, tool, call.key, bound, result)
     return result
 

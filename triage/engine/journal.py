@@ -516,6 +516,7 @@ class Session:
         self.task = task
         self.kwargs = kwargs
         self.run_id = env.new_id() if run_id is None else run_id
+        self.salt = self.run_id
         self.parent = parent
         self.lock = threading.Lock()
         self.time = env.time
@@ -555,6 +556,9 @@ class Session:
     def take_in(self, events: Sequence[Event]) -> None:
         """Continue the journal that its last owner left."""
         self.events = list(events)
+        started = events[0]
+        if isinstance(started, RunStarted) and started.origin is not None:
+            self.salt = started.origin.salt
         self.started = self.config.env.monotonic() - active_seconds(events)
         calls = [event for event in events if isinstance(event, CallStarted)]
         self.has_calls = bool(calls)

@@ -68,10 +68,10 @@ async def resolve(
     if isinstance(events[-1], RunFinished):
         raise RunOver(f"run {run_id} has ended: {events[-1].status}")
     asked = waits_for(events)
+    if question is not None and (asked is None or question != asked.token_digest):
+        raise AlreadyResumed(f"run {run_id} has been answered, and does not ask this any more")
     if asked is None:
         raise UsageError(f"run {run_id} does not wait for an answer")
-    if question is not None and question != asked.token_digest:
-        raise AlreadyResumed(f"run {run_id} has been answered, and asks something else by now")
     state = fold(events)
     asks = question_at(events) or question_of(state, asked)
     action = check(asks, answer)
@@ -86,19 +86,19 @@ async def resolve(
     if isinstance(answer, Edited):
         _refuse_secrets(answer.payload, "payload")
     if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
-        await _resolve_inner(store, state, asks.key, answer, now)
+        await _resolve_inner(store, state, asks.key, answer, now, by)
     action, entries, _, _ = answered(state, asks, answer, by=by)
     claim = await store.claim(run_id, lease_s=LEASE_S)
     if claim.events != len(events):
         await release(store, run_id, claim.epoch)
         raise AlreadyResumed(f"run {run_id} has just been answered by somebody else")
-    entries = [*entries, partial(RunResumed, attempt=asked.attempt, action=action)]
+    entries = [*entries, partial(RunResumed, attempt=asked.attempt, action=action, by=by)]
     await _write(store, run_id, entries, claim, now)
     return action
 
 
 async def _resolve_inner(
-    store: Store, state: RunState, key: str, answer: Reply, now: float
+    store: Store, state: RunState, key: str, answer: Reply, now: float, by: str
 ) -> None:
     """Give an answer to the run inside that asks for it, unless it has been given one."""
     inner = state.calls[key].run
@@ -110,19 +110,19 @@ async def _resolve_inner(
             "resolve it where it is kept, or resume the run by its token"
         )
     if info.status == "suspended":
-        await resolve(store, inner, answer, now=now)
+        await resolve(store, inner, answer, now=now, by=by)
 
 
-async def cancel(store: Store, run_id: str, *, now: float) -> None:
+async def cancel(store: Store, run_id: str, *, now: float, by: str = "") -> None:
     """End a run and those inside it, whoever has them; nobody goes on with it afterwards.
 
     An owner that lives gets StaleWriter, and its agent function is cancelled: at once in this process,
-    elsewhere when the lease is renewed next. now: the time of the event, seconds since the epoch. Raises
-    UnknownRun, and RunOver for a run that has ended.
+    elsewhere when the lease is renewed next. now: the time of the event, seconds since the epoch. by: who
+    ends it, for the journal. Raises UnknownRun, and RunOver for a run that has ended.
     """
     claim = await store.claim(run_id, lease_s=LEASE_S, force=True, revive=True)
     events = await store.read(run_id)
-    await _write(store, run_id, [partial(RunFinished, status="cancelled")], claim, now)
+    await _write(store, run_id, [partial(RunFinished, status="cancelled", by=by)], claim, now)
     hurry(run_id)
     if any(isinstance(event, CallStarted) and event.run is not None for event in events):
         for inner in open_inside(fold(events)):

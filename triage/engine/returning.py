@@ -328,7 +328,7 @@ def _around_point(state: RunState, attempt: int, at: float) -> frozenset[str]:
 def _holding(state: RunState, calls: list[Call], label: str) -> Call | None:
     """The call that steps name so."""
     for call in calls:
-        if label_of(call.tool, digest(state.run_id, call.key)) == label:
+        if label_of(call.tool, digest(state.salt, call.key)) == label:
             return call
     return None
 

@@ -211,6 +211,11 @@ class Recorder:
         return self.session.run_id
 
     @property
+    def salt(self) -> str:
+        """What digests of this run's calls are salted with: its id, or of a fork that of the first run."""
+        return self.session.salt
+
+    @property
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return self.number

@@ -307,7 +307,7 @@ async def answer_in(
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
             "by its token, in the process that continues it"
         )
-    await resolve(store, answer.run_id, action, now=now)
+    await resolve(store, answer.run_id, action, now=now, by=answer.by)
 
 
 # How capabilities are called, and why a call cannot begin.

@@ -283,7 +283,7 @@ def refused(run: Run) -> Callable[[str], str | None]:
 
 
 def _digest(run: Run, call: str) -> str:
-    return digest(run.run_id, f"approval {call}")
+    return digest(run.salt, f"approval {call}")
 
 
 def _id(item: ToolApprovalItem) -> str:
