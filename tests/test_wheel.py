@@ -24,7 +24,7 @@ print(asyncio.run(triage.Agent(greet).run("Ann")))
 print(Prices().cost(Usage(model="gpt-4o-mini", input_tokens=1000, output_tokens=10)) > 0)
 """
 
-KINDS = (".py", ".toml", ".typed", ".html", ".css", ".mjs")
+KINDS = (".py", ".toml", ".typed", ".html", ".css", ".mjs", ".svg")
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -58,18 +58,20 @@ def app(
     *,
     title: str = "triage",
     middleware: Sequence[Middleware] = (),
+    tabs: Sequence[tuple[str, str]] = (),
     routes: Callable[[Pages, Store], Sequence[BaseRoute]] = lambda _pages, _store: (),
 ) -> Starlette:
     """Make the page of a store's runs, to serve or to mount.
 
     store: a `Store`, or text such as `"sqlite:///runs.db"`. title: the name on every page. middleware:
-    put around all of it, the first outermost. routes: makes more routes of the pages and the store.
+    put around all of it, the first outermost. tabs: names and paths of more sections.
+    routes: makes more routes of the pages and the store.
 
     Raises UsageError for a store that is none.
     """
     opened = open_store(store)
     files = static_files()
-    pages = Pages(title, files)
+    pages = Pages(title, files, [("Runs", "/"), *tabs])
     views = Views(opened, pages)
     troubles = _Troubles(pages)
     return Starlette(
@@ -108,7 +110,8 @@ class _Troubles:
 
     async def http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        text = "There is nothing at this address." if error.status_code == 404 else error.detail
+        unknown = error.detail == "Not Found"  # no route has this address
+        text = "There is nothing at this address." if unknown else error.detail
         remedies = ("Go to the list of runs, and search there.",)
         return self._pages.problem(request, error.status_code, "Not here", text, remedies)
 

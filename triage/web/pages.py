@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,26 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from triage.core import counted, moment, one_line, span
+from triage.core import (
+    Redactor,
+    counted,
+    escaped,
+    json_text,
+    moment,
+    one_line,
+    redact,
+    span,
+    to_json,
+)
 
 HERE = Path(__file__).parent
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 _ESCAPED = re.compile(rb"~([0-9A-F]{2})|([A-Za-z0-9_.-])")
-_MEDIA = {".css": "text/css; charset=utf-8", ".mjs": "text/javascript; charset=utf-8"}
+_MEDIA = {
+    ".svg": "image/svg+xml",
+    ".css": "text/css; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+}
 
 
 def slug(run_id: str) -> str:
@@ -78,10 +93,13 @@ def _templates() -> dict[str, str]:
 class Pages:
     """Makes pages of templates. Every value is escaped; there is no way around that.
 
-    title: the name on every page. All templates are read when this is made.
+    title: the name on every page. tabs: names and paths of its sections. All templates are read when
+    this is made.
     """
 
-    def __init__(self, title: str, files: Mapping[str, StaticFile]) -> None:
+    def __init__(
+        self, title: str, files: Mapping[str, StaticFile], tabs: Sequence[tuple[str, str]]
+    ) -> None:
         self._environment = Environment(
             loader=DictLoader(_templates()),
             autoescape=True,
@@ -90,10 +108,11 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(
-            slug=slug, moment=moment, span=span, counted=counted, one_line=one_line, money=money
-        )
-        self._always = {
+        named = (slug, moment, span, counted, one_line, json_text, money, lines, shown)
+        filters: dict[str, Any] = self._environment.filters
+        filters.update({function.__name__: function for function in named})
+        self._always: dict[str, Any] = {
+            "tabs": tabs,
             "site": title,
             "statics": {name: f"{file.digest}/{name}" for name, file in files.items()},
         }
@@ -130,3 +149,16 @@ def money(dollars: float | None) -> str:
     if dollars is None:
         return "—"
     return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
+
+
+def lines(text: str, longest: int) -> str:
+    """A text of several lines without secrets, cut; what cannot be seen is written as an escape."""
+    text = escaped(redact(text), lines=True)
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def shown(value: Any) -> str:
+    """A JSON value on several lines, without secrets."""
+    found = Redactor().value(to_json(value))[0]
+    text = found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
+    return lines(text, 20_000)

@@ -1,18 +1,39 @@
-"""The pages of runs: the list, and one run."""
+"""The pages of runs: the list, one run, its attempts side by side, and single events."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from anyio import to_thread
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import UnknownRun, fold, one_line
+from triage.core import Event, FailureType, Redactor, UnknownRun, dump, fold, one_line
+from triage.engine import asks_of, lease_of, report_of, waits_for
+from triage.plan import fold_plan
 from triage.stores import RunInfo, Store
 
+from .compare import compared
+from .digest import Digests, Query, Row, find, row_of
+from .live import Live
 from .pages import Pages, unslug
+from .pictures import picture_of
+from .story import Story
+from .timeline import Entry, entries_of, lasted
 
+STATUSES = (
+    "running", "suspended", "dead_letter", "done", "escalated", "aborted", "fatal", "cancelled", "error",
+)  # fmt: skip
 PER_PAGE = 50
 """Runs on a page of the list."""
+MOMENTS = 100
+"""Moments on a page of a run's timeline."""
+_MOST_SHOWN = 200_000
+"""Characters of an event that its page shows."""
 
 
 class Views:
@@ -21,24 +42,158 @@ class Views:
     def __init__(self, store: Store, pages: Pages) -> None:
         self._store = store
         self._pages = pages
+        self._digests = Digests(store)
+        self._live = Live(store, self._digests)
 
     def routes(self) -> list[BaseRoute]:
         """The routes of these pages."""
         return [
             Route("/", self.runs, name="runs"),
+            Route("/live", self.live, name="live"),
             Route("/runs/{run}", self.run, name="run"),
+            Route("/runs/{run}/live", self.live_run, name="live_run"),
+            Route("/runs/{run}/events/{seq:int}", self.event, name="event"),
+            Route("/runs/{run}/attempts", self.attempts, name="attempts"),
+            Route("/runs/{run}/report", self.report, name="report"),
         ]
 
     async def runs(self, request: Request) -> Response:
-        """The newest runs."""
-        found = await self._store.runs(limit=PER_PAGE)
-        return self._pages.render(request, "runs.html", runs=found)
+        """The newest runs, or those that are sought."""
+        query = Query.of(request.query_params)
+        start = _number(request, "from") or 0
+        found = await find(self._store, self._digests, query, start, PER_PAGE)
+
+        def further(older: int) -> str:
+            given = {k: v for k, v in request.query_params.items() if v and k != "from"}
+            return urlencode({**given, **({"from": older} if older else {})})
+
+        return self._pages.render(
+            request,
+            "runs.html",
+            query=query,
+            start=start,
+            rows=[row_of(info, digest) for info, digest in found.runs],
+            blank=Row("", "", "", "", "", "", "", 0, 0, 0.0),
+            older=found.older,
+            hasty=found.hasty,
+            looked_at=found.looked_at,
+            further=further,
+            statuses=STATUSES,
+            failures=[kind.value for kind in FailureType],
+        )
+
+    async def live(self, request: Request) -> Response:
+        """Which runs change, as they do."""
+        return await self._live.runs(request)
+
+    async def live_run(self, request: Request) -> Response:
+        """What becomes of a run."""
+        info = await run_at(self._store, request.path_params["run"])
+        after = _number(request, "after")
+        return await self._live.run(request, info.run_id, -1 if after is None else after)
 
     async def run(self, request: Request) -> Response:
-        """One run."""
+        """One run: where it stands, why it failed, and its timeline."""
+        info, events = await self._read(request)
+        now = await self._store.now()
+        at, page = _number(request, "at"), _number(request, "page")
+
+        def made() -> Response:
+            story = Story(events)
+            pages = max(1, -(-len(story.moments) // MOMENTS))
+            newest = pages if info.status == "running" else 1
+            chosen = newest if page is None else page
+            if at is not None:
+                chosen = story.page_of(at, MOMENTS)
+            number = min(max(1, chosen), pages)
+            moments, before = story.page(number, MOMENTS)
+            return self._pages.render(
+                request,
+                "run.html",
+                info=info,
+                story=story,
+                state=story.state,
+                asked=waits_for(events),
+                asks=asks_of(events),
+                lease=lease_of(info, now),
+                picture=picture_of(story),
+                plan=fold_plan(events) if story.has_plan else None,
+                entries=list(entries_of(moments, story.started, before)),
+                aliases={
+                    moment.first.seq: [event.seq for event in moment.events[1:]]
+                    for moment in moments
+                },
+                page=number,
+                pages=pages,
+                page_of=lambda seq: story.page_of(seq, MOMENTS),
+                lasted=lasted,
+                blank=Entry(0, 0, "", "", "", " "),
+            )
+
+        return await to_thread.run_sync(made)
+
+    async def event(self, request: Request) -> Response:
+        """One event, whole."""
+        info, events = await self._read(request)
+        seq = request.path_params["seq"]
+        if not 0 <= seq < len(events):
+            raise HTTPException(404, f"the run has the events 0 to {len(events) - 1}")
+
+        def made() -> Response:
+            moment = next(
+                one for one in Story(events).moments if seq in [event.seq for event in one.events]
+            )
+            (entry,) = entries_of([moment], events[0].time, None)
+            return self._pages.render(
+                request,
+                "event.html",
+                info=info,
+                seq=seq,
+                last=len(events) - 1,
+                time=events[seq].time,
+                kind=type(events[seq]).__name__,
+                entry=entry,
+                together=[one.seq for one in moment.events],
+                fields=_fields(events[seq]),
+            )
+
+        return await to_thread.run_sync(made)
+
+    async def attempts(self, request: Request) -> Response:
+        """Two attempts side by side."""
+        info, events = await self._read(request)
+        left, right = _number(request, "left"), _number(request, "right")
+
+        def made() -> Response:
+            story = Story(events)
+            numbers = [one.number for one in story.attempts]
+            if len(numbers) < 2:
+                raise HTTPException(
+                    404, "this run has made one attempt: there is nothing to compare"
+                )
+            one = left if left in numbers else numbers[-2]
+            two = right if right in numbers else numbers[-1]
+            return self._pages.render(
+                request,
+                "attempts.html",
+                info=info,
+                numbers=numbers,
+                story=story,
+                sides=compared(story, one, two),
+                lasted=lasted,
+            )
+
+        return await to_thread.run_sync(made)
+
+    async def report(self, request: Request) -> Response:
+        """The report of a run that has failed, as Markdown."""
+        _, events = await self._read(request)
+        text = await to_thread.run_sync(lambda: report_of(fold(events)).to_markdown("developer"))
+        return PlainTextResponse(text)
+
+    async def _read(self, request: Request) -> tuple[RunInfo, list[Event]]:
         info = await run_at(self._store, request.path_params["run"])
-        state = fold(await self._store.read(info.run_id))
-        return self._pages.render(request, "run.html", info=info, state=state)
+        return info, await self._store.read(info.run_id)
 
 
 async def run_at(store: Store, part: str) -> RunInfo:
@@ -48,3 +203,24 @@ async def run_at(store: Store, part: str) -> RunInfo:
     if info is None:
         raise UnknownRun(f"the store knows no run {one_line(run_id or part)}")
     return info
+
+
+def _number(request: Request, name: str) -> int | None:
+    """A whole number of the query; None where there is none."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def _fields(event: Event) -> list[tuple[str, str]]:
+    """The fields of an event, each as text without secrets; JSON where it is no text."""
+    found: dict[str, Any] = Redactor().value(dump(event))[0]
+    return [
+        (
+            str(name),
+            (value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))[
+                :_MOST_SHOWN
+            ],
+        )
+        for name, value in found.items()
+        if name not in ("run_id", "sealed")
+    ]

@@ -1,1 +1,293 @@
-// What the page does beyond HTML: live tail, filter, keyboard.
+// What the page does beyond its HTML: live tail, filter as you type, keyboard, theme. Without it every page
+// is whole. Texts from runs reach the document as text alone; nothing here parses markup into it.
+
+const one = (selector, root = document) => root.querySelector(selector);
+const every = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// Theme --------------------------------------------------------------------------------------------
+
+const THEMES = ["auto", "light", "dark"];
+
+function themed(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  one("#theme").textContent = `Theme: ${theme}`;
+}
+
+function kept(name, value) {
+  try {
+    if (value !== undefined) localStorage.setItem(name, value);
+    return localStorage.getItem(name);
+  } catch {
+    return null; // a browser that keeps nothing
+  }
+}
+
+function turnTheme() {
+  const now = THEMES.indexOf(kept("triage-theme") ?? "auto");
+  const next = THEMES[(now + 1) % THEMES.length];
+  kept("triage-theme", next);
+  themed(next);
+}
+
+// Loading anew -------------------------------------------------------------------------------------
+
+// XMLHttpRequest makes a document of a page of ours in which nothing runs and nothing loads.
+function load(address) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("GET", address);
+    request.responseType = "document";
+    request.onload = () => (request.response ? resolve(request.response) : reject(new Error(request.status)));
+    request.onerror = () => reject(new Error("unreachable"));
+    request.send();
+  });
+}
+
+// Somebody writes in it, or has opened something: it stays as it is.
+function inUse(part) {
+  const touched = every("input, textarea, select", part).some((field) => field.value !== (field.defaultValue ?? field.value));
+  return part.contains(document.activeElement) || touched || one("dialog[open]", part) !== null;
+}
+
+async function refresh(names, address = location.pathname + location.search) {
+  const fresh = await load(address);
+  for (const part of every("[data-refresh]")) {
+    const other = one(`[data-refresh="${part.dataset.refresh}"]`, fresh);
+    if (!other || (names && !names.includes(part.dataset.refresh)) || inUse(part)) continue;
+    part.replaceWith(document.adoptNode(other));
+  }
+  const [run, again] = [one("[data-seq]"), one("[data-seq]", fresh)];
+  if (run && again) Object.assign(run.dataset, again.dataset);
+  every("[data-filter]").forEach(filter);
+}
+
+function later(work, after) {
+  let timer;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => work(...given), typeof after === "function" ? after() : after);
+  };
+}
+
+// Live ---------------------------------------------------------------------------------------------
+
+function said(live) {
+  const mark = one("#live");
+  mark.hidden = live === "";
+  mark.classList.toggle("lost", live !== "live" && live !== "");
+  if (mark.textContent !== live) mark.textContent = live;
+}
+
+// A hidden tab lets its connection go: a browser has few of them for one server.
+function follow(address, told) {
+  let source = null;
+  const close = () => { source?.close(); source = null; };
+  const open = () => {
+    if (document.hidden || source) return;
+    source = new EventSource(address());
+    source.onopen = () => said("live");
+    source.onerror = () => {
+      said("connecting");
+      if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); }
+    };
+    for (const [name, work] of Object.entries(told)) source.addEventListener(name, (event) => work(JSON.parse(event.data)));
+    source.addEventListener("trouble", (event) => said(JSON.parse(event.data).text));
+  };
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+}
+
+function fill(part, values) {
+  for (const field of every("[data-field]", part)) {
+    const value = values[field.dataset.field];
+    if (value !== undefined) field.textContent = value;
+  }
+  return part;
+}
+
+function entry(told) {
+  const item = fill(one("#entry").content.cloneNode(true), told).firstElementChild;
+  item.id = `e${told.seq}`;
+  item.className = `${told.tone}${["failed", "attempt", "end", "waits"].includes(told.kind) ? " strong" : ""}`;
+  const link = one("a", item);
+  link.setAttribute("href", link.getAttribute("href").replace(/\d+$/, told.seq));
+  if (!told.result) one("q", item).remove();
+  return item;
+}
+
+const MOST_ENTRIES = 600;
+
+function followRun(article) {
+  const again = later(() => refresh(["head", "ask", "why", "attempts", "plan", "result"]).catch(() => {}), () => 150 + 500 * Math.random());
+  const anew = later(() => refresh(null).catch(() => {}), () => 300 * Math.random());
+  follow(() => `${article.dataset.live}?after=${article.dataset.seq}`, {
+    stale: anew,
+    news: (news) => {
+      article.dataset.seq = news.seq;
+      fill(one(".figures"), news.figures);
+      const list = one("#events");
+      const atEnd = article.dataset.page === article.dataset.pages;
+      for (const told of atEnd ? news.entries : []) {
+        const item = entry(told);
+        const known = document.getElementById(item.id);
+        if (known) { known.replaceWith(item); continue; }
+        if (told.idle) {
+          const idle = document.createElement("li");
+          idle.className = "idle";
+          idle.textContent = `${told.idle} idle`;
+          list.append(idle);
+        }
+        item.classList.add("new");
+        list.append(item);
+      }
+      while (list.children.length > MOST_ENTRIES) list.firstElementChild.remove();
+      every("[data-filter]").forEach(filter);
+      if (news.refresh) again();
+    },
+  });
+}
+
+function followRuns(list) {
+  const order = (row) => Number(one("time", row).dataset.began);
+  const anew = later(() => refresh(["list"]).catch(() => {}), () => 300 + 700 * Math.random());
+  follow(() => list.dataset.live, {
+    stale: anew,
+    rows: (rows) => {
+      const body = one("#runs");
+      if (!body) { anew(); return; }
+      for (const told of rows) {
+        const known = every("tr", body).find((row) => row.dataset.run === told.slug);
+        if (!known && one("#list").dataset.first !== "yes") continue;
+        const row = fill(one("#row").content.cloneNode(true), { ...told, status: told.status.replaceAll("_", " ") }).firstElementChild;
+        row.dataset.run = told.slug;
+        row.className = known?.classList.contains("here") ? `${told.status} here` : told.status;
+        one(".badge", row).className = `badge s-${told.status}`;
+        const link = one("a", row);
+        link.setAttribute("href", `${link.getAttribute("href")}${told.slug}`);
+        one("time", row).dataset.began = told.began;
+        if (known) known.replaceWith(row);
+        else body.insertBefore(row, every("tr", body).find((other) => order(other) <= told.began) ?? null);
+      }
+      ages();
+    },
+  });
+}
+
+// Ages ---------------------------------------------------------------------------------------------
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+function ages() {
+  for (const time of every("time[data-began]")) {
+    const seconds = Math.max(0, Date.now() / 1000 - Number(time.dataset.began));
+    const [size, unit] = UNITS.find(([each]) => seconds >= 2 * each) ?? UNITS.at(-1);
+    time.textContent = `${Math.floor(seconds / size)} ${unit}`;
+  }
+}
+
+// Filter -------------------------------------------------------------------------------------------
+
+function filter(field) {
+  const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const item of every(field.dataset.filter)) {
+    const text = `${item.textContent} ${item.className}`.toLowerCase();
+    item.hidden = words.some((word) => !text.includes(word));
+  }
+}
+
+function searchAsTyped(form) {
+  const asked = () => {
+    const given = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+    return `${form.getAttribute("action")}${given.size ? `?${given}` : ""}`;
+  };
+  const search = later(async () => {
+    const address = asked();
+    await refresh(["list"], address).catch(() => {});
+    history.replaceState(null, "", address);
+  }, 200);
+  form.addEventListener("input", search);
+  form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
+}
+
+// Keyboard -----------------------------------------------------------------------------------------
+
+const KEYS = [
+  ["j, k", "next, previous line"], ["Enter", "open the line"], ["u", "up: to the run, or the list"],
+  ["[, ]", "earlier, later page"], ["/", "search or filter"], ["a", "attempts side by side"],
+  ["t", "theme"], ["?", "these keys"],
+];
+
+function move(by) {
+  const lines = every("#runs > tr, #events > li:not(.idle)").filter((line) => !line.hidden);
+  if (!lines.length) return;
+  const now = lines.findIndex((line) => line.classList.contains("here"));
+  const next = lines[Math.min(lines.length - 1, Math.max(0, now < 0 ? (by > 0 ? 0 : lines.length - 1) : now + by))];
+  lines[now]?.classList.remove("here");
+  next.classList.add("here");
+  next.scrollIntoView({ block: "nearest" });
+  one("a", next).focus({ preventScroll: true });
+}
+
+function showKeys() {
+  const dialog = document.createElement("dialog");
+  const title = document.createElement("h2");
+  title.textContent = "Keys";
+  title.id = "keys-title";
+  dialog.setAttribute("aria-labelledby", title.id);
+  const list = document.createElement("dl");
+  for (const [key, what] of KEYS) {
+    const [term, text] = [document.createElement("dt"), document.createElement("dd")];
+    term.append(Object.assign(document.createElement("kbd"), { textContent: key }));
+    text.textContent = what;
+    list.append(term, text);
+  }
+  const close = Object.assign(document.createElement("button"), { textContent: "Close", type: "button" });
+  close.addEventListener("click", () => dialog.close());
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.append(title, list, close);
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+const open = (selector) => one(selector)?.click();
+const PRESSED = {
+  j: () => move(1),
+  k: () => move(-1),
+  u: () => open(".crumb a:last-child"),
+  a: () => open("a.more"),
+  t: turnTheme,
+  "[": () => open('a[rel="prev"]'),
+  "]": () => open('a[rel="next"]'),
+  "/": () => one('input[type="search"]')?.focus(),
+  "?": showKeys,
+};
+
+addEventListener("keydown", (event) => {
+  const field = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key === "Escape" && field) field.blur();
+  if (field || event.ctrlKey || event.metaKey || event.altKey || !PRESSED[event.key]) return;
+  event.preventDefault();
+  PRESSED[event.key]();
+});
+
+// All of it ----------------------------------------------------------------------------------------
+
+themed(kept("triage-theme") ?? "auto");
+for (const [id, work] of [["#theme", turnTheme], ["#keys", showKeys]]) {
+  one(id).hidden = false;
+  one(id).addEventListener("click", work);
+}
+for (const field of every("[data-filter]")) {
+  field.closest("[hidden]")?.removeAttribute("hidden");
+  field.addEventListener("input", () => filter(field));
+}
+const [search, run, list] = [one("#search"), one("article[data-live]"), one("#list")];
+if (search) searchAsTyped(search);
+if (run?.dataset.open === "yes") followRun(run);
+if (list) followRuns(list);
+ages();
+setInterval(ages, 10000);
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,7 @@
+"""Runs of every kind, to look at on the page."""
+
+from __future__ import annotations
+
+from .desk import Working, fill, work
+
+__all__ = ["Working", "fill", "work"]

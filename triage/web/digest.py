@@ -1,0 +1,265 @@
+"""What a list says of a run beyond its row in the store, read from its journal once and then kept."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from triage.core import (
+    NO_USAGE,
+    AttemptFailed,
+    AttemptStarted,
+    CallStarted,
+    ErrorInfo,
+    Event,
+    RunFinished,
+    RunRecovered,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StepRecorded,
+    Usage,
+    UsageRecorded,
+    is_reused,
+    json_text,
+    one_line,
+    to_json,
+)
+from triage.engine import WAITING
+from triage.stores import RunInfo, Store
+
+from .pages import money, slug
+
+KEPT = 500
+"""Digests that are kept, of the runs that were looked at last: some 2 KB each at the most."""
+_MOST_ERRORS = 5
+_MOST_TOOLS = 20
+
+
+class Digest:
+    """The figures of a run and the words it can be found by. It takes events in as they come.
+
+    events: how many it has seen. task: in one line. attempts, steps, reused: counts. usage: of the run.
+    busy: seconds at work. failure, cause: of the newest failed attempt; error: in words. question: what it
+    waits with. errors, tools: words to search, the newest errors and the first tools.
+    """
+
+    __slots__ = (
+        "_before", "_waited", "attempts", "busy", "cause", "error", "errors", "events", "failure",
+        "question", "reused", "steps", "task", "tools", "usage",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.task = ""
+        self.attempts = self.steps = self.reused = 0
+        self.usage: Usage = NO_USAGE
+        self.busy = 0.0
+        self.failure = self.cause = self.error = self.question = ""
+        self.errors: list[str] = []
+        self.tools: list[str] = []
+        self._before: float | None = None
+        self._waited = False
+
+    def apply(self, event: Event) -> None:
+        """Take the next event in."""
+        self.events = event.seq + 1
+        self._work(event)
+        match event:
+            case RunStarted(task=task):
+                self.task = one_line(json_text(to_json(task)), 160)
+            case AttemptStarted(attempt=number):
+                self.attempts = number
+            case StepRecorded():
+                self._step(event)
+            case UsageRecorded(usage=usage):
+                self.usage = self.usage.plus(usage)
+            case CallStarted(tool=tool):
+                self._tool(tool)
+            case AttemptFailed():
+                self._failed(event)
+            case RunSuspended(question=question):
+                self.question = one_line(question, 200)
+            case RunResumed():
+                self.question = ""
+            case RunFinished(error=ErrorInfo() as error):
+                self._error(str(error))
+            case _:
+                pass
+
+    def _work(self, event: Event) -> None:
+        if self._before is not None and not (self._waited or isinstance(event, RunRecovered)):
+            self.busy += max(0.0, event.time - self._before)
+        self._before, self._waited = event.time, isinstance(event, RunSuspended)
+
+    def _step(self, event: StepRecorded) -> None:
+        step = event.step
+        if step.tool_called is not None:
+            self._tool(step.tool_called)
+        if is_reused(step.metadata):
+            self.reused += 1
+            return
+        self.steps += 1
+        if step.usage is not None:
+            self.usage = self.usage.plus(step.usage)
+
+    def _tool(self, name: str) -> None:
+        name = name[:60]
+        if name not in self.tools and len(self.tools) < _MOST_TOOLS:
+            self.tools.append(name)
+
+    def _failed(self, event: AttemptFailed) -> None:
+        found = event.diagnosis
+        if found.cause in WAITING:
+            return
+        self.failure, self.cause = found.failure_type.value, (found.cause or "")[:60]
+        self._error(found.user_message if event.error is None else str(event.error))
+
+    def _error(self, text: str) -> None:
+        self.error = one_line(text, 200)
+        if self.error not in self.errors:
+            self.errors = [*self.errors, self.error][-_MOST_ERRORS:]
+
+    def words(self, info: RunInfo) -> str:
+        """All the words by which the run can be found, in lower case."""
+        parts = [info.run_id, info.agent, info.status, self.task, self.failure, self.cause]
+        return "\n".join([*parts, self.question, *self.errors, *self.tools]).casefold()
+
+
+class Digests:
+    """The digests of a store's runs. Those that changed are brought up to date by their new events."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: OrderedDict[str, Digest] = OrderedDict()
+
+    async def of(self, info: RunInfo) -> Digest:
+        """The digest of a run as it stands."""
+        digest = self._kept.get(info.run_id)
+        if digest is None or digest.events > info.events:
+            digest = Digest()
+        if digest.events < info.events:
+            for event in await self._store.read(info.run_id, digest.events - 1):
+                # Somebody else may have brought it up to date meanwhile.
+                if event.seq == digest.events:
+                    digest.apply(event)
+        self._kept[info.run_id] = digest
+        self._kept.move_to_end(info.run_id)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return digest
+
+
+class Query(NamedTuple):
+    """What a list is to show. All is optional.
+
+    words: all of them must be found. status, agent, failure: exactly. hours: begun in so many.
+    """
+
+    words: str = ""
+    status: str = ""
+    agent: str = ""
+    failure: str = ""
+    hours: float | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Query:
+        """Read a query from the parameters of an address; what makes no sense is left out."""
+        hours = given.get("hours", "")
+        return cls(
+            given.get("q", "").strip()[:200],
+            given.get("status", "")[:40],
+            given.get("agent", "").strip()[:200],
+            given.get("failure", "")[:40],
+            float(hours) if hours.isascii() and hours.isdecimal() and len(hours) < 6 else None,
+        )
+
+    def fits(self, info: RunInfo, digest: Digest) -> bool:
+        """Whether a run of this status and agent is one of those sought."""
+        if self.failure and digest.failure != self.failure:
+            return False
+        words = self.words.casefold().split()
+        if not words:
+            return True
+        held = digest.words(info)
+        return all(word in held for word in words)
+
+
+class Found(NamedTuple):
+    """A page of a list. older: where to go on, None at the end. looked_at: how many runs were read.
+
+    hasty: it ended since it took too long, so a page may hold fewer than there are.
+    """
+
+    runs: Sequence[tuple[RunInfo, Digest]]
+    older: int | None
+    looked_at: int
+    hasty: bool
+
+
+_AT_ONCE = 200
+_LONGEST_S = 1.0
+"""Seconds after which a search shows what it has found so far."""
+
+
+async def find(store: Store, digests: Digests, query: Query, start: int, most: int) -> Found:
+    """Find the newest runs of a query, from the run at position `start` on."""
+    found: list[tuple[RunInfo, Digest]] = []
+    deadline = time.monotonic() + _LONGEST_S
+    since = None if query.hours is None else await store.now() - 3_600 * query.hours
+    at = start
+    while True:
+        status, agent = query.status or None, query.agent or None
+        infos = await store.runs(status, agent=agent, limit=at + _AT_ONCE + 1)
+        more = len(infos) > at + _AT_ONCE
+        for info in infos[at : at + _AT_ONCE]:
+            if since is not None and info.started < since:
+                return Found(found, None, at - start, hasty=False)
+            hasty = time.monotonic() > deadline and at > start
+            if len(found) == most or hasty:
+                return Found(found, at, at - start, hasty=hasty)
+            digest = await digests.of(info)
+            at += 1
+            if query.fits(info, digest):
+                found.append((info, digest))
+        if not more:
+            return Found(found, None, at - start, hasty=False)
+
+
+class Row(NamedTuple):
+    """A run as the list shows it. why: its question, else what it failed with. began: since the epoch."""
+
+    run_id: str
+    slug: str
+    agent: str
+    status: str
+    task: str
+    why: str
+    cost: str
+    attempts: int
+    steps: int
+    began: float
+
+
+def row_of(info: RunInfo, digest: Digest) -> Row:
+    """Say what a list shows of a run."""
+    failure = " ".join(
+        filter(
+            None, (digest.failure.replace("_", " "), f"({digest.cause})" if digest.cause else "")
+        )
+    )
+    why = digest.question or ": ".join(filter(None, (failure, digest.error)))
+    return Row(
+        one_line(info.run_id, 128),
+        slug(info.run_id),
+        one_line(info.agent, 60),
+        one_line(info.status, 20),
+        digest.task,
+        one_line(why, 200),
+        money(digest.usage.cost_usd),
+        digest.attempts,
+        digest.steps,
+        info.started,
+    )

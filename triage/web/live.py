@@ -1,0 +1,261 @@
+"""Live pages: one look at the store serves all tabs that show the same, as server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from triage.core import StoreError, UnknownRun, is_milestone, one_line
+from triage.stores import RunInfo, Store
+
+from .digest import Digest, Digests, row_of
+from .pages import money
+from .timeline import Moments, entry_of, lasted
+
+EVERY_S = 0.1
+"""Seconds between two looks at a run that somebody has open."""
+_LIST_EVERY_S = 0.25
+_HEARTBEAT_S = 15.0
+_MOST_MESSAGES = 128
+_NEWEST = 200
+"""Runs of which a list is told when they change."""
+_MOST_ENTRIES = 200
+"""Moments in one message; where more have come at once, the page is loaded anew."""
+
+_NOTHING = b":\n\n"
+_STALE = b"event: stale\ndata: {}\n\n"
+
+
+def message(event: str, data: Any) -> bytes:
+    """Write a server-sent event."""
+    return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+class Feed:
+    """What is told of a run or a list. One of its readers looks for all of them.
+
+    look: gives the next message, None while there is nothing new. told: how many messages there were.
+    readers: how many there are.
+    """
+
+    def __init__(self, look: Callable[[], Awaitable[bytes | None]], every_s: float) -> None:
+        self._look = look
+        self._every_s = every_s
+        self._kept: deque[bytes] = deque(maxlen=_MOST_MESSAGES)
+        self.told = 0
+        self._news = anyio.Event()
+        self._looking = False
+        self.readers = 0
+
+    async def read(self, at: int) -> AsyncIterator[bytes]:
+        """Yield the messages after the first `at`, and now and then a comment: a lost reader is noticed."""
+        while True:
+            with anyio.move_on_after(_HEARTBEAT_S):
+                while at == self.told:
+                    await self._wait()
+            missed = self.told - at
+            if missed > len(self._kept):
+                yield _STALE
+            elif missed:
+                yield b"".join(list(self._kept)[-missed:])
+            else:
+                yield _NOTHING
+            at = self.told
+
+    async def _wait(self) -> None:
+        """Wait for news; the first to wait looks for them."""
+        if self._looking:
+            await self._news.wait()
+            return
+        self._looking = True
+        try:
+            while True:
+                found = await self._look()
+                if found is not None:
+                    self._kept.append(found)
+                    self.told += 1
+                    return
+                await anyio.sleep(self._every_s)
+        finally:
+            # Also where this reader has left: another one looks from now on.
+            self._looking = False
+            self._news.set()
+            self._news = anyio.Event()
+
+
+class RunWatch:
+    """Looks at one run for what is new. It holds no more of it than its figures and the open calls."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._digest = Digest()
+        self._moments = Moments()
+        self._started = 0.0
+        self._before: float | None = None
+        self._standing: tuple[Any, ...] = ()
+        self._trouble = ""
+
+    @property
+    def seen(self) -> int:
+        """How many events it has seen."""
+        return self._digest.events
+
+    async def start(self) -> None:
+        """Read what there is; from then on only what is new is told."""
+        await self._news()
+
+    async def look(self) -> bytes | None:
+        """What is new since the last look; a store that fails is told of once."""
+        try:
+            found = await self._news()
+        except StoreError as error:
+            if isinstance(error, UnknownRun) or str(error) == self._trouble:
+                return None
+            self._trouble = str(error)
+            return message("trouble", {"text": one_line(str(error), 300)})
+        self._trouble = ""
+        return found
+
+    async def _news(self) -> bytes | None:
+        info = await self._store.info(self._run_id)
+        if info is None:
+            raise UnknownRun(self._run_id)
+        standing = (info.events, info.status, info.claims, info.epoch)
+        if standing == self._standing:
+            return None
+        events = await self._store.read(self._run_id, self.seen - 1)
+        changed: dict[int, dict[str, Any]] = {}
+        for event in events:
+            self._started = self._started or event.time
+            moment = self._moments.apply(event)
+            before = self._before if moment.first is event else None
+            told = entry_of(moment, self._started, before)._asdict()
+            # The pause before a call was told when it began.
+            told["idle"] = told["idle"] or changed.get(moment.first.seq, told)["idle"]
+            changed[moment.first.seq] = told
+            self._before = event.time
+            self._digest.apply(event)
+        turned = self._standing[1:] != standing[1:] or any(map(is_milestone, events))
+        self._standing = standing
+        entries = list(changed.values())
+        return message(
+            "news",
+            {
+                "seq": self.seen - 1,
+                "status": info.status,
+                "entries": entries[-_MOST_ENTRIES:],
+                "figures": figures_of(self._digest),
+                "refresh": turned or len(entries) > _MOST_ENTRIES,
+            },
+        )
+
+
+def figures_of(digest: Digest) -> dict[str, str]:
+    """The figures of a run, as texts."""
+    return {
+        "attempts": str(digest.attempts),
+        "steps": f"{digest.steps:,}",
+        "reused": f"+ {digest.reused:,} reused" if digest.reused else "",
+        "calls": f"{digest.usage.calls:,}",
+        "tokens": f"{digest.usage.total_tokens:,}",
+        "cost": money(digest.usage.cost_usd),
+        "busy": lasted(digest.busy),
+    }
+
+
+class ListWatch:
+    """Looks at the newest runs for those that changed."""
+
+    def __init__(self, store: Store, digests: Digests) -> None:
+        self._store = store
+        self._digests = digests
+        self._standing: dict[str, RunInfo] = {}
+
+    async def start(self) -> None:
+        """Take in how the runs stand."""
+        self._standing = {info.run_id: info for info in await self._store.runs(limit=_NEWEST)}
+
+    async def look(self) -> bytes | None:
+        """The rows that changed, the oldest first."""
+        try:
+            infos = await self._store.runs(limit=_NEWEST)
+            changed = [info for info in infos if self._changed(info)]
+            rows = [row_of(info, await self._digests.of(info)) for info in reversed(changed)]
+        except StoreError as error:
+            await anyio.sleep(1)
+            return message("trouble", {"text": one_line(str(error), 300)})
+        self._standing = {info.run_id: info for info in infos}
+        return message("rows", [row._asdict() for row in rows]) if rows else None
+
+    def _changed(self, info: RunInfo) -> bool:
+        # A lease that is renewed is nothing to see.
+        known = self._standing.get(info.run_id)
+        return known is None or known._replace(lease_until=None) != info._replace(lease_until=None)
+
+
+class _Shared(NamedTuple):
+    feed: Feed
+    watch: RunWatch | ListWatch
+
+
+class Live:
+    """The feeds of a store, each shared by all that read it and dropped with the last of them."""
+
+    def __init__(self, store: Store, digests: Digests) -> None:
+        self._store = store
+        self._digests = digests
+        self._shared: dict[str | None, _Shared] = {}
+        self._starting = anyio.Lock()
+
+    async def run(self, request: Request, run_id: str, after: int) -> StreamingResponse:
+        """Tell what becomes of a run. after: the event that the page has seen last."""
+        shared = await self._of(run_id, lambda: RunWatch(self._store, run_id), EVERY_S)
+        assert isinstance(shared.watch, RunWatch)
+        stale = shared.watch.seen - 1 != after
+        return _stream(self._read(run_id, shared, first=_STALE if stale else _NOTHING))
+
+    async def runs(self, request: Request) -> StreamingResponse:
+        """Tell which runs change."""
+        made = lambda: ListWatch(self._store, self._digests)  # noqa: E731
+        shared = await self._of(None, made, _LIST_EVERY_S)
+        return _stream(self._read(None, shared, first=_NOTHING))
+
+    async def _of(
+        self, key: str | None, make: Callable[[], RunWatch | ListWatch], every_s: float
+    ) -> _Shared:
+        async with self._starting:
+            shared = self._shared.get(key)
+            if shared is None:
+                watch = make()
+                await watch.start()
+                shared = self._shared[key] = _Shared(Feed(watch.look, every_s), watch)
+            shared.feed.readers += 1
+            return shared
+
+    async def _read(
+        self, key: str | None, shared: _Shared, *, first: bytes
+    ) -> AsyncIterator[bytes]:
+        at = shared.feed.told
+        try:
+            yield first
+            async for told in shared.feed.read(at):
+                yield told
+        finally:
+            shared.feed.readers -= 1
+            if not shared.feed.readers:
+                self._shared.pop(key, None)
+
+
+def _stream(messages: AsyncIterator[bytes]) -> StreamingResponse:
+    return StreamingResponse(
+        messages,
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )

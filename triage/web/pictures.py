@@ -1,0 +1,186 @@
+"""Where things stand in the pictures of a run: attempts as lanes of calls, and what it cost over time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from triage.core import CallFinished, CallStarted, StepRecorded, is_reused, span
+
+from .story import AttemptStory, Sample, Story
+from .timeline import IDLE_S, Moment
+
+WIDTH = 1_000
+"""Units from the first event to the last; a picture is stretched to the room there is."""
+_IDLE_WIDTH = 28
+_MOST_LANES = 24
+_MOST_BARS = 400
+_NARROWEST = 2.0
+
+
+class Scale:
+    """Places of times. A long time without events takes little room, whatever its length."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._times = sorted(times) or [0.0]
+        self.idle: list[tuple[float, str]] = []
+        gaps = [(later - earlier) for earlier, later in pairwise(self._times)]
+        busy = sum(gap for gap in gaps if gap < IDLE_S)
+        idle = sum(gap >= IDLE_S for gap in gaps)
+        room = max(WIDTH - idle * _IDLE_WIDTH, WIDTH / 2)
+        narrow = (WIDTH - room) / idle if idle else 0.0
+        if not busy:
+            narrow, room = (WIDTH / idle if idle else 0.0), 0.0
+        places = [0.0]
+        for gap in gaps:
+            if gap >= IDLE_S:
+                self.idle.append((places[-1], span(gap)))
+                places.append(places[-1] + narrow)
+            else:
+                places.append(places[-1] + (gap / busy * room if busy else 0.0))
+        self._places = places
+        self.narrow = narrow
+
+    def at(self, time: float) -> float:
+        """The place of a time, from 0 to `WIDTH`."""
+        after = bisect_right(self._times, time)
+        if after == 0:
+            return 0.0
+        if after == len(self._times):
+            return round(self._places[-1], 1)
+        start, end = self._times[after - 1], self._times[after]
+        part = (time - start) / (end - start)
+        left, right = self._places[after - 1], self._places[after]
+        return round(left + part * (right - left), 1)
+
+
+class Bar(NamedTuple):
+    """Something that took time. tone: as in `Entry`, or `model`. seq: its address."""
+
+    x: float
+    width: float
+    tone: str
+    seq: int
+
+
+class Lane(NamedTuple):
+    """An attempt with its bars. x, width: from its start to its end. end: `bad`, `warn`, `ok`, `open`."""
+
+    attempt: AttemptStory
+    x: float
+    width: float
+    bars: Sequence[Bar]
+    end: str
+
+
+class Chart(NamedTuple):
+    """Two lines over time, as points of polylines in a box of `WIDTH` by 100, and their highest values."""
+
+    tokens: str
+    cost: str
+    most_tokens: int
+    most_cost: float
+
+
+class Picture(NamedTuple):
+    """Both pictures of a run. idle: places where nothing happened, each with its length in words."""
+
+    lanes: Sequence[Lane]
+    idle: Sequence[tuple[float, str]]
+    idle_width: float
+    chart: Chart | None
+
+
+def picture_of(story: Story) -> Picture:
+    """Draw a run."""
+    scale = Scale(event.time for moment in story.moments for event in moment.events)
+    shown = story.attempts[-_MOST_LANES:]
+    by_attempt: dict[int, list[Moment]] = {one.number: [] for one in shown}
+    for moment in story.moments:
+        if isinstance(moment.first, CallStarted | StepRecorded):
+            by_attempt.get(moment.first.attempt, []).append(moment)
+    lanes = [
+        Lane(
+            one,
+            scale.at(one.started),
+            round(max(_NARROWEST, scale.at(one.ended) - scale.at(one.started)), 1),
+            _bars(by_attempt[one.number], scale, scale.at(one.started)),
+            _end(story, one),
+        )
+        for one in shown
+    ]
+    return Picture(lanes, scale.idle, round(scale.narrow, 1), _chart(story.samples, scale))
+
+
+def _end(story: Story, attempt: AttemptStory) -> str:
+    if attempt.diagnosis is not None:
+        return "warn" if attempt.waits else "bad"
+    if attempt is not story.attempts[-1]:
+        return "warn"
+    return {"done": "ok", "running": "open", "suspended": "warn"}.get(story.state.status, "bad")
+
+
+def _bars(moments: Sequence[Moment], scale: Scale, left: float) -> list[Bar]:
+    """The calls and steps of an attempt. Of very many, those that went well are thinned out."""
+    every = len(moments) // _MOST_BARS + 1
+    found: list[Bar] = []
+    for number, moment in enumerate(moments):
+        tone = _tone(moment)
+        if number % every and tone in ("ok", "model", "reused"):
+            continue
+        first = moment.first
+        start = first.time
+        if isinstance(first, StepRecorded) and first.step.duration_s:
+            start = first.time - first.step.duration_s
+        x = max(scale.at(start), left)
+        width = max(_NARROWEST, scale.at(moment.last.time) - x)
+        found.append(Bar(x, round(width, 1), tone, first.seq))
+    return found
+
+
+def _tone(moment: Moment) -> str:
+    first = moment.first
+    if isinstance(first, StepRecorded):
+        step = first.step
+        if step.error is not None:
+            return "bad"
+        if is_reused(step.metadata):
+            return "reused"
+        return "model" if step.llm_output is not None else "ok"
+    finished = next((one for one in moment.events if isinstance(one, CallFinished)), None)
+    if finished is None:
+        return "open"
+    if finished.replayed:
+        return "reused"
+    if finished.outcome == "done":
+        asked = isinstance(first, CallStarted) and first.kind in ("model", "judge")
+        return "model" if asked else "ok"
+    return "warn" if finished.outcome == "in_doubt" else "bad"
+
+
+def _chart(samples: Sequence[Sample], scale: Scale) -> Chart | None:
+    most_tokens = max((sample.tokens for sample in samples), default=0)
+    most_cost = max((sample.cost for sample in samples), default=0.0)
+    if not most_tokens and not most_cost:
+        return None
+
+    def points(values: Sequence[float], most: float) -> str:
+        if not most:
+            return ""
+        found: list[str] = []
+        y = 100.0
+        for sample, value in zip(samples, values, strict=True):
+            x = scale.at(sample.time)
+            found.append(f"{x:g},{y:g}")
+            y = round(100 - 96 * value / most, 1)
+            found.append(f"{x:g},{y:g}")
+        return " ".join([*found, f"{WIDTH},{y:g}"])
+
+    return Chart(
+        points([sample.tokens for sample in samples], most_tokens),
+        points([sample.cost for sample in samples], most_cost),
+        most_tokens,
+        most_cost,
+    )
