@@ -342,14 +342,14 @@ class Clock:
             # The lock is held, so no other process sets the clock meanwhile.
             self._zero = now - ticks()
             db.execute(
-                "INSERT INTO clock VALUES (?1, ?2, ?3, row_crc(?1, ?2, ?3))",
-                (boot, self._zero, now),
+                "INSERT INTO clock VALUES (:boot, :zero, :seen, row_crc(:boot, :zero, :seen))",
+                {"boot": boot, "zero": self._zero, "seen": now},
             )
             self._noted = now
         elif now - self._noted > NOTED:
             db.execute(
-                "UPDATE clock SET seen = ?1, crc = row_crc(boot, zero, ?1) WHERE boot = ?2",
-                (now, boot),
+                "UPDATE clock SET seen = :seen, crc = row_crc(boot, zero, :seen) WHERE boot = :boot",
+                {"seen": now, "boot": boot},
             )
             self._noted = now
         return now
@@ -613,9 +613,9 @@ class SQLiteDriver:
     def _unknown(self, run_id: str) -> None:
         """Raise StoreCorrupt if anything in the file says that the run exists."""
         known = self._db.execute(
-            "SELECT 1 FROM ids WHERE digest = digest_of(?1) "
-            "UNION ALL SELECT 1 FROM runs WHERE run_id = ?1",
-            (run_id,),
+            "SELECT 1 FROM ids WHERE digest = digest_of(:run_id) "
+            "UNION ALL SELECT 1 FROM runs WHERE run_id = :run_id",
+            {"run_id": run_id},
         ).fetchone()
         if known is not None:
             raise self._damaged(run_id)
