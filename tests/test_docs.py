@@ -181,10 +181,11 @@ def test_the_index_lists_every_page() -> None:
 
 
 def described() -> set[str]:
-    """The words that stand as code in the pages: between backticks, or in a block."""
+    """The words that stand as code in the pages: between backticks, in a block, or as a heading."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     prose = FENCE.sub("", text)
     code = [block[2] for block in FENCE.finditer(text)] + re.findall(r"`([^`\n]+)`", prose)
+    code += re.findall(r"^### (\w+)$", prose, re.MULTILINE)
     return set(re.findall(r"\w+", " ".join(code)))
 
 
