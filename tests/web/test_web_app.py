@@ -20,7 +20,7 @@ def test_a_run_id_is_read_back_from_its_address(run_id: str) -> None:
 
 
 def test_an_unknown_run_gets_a_page_that_says_where_to_look() -> None:
-    page = TestClient(app(MemoryStore())).get("/runs/nobody")
+    page = TestClient(app(MemoryStore()), base_url="http://localhost").get("/runs/nobody")
     assert page.status_code == 404
     assert "knows no run nobody" in page.text
     assert "Go to the list of runs" in page.text

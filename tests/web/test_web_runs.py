@@ -19,7 +19,7 @@ from triage.web.live import figures_of
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[TestClient]:
-    with TestClient(app(copied(long_run(1_000)))) as client:
+    with TestClient(app(copied(long_run(1_000))), base_url="http://localhost") as client:
         yield client
 
 
@@ -75,7 +75,7 @@ def test_a_long_list_goes_on_where_the_page_before_ended() -> None:
     store = stored(
         *(long_run(1, f"run-{number:03d}", began=1.7e9 + number) for number in range(120))
     )
-    client, seen, address = TestClient(app(store)), [], "/"
+    client, seen, address = TestClient(app(store), base_url="http://localhost"), [], "/"
     while address:
         text = client.get(address).text
         seen += rows(text)
@@ -151,12 +151,16 @@ def test_a_long_run_is_paged_and_an_event_leads_to_its_page(page: TestClient) ->
 
 def test_a_run_in_progress_opens_at_its_newest_page() -> None:
     store = stored(long_run(300, ends=False))
-    assert "page 4 of 4" in TestClient(app(store)).get("/runs/long").text
+    assert (
+        "page 4 of 4" in TestClient(app(store), base_url="http://localhost").get("/runs/long").text
+    )
 
 
 def test_a_run_of_fifty_steps_weighs_at_most_60_kb() -> None:
     store = stored(long_run(50, "fifty"))
-    client = TestClient(app(store), headers={"Accept-Encoding": "identity"})
+    client = TestClient(
+        app(store), base_url="http://localhost", headers={"Accept-Encoding": "identity"}
+    )
     text = client.get("/runs/fifty").text
     parts = re.findall(r'(?:href|src)="(/static/[^"]+)"', text)
     assert len(parts) == 3
@@ -170,7 +174,9 @@ def test_a_page_names_nothing_on_another_host(page: TestClient) -> None:
 
 
 def test_the_page_can_be_mounted_under_a_path() -> None:
-    client = TestClient(Starlette(routes=[Mount("/ops/triage", app(copied()))]))
+    client = TestClient(
+        Starlette(routes=[Mount("/ops/triage", app(copied()))]), base_url="http://localhost"
+    )
     for address in ("/ops/triage/", "/ops/triage/runs/order-1002"):
         text = client.get(address).text.partition("<template")[0]
         links = {link.partition("#")[0] for link in re.findall(r'(?:href|src)="(/[^"]*)"', text)}

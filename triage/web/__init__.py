@@ -10,5 +10,6 @@
 from __future__ import annotations
 
 from .app import app
+from .security import Login, Person, Role, Who, check_bind
 
-__all__ = ["app"]
+__all__ = ["Login", "Person", "Role", "Who", "app", "check_bind"]

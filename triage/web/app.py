@@ -24,6 +24,7 @@ from triage.core import (
 from triage.stores import Store, open_store
 
 from .pages import Pages, StaticFile, static_files
+from .security import Guard, Login, Who
 from .views import Views
 
 _KEPT = "public, max-age=31536000, immutable"
@@ -56,6 +57,9 @@ _UNREADABLE: dict[type[StoreError], tuple[str, tuple[str, ...]]] = {
 def app(
     store: Store | str,
     *,
+    who: Who | None = None,
+    login: Login | None = None,
+    hosts: Sequence[str] = (),
     title: str = "triage",
     middleware: Sequence[Middleware] = (),
     tabs: Sequence[tuple[str, str]] = (),
@@ -63,12 +67,16 @@ def app(
 ) -> Starlette:
     """Make the page of a store's runs, to serve or to mount.
 
-    store: a `Store`, or text such as `"sqlite:///runs.db"`. title: the name on every page. middleware:
-    put around all of it, the first outermost. tabs: names and paths of more sections.
-    routes: makes more routes of the pages and the store.
+    store: a `Store`, or text such as `"sqlite:///runs.db"`. who: says who asks, where a host application
+    has logged them in. login: lets in by a token instead. With neither, everybody may see and nobody may
+    change anything. hosts: exact names to answer to, as in `Guard`; none: this machine's own. title: the
+    name on every page. middleware: put around all but the guard, the first outermost. tabs: names and
+    paths of more sections. routes: makes more routes of the pages and the store.
 
-    Raises UsageError for a store that is none.
+    Raises UsageError for a store that is none, a host that is none, and for `who` together with `login`.
     """
+    if who is not None and login is not None:
+        raise UsageError("give app() either who= or login=: one of them says who asks")
     opened = open_store(store)
     files = static_files()
     pages = Pages(title, files, [("Runs", "/"), *tabs])
@@ -80,7 +88,11 @@ def app(
             *routes(pages, opened),
             *views.routes(),
         ],
-        middleware=[*middleware, Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5)],
+        middleware=[
+            Middleware(Guard, who=who, login=login, hosts=tuple(hosts)),
+            *middleware,
+            Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
+        ],
         exception_handlers={
             HTTPException: troubles.http,
             StoreError: troubles.store,

@@ -1,0 +1,498 @@
+"""Who may ask the page for what: hosts, origins, logins and roles, checked before anything else."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import inspect
+import ipaddress
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
+from html import escape
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from triage.core import UsageError, logger, misuse, one_line
+
+
+class Role(StrEnum):
+    """What somebody may do: see; also answer questions and see to incidents; or also the rest."""
+
+    VIEW = "view"
+    ANSWER = "answer"
+    ADMIN = "admin"
+
+    def covers(self, other: Role) -> bool:
+        """Whether it may do all that the other may."""
+        order = list(Role)
+        return order.index(self) >= order.index(other)
+
+
+class Person(NamedTuple):
+    """Who asks. name: as it stands in journals, 1 to 256 characters. role: what they may do."""
+
+    name: str
+    role: Role
+
+
+Who: TypeAlias = Callable[[HTTPConnection], Person | Awaitable[Person | None] | None]
+"""Says who asks, for a request that the host application has let through; None: nobody who may."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+MAX_BODY = 1_048_576
+"""Bytes of the largest form."""
+MAX_QUERY = 8_192
+"""Bytes of the longest query."""
+SHORTEST_TOKEN = 16
+_MAX_NAME = 256
+_TRIES, _TRIES_S = 20, 60.0
+"""So many wrong tokens are looked at in so many seconds."""
+_PERSON = "triage.person"
+"""Key of the scope under which the guard leaves who asks."""
+
+_PATH = re.compile(r"/?|(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~:-]*)+/?")
+_HOST = re.compile(r"(?:(https?)://)?((?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?)")
+_FORM = re.compile(r"application/x-www-form-urlencoded(?: *; *charset=\"?utf-8\"?)?", re.IGNORECASE)
+_SINGLE = (b"host", b"origin", b"content-length", b"content-type", b"sec-fetch-site")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not `no-referrer`: with it browsers send `Origin: null` along with our own forms.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "cache-control": "no-store",
+}
+"""Headers of every answer, unless the answer has its own."""
+
+
+def person_of(request: HTTPConnection) -> Person:
+    """Who asks."""
+    found: Person = request.scope[_PERSON]
+    return found
+
+
+def need(request: HTTPConnection, role: Role) -> Person:
+    """Who asks, where they may do what this role may. Raises HTTPException (403) where they may not."""
+    person = person_of(request)
+    if not person.role.covers(role):
+        raise HTTPException(403, f"this needs the role {role}, and {person.name} has {person.role}")
+    return person
+
+
+def check_bind(host: str, *, token: str | None, hosts: Iterable[str]) -> None:
+    """Raise UsageError unless a server may listen on this address.
+
+    Loopback needs nothing; any other address needs a token that was chosen, and names to answer to.
+    """
+    if host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host.strip("[]")).is_loopback:
+            return
+    except ValueError:
+        pass
+    missing = [
+        option
+        for option, given in (("--token", token), ("--trusted-host", list(hosts)))
+        if not given
+    ]
+    if missing:
+        raise UsageError(
+            f"--host {host} lets other machines in: give {' and '.join(missing)} as well, or leave --host "
+            "out and reach this machine by ssh -L"
+        )
+
+
+# The login ------------------------------------------------------------------------------------------
+
+
+class Login:
+    """Lets one person in by a token, and knows them again by a cookie.
+
+    person: who that is. token: at least 16 characters, for as many logins as one likes; None makes one
+    that is good for one login, after which `told` is called with the next. The cookie is derived from the
+    token, so a browser that has one stays logged in when the same token is used again.
+
+    Raises UsageError for a token that is too short.
+    """
+
+    def __init__(
+        self,
+        person: Person,
+        *,
+        token: str | None = None,
+        told: Callable[[str], object] = lambda _token: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if token is not None and (len(token) < SHORTEST_TOKEN or not token.isprintable()):
+            raise UsageError(
+                f"a token must be at least {SHORTEST_TOKEN} printable characters; make one with "
+                'python -c "import secrets; print(secrets.token_urlsafe())"'
+            )
+        self.person = person
+        self.token = secrets.token_urlsafe(32) if token is None else token
+        self._once = token is None
+        self._told = told
+        self._clock = clock
+        self._wrong: deque[float] = deque(maxlen=_TRIES)
+        key = self.token.encode()
+        self.cookie = hmac.new(key, b"triage: cookie of the page", hashlib.sha256).hexdigest()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether so many wrong tokens were given that none is looked at for a while."""
+        wrong = self._wrong
+        return len(wrong) == _TRIES and self._clock() - wrong[0] < _TRIES_S
+
+    def takes(self, token: str) -> bool:
+        """Whether this token lets in; one that is good for one login is used up by it."""
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
+            self._wrong.append(self._clock())
+            return False
+        if self._once:
+            self.token = secrets.token_urlsafe(32)
+            self._told(self.token)
+        return True
+
+    def knows(self, cookie: str) -> bool:
+        """Whether this is the cookie of who was let in."""
+        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie.encode())
+
+
+# The guard ------------------------------------------------------------------------------------------
+
+
+class _Refused(Exception):
+    """A request is not answered. status: of HTTP. text: why, and what to do."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Guard:
+    """Middleware of ASGI that lets through what comes from a page of ours and from somebody who may.
+
+    who: says who asks, where a host application has logged them in. login: lets in by a token instead;
+    with neither, everybody may see and nobody may change anything. hosts: exact names to answer to, with
+    the port unless it is the scheme's own (`ops.example.com`, `127.0.0.1:8100`), and before it the scheme
+    where a proxy speaks another (`https://ops.example.com`); none: this machine's own names.
+
+    Raises UsageError for a name that is none.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        who: Who | None = None,
+        login: Login | None = None,
+        hosts: Iterable[str] = (),
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self._app = app
+        self._who = who
+        self._login = login
+        self._hosts = dict(map(_host_of, hosts))
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(send)
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            request = _Checked(scope, self._hosts)
+            body = _Body(receive, self._max_body)
+            if self._login is not None and await self._logs_in(request, body, answer):
+                return
+            scope[_PERSON] = await self._person(request)
+            if request.changes and not person_of(HTTPConnection(scope)).role.covers(Role.ANSWER):
+                raise _Refused(403, "you may look, and change nothing: ask for the role answer")
+            await self._app(scope, body, answer)
+        except _Refused as refused:
+            if not answer.began:
+                base = scope.get("root_path", "").rstrip("/")
+                await answer.page(refused.status, refused.text, base)
+        except Exception:
+            logger.exception("the page failed on %s", one_line(scope["path"], 200))
+            if answer.began:
+                raise
+            await answer.page(500, "The page failed. What went wrong is in the log of its process.")
+
+    async def _person(self, request: _Checked) -> Person:
+        if self._who is not None:
+            found: Any = self._who(HTTPConnection(request.scope))
+            if inspect.isawaitable(found):
+                found = await found
+            if found is None:
+                raise _Refused(
+                    403, "you are not let in here: log in at the application around this page"
+                )
+            return _person(found)
+        if self._login is None:
+            return Person("nobody", Role.VIEW)
+        cookies = request.cookies(_cookie_name(request.scope))
+        if len(cookies) == 1 and self._login.knows(cookies[0]):
+            return self._login.person
+        raise _Refused(401, "")
+
+    async def _logs_in(self, request: _Checked, body: _Body, answer: _Answer) -> bool:
+        """Answer a login, by link or by form; False for any other request."""
+        assert self._login is not None
+        if request.changes and request.path == "/login":
+            form = await _form(request, body)
+            given = [value for name, value in form if name == "token"]
+        elif request.path == "/" and not request.changes:
+            given = [value for name, value in request.query if name == "token"]
+            if not given:
+                return False
+        else:
+            return False
+        if self._login.is_closed:
+            raise _Refused(429, "too many wrong tokens: wait a minute")
+        if len(given) != 1 or not self._login.takes(given[0].strip()):
+            raise _Refused(401, "this token is wrong, or was used before")
+        base = request.base
+        secure = "; Secure" if request.origin.startswith("https:") else ""
+        name = _cookie_name(request.scope)
+        cookie = (
+            f"{name}={self._login.cookie}; Path={base or '/'}; HttpOnly; SameSite=Strict{secure}"
+        )
+        await answer.redirect(f"{base}/", cookie)
+        return True
+
+
+def _cookie_name(scope: Scope) -> str:
+    """A name for each port: browsers give a cookie to all servers of a host."""
+    server = scope.get("server") or ("", 0)
+    return f"triage_{server[1] or 0}"
+
+
+def _host_of(name: object) -> tuple[str, str]:
+    match = _HOST.fullmatch(name.lower()) if isinstance(name, str) else None
+    if match is None:
+        raise misuse("hosts", name, "names such as ops.example.com, or with a port 127.0.0.1:8100")
+    return match[2], match[1] or ""
+
+
+def _person(found: object) -> Person:
+    """Check what `who` says; a mistake in it lets nobody in."""
+    if isinstance(found, Person) and isinstance(found.name, str) and isinstance(found.role, Role):
+        name = found.name.strip()
+        if name and len(name) <= _MAX_NAME and name.isprintable():
+            return found
+    raise UsageError(
+        "who= must answer Person(name, Role.VIEW | ANSWER | ADMIN) with a printable name, or None, not "
+        f"{type(found).__name__}"
+    )
+
+
+class _Checked:
+    """A request whose method, headers, address and origin are as they must be. Raises _Refused.
+
+    path: within the page. base: where the page is mounted. changes: it may change something.
+    """
+
+    def __init__(self, scope: Scope, hosts: Mapping[str, str]) -> None:
+        self.scope = scope
+        self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self.changes = scope["method"] == "POST"
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            raise _Refused(405, "the page takes GET, HEAD and POST")
+        for name in _SINGLE:
+            if sum(known.lower() == name for known, _ in self._headers) > 1:
+                raise _Refused(400, f"the header {name.decode()} is there more than once")
+        self.base = scope.get("root_path", "").rstrip("/")
+        self.path = self._path()
+        self.query = self._query()
+        self.origin = self._origin(hosts)
+        self._check_site()
+        if self.changes:
+            self._check_form()
+
+    def header(self, name: bytes) -> str | None:
+        """A header; None where it is not there."""
+        found = [value for known, value in self._headers if known.lower() == name]
+        return found[0].decode("latin-1") if found else None
+
+    def cookies(self, name: str) -> list[str]:
+        """The values of a cookie; more than one where somebody else has set it too."""
+        lines = [value for known, value in self._headers if known.lower() == b"cookie"]
+        pairs = [
+            part.strip().partition("=")
+            for line in lines
+            for part in line.decode("latin-1").split(";")
+        ]
+        return [value for known, _, value in pairs if known == name]
+
+    def _path(self) -> str:
+        path: str = scope_path(self.scope)
+        raw = self.scope.get("raw_path")
+        # Nothing in our addresses is escaped: what is means to be read otherwise by somebody else.
+        same = raw is None or raw.partition(b"?")[0].decode("latin-1").endswith(path)
+        if len(path) > MAX_QUERY or not same or not _PATH.fullmatch(path):
+            raise _Refused(400, "there can be nothing at this address")
+        return path or "/"
+
+    def _query(self) -> list[tuple[str, str]]:
+        raw = self.scope.get("query_string", b"")
+        if len(raw) > MAX_QUERY:
+            raise _Refused(414, f"the query is longer than {MAX_QUERY} bytes")
+        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True)
+
+    def _origin(self, hosts: Mapping[str, str]) -> str:
+        """The origin of the page: scheme, host and port. Raises _Refused for the name of somebody else."""
+        host = (self.header(b"host") or "").lower()
+        scheme = self.scope.get("scheme", "http")
+        if not hosts:
+            port = (self.scope.get("server") or ("", None))[1]
+            usual = port in (None, {"http": 80, "https": 443}.get(scheme))
+            known = [*LOOPBACK] if usual else [f"{name}:{port}" for name in LOOPBACK]
+            if host not in known:
+                raise _Refused(421, self._says_host(host))
+            return f"{scheme}://{host}"
+        if host not in hosts:
+            raise _Refused(421, self._says_host(host))
+        return f"{hosts[host] or scheme}://{host}"
+
+    def _says_host(self, host: str) -> str:
+        return (
+            f"this page does not answer to the name {one_line(host, 80)!r}: start it with --trusted-host, "
+            "or give app(hosts=[…])"
+        )
+
+    def _check_site(self) -> None:
+        """Raise _Refused for what another site's page has asked for, but for a link to a page of ours."""
+        site, origin = self.header(b"sec-fetch-site"), self.header(b"origin")
+        ours = site in (None, "same-origin", "none")
+        if not self.changes:
+            opened = self.header(b"sec-fetch-mode") == "navigate"
+            document = self.header(b"sec-fetch-dest") == "document"
+            if not ours and not (opened and document):
+                raise _Refused(403, "another site's page has asked for this")
+            return
+        if site not in (None, "same-origin") or (origin is None and site is None):
+            raise _Refused(403, "this did not come from a page of ours: open it and try again")
+        if origin is not None and origin != self.origin:
+            raise _Refused(403, "this came from another site's page")
+
+    def _check_form(self) -> None:
+        if not _FORM.fullmatch((self.header(b"content-type") or "").strip()):
+            raise _Refused(415, "a form is sent as application/x-www-form-urlencoded")
+        length = self.header(b"content-length")
+        if length is not None and (not length.isascii() or not length.isdecimal()):
+            raise _Refused(400, "the header content-length is no number")
+
+
+def scope_path(scope: Scope) -> str:
+    """The path of a request within the application that it was mounted as."""
+    path: str = scope["path"]
+    base: str = scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(base) if path == base or path.startswith(f"{base}/") else path
+
+
+class _Body:
+    """Receives a request's body, and refuses one that is too large."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive = receive
+        self._most = most
+        self._seen = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._seen += len(message.get("body", b""))
+            if self._seen > self._most:
+                raise _Refused(413, f"the form has more than {self._most:,} bytes")
+        return message
+
+
+async def _form(request: _Checked, body: _Body) -> list[tuple[str, str]]:
+    raw = await Request(request.scope, body).body()
+    return parse_qsl(raw.decode("latin-1"), keep_blank_values=True)
+
+
+class _Answer:
+    """Sends an answer with the headers that every one has. began: it has been begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.began = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.began = True
+            headers = [
+                (name, value)
+                for name, value in message.get("headers", [])
+                if name.lower() not in (b"server", b"x-powered-by")
+            ]
+            known = {name.lower().decode("latin-1") for name, _ in headers}
+            headers += [
+                (name.encode(), value.encode())
+                for name, value in HEADERS.items()
+                if name not in known
+            ]
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await self(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"text/html; charset=utf-8"), length, *headers],
+            }
+        )
+        await self({"type": "http.response.body", "body": body})
+
+    async def redirect(self, place: str, cookie: str) -> None:
+        """Send the browser to another address of ours, with a cookie."""
+        headers = [(b"location", place.encode()), (b"set-cookie", cookie.encode())]
+        await self._whole(303, headers, b"")
+
+    async def page(self, status: int, text: str, base: str = "") -> None:
+        """Say why a request is refused, and what to do. base: where the page is mounted."""
+        said = f"<p>{escape(text[:1].upper() + text[1:])}.</p>" if text else ""
+        login = _LOGIN.format(base=escape(base)) if status == 401 else ""
+        title = "Not let in" if status == 401 else "Refused"
+        body = _PAGE.format(title=title, said=said, login=login)
+        await self._whole(status, [], body.encode())
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark"><title>{title}</title></head>
+<body><main><h1>{title}</h1>{said}{login}</main></body></html>
+"""
+_LOGIN = """
+<p>Open the link that <code>triage web</code> has printed. A link works once; the next one is printed
+when it is used. If you came here from another site's link, <a href="">open this page again</a>.</p>
+<form method="post" action="{base}/login"><label>Token <input name="token" type="password"
+autocomplete="off" required></label> <button>Log in</button></form>
+"""
