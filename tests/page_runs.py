@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from examples.page import fill
 from triage.core import (
@@ -21,6 +22,14 @@ from triage.core import (
 )
 from triage.stores import MemoryStore
 
+T = TypeVar("T")
+
+
+def _apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do something in a thread of its own: a browser keeps an event loop in the one of the tests."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work())).result()
+
 
 @cache
 def journals() -> dict[str, list[Event]]:
@@ -31,7 +40,7 @@ def journals() -> dict[str, list[Event]]:
         await fill(store)
         return {info.run_id: await store.read(info.run_id) for info in await store.runs()}
 
-    return asyncio.run(made())
+    return _apart(made)
 
 
 def copied(*more: list[Event]) -> MemoryStore:
@@ -47,7 +56,7 @@ def stored(*some: list[Event]) -> MemoryStore:
         for events in some:
             await store.append(events[0].run_id, events, at=0, epoch=0)
 
-    asyncio.run(put())
+    _apart(put)
     return store
 
 

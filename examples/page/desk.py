@@ -163,10 +163,11 @@ class Working:
 
     def __init__(self) -> None:
         self._turns: asyncio.Queue[str] = asyncio.Queue()
-        self.done: asyncio.Event = asyncio.Event()
+        self.begun = asyncio.Event()
 
     async def desk(self, task: str, *, record_step: Any) -> str:
         """Do one thing for each turn."""
+        self.begun.set()
         number = 0
         while await self._turns.get() == "on":
             number += 1
@@ -189,6 +190,7 @@ async def work(store: Store, run_id: str) -> AsyncGenerator[Working]:
     working = Working()
     agent = Agent(working.desk, name="desk", store=store)
     running = asyncio.ensure_future(agent.run("Watch the prices to Rome", run_id=run_id))
+    await working.begun.wait()
     try:
         yield working
     finally:
