@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS = format style types types-again contracts
 
-.PHONY: help demo demo-plan test quick slow-tests lint $(CHECKS) check house docs bench crash attack soak incidents clean
+.PHONY: help demo demo-plan test quick slow-tests lint $(CHECKS) check versions oldest house docs bench crash attack soak incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -72,6 +72,23 @@ check: lint test ## all of it: the same as continuous integration
 house: $(READY) ## how far the package is from the shape that it is to have
 	$(BIN)/python -m bench.house
 
+versions: ## the quick tests on each Python that is installed, with the newest dependencies
+	@for version in 3.11 3.12 3.13 3.14; do \
+		python$$version -c '' 2>/dev/null || { echo "Python $$version is not here"; continue; }; \
+		echo "Python $$version"; env=$(VENV)-$$version; \
+		python$$version -m venv $$env && \
+		$$env/bin/python -m pip install --quiet --upgrade pip && \
+		$$env/bin/python -m pip install --quiet --upgrade --group dev --group demo --editable . && \
+		$$env/bin/python -m pytest -n $(or $(JOBS),2) --quick || exit 1; \
+	done
+
+oldest: ## the same on one Python, with the oldest dependencies that are allowed
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet uv
+	$(VENV)-oldest/bin/python -m uv pip install --quiet --python $(VENV)-oldest/bin/python \
+		--resolution lowest-direct --group dev --group demo --editable .
+	$(VENV)-oldest/bin/python -m pytest -n $(or $(JOBS),2) --quick
+
 docs: $(READY) ## the pages as a site, searchable without a network: site/index.html
 	$(BIN)/python docs/build_site.py
 
@@ -98,4 +115,4 @@ incidents: $(READY) ## supervisors killed in the middle of their work: INCIDENTS
 	done; done
 
 clean: ## forget the virtual environments and caches
-	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -237,6 +237,27 @@ def test_an_error_made_from_one_of_ours_leads_to_ours() -> None:
     assert HouseRule("no").help == "docs/errors.md#usageerror"
 
 
+def test_the_page_of_commands_is_what_the_program_says() -> None:
+    program = [sys.executable, str(ROOT / "docs" / "generate_commands.py"), "--check"]
+    checked = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def test_every_picture_is_shown_says_what_it_shows_and_loads_nothing() -> None:
+    shown: set[Path] = set()
+    for page in PAGES:
+        for words, target in PICTURE.findall(page.read_text(encoding="utf-8")):
+            assert len(words) > 20, f"{page.name}: {target}"
+            shown.add((page.parent / target).resolve())
+    assert shown == set((ROOT / "docs" / "pictures").iterdir())
+    for picture in shown:
+        svg = picture.read_text(encoding="utf-8")
+        assert not re.search(r"(?:href|src)=|url\(\s*[\"']?http|@import", svg), picture.name
+
+
 def test_the_pages_are_short_enough_to_be_read() -> None:
     counted = count_words.counted()
     assert sum(counted.values()) <= 38_000, counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -192,6 +193,8 @@ def test_the_types_are_shipped() -> None:
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["triage"]}
 
 
-def test_the_version_is_that_of_the_project() -> None:
+def test_the_version_is_that_of_the_project_and_of_the_newest_changes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert triage.__version__ == project["project"]["version"]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changes, re.MULTILINE)[0] == triage.__version__

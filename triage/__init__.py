@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
     from .strategies import FailurePolicy, Limits
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Abort",
     "Agent",
