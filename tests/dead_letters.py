@@ -1,7 +1,7 @@
-"""Runs whose processes are killed again and again: `python dead_letters.py KIND NAME`, an answer a line.
+"""Runs whose processes are killed again and again: `python dead_letters.py KIND NAME SHAPE …`.
 
-Each process is killed in the middle of a call. Where the run gets on, each of them ends one call more than
-the one before; where it does not, each is killed in the second call.
+It prints a line for each answer. Each process is killed in the middle of a call. Where the run gets on,
+each of them ends one call more than the one before; where it does not, each is killed in the second call.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ async def lives(store: Any, run_id: str, shape: str, dies_in: int | None) -> Non
     await store.close()
 
 
-def main(kind: str, name: str) -> None:
-    """Every shape, with progress and without."""
-    for shape in SHAPES:
+def main(kind: str, name: str, *shapes: str) -> None:
+    """Each shape, with progress and without."""
+    for shape in shapes:
         for gets_on in (True, False):
             run_id = f"{shape.replace(' ', '-')}-{'gets-on' if gets_on else 'stands-still'}"
             for deaths in range(DEATHS + 1):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from triage import (
@@ -26,9 +25,6 @@ from triage import (
     Usage,
 )
 from triage.core import Action, Cause, Evidence, Level, Origin, RunState, events
-
-steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""For properties: a busy machine is no finding."""
 
 EVENT_TYPES: tuple[Any, ...] = get_args(events.Event)
 

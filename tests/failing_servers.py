@@ -20,8 +20,11 @@ from cryptography.x509.oid import NameOID
 
 RESET = "reset"
 CLOSE = "close"
+HANG_UP = "hang up"
 SILENCE = "silence"
 REFUSE = "refuse"
+TLS = b"\x16\x03"
+"""How a client begins that wants to speak TLS."""
 
 
 def http(status: int, *headers: str, body: str = '{"error": {"message": "no"}}') -> bytes:
@@ -40,7 +43,7 @@ class Server:
     """Answers one connection after the other as `answers` say; when there are no more, it refuses.
 
     An answer is bytes, or one of RESET (the request is read, the connection reset), CLOSE (read and
-    closed without a word) and SILENCE (read, and nothing comes).
+    closed without a word), HANG_UP (closed at once) and SILENCE (read, and nothing comes).
     """
 
     def __init__(self, *answers: bytes | str) -> None:
@@ -75,7 +78,8 @@ class Server:
         while self._answers:
             connection, _ = self._listener.accept()
             answer = self._answers.pop(0)
-            self.taken.append(self._read(connection))
+            if answer != HANG_UP:
+                self.taken.append(self._read(connection))
             if not self._answers:
                 # Closed before the answer is given, so that the client's next connection is refused.
                 self._listener.close()
@@ -99,6 +103,8 @@ class Server:
                 if not more:
                     return read
                 read += more
+                if read.startswith(TLS):
+                    return read
             head, _, body = read.partition(b"\r\n\r\n")
             for line in head.lower().split(b"\r\n"):
                 if line.startswith(b"content-length:"):

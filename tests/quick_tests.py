@@ -1,22 +1,31 @@
-"""`pytest --quick`: the tests that take under 50 ms an item, as measured, on asyncio alone.
+"""`pytest --quick`: the tests that take under 50 ms a case, as measured, on asyncio alone.
 
-`slow_tests.txt` lists the test functions that take longer, so that a fresh clone knows them. Beyond that,
-each run of the tests remembers in `.pytest_cache` how long they took on this machine, and that counts more
-than the list: a new test that is slow is run by `--quick` once. `--list-slow-tests` writes the list anew.
+Processor time is measured, of the test and of the processes it starts, so that a busy machine makes no
+test slow; a test that waits for ten times as long is slow too. `slow_tests.txt` lists the test functions
+that take longer, so that a fresh clone knows them. Beyond that, each run of the tests remembers in
+`.pytest_cache` what they took on this machine, and that counts more than the list: a new test that is
+slow is run by `--quick` once. `--list-slow-tests` writes the list anew.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import Any
 
 import pytest
 
 QUICK_S = 0.05
-"""Seconds an item of a quick test takes, on average over its parameters."""
+"""Seconds a case of a quick test takes, on average over its parameters."""
 SLOW_S = 2 * QUICK_S
-"""Seconds from which a test that is not listed counts as slow: a busy machine makes some of them slow."""
+"""Seconds from which a test that is not listed counts as slow: not every measurement is the same."""
+WAIT = 0.1
+"""What a second counts in which a test waits."""
 CACHE = "triage/seconds"
+BEGAN = pytest.StashKey[float]()
+"""The processor time at which a phase of a test began."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +56,7 @@ def listed(config: pytest.Config) -> set[str]:
 
 
 def measured(config: pytest.Config) -> dict[str, float]:
-    """Seconds an item took here, by test function."""
+    """Seconds a case took here, by test function."""
     cache = getattr(config, "cache", None)
     return {} if cache is None else dict(cache.get(CACHE, {}))
 
@@ -75,8 +84,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+def processor_s() -> float:
+    """Processor time of this process and of its children that have ended, in seconds."""
+    used = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[BEGAN] = processor_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    now = processor_s()
+    cost = max(now - item.stash[BEGAN], report.duration * WAIT)
+    report.cost_s = cost / getattr(getattr(item, "function", None), "cases", 1)
+    item.stash[BEGAN] = now
+    return report
+
+
 class Stopwatch:
-    """Measures tests, and remembers how long they took."""
+    """Collects what tests take, and remembers it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -84,7 +115,7 @@ class Stopwatch:
         self._passed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
+        self._seconds[report.nodeid] += report.cost_s
         if report.when == "call" and report.passed:
             self._passed.add(report.nodeid)
 

@@ -13,26 +13,28 @@ import pytest
 def table(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], Callable[..., Any]]:
     """Run a test for each row, as `pytest.mark.parametrize` does, but as one test.
 
-    names: the parameters that a row fills; other parameters are fixtures, which the rows share. Raises an
-    BaseExceptionGroup with the errors of all rows that fail.
+    names: the parameters that a row fills. Other parameters are fixtures, which the rows share; but each
+    row gets a folder of its own as `tmp_path`, and a `caplog` and a `capsys` that hold nothing yet. Tables
+    can be stacked. Raises a BaseExceptionGroup with the errors of all rows that fail. If none does, but a
+    row is skipped, the test counts as skipped.
     """
     known = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     given = [dict(zip(known, row if len(known) > 1 else (row,), strict=True)) for row in rows]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        def each(**fixtures: Any) -> None:
-            failed: list[BaseException] = []
-            for row in given:
-                with _noted(row, failed):
-                    test(**row, **fixtures)
-            _raise(failed, len(given))
+        def each(*instance: Any, **fixtures: Any) -> None:
+            cases = Cases(given, fixtures)
+            for row in cases:
+                with cases.noted(row):
+                    test(*instance, **row)
+            cases.end()
 
-        async def each_async(**fixtures: Any) -> None:
-            failed: list[BaseException] = []
-            for row in given:
-                with _noted(row, failed):
-                    await test(**row, **fixtures)
-            _raise(failed, len(given))
+        async def each_async(*instance: Any, **fixtures: Any) -> None:
+            cases = Cases(given, fixtures)
+            for row in cases:
+                with cases.noted(row):
+                    await test(*instance, **row)
+            cases.end()
 
         made: Any = each_async if inspect.iscoroutinefunction(test) else each
         signature = inspect.signature(test)
@@ -41,21 +43,51 @@ def table(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], 
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             setattr(made, name, getattr(test, name))
         made.pytestmark = list(getattr(test, "pytestmark", []))
+        made.cases = len(given) * getattr(test, "cases", 1)
         function: Callable[..., Any] = made
         return function
 
     return decorate
 
 
-@contextmanager
-def _noted(row: dict[str, Any], failed: list[BaseException]) -> Iterator[None]:
-    try:
-        yield
-    except (Exception, pytest.fail.Exception) as error:
-        error.add_note(f"case: {row!r}")
-        failed.append(error)
+class Cases:
+    """The rows of a table with the fixtures that they share, and what became of them."""
 
+    def __init__(self, rows: list[dict[str, Any]], fixtures: dict[str, Any]) -> None:
+        self._rows = rows
+        self._fixtures = fixtures
+        self._failed: list[BaseException] = []
+        self._skipped: list[str] = []
 
-def _raise(failed: list[BaseException], count: int) -> None:
-    if failed:
-        raise BaseExceptionGroup(f"{len(failed)} of {count} cases fail", failed)
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """What each row is called with, as if no row had been run before."""
+        shared = self._fixtures
+        for number, row in enumerate(self._rows):
+            if "caplog" in shared:
+                shared["caplog"].clear()
+            if "capsys" in shared:
+                shared["capsys"].readouterr()
+            arguments = {**shared, **row}
+            if "tmp_path" in shared:
+                arguments["tmp_path"] = shared["tmp_path"] / str(number)
+                arguments["tmp_path"].mkdir()
+            yield arguments
+
+    @contextmanager
+    def noted(self, arguments: dict[str, Any]) -> Iterator[None]:
+        try:
+            yield
+        except pytest.skip.Exception as skipped:
+            self._skipped.append(str(skipped))
+        except (Exception, pytest.fail.Exception) as error:
+            case = {name: one for name, one in arguments.items() if name not in self._fixtures}
+            error.add_note(f"case: {case!r}")
+            self._failed.append(error)
+
+    def end(self) -> None:
+        """Raise what the rows have come to."""
+        count = len(self._rows)
+        if self._failed:
+            raise BaseExceptionGroup(f"{len(self._failed)} of {count} cases fail", self._failed)
+        if self._skipped:
+            pytest.skip(f"{len(self._skipped)} of {count} cases: {self._skipped[0]}")

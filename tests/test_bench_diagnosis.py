@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tables import table
 
 from bench import envs
 from bench.diagnosis import lab
@@ -24,7 +24,7 @@ def values(*changes: dict[str, Any]) -> dict[str, float | None]:
     return {figure.title: figure.value for figure in lab.figures(found)}
 
 
-@pytest.mark.parametrize(
+@table(
     ("change", "title", "value"),
     [
         ({}, "right", 1),

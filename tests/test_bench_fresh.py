@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tables import table
 
 from bench.diagnosis import (
     answers_third,
@@ -60,7 +61,7 @@ def record(*labels: str, source: str = "fresh_fault") -> records.Record:
 LOOP = "loop_detected"
 
 
-@pytest.mark.parametrize(
+@table(
     ("pairs", "error"),
     [
         ([], None),

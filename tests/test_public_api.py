@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tables import table
 
 import triage
 import triage.core.actions
@@ -93,7 +94,7 @@ def test_every_error_and_every_action_is_public() -> None:
     assert words <= set(triage.core.__all__)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@table("package", PACKAGES)
 def test_every_name_a_package_promises_is_there(package: str) -> None:
     module = importlib.import_module(package)
     assert len(module.__all__) == len(set(module.__all__))
@@ -168,7 +169,7 @@ def test_threads_that_use_an_agent_first_at_once_share_its_store() -> None:
     assert printed(AT_ONCE) == ["8"]
 
 
-@pytest.mark.parametrize("name", ["StoreFull", "Cause", "CircuitBreaker", "LLMClassifier"])
+@table("name", ["StoreFull", "Cause", "CircuitBreaker", "LLMClassifier"])
 def test_a_name_that_has_moved_says_where_it_is(name: str) -> None:
     with pytest.raises(
         ImportError, match=rf"triage\.{name} has moved: import it from (triage\.\w+)"
@@ -178,7 +179,7 @@ def test_a_name_that_has_moved_says_where_it_is(name: str) -> None:
     assert name in room.__all__
 
 
-@pytest.mark.parametrize("name", ["events", "gates", "traces", "evaluation", "steps", "faults"])
+@table("name", ["events", "gates", "traces", "evaluation", "steps", "faults"])
 def test_a_module_that_has_moved_says_where_its_names_are(name: str) -> None:
     with pytest.raises(
         ModuleNotFoundError, match=rf"triage\.{name} has moved: import from"

@@ -9,6 +9,7 @@ import pydantic
 import pytest
 from recorded_clients import ANSWERS, USER, Twice, anthropic_line
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Replan, Retry, Run, UsageError
@@ -45,7 +46,7 @@ async def test_outside_of_a_run_the_client_does_what_it_did() -> None:
         assert line.world.requests[0].body == line.world.requests[1].body
 
 
-@pytest.mark.parametrize("client", [None, object()])
+@table("client", [None, object()])
 def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(UsageError, match=r"anthropic.record\(client\).*AsyncAnthropic"):
         record(client)
@@ -71,7 +72,7 @@ async def parsed(client: Any) -> Any:
     return (await client.messages.parse(**ASKED, output_format=Greeting)).parsed_output
 
 
-@pytest.mark.parametrize(
+@table(
     ("ask", "result"),
     [
         (whole, "hello there"),
@@ -173,7 +174,7 @@ async def test_a_hint_ends_the_users_turn_once_and_a_lost_result_is_closed() -> 
     assert [block.get("content", block.get("text")) for block in second] == [LOST, "be brief"]
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@table("streamed", [False, True])
 async def test_the_tool_runner_runs_as_bare_and_goes_on_where_it_failed(*, streamed: bool) -> None:
     """It sends only what is new: the provider holds the conversation."""
 

@@ -20,6 +20,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import StructuredTool, tool
 from langgraph.types import Command
+from tables import table
 
 import triage
 from triage import Agent
@@ -145,14 +146,13 @@ async def test_a_tool_that_records_itself_is_recorded_once() -> None:
     assert calls_of(events) == [("charge", {"cents": 300}, "receipt")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("made", "kept"),
     [
         (("text", None), ToolMessage("text", tool_call_id="c1", name="look")),
         (([{"type": "text", "text": "part"}], {"rows": [1]}), None),
         ((Command(update={"log": ["x"]}, goto=["end"]), None), None),
     ],
-    ids=["text", "parts and artifact", "command"],
 )
 async def test_results_of_every_kind_are_given_again_as_they_were(made: Any, kept: Any) -> None:
     results: list[Any] = []
@@ -271,7 +271,7 @@ def _streams_in_a_thread(model: Streaming) -> Any:
     return work
 
 
-@pytest.mark.parametrize("kind", [_streams_in_the_loop, _streams_in_a_thread])
+@table("kind", [_streams_in_the_loop, _streams_in_a_thread])
 async def test_a_stream_is_recorded_when_it_ends_and_given_again_whole(
     kind: Callable[[Streaming], Any],
 ) -> None:

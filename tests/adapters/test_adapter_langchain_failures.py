@@ -27,6 +27,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
+from tables import table
 
 import triage
 from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError, Usage
@@ -157,7 +158,7 @@ async def test_a_hint_ends_the_request_once_and_stays_nowhere() -> None:
 # Failures -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     "result",
     [
         {"messages": [ToolMessage("boom", tool_call_id="c1", status="error")]},
@@ -165,7 +166,6 @@ async def test_a_hint_ends_the_request_once_and_stays_nowhere() -> None:
         {"messages": [AIMessage("Sorry, need more steps to process this request.")]},
         {"messages": [AIMessage("It costs 3.")], "structured_response": None},
     ],
-    ids=["failed tool", "unreadable call", "no steps left", "words in place of a structure"],
 )
 async def test_a_result_that_stands_for_a_failure_is_none(result: Any) -> None:
     agent, _ = wrapped(RunnableLambda(lambda _: result), Escalate())
@@ -195,7 +195,7 @@ async def test_an_ordinary_answer_is_a_result() -> None:
 LOOP = Script((Rule(asks(call("search", query="x"))),))
 
 
-@pytest.mark.parametrize(
+@table(
     ("middleware", "steps"),
     [
         ([ModelCallLimitMiddleware(run_limit=2)], 20),
@@ -204,7 +204,6 @@ LOOP = Script((Rule(asks(call("search", query="x"))),))
         ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")], 20),
         ([], 4),
     ],
-    ids=["model, end", "model, error", "tool, end", "tool, error", "recursion"],
 )
 async def test_an_agent_that_runs_out_of_steps_is_known_for_it(middleware: Any, steps: int) -> None:
     world = World(LOOP)

@@ -13,6 +13,7 @@ from mcp.client.session_group import ClientSessionGroup
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 from support import always, cancelled_once
+from tables import table
 
 import triage
 from triage import Agent, Effect, Retry, Step, TriageSuspendedError, UsageError, happened
@@ -99,7 +100,7 @@ async def sessions(bank: Bank, kind: str) -> AsyncIterator[Any]:
 KINDS = ["Client", "ClientSession", "ClientSessionGroup"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@table("kind", KINDS)
 async def test_a_call_is_a_step_and_is_reused_by_the_next_attempt(kind: str) -> None:
     bank = Bank()
     bank.fails = 1
@@ -124,7 +125,7 @@ async def test_a_call_is_a_step_and_is_reused_by_the_next_attempt(kind: str) -> 
     assert first.error is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("tool", "arguments", "told"),
     [
         ("broken", {"what": "x"}, "Error executing tool broken"),
@@ -211,7 +212,7 @@ async def test_what_the_user_says_wins_and_an_untrusted_server_says_nothing() ->
     assert found == [("bank.look", Effect.ONCE), ("look", Effect.UNKNOWN)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("hints", "effect"),
     [
         (None, Effect.UNKNOWN),

@@ -12,6 +12,7 @@ import pydantic
 import pytest
 from recorded_clients import ANSWERS, USER, Twice, openai_line
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Replan, Retry, Run, TriageEscalationError, UsageError
@@ -64,7 +65,7 @@ async def test_it_stays_a_client_of_its_class_and_so_do_its_copies() -> None:
         assert copied.timeout == 5
 
 
-@pytest.mark.parametrize("client", [None, "sk-…", object(), openai.OpenAI])
+@table("client", [None, "sk-…", object(), openai.OpenAI])
 def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(UsageError, match=r"openai.record\(client\).*AsyncOpenAI or OpenAI"):
         record(client)
@@ -124,7 +125,7 @@ async def response_parsed(client: Any) -> Any:
 
 
 @LEFT_BEHIND
-@pytest.mark.parametrize(
+@table(
     ("ask", "result"),
     [
         (whole, "hello there"),
@@ -274,9 +275,7 @@ async def test_a_sync_client_in_a_sync_agent_is_recorded_the_same() -> None:
 # Hints and histories --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("own", "hint", "times"), [(False, True, 1), (True, True, 1), (False, False, 0)]
-)
+@table(("own", "hint", "times"), [(False, True, 1), (True, True, 1), (False, False, 0)])
 async def test_a_hint_stands_once_in_the_request_and_never_in_the_agents_messages(
     own: bool,  # noqa: FBT001 - a case
     hint: bool,  # noqa: FBT001 - a case
@@ -326,7 +325,7 @@ async def test_a_call_without_a_result_is_closed_before_the_request_is_sent() ->
     assert line.world.requests[0].body["messages"][2]["content"] == LOST
 
 
-@pytest.mark.parametrize("held", ["previous_response_id", "conversation"])
+@table("held", ["previous_response_id", "conversation"])
 async def test_a_result_is_sent_whose_call_the_provider_alone_has(held: str) -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "receipt 5"}
     async with openai_line() as line:

@@ -16,6 +16,7 @@ from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from openai.types.responses import ResponseCustomToolCall
 from pydantic import BaseModel
 from sdk_agents import Desk, Refused, calls, model, says, told
+from tables import table
 
 import triage
 from triage import Effect, Escalate, Replan, TriageEscalationError
@@ -69,8 +70,8 @@ class Named(agents.ModelProvider):
         return self.found
 
 
-@pytest.mark.parametrize("chosen", [None, "gpt-5", "gpt-4o"])
-@pytest.mark.parametrize("own", [None, "gpt-5", "gpt-4o"])
+@table("chosen", [None, "gpt-5", "gpt-4o"])
+@table("own", [None, "gpt-5", "gpt-4o"])
 async def test_a_model_is_asked_with_the_settings_that_it_would_have(
     chosen: str | None, own: str | None
 ) -> None:
@@ -96,7 +97,7 @@ async def test_a_filter_of_the_users_own_has_the_word() -> None:
     assert len(desk.asked(0)) == 1
 
 
-@pytest.mark.parametrize("kind", [agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel])
+@table("kind", [agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel])
 async def test_an_answer_that_was_cut_off_is_none(kind: Any) -> None:
     rules = (Rule(answers("done"), "Be brief."), Rule(answers("half of i", ended="length")))
     world = World(Script(rules))
@@ -110,7 +111,7 @@ async def test_an_answer_that_was_cut_off_is_none(kind: Any) -> None:
     assert len(world.requests) == 2
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@table("streamed", [False, True])
 async def test_the_journal_keeps_the_output_alone(*, streamed: bool) -> None:
     desk = Desk(says("done"))
     more: dict[str, Any] = {"on_event": str} if streamed else {}

@@ -14,6 +14,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 from sdk_agents import Desk, Refused, calls, model, says, told
+from tables import table
 
 import triage
 from triage import (
@@ -377,7 +378,7 @@ async def a_while() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@table("streamed", [False, True])
 async def test_a_cancelled_run_leaves_no_tool_behind(*, streamed: bool) -> None:
     began, log = anyio.Event(), list[str]()
 
@@ -461,7 +462,7 @@ def no_output(context: Any, agent: Any, given: Any) -> agents.GuardrailFunctionO
 LOOKS = [calls(f"look {at}", what=f"part {at}") for at in range(4)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("desk", "kind", "cause"),
     [
         (Desk(calls("find 1")), FailureType.WRONG_TOOL_CALLED, Cause.UNKNOWN_TOOL),
@@ -484,7 +485,6 @@ LOOKS = [calls(f"look {at}", what=f"part {at}") for at in range(4)]
             Cause.FORBIDDEN_OUTPUT,
         ),
     ],
-    ids=lambda value: value.value if isinstance(value, FailureType) else None,
 )
 async def test_errors_of_the_sdk_are_diagnosed(
     desk: Desk, kind: FailureType, cause: Cause | None

@@ -12,6 +12,7 @@ from pydantic_ai.exceptions import CallDeferred, ModelHTTPError
 from pydantic_ai.models import Model
 from pydantic_ai.models.wrapper import WrapperModel
 from support import always
+from tables import table
 
 import triage
 from triage import Replan, Retry, TriageSuspendedError, happened
@@ -68,7 +69,7 @@ class Watching(AbstractCapability[Any]):
         raise error
 
 
-@pytest.mark.parametrize("position", [None, "outermost", "innermost"])
+@table("position", [None, "outermost", "innermost"])
 async def test_each_hook_is_called_as_often_as_without_us_wherever_it_stands(position: Any) -> None:
     def look(what: str) -> str:
         """Look."""
@@ -93,7 +94,7 @@ async def test_each_hook_is_called_as_often_as_without_us_wherever_it_stands(pos
     assert made == ["model", "look", "model", "look", "model", "model"], "a call is recorded once"
 
 
-@pytest.mark.parametrize("position", [None, "innermost"])
+@table("position", [None, "innermost"])
 async def test_a_new_plan_begins_with_what_was_found_beside_other_capabilities(
     position: Any,
 ) -> None:

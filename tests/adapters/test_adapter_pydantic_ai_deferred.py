@@ -13,6 +13,7 @@ from pydantic_ai.capabilities import HandleDeferredToolCalls
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelHTTPError
 from pydantic_ai.tools import RunContext
 from support import always
+from tables import table
 
 import triage
 from triage import (
@@ -87,7 +88,7 @@ async def suspended(run: Any) -> TriageSuspendedError:
     return caught.value
 
 
-@pytest.mark.parametrize("tool", ["pay", "pay_much"])
+@table("tool", ["pay", "pay_much"])
 async def test_what_needs_approval_waits_for_it_and_then_runs_once(tool: str) -> None:
     shop = Shop(call(tool, cents=300), OVERLOADED, "done")
     agent = shop.agent()
@@ -111,7 +112,7 @@ async def test_what_is_refused_is_not_done_and_another_way_is_looked_for() -> No
     assert "too much" in str(shop.model.seen[-1][-1].parts[-1].content)  # type: ignore[union-attr] # a prompt
 
 
-@pytest.mark.parametrize(
+@table(
     ("answer", "paid", "told"),
     [
         (True, [300], "paid 300"),
@@ -198,7 +199,7 @@ async def test_a_capability_of_the_agents_own_answers_first() -> None:
     assert shop.paid == [300]
 
 
-@pytest.mark.parametrize(
+@table(
     ("turns", "answer", "told"),
     [
         (call("ask_elsewhere", question="?"), approve(), "is done elsewhere: answer with happened"),

@@ -27,6 +27,7 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.retries import AsyncHTTPX2TenacityTransport, RetryConfig
 from support import always
+from tables import table
 
 import triage
 from triage import Escalate, FailureType, TriageEscalationError
@@ -77,7 +78,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("turn", "options", "failure", "cause"), CASES)
+@table(("turn", "options", "failure", "cause"), CASES)
 async def test_a_failure_is_diagnosed_for_what_it_is(
     turn: Any, options: dict[str, Any], failure: str, cause: str
 ) -> None:
@@ -92,7 +93,7 @@ async def test_a_failure_is_diagnosed_for_what_it_is(
         assert diagnosis.retry_after_s == 7
 
 
-@pytest.mark.parametrize("limit", ["request_limit", "tool_calls_limit", "total_tokens_limit"])
+@table("limit", ["request_limit", "tool_calls_limit", "total_tokens_limit"])
 async def test_a_limit_of_the_agents_own_is_a_plan_that_came_to_no_end(limit: str) -> None:
     def look(what: int) -> str:
         return f"saw {what}"
@@ -120,7 +121,7 @@ async def test_retries_beneath_are_said_once(caplog: pytest.LogCaptureFixture) -
     assert any("AsyncHTTPX2TenacityTransport retries by itself" in text for text in said), said
 
 
-@pytest.mark.parametrize(
+@table(
     ("hints", "effect"),
     [
         ({"readOnlyHint": True}, "read"),

@@ -9,10 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from own_framework import FORM, Framework, Poor, Theirs, recording, steps_of, three
 from support import always
+from tables import table
 
 import triage
 from triage import (
@@ -137,7 +138,7 @@ async def test_sync_hooks_record_the_same() -> None:
 # Going on -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", [Retry("be brief"), Rollback(hint="be brief")])
+@table("action", [Retry("be brief"), Rollback(hint="be brief")])
 async def test_what_was_done_is_not_done_again_and_the_hint_is_told_where_work_goes_on(
     action: Any,
 ) -> None:
@@ -194,7 +195,7 @@ async def test_of_a_loop_and_of_a_context_that_was_too_long_nothing_is_carried_o
     assert seen == [[], ["find"], []]
 
 
-@pytest.mark.parametrize(("used", "times"), [(True, 2), (False, 1)])
+@table(("used", "times"), [(True, 2), (False, 1)])
 async def test_a_call_counts_as_made_where_a_conversation_begins_with_its_turn(
     *, used: bool, times: int
 ) -> None:
@@ -273,7 +274,7 @@ async def test_a_run_whose_last_model_call_failed_has_failed_for_that_reason() -
     assert len(framework.asked) == 2
 
 
-@pytest.mark.parametrize("ended", ["length", "max_tokens", "content_filter"])
+@table("ended", ["length", "max_tokens", "content_filter"])
 async def test_an_answer_that_was_cut_off_or_refused_is_no_success(ended: str) -> None:
     async def course(framework: Framework, seam: Seam) -> str:
         last = {"text": "half of i", "ended": ended} if seam.run.attempt == 1 else {"text": "all"}
@@ -334,7 +335,6 @@ ARGUMENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)  # a loaded machine may take its time
 @given(ARGUMENTS)
 def test_a_tools_call_is_known_by_the_json_of_its_arguments(arguments: dict[str, Any]) -> None:
     async def course(framework: Framework, seam: Seam) -> None:

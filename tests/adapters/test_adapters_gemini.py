@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage.adapters import hinted_gemini, read_gemini, repair_gemini, said_gemini, shrunk_gemini
 from triage.core import Usage
@@ -41,7 +42,7 @@ SNAKE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("data", [ANSWER, SNAKE], ids=["json", "python"])
+@table("data", [ANSWER, SNAKE])
 def test_an_answer_is_read(data: Any) -> None:
     found = read_gemini(data)
     assert found.text == "I pay."
@@ -50,7 +51,7 @@ def test_an_answer_is_read(data: Any) -> None:
     assert found.ended == "stop"
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "ended"),
     [
         ({"candidates": [{"finishReason": "MAX_TOKENS"}]}, "max_tokens"),
@@ -105,7 +106,7 @@ def test_only_what_is_new_is_told() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("contents", "repaired", "closed", "dropped"),
     [
         ([GO, model(asks("a"))], [GO, model(asks("a")), user(lost("a"))], 1, 0),

@@ -12,7 +12,7 @@ import anyio
 import openai
 import recorded_clients
 from anthropic.types import Message
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
@@ -121,7 +121,6 @@ TURNS = st.one_of(
 )
 
 
-@settings(max_examples=60)
 @given(st.sampled_from(PROVIDERS), st.lists(TURNS, max_size=6), VALUES)
 def test_a_request_is_known_by_all_of_it_and_sent_repaired(
     provider: Provider, messages: list[Any], more: Any

@@ -37,7 +37,7 @@ FORMS = [
     Form("responses", repair_responses, hinted_responses, ITEMS),
     Form("anthropic", repair_anthropic, hinted_anthropic, MESSAGES),
 ]
-many = settings(max_examples=200)  # of all forms together
+many = settings(max_examples=100)  # of all forms together
 
 
 def request(form: str, history: list[Any]) -> Request:

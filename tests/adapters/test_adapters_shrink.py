@@ -245,7 +245,7 @@ def unpaired(messages: Any) -> tuple[set[str], set[str]]:
 
 
 forms = st.sampled_from(FORMS)
-many = settings(max_examples=200)  # of all forms together
+many = settings(max_examples=100)  # of all forms together
 
 
 @many

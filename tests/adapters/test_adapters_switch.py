@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
+from tables import table
 
 pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
 pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed")
@@ -108,7 +109,7 @@ async def test_a_chat_model_is_copied_with_the_other_name_and_stays_as_it_is() -
     assert [request.body["temperature"] for request in world.requests] == [0.5, 0.5]
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "said"),
     [
         (FakeListChatModel(responses=["x"]), "has no field for a model's name"),
@@ -122,7 +123,6 @@ async def test_a_chat_model_is_copied_with_the_other_name_and_stays_as_it_is() -
             "is said by its deployment",
         ),
     ],
-    ids=["no name", "deployment"],
 )
 async def test_a_chat_model_that_no_name_changes_says_so(model: BaseChatModel, said: str) -> None:
     failed: list[int] = []
@@ -334,13 +334,13 @@ async def streamed(bench: Bench, script: Script, policy: FailurePolicy) -> World
     return world
 
 
-@pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.name)
+@table("bench", BENCHES)
 async def test_streams_come_from_the_other_model(bench: Bench) -> None:
     world = await streamed(bench, ONLY_OTHER._replace(streamed=True), SWITCHING)
     assert asked(world) == ["m", "other"]
 
 
-@pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.name)
+@table("bench", BENCHES)
 async def test_requests_of_streams_are_made_shorter(bench: Bench) -> None:
     policy = FailurePolicy(CONTEXT_OVERFLOW=shrink_context(keep_last=2))
     world = await streamed(bench, LONG_TALK, policy)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import openai
 import pytest
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Limits, Retry, UsageError
@@ -42,7 +43,7 @@ def test_a_function_and_a_client_are_shown_their_own_way() -> None:
         triage.wrap(openai.OpenAI(api_key="x"))  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("adapter", [object, Theirs(None), "theirs"])
+@table("adapter", [object, Theirs(None), "theirs"])
 def test_what_is_no_adapter_is_refused(adapter: Any) -> None:
     with pytest.raises(UsageError, match=r"wrap\(adapter=…\)"):
         triage.wrap(object(), adapter=adapter)

@@ -16,6 +16,7 @@ from langgraph.types import interrupt
 from openai.types.responses import ResponseOutputMessage, ResponseOutputRefusal
 from pydantic import BaseModel
 from sdk_agents import Desk, calls, says
+from tables import table
 
 import triage
 from triage import FailureType, Retry, TriageEscalationError, TriageSuspendedError
@@ -70,7 +71,7 @@ class Once:
         return onward(state)
 
 
-@pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["plain", "saver"])
+@table("saver", [None, InMemorySaver()])
 async def test_a_graph_that_ended_with_calls_to_be_made_has_not_succeeded(saver: Any) -> None:
     world = World(Script(RULES))
     agent, events = wrapped(graph_of(world, way=Once(), saver=saver))
@@ -119,8 +120,8 @@ async def test_a_node_of_tools_of_somebodys_own_counts_too() -> None:
         await agent.run("Look.")
 
 
-@pytest.mark.parametrize("how", ["compiled", "asked"])
-@pytest.mark.parametrize("where", ["interrupt_before", "interrupt_after"])
+@table("how", ["compiled", "asked"])
+@table("where", ["interrupt_before", "interrupt_after"])
 async def test_a_graph_that_stops_where_it_was_told_to_has_not_failed(where: str, how: str) -> None:
     world = World(Script(RULES))
     node = "tools" if where == "interrupt_before" else "model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from framework_ways import TASK, WAYS, Way, wire
+from tables import table
 
 from triage.testing.adapter_contract import Rule, Script, World, asks, call, loopback
 
@@ -22,7 +23,7 @@ def script(way: Way) -> Script:
     return Script(rules, faults={2: way.wrong})
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@table("way", WAYS)
 async def test_what_two_plain_tries_save_is_saved_wrapped_and_pays_once(way: Way) -> None:
     world = World(script(way))
     with loopback(world) as url:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from pydantic_ai.messages import AgentStreamEvent, ModelMessagesTypeAdapter
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from tables import table
 
 import triage
 from triage import Agent
@@ -69,7 +70,7 @@ def told(result: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@table("way", WAYS)
 async def test_requests_and_results_are_the_same(way: Way) -> None:
     script = Script((Rule(way.right, "receipt 5"), Rule(CHARGE)))
 
@@ -127,10 +128,9 @@ async def messages_text_stream(client: Any, hear: Hear) -> None:
         hear((await events.get_final_message()).model_dump())
 
 
-@pytest.mark.parametrize(
+@table(
     "stream",
     [chat_stream, chat_stream_helper, responses_stream, messages_stream, messages_text_stream],
-    ids=lambda stream: stream.__name__,
 )
 async def test_clients_stream_the_same(stream: Callable[[Any, Hear], Any]) -> None:
     async def run(line: Wire, *, wrapped: bool) -> list[Any]:
@@ -202,7 +202,7 @@ async def graph_stream(world: World, line: Wire, hear: Hear, *, wrapped: bool) -
         hear(piece.text)
 
 
-@pytest.mark.parametrize("stream", [sdk_stream, pydantic_stream, graph_stream])
+@table("stream", [sdk_stream, pydantic_stream, graph_stream])
 async def test_frameworks_stream_the_same(stream: Any) -> None:
     script = Script((Rule(says("It costs ten, all in all."), "receipt 5"), Rule(CHARGE)))
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
 from support import RETRY
+from tables import table
 from trace_forms import EXAMPLE, FORMS, TELLS_FAILURES, Told, attempts, export, span
 
 from triage import Agent, RulesClassifier, Step, Trajectory
@@ -37,7 +37,6 @@ def facts(step: Step) -> tuple[Any, ...]:
     return step.tool_called, step.tool_input, step.tool_output, step.llm_output, step.error
 
 
-@steady
 @given(
     name=st.sampled_from(sorted(FORMS)),
     told=attempts,
@@ -64,7 +63,7 @@ def test_an_attempt_is_read_back_from_every_form(
     assert [step.index for step in trajectory] == list(range(len(trajectory)))
 
 
-@pytest.mark.parametrize("name", ["openai", "responses", "anthropic"])
+@table("name", ["openai", "responses", "anthropic"])
 def test_a_conversation_may_be_a_list_a_record_or_a_message_a_line(name: str) -> None:
     messages = FORMS[name](EXAMPLE)
     key = "input" if name == "responses" else "messages"
@@ -295,7 +294,7 @@ class TestSpans:
         both = only(read(content(export(*chats, span("f", 2, tool)))))
         assert [step.tool_output for step in both if step.tool_called == "f"] == ["S"]
 
-    @pytest.mark.parametrize("older", ["events", "body", "indexed"])
+    @table("older", ["events", "body", "indexed"])
     def test_older_ways_of_telling_what_was_said_are_read(self, older: str) -> None:
         message = {"role": "assistant", "content": "hello"}
         choice = {"index": 0, "finish_reason": "length", "message": message}

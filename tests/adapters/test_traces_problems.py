@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_values import json_values, steady
+from event_values import json_values
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import table
 from trace_forms import EXAMPLE, FORMS, Told, attempts
 
 from triage import RulesClassifier, UsageError
@@ -42,14 +43,12 @@ def is_read(source: bytes) -> None:
             assert str(problem)
 
 
-@steady
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read(source: bytes) -> None:
     is_read(source)
     is_read(gzip.compress(source)[: len(source) + 10])
 
 
-@steady
 @given(json_values)
 def test_any_json_is_read(value: Any) -> None:
     is_read(json.dumps(value).encode())
@@ -81,13 +80,11 @@ shaped: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@steady
 @given(shaped)
 def test_values_of_the_wrong_kind_anywhere_are_read(value: Any) -> None:
     is_read(json.dumps(value).encode())
 
 
-@steady
 @given(
     st.sampled_from(VALID),
     st.lists(
@@ -110,7 +107,6 @@ def test_a_recording_that_was_damaged_is_read(
     is_read(bytes(damaged))
 
 
-@steady
 @example(Told("0", [], "s 0"), Told("0", [], "s 0"), "anthropic", ":")
 @given(attempts, attempts, st.sampled_from(sorted(FORMS)), st.text(max_size=20))
 def test_records_beside_a_broken_line_are_read(
@@ -223,7 +219,7 @@ class TestForm:
         assert all(name in reading.problems[0].text for name in FORMATS)
 
 
-@pytest.mark.parametrize(
+@table(
     "bomb",
     [
         b"[" * 10**5,
@@ -238,7 +234,6 @@ class TestForm:
         + b"}]}]}]}]}",
         b"9" * 10**5,
     ],
-    ids=range(8),
 )
 def test_deep_and_long_values_neither_raise_nor_take_long(bomb: bytes) -> None:
     began = time.process_time()

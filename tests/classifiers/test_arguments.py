@@ -9,10 +9,10 @@ from enum import Enum
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jsonschema  # type: ignore[import-untyped] # it has no types of its own
-import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
+from tables import table
 
 import triage
 from triage import Checks, Step
@@ -51,7 +51,7 @@ def found(arguments: Any, schema: Any = CHARGE) -> Problem | None:
     return check("charge", arguments, schema)
 
 
-@pytest.mark.parametrize(
+@table(
     "more",
     [
         {},
@@ -65,7 +65,7 @@ def test_arguments_that_fit_have_no_problem(more: dict[str, Any]) -> None:
     assert found(json.dumps({**RIGHT, **more})) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "kind", "path", "text"),
     [
         ({"card": "visa_1234"}, "missing", "cents", "argument 'cents' is missing"),
@@ -99,7 +99,7 @@ def test_a_problem_is_named_by_its_kind_and_place(
     assert text in problem.text
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "schema"),
     [
         ({"x": 1}, None),
@@ -203,7 +203,7 @@ SCHEMAS = PLAIN | st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100)
 @given(SCALARS | VALUES, SCHEMAS, SCHEMAS)
 def test_whatever_is_found_the_reference_finds_too(
     value: Any, schema: dict[str, Any], other: dict[str, Any]
@@ -224,7 +224,7 @@ def test_whatever_is_found_the_reference_finds_too(
 WORDS = [*CHARGE, "items", "anyOf", "pattern", "minimum", "enum", "$ref"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     VALUES,
     st.recursive(
@@ -297,7 +297,7 @@ def kind_of(tool: Any, arguments: Any) -> str | None:
     return None if problem is None else f"{problem.kind} {problem.path}"
 
 
-@pytest.mark.parametrize(
+@table(
     ("tool", "arguments", "problem"),
     [
         (fly, {"city": "Porto"}, None),
@@ -327,7 +327,6 @@ def test_a_tool_is_known_by_the_name_its_steps_have() -> None:
     assert list(Checks(tools=[charge]).manifest) == ["pay"]
 
 
-@settings(deadline=None)
 @given(
     st.text(),
     st.integers(),

@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage.classifiers import check_output as check
 from triage.classifiers.detectors.tool_calls import MAX_SEARCHED
@@ -34,7 +35,7 @@ def odd(text: str) -> Any:
 CARD = re.compile(r"\b\d{4}-\d{4}\b")
 
 
-@pytest.mark.parametrize(
+@table(
     ("constraints", "output", "text"),
     [
         ((), "anything", None),
@@ -101,7 +102,6 @@ def test_the_time_grows_with_the_output_and_no_faster() -> None:
     assert time.process_time() - started < 10
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1), st.text(), st.text())
 def test_a_text_is_found_wherever_it_stands(wanted: str, before: str, after: str) -> None:
     # An accent after a letter is another letter: it is kept apart.
@@ -115,7 +115,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_any_value_may_be_an_output(output: Any) -> None:
     assert check(("x", CARD, short), output) is not None

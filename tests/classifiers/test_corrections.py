@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from cli_agents import KEY
-from event_values import diagnoses, errors, json_values, steady, steps, texts
+from event_values import diagnoses, errors, json_values, steps, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from support import always
@@ -89,7 +89,6 @@ async def triage_thread(function: Any) -> None:
     await anyio.to_thread.run_sync(function)
 
 
-@steady
 @given(diagnosis=diagnoses, error=st.none() | errors, made=st.lists(steps, max_size=3), task=json_values,
        note=texts, cause=st.none() | texts)  # fmt: skip
 def test_any_failure_makes_one_line_that_is_read_back(

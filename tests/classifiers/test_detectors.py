@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage import FailureType, RulesClassifier, Step, Trajectory
 from triage.classifiers import Finding, Watch
@@ -40,7 +40,7 @@ def classified(steps: list[Step], **options: Any) -> Any:
 # --- loops ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", range(1, 7))
+@table("length", range(1, 7))
 def test_a_cycle_is_told_once_when_it_has_gone_round_three_times(length: int) -> None:
     cycle = [call(f"tool{at}", {"q": at}, f"answer {at}") for at in range(length)]
     watch = Watch()
@@ -195,14 +195,12 @@ def healthy(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-@settings(deadline=None)
 @given(healthy())
 def test_nothing_is_said_of_healthy_work(steps: list[Step]) -> None:
     assert seen(steps) == []
     assert classified(steps).failure_type is FailureType.UNKNOWN
 
 
-@settings(deadline=None)
 @given(
     healthy(),
     st.integers(1, 6),
@@ -220,7 +218,6 @@ def test_a_loop_after_healthy_work_is_found_where_it_begins(
     assert found.cause == (Cause.REPETITION if length == 1 else Cause.CYCLE)
 
 
-@settings(deadline=None)
 @given(healthy(), st.integers(1, 6), st.integers(3, 4))
 def test_watching_live_and_classifying_afterwards_see_the_same_loop(
     steps: list[Step], length: int, rounds: int
@@ -252,7 +249,7 @@ def test_a_tool_that_does_not_exist_is_told_at_once_with_the_closest_name() -> N
     assert "search_hotel (the closest name)" in told.hint
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "said"),
     [
         ({}, "'city' is missing"),
@@ -276,7 +273,6 @@ def test_arguments_that_were_corrected_decide_nothing() -> None:
     assert classified(steps, tools=tools).failure_type is FailureType.UNKNOWN
 
 
-@settings(deadline=None)
 @given(st.fixed_dictionaries({"city": st.text()}, optional={"nights": st.integers()}))
 def test_arguments_that_fit_are_left_alone(given: dict[str, Any]) -> None:
     assert seen([call("hotels", given, "ok")], tools={"hotels": SCHEMA}) == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage import FailureType, RulesClassifier, Step, Trajectory
 
@@ -33,7 +33,7 @@ def kind(*steps: Step, task: Any = None, tools: Any = None) -> FailureType:
 OPENED = call("open", {"page": 1}, "a list")
 
 
-@pytest.mark.parametrize(
+@table(
     ("tool", "result", "expected"),
     [
         (
@@ -58,7 +58,7 @@ def test_a_run_that_ends_with_a_failed_call_is_that_failure(
     assert kind(OPENED, call(tool, "x", result)) is expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("tool", "result"),
     [
         ("bash", "src/net.py:14:    except TimeoutError:"),
@@ -74,7 +74,7 @@ def test_a_result_that_tells_of_a_failure_elsewhere_is_none(tool: str, result: A
     assert kind(OPENED, call(tool, "x", result), said("That is what I found.")) is UNKNOWN
 
 
-@pytest.mark.parametrize(
+@table(
     ("reason", "expected"),
     [("length", OVERFLOW), ("max_tokens", OVERFLOW), ("content_filter", RULE), ("stop", UNKNOWN)],
 )
@@ -87,7 +87,7 @@ def test_an_order_that_is_only_mentioned_is_none() -> None:
     assert kind(mention, said("Done.")) is UNKNOWN
 
 
-@pytest.mark.parametrize(
+@table(
     "asked",
     [
         ["Porto Faro", "Faro Porto", "Porto, Faro!"],
@@ -98,7 +98,6 @@ def test_an_order_that_is_only_mentioned_is_none() -> None:
         [{"q": "sea", "id": at} for at in range(3)],
         [{"q": "sea", "now": value} for value in (None, True, "soon:ish")],
     ],
-    ids=str,
 )
 def test_other_questions_with_one_result_are_none(asked: list[Any]) -> None:
     calls = [call("search", given, "nothing") for given in asked]
@@ -119,7 +118,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON, JSON, st.text(max_size=60))
 def test_any_steps_are_judged_without_an_error(given: Any, result: Any, answer: str) -> None:
     steps = [call("search", given, result)] * 3

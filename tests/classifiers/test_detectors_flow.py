@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from tables import table
 
 from triage import Diagnosis, RulesClassifier, Step, Trajectory
 from triage.classifiers import Watch
@@ -34,13 +34,13 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("failed", FAILURES.values(), ids=FAILURES.keys())
+@table("failed", FAILURES.values())
 def test_a_failure_that_the_answer_passes_over_is_found(failed: Step) -> None:
     found = classified(SEEN, failed, said("vans/12 is ready."))
     assert (found.failure_type.value, found.critical_step) == ("external_fault", 1)
 
 
-@pytest.mark.parametrize(
+@table(
     "steps",
     [
         (SEEN, FAILURES["an error of no known kind"], said("I could not read vans/12.")),
@@ -53,7 +53,6 @@ def test_a_failure_that_the_answer_passes_over_is_found(failed: Step) -> None:
         ),
         (call("get_page", {"n": 1}, PAGE), call("get_page", {"n": 2}, PAGE), said("Two forms.")),
     ],
-    ids=["admitted", "told", "computed", "refused", "pages"],
 )
 def test_a_failure_that_the_answer_is_about_is_none(steps: tuple[Step, ...]) -> None:
     assert classified(*steps).failure_type.value == "unknown"
@@ -69,7 +68,7 @@ def made(name: str) -> Step:
     return call("add_van", {"seats": 9}, {"id": name})
 
 
-@pytest.mark.parametrize(
+@table(
     ("steps", "rule"),
     [
         ((made("V-501"), SEEN, made("V-502"), said("Done.")), "steps.made_twice"),
@@ -77,7 +76,6 @@ def made(name: str) -> Step:
         ((made("V-501"), made("V-502"), made("V-503"), said("Done.")), "none"),
         ((made("V-501"), made("V-501"), said("Done.")), "none"),
     ],
-    ids=["twice", "both used", "a series", "idempotent"],
 )
 def test_the_same_thing_made_twice(steps: tuple[Step, ...], rule: str) -> None:
     assert classified(*steps).evidence[0].rule == rule
@@ -97,7 +95,7 @@ def test_a_change_of_what_belongs_to_somebody_else_is_found() -> None:
     assert classified(VANS, look, said("Castro's."), task=task).failure_type.value == "unknown"
 
 
-@pytest.mark.parametrize(
+@table(
     ("to", "rule"),
     [(["b@x.example"], "steps.other_entity"), (["a@x.example"], "none"),
      (["b@x.example", "a@x.example"], "none")],

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 from diagnoses import ALL, classify, passes, said, search
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tables import table
 
 from triage.classifiers import RulesClassifier, as_diagnosis, diagnose
 from triage.core import Cause, Diagnosis, ErrorInfo, FailureType, Step, Trajectory
 
 
-@pytest.mark.parametrize(
-    "unit", ["tool a not found ", "a", " ", "'", "connection ", "model x ", "1 of 1 ", "http 4"]
-)
+@table("unit", ["tool a not found ", "a", " ", "'", "connection ", "model x ", "1 of 1 ", "http 4"])
 def test_long_texts_are_read_in_linear_time(unit: str) -> None:
     def seconds(size: int) -> float:
         error = said((unit * (size // len(unit) + 1))[:size])
@@ -97,7 +96,6 @@ errors = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(steps, max_size=12),
     st.none() | errors,
@@ -159,7 +157,7 @@ def test_as_diagnosis_takes_two_kinds_of_answers_and_names_any_other() -> None:
         as_diagnosis("goal_drift", "c")
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "field"),
     [
         ({"rules": [1]}, "rules item"),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from diagnoses import classify
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage.classifiers import diagnose
 from triage.core import Diagnosis, ErrorInfo, Evidence, FailureType, Step
@@ -47,7 +48,6 @@ def secrets_in(text: str) -> list[str]:
     return [secret for secret in SECRETS if secret.split("=")[-1].strip(" =") in text]
 
 
-@settings(deadline=None)
 @given(parts, kinds, st.none() | st.sampled_from([400, 401, 404, 429, 503]), st.text(max_size=10))
 def test_no_text_of_an_error_reaches_an_end_user(
     said: list[str], kind: str, status: int | None, tool: str
@@ -113,7 +113,6 @@ def test_a_person_gets_everything_one_thing_a_line() -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.text(max_size=400), st.integers(1, 300))
 def test_both_are_cut_to_what_is_allowed_and_are_always_the_same(text: str, most: int) -> None:
     found = Diagnosis(FailureType.UNKNOWN, hint=text, technical_details=text, user_message=text)
@@ -123,7 +122,7 @@ def test_both_are_cut_to_what_is_allowed_and_are_always_the_same(text: str, most
     assert len(found.format_for_person().splitlines()) <= 5
 
 
-@pytest.mark.parametrize(("value", "error"), [(0, ValueError), ("x", TypeError), (True, TypeError)])
+@table(("value", "error"), [(0, ValueError), ("x", TypeError), (True, TypeError)])
 def test_a_wrong_limit_is_refused(value: Any, error: type[Exception]) -> None:
     for form in (MADE.format_for_llm, MADE.format_for_person):
         with pytest.raises(error, match="max_chars"):

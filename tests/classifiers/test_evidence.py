@@ -9,6 +9,7 @@ import pytest
 from diagnoses import classify, invalid, json_error, search, seen
 from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError
+from tables import table
 
 from triage.classifiers import diagnose
 from triage.core import Cause, ErrorInfo, FailureType, Severity, Step
@@ -52,7 +53,7 @@ def test_evidence_is_cut_and_shows_no_secret() -> None:
     assert len(text) < 220
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "message", "text", "confidence"),
     [
         (429, "Rate limit reached", "status 429, the words 'rate limit reached'", 0.95),
@@ -105,7 +106,7 @@ def xml_error() -> BaseException:
     return caught.value
 
 
-@pytest.mark.parametrize("error", [json_error("<html>"), invalid("<html>"), xml_error()])
+@table("error", [json_error("<html>"), invalid("<html>"), xml_error()])
 def test_an_answer_the_last_tool_could_not_parse_is_the_other_sides(error: Exception) -> None:
     found = diagnose(error, [search("a"), failed_call(error, {"city": "Porto"})])
     assert (found.failure_type, found.cause) == (FailureType.EXTERNAL_FAULT, Cause.BAD_RESPONSE)
@@ -128,7 +129,7 @@ def test_a_wrapped_answer_the_last_tool_could_not_parse_is_the_other_sides() -> 
         assert diagnose(outer, [step]).cause == Cause.BAD_RESPONSE
 
 
-@pytest.mark.parametrize(
+@table(
     "steps",
     [
         [],

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from triage.classifiers import Grounding
 
@@ -27,7 +28,7 @@ def missing(sources: Any, answer: Any, *, called: Any = ()) -> list[tuple[str, s
     return [(fact.kind, fact.text) for fact in grounding.unsupported(answer)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("sources", "answer"),
     [
         # numbers, however they are written
@@ -104,7 +105,7 @@ def test_a_fact_that_a_source_holds_in_any_form_is_supported(sources: Any, answe
     assert missing(sources, answer) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("sources", "answer", "facts"),
     [
         ("population: 2148327", "Paris has 2,198,327 inhabitants.", [("number", "2,198,327")]),
@@ -169,7 +170,7 @@ REFUND = ("issue_refund", {"order": "W1"}, "refund of 20.00 issued")
 LOOK = ("get_order", {"order": "W1"}, {"status": "pending"})
 
 
-@pytest.mark.parametrize(
+@table(
     ("called", "answer"),
     [
         ([LOOK], "I have sent the email to your team."),
@@ -188,7 +189,7 @@ def test_a_claim_that_no_call_fits_is_named(called: Any, answer: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("called", "answer"),
     [
         ([REFUND], "I have issued the refund."),
@@ -284,14 +285,14 @@ HOSTILE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
+@table("piece", HOSTILE)
 def test_the_time_grows_with_the_text_and_no_faster(piece: str) -> None:
-    short, long = (piece * 16_000)[:16_000], (piece * 250_000)[:250_000]
+    short, long = (piece * 16_000)[:16_000], (piece * 60_000)[:60_000]
     started = time.process_time()
     missing(short, short)
     missing(long, long)
-    # Less than a second where it was written; what is quadratic takes minutes.
-    assert time.process_time() - started < 8
+    # A tenth of a second where it was written; what is quadratic takes ten and more.
+    assert time.process_time() - started < 3
 
 
 JSON = st.recursive(
@@ -301,20 +302,17 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON, JSON)
 def test_any_value_may_be_a_source_or_an_answer(source: Any, answer: Any) -> None:
     assert isinstance(missing(source, answer), list)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(13, 10**9) | st.decimals(13, 10**6, places=2), min_size=1, max_size=6))
 def test_a_number_that_was_given_is_never_missed(numbers: list[Any]) -> None:
     answer = "; ".join(f"it was {number:,} there" for number in numbers)
     assert missing({"rows": [float(number) for number in numbers]}, answer) == []
 
 
-@settings(deadline=None)
 @given(st.dates())
 def test_a_day_that_was_given_is_known_in_every_form(day: Any) -> None:
     forms = f"{day.isoformat()}, {day.day} {day:%B} {day.year}, {day:%b} {day.day}"
@@ -322,7 +320,7 @@ def test_a_day_that_was_given_is_known_in_every_form(day: Any) -> None:
         assert missing(day.isoformat(), forms) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(st.text(alphabet="0123456789.,+-*/()= x$%aI\"'`#@:/\n", max_size=80) | st.text(max_size=80))
 def test_an_answer_that_repeats_its_source_is_grounded(text: str) -> None:
     assert missing(text, text) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 from triage import Diagnosis, FailureType, RulesClassifier, Step, Trajectory
 from triage.classifiers import Grounds
@@ -49,7 +50,7 @@ def test_it_is_looked_for_on_request_alone() -> None:
     assert RulesClassifier().classify(Trajectory([FARE, says("57 EUR")])).cause is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("steps", "task", "grounding"),
     [
         ((FARE, says("The fare is 40 EUR.")), None, True),
@@ -84,7 +85,7 @@ def test_no_secret_of_an_answer_is_told() -> None:
     assert "hunter2secret" not in repr(found)
 
 
-@pytest.mark.parametrize("value", [1, "yes", None, ["number"]])
+@table("value", [1, "yes", None, ["number"]])
 def test_another_value_is_refused_by_name(value: Any) -> None:
     with pytest.raises(
         TypeError, match=r"RulesClassifier\.grounding must be True, False or a Grounds"

@@ -8,6 +8,7 @@ import pytest
 from diagnoses import classify, invalid, json_error, said
 from msgspec.structs import replace
 from pydantic import BaseModel, Json, ValidationError
+from tables import table
 
 from triage.classifiers import diagnose
 from triage.core import Cause, ErrorInfo, FailureType, Step, hint
@@ -29,7 +30,7 @@ def test_a_hint_names_the_field_and_what_was_expected() -> None:
 MISSING = {"loc": ["body", "messages"], "msg": "Field required", "type": "missing"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "words"),
     [
         (
@@ -148,7 +149,7 @@ def test_a_loop_is_shown_as_json() -> None:
     assert r'with the same result "it said\n\"no\"".' in text
 
 
-@pytest.mark.parametrize("value", ["x" * 9_000, ["x" * 9_000], '\\"' * 900, list(range(9_000))])
+@table("value", ["x" * 9_000, ["x" * 9_000], '\\"' * 900, list(range(9_000))])
 def test_what_a_loop_shows_is_cut_with_its_quotes_closed(value: Any) -> None:
     step = Step(tool_called="open", tool_input={"q": value}, tool_output=value)
     text = classify(None, [step] * 3).hint or ""

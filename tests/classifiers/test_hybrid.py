@@ -11,6 +11,7 @@ import pytest
 from llm_server import fails, says, serving
 from msgspec.structs import replace
 from support import FakeEnvironment, Says, always
+from tables import table
 
 from classifiers.test_llm_classifier import DRIFT, asking
 from triage import (
@@ -110,7 +111,7 @@ async def test_the_model_is_asked_where_the_rules_abstain_and_both_are_heard() -
     assert (seen(found)[0], len(seen(found))) == ("llm:quote", 2)
 
 
-@pytest.mark.parametrize("said", [NOTHING, replace(DRIFT_SAID, confidence=0.3)])
+@table("said", [NOTHING, replace(DRIFT_SAID, confidence=0.3)])
 async def test_what_the_model_does_not_know_either_stays_unknown(said: Diagnosis) -> None:
     found = await HybridClassifier(Asked(said)).classify(STRANGE)
     assert (found.failure_type, found.classifier, found.usage) == (UNKNOWN, "rules", USED)
@@ -210,7 +211,7 @@ async def test_a_result_that_a_check_refused_is_always_asked_about() -> None:
     assert (found.failure_type, found.candidates) == (FailureType.SCHEMA_MISMATCH, (DRIFTED,))
 
 
-@pytest.mark.parametrize("said", [NOTHING, KeyError("a table"), "junk"])
+@table("said", [NOTHING, KeyError("a table"), "junk"])
 async def test_a_checks_diagnosis_stands_where_the_model_gives_none(said: Any) -> None:
     found = await refused(Asked(said))
     assert (found.failure_type, found.cause) == (FailureType.PLAN_INCOMPLETE, Cause.CHECK_FAILED)
@@ -280,7 +281,7 @@ async def test_the_first_confident_answer_wins() -> None:
     assert (found, last.times) == (DRIFT_SAID, 0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("failing", "words"),
     [
         (Asked(KeyError("a table")), "Asked failed with KeyError: 'a table'"),

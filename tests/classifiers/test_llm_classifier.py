@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from llm_server import Server, filtered, knows_only, refuses, says, serving
 from support import FakeEnvironment, always
+from tables import table
 
 from triage import (
     Agent,
@@ -156,7 +157,7 @@ async def test_a_model_that_does_not_know_says_unknown(provider: str) -> None:
 
 
 @ONE_BACKEND
-@pytest.mark.parametrize("text", ["Here you are:\n```json\n{}\n```", "<think>{{a}}</think> {}"])
+@table("text", ["Here you are:\n```json\n{}\n```", "<think>{{a}}</think> {}"])
 async def test_an_object_among_words_is_found(text: str) -> None:
     found = await answered("openai", text.replace("{}", json.dumps(DRIFT)))
     assert found.failure_type is FailureType.HALLUCINATED_STATE
@@ -285,7 +286,7 @@ async def test_what_is_consumed_counts_as_the_runs() -> None:
 
 
 @ONE_BACKEND
-@pytest.mark.parametrize(
+@table(
     ("budget", "requests"),
     [(Budget(calls=2), 2), (Budget(tokens=100), 1), (Budget(cost_usd=0.0005), 2)],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llm_server import Handler, Reply, Request, cut_off, fails, raw, says, serving, silent
 from support import FakeEnvironment, always
@@ -241,7 +241,6 @@ def blocking() -> Iterator[tuple[Replies, BlockingClassifier]]:
 
 
 @given(st.one_of(TEXTS, JSON.map(json.dumps), ANSWERS.map(json.dumps)))
-@settings(max_examples=60, deadline=None)
 def test_whatever_a_model_says_becomes_a_diagnosis_that_can_be_stored(
     blocking: tuple[Replies, BlockingClassifier], text: str
 ) -> None:

@@ -200,7 +200,7 @@ STEPS = st.builds(
 
 
 @given(st.lists(STEPS, max_size=12), VALUES, st.text(max_size=3000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_was_recorded_is_shown_as_lines_of_data_within_the_bound(
     shown: tuple[Server, BlockingClassifier], recorded: list[Step], task: Any, message: str
 ) -> None:

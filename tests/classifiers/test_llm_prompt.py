@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from llm_server import Request, says, serving
+from tables import table
 
 from bench import envs
 from bench.diagnosis import fresh, ours, records
@@ -96,7 +97,7 @@ def test_a_text_as_long_as_the_room_is_shown_whole() -> None:
     assert text.replace("\n", "\\n") in shown
 
 
-@pytest.mark.parametrize("count", [41, 400, 20_000])
+@table("count", [41, 400, 20_000])
 def test_however_many_steps_there_are_each_stands_in_a_line(count: int) -> None:
     steps = [
         Step(tool_called="look", tool_input={"page": at}, tool_output=f"page {at} " + "y" * 300)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from diagnoses import classify, said, search
+from tables import table
 
 from triage.classifiers import RULES, Override, Rule, RulesClassifier, diagnose
 from triage.core import Cause, ErrorInfo, FailureType, Level, Severity, Step, hint
@@ -24,7 +25,7 @@ def test_own_rules_come_before_the_built_in_ones() -> None:
     assert (found.failure_type, found.cause) == (FailureType.PLAN_INCOMPLETE, "till_closed")
 
 
-@pytest.mark.parametrize(
+@table(
     ("changes", "words"),
     [
         ({"keys": ("till (closed",)}, "not a regular expression: missing"),
@@ -76,7 +77,7 @@ def found_with(*overrides: Override, error: Any = FORBIDDEN, **more: Any) -> tup
 AS_EVER = (Severity.CRITICAL, Level.HIGH)
 
 
-@pytest.mark.parametrize(
+@table(
     "condition",
     [
         {},
@@ -96,7 +97,7 @@ def test_an_override_applies_where_all_its_conditions_hold(condition: dict[str, 
     assert found_with(one, steps=[step], task="t") == (Severity.REPLANNING, Level.MEDIUM)
 
 
-@pytest.mark.parametrize(
+@table(
     "condition",
     [
         {"rule": "http.auth"},
@@ -145,7 +146,7 @@ def test_equal_errors_of_different_runs_are_told_apart() -> None:
     assert levels == [Level.LOW, Level.HIGH, Level.LOW]
 
 
-@pytest.mark.parametrize(
+@table(
     ("overrides", "words"),
     [
         (Override(Severity.FATAL), "an iterable of Override"),
@@ -177,9 +178,7 @@ def test_the_page_names_every_rule() -> None:
     assert [rule.name for rule in RULES if f"| `{rule.name}` |" not in page] == []
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.looks_at in ("text", "answer")], ids=lambda r: r.name
-)
+@table("rule", [rule for rule in RULES if rule.looks_at in ("text", "answer")])
 def test_a_rule_on_words_reads_any_text_in_linear_time(rule: Rule) -> None:
     alone = RulesClassifier((rule,))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tables import table
 
 from triage import FailureType, RulesClassifier, Step, Trajectory
 from triage.classifiers import diagnose
@@ -24,14 +25,13 @@ def kinds(
     return live.failure_type, late.failure_type
 
 
-@pytest.mark.parametrize(
+@table(
     ("steps", "kind"),
     [
         ([LOOK, LOOK, LOOK, DONE], FailureType.LOOP_DETECTED),
         ([LOOK, Step(action="write", tool_called="write", tool_input="42")], FailureType.PLAN_INCOMPLETE),
         ([DONE, Step(llm_output="It is **the Ponte Maria**.")], FailureType.HALLUCINATED_STATE),
     ],
-    ids=["loop left", "no answer", "words alone"],
 )  # fmt: skip
 def test_the_likeliest_type_is_named_where_a_live_run_gets_unknown(
     steps: list[Step], kind: FailureType

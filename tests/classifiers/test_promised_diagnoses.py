@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from tables import table
 
 from triage import Diagnosis, ErrorInfo, FailureType, RulesClassifier, Step, Trajectory, diagnose
 from triage.core import capture
@@ -60,7 +61,7 @@ def schema_error(kind: str) -> BaseException:
     raise AssertionError(kind)
 
 
-@pytest.mark.parametrize("kind", ["json", "pydantic"])
+@table("kind", ["json", "pydantic"])
 def test_a_wrong_form_is_known_by_the_class_of_its_error(kind: str) -> None:
     error = schema_error(kind)
     assert diagnose(error).failure_type is FailureType.SCHEMA_MISMATCH

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from bench import envs
 from bench.diagnosis import ours, records
@@ -79,13 +80,13 @@ def pieces() -> list[Piece]:
     return found[:TOLD]
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@table("way", WAYS.values())
 def test_at_most_one_true_quote_in_a_hundred_is_refused(way: Callable[[str], str]) -> None:
     refused = [piece.text for piece in pieces() if not piece.source.has(way(piece.text))]
     assert len(refused) <= TOLD // 100, refused[:5]
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@table("way", WAYS.values())
 def test_of_a_hundred_invented_quotes_at_most_one_is_believed(way: Callable[[str], str]) -> None:
     chance = random.Random(11)
     believed = []
@@ -109,7 +110,7 @@ def test_any_text_is_found_as_it_stands_and_as_json(before: str, text: str, afte
         assert whole.has(json.dumps(text))
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "quote", "stands"),
     [
         ('{"q":"hotel in Porto"}', '"q": "hotel in', True),

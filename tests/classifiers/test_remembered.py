@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tables import table
 
 from triage import Diagnosis, FailureType, RulesClassifier, Severity, Step, Trajectory
 from triage.classifiers import RULES, Override, Rule, consult
@@ -66,14 +67,13 @@ LIMITED = ErrorInfo(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     "make",
     [
         lambda body: replace(LIMITED, body=body),
         lambda body: replace(LIMITED, body=[body]),
         lambda body: replace(DOWN, related=(replace(LIMITED, body=body, relation="cause"),)),
     ],
-    ids=["body", "list", "cause"],
 )
 async def test_an_equal_answer_is_not_judged_twice(make: Callable[[Any], ErrorInfo]) -> None:
     classifier = Told()
@@ -96,7 +96,7 @@ BODIES = (
 )
 
 
-@pytest.mark.parametrize("known", BODIES, ids=repr)
+@table("known", BODIES)
 def test_answers_that_differ_are_told_apart(known: object) -> None:
     classifier = RulesClassifier()
     classifier.classify(Trajectory(error=replace(DOWN, body=known)))
@@ -109,7 +109,7 @@ def same(steps: int) -> list[Step]:
     return [STEP] * steps
 
 
-@pytest.mark.parametrize(
+@table(
     ("trajectory", "options"),
     [
         (Trajectory([STEP], error=replace(DOWN, message="another")), {}),
@@ -122,18 +122,6 @@ def same(steps: int) -> list[Step]:
         (Trajectory([STEP], error=DOWN, constraints=("nothing",)), {}),
         (Trajectory([STEP], error=DOWN), {"constraints": ["nothing"]}),
         (Trajectory([STEP], error=DOWN), {"overrides": [Override(Severity.FATAL, tool="search")]}),
-    ],
-    ids=[
-        "message",
-        "body",
-        "none",
-        "loop",
-        "long",
-        "unknown",
-        "own-manifest",
-        "constraint",
-        "own-constraint",
-        "override",
     ],
 )
 async def test_anything_else_goes_to_classify(
@@ -182,7 +170,6 @@ FAULTS: tuple[Callable[[], ErrorInfo], ...] = (
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(FAULTS), st.integers(0, 20), st.sampled_from(["", "open"])),

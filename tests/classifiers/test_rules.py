@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from diagnoses import classify, fired, info_for, passes, said, search
 from msgspec.structs import replace
+from tables import table
 
 from triage.classifiers import RULES, Rule, RulesClassifier, diagnose
 from triage.core import Cause, ErrorInfo, FailureType, Severity, Step, hint
@@ -53,7 +53,7 @@ def test_a_rule_does_not_fire_on_its_near_misses() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "user 500 not found",
@@ -78,7 +78,7 @@ def test_a_number_or_a_name_that_sounds_like_a_fault_is_none(message: str) -> No
     assert found.severity is Severity.RECLASSIFICATION
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "kind", "cause"),
     [
         ("529 overloaded", FailureType.EXTERNAL_FAULT, Cause.UNAVAILABLE),
@@ -144,7 +144,7 @@ def test_two_identical_steps_are_no_loop() -> None:
     assert classify(said("giving up"), [search("b")] * 2).failure_type is FailureType.UNKNOWN
 
 
-@pytest.mark.parametrize("length", range(2, 7))
+@table("length", range(2, 7))
 def test_a_cycle_gone_through_three_times_is_a_loop(length: int) -> None:
     cycle = [search(str(number)) for number in range(length)]
     found = classify(said("giving up"), cycle * 3)
@@ -263,7 +263,7 @@ def test_a_group_is_what_its_members_agree_on() -> None:
 # --- names and codes -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@table("status", [429, 502, 503, 504])
 def test_a_service_that_is_not_there_has_refused_nothing_whatever_its_error_is_called(
     status: int,
 ) -> None:
@@ -271,7 +271,7 @@ def test_a_service_that_is_not_there_has_refused_nothing_whatever_its_error_is_c
     assert found.failure_type is FailureType.EXTERNAL_FAULT
 
 
-@pytest.mark.parametrize(
+@table(
     ("mro", "cause"),
     [
         (("lib.TopicAuthorizationFailedError",), Cause.PERMISSION),
@@ -310,7 +310,7 @@ class MySQLError(Exception):
     pass
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "cause"),
     [
         (raised("OperationalError", MySQLError, 1205, "Lock wait"), Cause.CONFLICT),
@@ -320,7 +320,6 @@ class MySQLError(Exception):
         (raised("GrantError", Exception, "no", error="invalid_grant", status_code=400), Cause.AUTH),
         (raised("CountError", Exception, 1146, "items"), None),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_a_code_is_found_where_drivers_and_clients_put_it(
     error: Exception, cause: Cause | None

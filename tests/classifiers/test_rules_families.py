@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from diagnoses import classify, said
 from msgspec.structs import replace
+from tables import table
 
 from triage.classifiers import diagnose
 from triage.core import Cause, ErrorInfo, FailureType, Severity
@@ -16,7 +16,7 @@ SCHEMA = FailureType.SCHEMA_MISMATCH
 MISSING = FailureType.HALLUCINATED_STATE
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "kind", "cause"),
     [
         # the system's own number says it in every language
@@ -70,7 +70,7 @@ def test_a_message_is_understood(message: str, kind: FailureType, cause: Cause |
     assert cause is None or found.cause == cause
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         "no timeout occurred, but two guests are missing",
@@ -88,7 +88,7 @@ def test_what_is_denied_or_only_sounds_like_a_fault_is_none(message: str) -> Non
     assert classify(said(message)).failure_type is FailureType.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "kind", "cause"),
     [
         ("SpendLimitReachedError", EXTERNAL, Cause.QUOTA_EXHAUSTED),
@@ -117,7 +117,7 @@ def test_a_spent_budget_is_not_tried_again() -> None:
     assert (found.failure_type, found.severity) == (FailureType.PLAN_INCOMPLETE, Severity.CRITICAL)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "cause"),
     [
         ([{"message": "somebody else has it", "errorCode": "UNABLE_TO_LOCK_ROW"}], Cause.CONFLICT),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diagnoses import classify, said, search
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from triage.classifiers import Rule, RulesClassifier
@@ -65,7 +65,6 @@ def _reworded(one: Step, other: Step) -> bool:
     }
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 4), min_size=1, max_size=7), st.integers(1, 9)),

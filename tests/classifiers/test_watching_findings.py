@@ -12,9 +12,10 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
+from tables import table
 from watched import ONCE_MORE, Watched, call, watched
 
-from triage import Agent, Checks, Diagnosis, FailureType, RulesClassifier, Run, Step
+from triage import Agent, Checks, Diagnosis, FailureType, RulesClassifier, Run, Step, diagnose
 from triage.classifiers import HybridClassifier, Watch
 from triage.core import WatchNoticed
 from triage.engine import Watching
@@ -35,6 +36,9 @@ MISFIT = call("search", {"city": "Porto"}, None, error="refused")
 FORBIDDEN = Step(action="model", llm_output="The password is hunter2")
 TOLD = ["note", "hint"]
 
+# The first arguments that are judged import a library, which no test's loop may do.
+diagnose(None, [MISFIT], tools=TOOLS)
+
 
 async def looked_at(*steps: Step, watch: Any = True) -> Watched:
     checks = Checks(tools=TOOLS, constraints=("password",), watch=watch)
@@ -44,16 +48,15 @@ async def looked_at(*steps: Step, watch: Any = True) -> Watched:
 # By itself ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("step", "rule", "failure_type"),
     [
         (UNKNOWN, "steps.unknown_tool", FailureType.WRONG_TOOL_CALLED),
         (MISFIT, "steps.arguments", FailureType.SCHEMA_MISMATCH),
         (FORBIDDEN, "steps.forbidden_output", FailureType.CONSTRAINT_IGNORED),
     ],
-    ids=["tool", "arguments", "constraint"],
 )
-@pytest.mark.parametrize("before", [0, 2, 30])
+@table("before", [0, 2, 30])
 async def test_one_wrong_step_is_noted_and_told_at_once_and_stops_nothing(
     step: Step, rule: str, failure_type: FailureType, before: int
 ) -> None:
@@ -75,7 +78,7 @@ async def test_the_hint_says_what_is_right() -> None:
     assert "'q' is missing" in misfit
 
 
-@pytest.mark.parametrize("wrong", [UNKNOWN, MISFIT], ids=["tool", "arguments"])
+@table("wrong", [UNKNOWN, MISFIT])
 async def test_the_hint_is_withdrawn_when_it_is_put_right(wrong: Step) -> None:
     run = await looked_at(GOOD, wrong, GOOD)
     assert [bool(hint) for hint in run.hints] == [False, True, False]
@@ -129,15 +132,13 @@ class Own(Silent):
         return self.answer or Diagnosis(FailureType.GOAL_DRIFT, hint=hint)
 
 
-@pytest.mark.parametrize(
-    "classifier", [None, Silent(), HybridClassifier(Silent())], ids=["none", "silent", "hybrid"]
-)
+@table("classifier", [None, Silent(), HybridClassifier(Silent())])
 async def test_a_classifier_without_detectors_is_helped_by_the_rules(classifier: Any) -> None:
     run = await watched([call()] * 40, classifier=classifier)
     assert [one.response for one in run.noticed] == ["note", "hint", "interrupt"]
 
 
-@pytest.mark.parametrize("behind_a_model", [False, True], ids=["itself", "as rules"])
+@table("behind_a_model", [False, True])
 async def test_a_classifier_with_detectors_uses_its_own(*, behind_a_model: bool) -> None:
     own = Own()
     classifier = HybridClassifier(Silent(), rules=own) if behind_a_model else own
@@ -187,10 +188,9 @@ class ExplainsWithJunk(CannotExplain):
         return "a loop"
 
 
-@pytest.mark.parametrize(
+@table(
     "classifier",
     [CannotWatch(), CannotExplain(), ExplainsWithJunk()],
-    ids=lambda c: type(c).__name__,
 )
 async def test_detectors_that_fail_end_the_watching_and_nothing_else(
     classifier: Any, caplog: pytest.LogCaptureFixture

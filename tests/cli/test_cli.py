@@ -19,10 +19,11 @@ import anyio
 import pytest
 from cli_agents import KEY
 from cyclopts import App
-from event_values import any_event, steady
+from event_values import any_event
 from hypothesis import given
 from rich.console import Console
 from support import RETRY, Says
+from tables import table
 
 import triage
 from triage import Agent, Step, Usage
@@ -140,7 +141,7 @@ class TestRun:
         assert run("agents:asks", "fly") == 3
         assert capsys.readouterr().out == ""
 
-    @pytest.mark.parametrize("name", ["interrupted", "stops"])
+    @table("name", ["interrupted", "stops"])
     def test_an_interrupted_run_exits_with_130(
         self, name: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -163,7 +164,7 @@ class TestRun:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out + err)
         assert all(len(line) < 250 for line in err.splitlines()[:-1])
 
-    @pytest.mark.parametrize(
+    @table(
         ("function", "printed"),
         [
             ("plain", "plain fly\n"),
@@ -245,7 +246,7 @@ def test_what_cannot_be_run_is_said_in_one_line_and_exits_with_2(
         assert word in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["runs"], ["incidents"]])
+@table("arguments", [[], ["runs"], ["incidents"]])
 def test_a_command_that_is_not_finished_is_a_question_for_help(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,7 +262,7 @@ def test_the_version_is_that_of_the_library(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"triage {triage.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
+@table("arguments", [["--help"], ["run", "--help"]])
 def test_help_says_what_each_exit_code_means(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,7 +309,7 @@ def test_without_its_extra_the_command_line_says_how_to_install_it(
     assert capsys.readouterr() == ("", f"triage: {told}\n")
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "told"),
     [
         (["rnus", "list"], 'Did you mean "runs"?'),
@@ -380,7 +381,6 @@ def shown(console: Console) -> str:
     return console.file.getvalue()
 
 
-@steady
 @given(any_event)
 def test_any_event_of_any_content_can_be_shown(event: Event) -> None:
     for console in (terminal(), terminal(force_terminal=True)):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cli_agents import KEY
-from event_values import json_values, steady
+from event_values import json_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_forms import EXAMPLE, FORMS, attempts
@@ -223,7 +223,7 @@ def test_what_a_recording_says_is_neither_markup_nor_a_secret_nor_a_control(
         assert hidden not in text, hidden
 
 
-@settings(steady, max_examples=200)  # one way of each file: a command takes longer than a file
+@settings(max_examples=100)  # one way of each file: a command takes longer than a file
 @given(
     st.binary(max_size=60)
     | st.builds(lambda value: json.dumps(value).encode(), json_values | attempts),

@@ -12,6 +12,7 @@ import httpx2
 import openai
 import pytest
 from raised import APIError, response
+from tables import table
 
 from triage.core import Cause, ErrorInfo, FailureType, Severity, capture, hint, not_attempted
 
@@ -48,7 +49,7 @@ def test_notes_are_kept_and_bounded() -> None:
 # --- status, code, body ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         APIError(status_code=429),
@@ -60,7 +61,6 @@ def test_notes_are_kept_and_bounded() -> None:
         APIError(code=429, response=object()),
         APIError(code="429", body={}),
     ],
-    ids=range(8),
 )
 def test_a_status_is_found_wherever_clients_keep_it(error: Exception) -> None:
     info = capture(error)
@@ -68,7 +68,7 @@ def test_a_status_is_found_wherever_clients_keep_it(error: Exception) -> None:
     assert info.phase == "answered"
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         APIError(status_code="N/A"),
@@ -77,13 +77,12 @@ def test_a_status_is_found_wherever_clients_keep_it(error: Exception) -> None:
         APIError(code=404),
         SystemExit(404),
     ],
-    ids=range(5),
 )
 def test_a_number_that_is_no_status_is_not_taken_for_one(error: BaseException) -> None:
     assert capture(error).status_code is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "code"),
     [
         (APIError(code="insufficient_quota", body={}), "insufficient_quota"),
@@ -97,7 +96,6 @@ def test_a_number_that_is_no_status_is_not_taken_for_one(error: BaseException) -
         (FileNotFoundError(errno.ENOENT, "x"), "ENOENT"),
         (socket.gaierror(-2, "Name or service not known"), "EAI"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_the_providers_own_code_is_found(error: Exception, code: str) -> None:
     assert capture(error).code == code
@@ -149,7 +147,7 @@ def named(name: str) -> Exception:
     return found
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "phase"),
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "not_sent"),
@@ -166,7 +164,6 @@ def named(name: str) -> Exception:
         (TimeoutError(), None),
         (ValueError("x"), None),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
 def test_the_phase_says_how_far_a_request_got(error: BaseException, phase: str | None) -> None:
     assert capture(error).phase == phase
@@ -261,7 +258,7 @@ def test_a_hint_is_attached_kept_as_plain_data_and_returned() -> None:
     assert capture(ValueError("x")).hint is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value"),
     [
         ("failure_type", "sunspots"),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from raised import APIError, after, response
+from tables import table
 
 from triage.core import capture
 
@@ -59,7 +60,7 @@ def test_retry_info_is_read_from_the_trailers_of_a_call() -> None:
     assert capture(broken).retry_after_s is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "seconds"),
     [
         ("Please try again in 1.4s.", 1.4),
@@ -101,7 +102,7 @@ def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_noon")
-@pytest.mark.parametrize(
+@table(
     ("headers", "seconds"),
     [
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360),

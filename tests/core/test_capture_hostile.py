@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raised import APIError, response
+from tables import table
 
 from triage import Abort, Agent, FailurePolicy, TriageAbortError
 from triage.core import capture, hint
@@ -194,7 +195,7 @@ def test_metaclasses_and_mocks_are_read_like_anything_else() -> None:
     assert (mocked.status_code, mocked.retry_after_s) == (None, None)
 
 
-@pytest.mark.parametrize("depth", [10_000])
+@table("depth", [10_000])
 def test_deep_and_wide_ones_are_cut(depth: int) -> None:
     chain: Exception = ValueError("0")
     for number in range(depth):

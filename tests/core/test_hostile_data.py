@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_kinds import DURABLE, Opened
 from support import FakeEnvironment, Says, always, in_turn
+from tables import table
 
 import triage
 from triage import Agent, Escalate, FailurePolicy, Limits, Retry, Run, Step
@@ -63,7 +64,7 @@ def told(events: Any) -> list[Any]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.sampled_from([0.0, DAY, -DAY, 1.0]), max_size=40),
     st.sampled_from(["retry", "replan", "rollback", "resume"]),
@@ -84,7 +85,7 @@ def test_a_clock_that_jumps_changes_no_decision(jumps: list[float], scenario: st
     assert all(seconds >= 0 for seconds in env.slept)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.sampled_from([0.0, DAY, -DAY]), min_size=3, max_size=20))
 def test_a_clock_that_jumped_between_processes_leaves_a_run_its_time(jumps: list[float]) -> None:
     """What a run was at work is measured by its events: a jump may add to it, never take away."""
@@ -117,7 +118,7 @@ def files(folder: Path) -> set[str]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", DURABLE)
+@table("kind", DURABLE)
 async def test_no_text_is_more_than_a_value_to_a_store(kind: str, tmp_path: Path) -> None:
     with Opened(kind, tmp_path) as opened:
         store = opened.new()
@@ -136,7 +137,7 @@ async def test_no_text_is_more_than_a_value_to_a_store(kind: str, tmp_path: Path
         assert files(tmp_path) == before
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=140) | st.sampled_from(HOSTILE))
 def test_an_id_is_of_few_signs_or_refused(run_id: str) -> None:
     async def works(task: str) -> str:
@@ -196,7 +197,7 @@ async def test_what_is_planted_in_a_store_stays_data(
 
 
 @pytest.mark.anyio
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 async def test_a_row_that_was_changed_is_refused_or_read_as_data(data: Any) -> None:
     line = dumps(RunStarted("r", 0, 0.0, "works", {"a": [1, "x"]}, {"b": None}))
@@ -219,7 +220,7 @@ INJECTIONS = (
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("text", INJECTIONS)
+@table("text", INJECTIONS)
 async def test_no_message_of_an_error_chooses_what_is_done(text: str) -> None:
     async def ended(message: str) -> list[Any]:
         store = MemoryStore()
@@ -261,7 +262,6 @@ def leaves(tree: Any) -> list[type[BaseException]]:
     )
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(trees, min_size=1, max_size=3))
 def test_a_group_that_ends_a_program_passes_and_any_other_is_a_failure(tree: Any) -> None:
     raised = grown(tree)
@@ -288,7 +288,7 @@ def test_a_group_that_ends_a_program_passes_and_any_other_is_a_failure(tree: Any
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@table("kind", ["sqlite", "postgres"])
 async def test_tools_that_hold_every_thread_hold_up_no_store(kind: str, tmp_path: Path) -> None:
     go = threading.Event()
     held = threading.Semaphore(0)

@@ -32,6 +32,7 @@ import urllib3
 from calls import recovers
 from failing_servers import (
     CLOSE,
+    HANG_UP,
     REFUSE,
     RESET,
     SILENCE,
@@ -44,6 +45,7 @@ from failing_servers import (
     http as answer,
 )
 from store_kinds import POSTGRES, missing
+from tables import table
 
 import triage
 from triage import Agent, Retry, TriageSuspendedError
@@ -534,7 +536,7 @@ FREE |= {
 DOUBT |= {f"status_{code}": partial(status, code) for code in (400, 408, 500, 502, 503)}
 DOUBT |= {
     "httpx_closed": at(lambda server: post(server.url), CLOSE),
-    "smtp_closed": at(lambda server: smtplib.SMTP("127.0.0.1", server.port), CLOSE),
+    "smtp_closed": at(lambda server: smtplib.SMTP("127.0.0.1", server.port), HANG_UP),
     "requests_read_timeout": at(
         lambda server: post_with_requests(server.url, timeout=(5, 0.02)), SILENCE
     ),
@@ -640,8 +642,8 @@ async def charged(act: Act, effect: str) -> tuple[int, bool]:
     return calls, False
 
 
-@pytest.mark.parametrize("effect", ["once", "unknown"])
-@pytest.mark.parametrize("name", FREE)
+@table("effect", ["once", "unknown"])
+@table("name", FREE)
 async def test_a_call_that_cannot_have_happened_is_made_again(
     name: str, effect: str, tmp_path: Path
 ) -> None:
@@ -652,8 +654,8 @@ async def test_a_call_that_cannot_have_happened_is_made_again(
         assert await charged(FREE[name], effect) == (2, False)
 
 
-@pytest.mark.parametrize("effect", ["once", "unknown"])
-@pytest.mark.parametrize("name", DOUBT)
+@table("effect", ["once", "unknown"])
+@table("name", DOUBT)
 async def test_a_call_that_may_have_happened_is_asked_about(name: str, effect: str) -> None:
     assert await charged(DOUBT[name], effect) == (1, True)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import RETRY, Says
+from tables import table
 
 from triage import Agent, Escalate, FailurePolicy, TriageEscalationError
 from triage.core import AttemptStarted, Event
@@ -55,7 +56,7 @@ class FailsBefore(Swallows):
 MANAGERS = [FailsBefore, fails_after, Swallows]
 
 
-@pytest.mark.parametrize("manager", MANAGERS)
+@table("manager", MANAGERS)
 async def test_a_result_is_not_lost_with_a_manager(
     manager: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,7 +74,7 @@ async def test_a_result_is_not_lost_with_a_manager(
     assert len(said) == (manager is not Swallows)
 
 
-@pytest.mark.parametrize("manager", MANAGERS)
+@table("manager", MANAGERS)
 async def test_an_agents_own_error_is_what_a_run_fails_with(manager: Any) -> None:
     async def agent(task: str) -> int:
         raise LookupError("its own")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from tables import table
 
 from triage.engine.config import validate_result
 
@@ -42,7 +43,7 @@ def test_no_part_of_a_value_that_was_cut_off_is_taken_for_the_whole(
         validate_result(dict[str, Any] | list[Any], text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "kind", "value"),
     [
         ("```json\n5\n```", int, 5),
@@ -62,7 +63,7 @@ def test_fences_and_asides_are_looked_over(text: str, kind: Any, value: Any) -> 
         assert validate_result(kind, text) == value
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "The answer is 5",

@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from event_values import json_values, steady, texts
+from event_values import json_values, texts
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 from support import Says
+from tables import table
 
 from triage import Agent, FailurePolicy, FailureType, Retry, Step
 from triage.core import ActionChosen, RunFinished, RunStarted, dumps, fold, loads
@@ -82,7 +83,7 @@ HOSTILE = {
 HOSTILE["a released view"].release()
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@table("name", HOSTILE)
 def test_an_object_that_raises_is_marked_and_raises_nothing(name: str) -> None:
     value = HOSTILE[name]
     kept(value)
@@ -99,12 +100,12 @@ def _as_key(value: Any) -> dict[Any, int] | None:
 KEYED = {name: mapping for name, value in HOSTILE.items() if (mapping := _as_key(value))}
 
 
-@pytest.mark.parametrize("name", KEYED)
+@table("name", KEYED)
 def test_an_object_that_raises_may_be_a_mappings_key(name: str) -> None:
     kept(KEYED[name])
 
 
-@pytest.mark.parametrize("claimed", [str, int, bool, type(None), float, dict, list])
+@table("claimed", [str, int, bool, type(None), float, dict, list])
 def test_an_object_that_claims_to_be_of_another_class_is_json_all_the_same(claimed: type) -> None:
     # As lazy texts, proxies and mocks with a spec do.
     proxy = type("Proxy", (), {"__class__": property(lambda _self: claimed)})()
@@ -150,7 +151,7 @@ class Text(str):
     __slots__ = ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "expected"),
     [
         ((1, (2, 3)), [1, [2, 3]]),
@@ -170,13 +171,12 @@ class Text(str):
         (-0.0, -0.0),
         (10**300, 10**300),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_what_has_a_usual_json_form_gets_it(value: Any, expected: Any) -> None:
     assert kept(value) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "kind"),
     [
         (float("nan"), "float"),
@@ -188,7 +188,6 @@ def test_what_has_a_usual_json_form_gets_it(value: Any, expected: Any) -> None:
         (deque([1]), "lost"),
         (len, "lost"),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_json_form_leaves_a_mark(value: Any, kind: str) -> None:
     assert kept(value)["$triage"] == kind
@@ -227,13 +226,11 @@ _nested = st.recursive(
 )
 
 
-@steady
 @given(_nested)
 def test_any_value_becomes_json(value: Any) -> None:
     kept(value)
 
 
-@steady
 @given(_nested)
 def test_a_step_with_any_payload_survives_the_wire(value: Any) -> None:
     step = Step(action="a", tool_input={"value": value}, tool_output=value, metadata={"m": value})
@@ -241,7 +238,6 @@ def test_a_step_with_any_payload_survives_the_wire(value: Any) -> None:
     assert loads(dumps(event)) == event
 
 
-@steady
 @given(json_values)
 def test_json_values_are_kept_as_they_are(value: Any) -> None:
     assert kept(value) == value
@@ -261,7 +257,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", WRAPS)
+@table("kind", WRAPS)
 def test_a_value_nested_without_end_is_cut(kind: str) -> None:
     value: Any = "bottom"
     for _ in range(100_000):
@@ -331,7 +327,6 @@ def test_what_does_not_fit_its_model_is_kept_and_not_shown_in_a_warning(
 # Nothing changes later ----------------------------------------------------------------------------
 
 
-@steady
 @given(json_values)
 def test_a_later_change_of_the_callers_object_does_not_change_the_step(value: Any) -> None:
     mine: dict[str, Any] = {"list": [value, [value]], "dict": {"k": value}}

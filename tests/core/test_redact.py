@@ -7,9 +7,9 @@ import random
 import time
 
 import pytest
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage.core import HIDDEN, Redactor, redact
 
@@ -68,7 +68,7 @@ def test_a_credential_is_hidden_wherever_it_stands(
     assert HIDDEN in shown
 
 
-@pytest.mark.parametrize("credential", CREDENTIALS)
+@table("credential", CREDENTIALS)
 def test_what_is_hidden_stays_as_it_is_when_it_is_redacted_again(credential: str) -> None:
     for text in (credential, f"x {credential} y", base64.b64encode(credential.encode()).decode()):
         shown = redact(text)
@@ -129,12 +129,11 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@table("text", ORDINARY)
 def test_other_words_stay(text: str) -> None:
     assert redact(text) is text
 
 
-@steady
 @given(st.lists(st.sampled_from(ORDINARY), max_size=4))
 def test_ordinary_texts_stay_together_too(texts: list[str]) -> None:
     value = [{"said": texts}, *texts]
@@ -149,7 +148,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("piece", PIECES)
+@table("piece", PIECES)
 def test_a_long_text_made_to_be_slow_is_not(piece: str) -> None:
     redactor = Redactor(fields=("ssn",), values=("some words",), environment=False)
     text = piece * (2**18 // len(piece))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 from triage.core import HIDDEN, Redactor
 from triage.core import json_values as _parts
@@ -62,7 +62,6 @@ def _sliced(text: str, size: int, reach: int) -> str:
 fillers = st.lists(st.sampled_from(FILLERS), max_size=60).map("".join)
 
 
-@steady
 @given(fillers, st.sampled_from(SECRETS), st.sampled_from(FORMS), fillers, st.integers(1, 400))
 def test_a_secret_is_found_wherever_a_slice_ends(
     before: str, secret: str, form: Callable[[str], str], after: str, size: int
@@ -75,13 +74,12 @@ def test_a_secret_is_found_wherever_a_slice_ends(
     assert clean == _redactor().text(text)
 
 
-@steady
 @given(fillers, st.integers(1, 400))
 def test_what_is_cut_there_looks_like_no_secret(text: str, size: int) -> None:
     assert _sliced(text, size, 600) == _redactor().text(text)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_a_long_text_is_looked_through_to_its_end(form: Callable[[str], str]) -> None:
     """As it is: slices of the real size, with a private key across each of their ends."""
     slice_ = _parts.SLICE

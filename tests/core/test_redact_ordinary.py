@@ -7,8 +7,8 @@ import random
 from string import ascii_letters, ascii_uppercase, digits
 from typing import Any
 
-import pytest
 from ordinary_values import LATER, ORDINARY
+from tables import table
 
 from triage.core import HIDDEN, Redactor, redact
 
@@ -55,7 +55,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("secret", KEYS)
+@table("secret", KEYS)
 def test_a_key_is_hidden_by_its_form(secret: str) -> None:
     assert redact(f"it said {secret} and stopped") == f"it said {HIDDEN} and stopped"
     assert REDACTOR.value({"note": [f"<{secret}>"]}) == ({"note": [f"<{HIDDEN}>"]}, True)
@@ -64,7 +64,7 @@ def test_a_key_is_hidden_by_its_form(secret: str) -> None:
 WORD = "hK7-pQ2vXz"
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "shown"),
     [
         (f"run --password {WORD} now", f"run --password {HIDDEN} now"),
@@ -102,7 +102,7 @@ def test_base64_that_is_wrapped_is_read_as_one() -> None:
     assert HIDDEN in redact(coded.replace("\n", "\\n"))
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         {"password": {"type": "string", "minLength": 8}},
@@ -115,7 +115,7 @@ def test_schemas_ids_and_states_are_no_secrets(value: Any) -> None:
     assert REDACTOR.value(value) == (value, False)
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         {"session": "s-9kX3vQ2mZ7"},

@@ -9,11 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from event_values import any_event, errors, json_values, steady
+from event_values import any_event, errors, json_values
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import in_turn
+from tables import table
 
 from triage import (
     Agent,
@@ -149,8 +150,8 @@ def _within_base64(part: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("secret", SECRETS)
+@table("form", FORMS)
+@table("secret", SECRETS)
 def test_every_kind_of_secret_is_hidden_in_every_form(secret: str, form: Any) -> None:
     text = form(secret)
     assert leaks(text) or "%" in text  # or the test could not fail
@@ -160,7 +161,6 @@ def test_every_kind_of_secret_is_hidden_in_every_form(secret: str, form: Any) ->
     assert shown.startswith("it said ")
 
 
-@steady
 @given(secret_values)
 def test_no_secret_is_left_in_a_value(value: Any) -> None:
     clean, changed = REDACTOR.value(value)
@@ -170,7 +170,6 @@ def test_no_secret_is_left_in_a_value(value: Any) -> None:
     assert not leaks(" ".join(REDACTOR.fields_of(value, "state")))
 
 
-@steady
 @given(secret_values)
 def test_what_was_redacted_is_left_as_it_is(value: Any) -> None:
     once, _ = REDACTOR.value(value)
@@ -179,7 +178,6 @@ def test_what_was_redacted_is_left_as_it_is(value: Any) -> None:
     assert again is once
 
 
-@steady
 @given(secret_values, secret_texts, errors)
 def test_no_secret_is_left_in_any_event(value: Any, text: str, error: ErrorInfo) -> None:
     held = {"data": value}
@@ -225,7 +223,6 @@ def test_no_secret_is_left_in_any_event(value: Any, text: str, error: ErrorInfo)
         assert (clean.run_id, clean.seq, clean.time) == (event.run_id, event.seq, event.time)
 
 
-@steady
 @given(any_event)
 def test_an_event_without_secrets_is_the_same_object(event: Any) -> None:
     plain = Redactor(environment=False)
@@ -234,7 +231,6 @@ def test_an_event_without_secrets_is_the_same_object(event: Any) -> None:
     assert clean is event
 
 
-@steady
 @given(json_values)
 def test_any_json_value_is_taken_and_a_clean_one_given_back(value: Any) -> None:
     clean, changed = REDACTOR.value(value)
@@ -357,7 +353,7 @@ def test_registered_numbers_are_hidden_as_numbers() -> None:
     assert redactor.value([4111111111111111, 7]) == ([HIDDEN, 7], True)
 
 
-@pytest.mark.parametrize(
+@table(
     ("given_", "said"),
     [
         ({"fields": "ssn"}, ("Redactor.fields", "write (text,)")),

@@ -6,8 +6,7 @@ import copy
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
-from event_values import actions, causes, diagnoses, errors, json_values, steady, told, usages
+from event_values import actions, causes, diagnoses, errors, json_values, told, usages
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -16,6 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 from msgspec.structs import replace
+from tables import table
 
 from triage import Diagnosis, ErrorInfo, FailureType, Retry, Step, Suspend, Usage
 from triage.core import (
@@ -245,7 +245,6 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAnyRun = Machine.TestCase
-TestAnyRun.settings = steady
 
 
 # What the machine does not drive ------------------------------------------------------------------
@@ -297,7 +296,7 @@ def test_a_reused_call_keeps_its_result_and_takes_the_new_place() -> None:
     assert call.done_at == run_of(*PAID).calls["k"].done_at
 
 
-@pytest.mark.parametrize("worked", [True, False])
+@table("worked", [True, False])
 def test_a_compensated_call_counts_as_never_made(*, worked: bool) -> None:
     error = None if worked else BROKEN
     state = run_of(

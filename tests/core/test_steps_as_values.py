@@ -13,6 +13,7 @@ from hypothesis import given
 from msgspec.structs import asdict, astuple, replace
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
+from tables import table
 
 from triage import Diagnosis, Effect, Escalate, FailureType, Retry, Step, Trajectory, Usage
 from triage.core import Evidence
@@ -55,7 +56,7 @@ def test_steps_are_equal_by_their_fields(one: Step, other: Step) -> None:
     assert replace(one, **asdict(other)) == other
 
 
-@pytest.mark.parametrize("name", [*asdict(FULL)])
+@table("name", [*asdict(FULL)])
 def test_no_field_can_be_set(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(FULL, name, None)
@@ -93,7 +94,7 @@ def test_values_may_be_fields_of_a_pydantic_model() -> None:
     assert Kept.model_json_schema()["properties"]["step"]["type"] == "object"
 
 
-@pytest.mark.parametrize("given", [3, {"action": 3}, {"index": -1}])
+@table("given", [3, {"action": 3}, {"index": -1}])
 def test_a_pydantic_model_refuses_what_is_no_such_value(given: Any) -> None:
     with pytest.raises(ValidationError):
         Kept.model_validate({"step": given})

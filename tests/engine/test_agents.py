@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from support import RETRY, FakeEnvironment, Says
+from tables import table
 
 import triage
 from triage import Agent, Limits, Retry, Run, Step, TriageEscalationError, Usage, UsageError
@@ -103,7 +104,7 @@ def test_run_sync_adds_nothing_to_an_agents_error() -> None:
     assert error.__context__ is None
 
 
-@pytest.mark.parametrize("double", [AsyncMock, MagicMock])
+@table("double", [AsyncMock, MagicMock])
 def test_a_callable_with_any_attribute_is_read_to_its_end(double: Any) -> None:
     assert Agent(double(return_value=3)).run_sync("t") == 3
 

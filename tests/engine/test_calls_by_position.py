@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from calls import Killed, in_two_processes, recovers
+from tables import table
 
 import triage
 from triage import (
@@ -56,7 +57,7 @@ async def test_a_retry_at_step_50_pays_for_none_of_the_49_before_although_the_hi
     assert answers[:49] == [f"answer {n}" for n in range(1, 50)]
 
 
-@pytest.mark.parametrize("action", [Retry(hint="h"), Rollback(hint="h")])
+@table("action", [Retry(hint="h"), Rollback(hint="h")])
 async def test_from_the_critical_step_on_the_calls_run(action: Any) -> None:
     model = Model()
 
@@ -70,9 +71,7 @@ async def test_from_the_critical_step_on_the_calls_run(action: Any) -> None:
     assert model.asked[4:] == ["prompt 2 (h)", "prompt 3 (h)"]
 
 
-@pytest.mark.parametrize(
-    ("action", "again"), [(Replan("h"), 3), (Resume("go", "h"), 0), (Rollback(hint="h"), 0)]
-)
+@table(("action", "again"), [(Replan("h"), 3), (Resume("go", "h"), 0), (Rollback(hint="h"), 0)])
 async def test_what_is_given_again_follows_the_action(action: Any, again: int) -> None:
     model = Model()
 
@@ -139,7 +138,7 @@ async def test_equal_arguments_find_their_call_at_any_position() -> None:
     assert len(model.asked) == 3
 
 
-@pytest.mark.parametrize("waits", [True, False])
+@table("waits", [True, False])
 async def test_calls_side_by_side_are_never_matched_by_who_came_first(waits: bool) -> None:  # noqa: FBT001 - a case
     asked: list[str] = []
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from calls import LOST, World, escalation_of, question_of, recovers
 from support import always
+from tables import table
 
 import triage
 from triage import (
@@ -35,7 +36,7 @@ class Refused(Exception):
     status_code = 429
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         Refused("slow down"),
@@ -114,7 +115,7 @@ async def test_in_doubt_answered_rerun_is_asked_again_when_it_fails_again() -> N
     assert world.did == ["once(x)", "once(x)"]
 
 
-@pytest.mark.parametrize(("choice", "kind"), [("fail", TriageEscalationError), ("rerun", None)])
+@table(("choice", "kind"), [("fail", TriageEscalationError), ("rerun", None)])
 async def test_in_doubt_follows_the_choice_made(choice: Any, kind: Any) -> None:
     world, agent, log = await doubtful(durability=Durability(on_in_doubt=choice))
     if kind is None:
@@ -193,7 +194,7 @@ async def changes_its_mind(tool: Any, run: Run) -> str:
     return result
 
 
-@pytest.mark.parametrize("action", [Retry(), Replan(), Rollback()])
+@table("action", [Retry(), Replan(), Rollback()])
 async def test_an_unsafe_tool_with_other_arguments_is_asked_about(action: Any) -> None:
     world = World()
     once = world.tool("once")

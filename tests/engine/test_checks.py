@@ -13,6 +13,7 @@ import pytest
 from calls import escalation_of
 from pydantic import BaseModel, Field
 from support import always
+from tables import table
 from typing_extensions import TypedDict
 
 import triage
@@ -88,7 +89,7 @@ def fine(result: object) -> bool:
     return result is not None
 
 
-@pytest.mark.parametrize(
+@table(
     ("tools", "manifest"),
     [
         (None, {}),
@@ -142,7 +143,7 @@ def given(result: Any, result_type: Any) -> Any:
     return Agent(gives, FailurePolicy(default=Escalate()), result_type=result_type).run_sync("t")
 
 
-@pytest.mark.parametrize(
+@table(
     ("result_type", "result", "validated"),
     [
         (int, 5, 5),
@@ -171,7 +172,7 @@ def test_a_result_is_converted_to_its_type(result_type: Any, result: Any, valida
     assert type(found) is type(validated)
 
 
-@pytest.mark.parametrize(
+@table(
     ("result_type", "result", "words"),
     [
         (int, "five", "int_parsing"),
@@ -222,7 +223,7 @@ def test_the_order_of_a_union_is_kept() -> None:
     assert type(given({"n": 1}, B | A)) is B
 
 
-@pytest.mark.parametrize(
+@table(
     ("verdict", "reason"),
     [
         (True, None),
@@ -312,7 +313,7 @@ async def test_the_diagnosis_of_an_invented_answer_holds_each_fact_as_evidence()
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("grounding", "answer"),
     [
         (False, "It costs $999.99."),
@@ -342,7 +343,7 @@ async def test_what_an_earlier_attempt_has_found_is_a_source_and_a_hint_is_none(
     assert await run.run("?") == "It costs $77.70."
 
 
-@pytest.mark.parametrize(
+@table(
     ("constraint", "hint"),
     [
         ("Secret", "not contain 'Secret'"),

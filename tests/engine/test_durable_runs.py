@@ -18,6 +18,7 @@ from calls import escalation_of, question_of, recovers
 from durable_runs import RUN, Kept, agent_of, check_journal, payments
 from store_kinds import opening
 from support import RETRY, Says, always, cancelled_once
+from tables import table
 
 import triage
 from triage import (
@@ -140,10 +141,10 @@ async def test_an_answer_is_asked_for_what_could_not_be_stored_with_the_call_it_
     )
     token = suspended.token
     elsewhere = agent_on(store, works, policy=waits)
-    told = r"task, client could not be stored.*: resume\(token, answer, task=…, client=…\)$"
+    told = r"task, client could not be stored.*: resume\(token, answer, task=…, client=…\)\n"
     with pytest.raises(UsageError, match=told):
         await elsewhere.resume(token, Retry())
-    told = r"^client could not be stored.*: resume\(token, answer, client=…\)$"
+    told = r"^client could not be stored.*: resume\(token, answer, client=…\)\n"
     with pytest.raises(UsageError, match=told):
         await elsewhere.resume(token, Retry(), task="t")
     assert await elsewhere.resume(token, Retry(), task="t", client="c") == "t c 3"
@@ -293,8 +294,8 @@ async def ends(agent: Agent[Any]) -> Any:
         return error
 
 
-@pytest.mark.parametrize("stays", [False, True])
-@pytest.mark.parametrize("choice", ["fail", "continue"])
+@table("stays", [False, True])
+@table("choice", ["fail", "continue"])
 async def test_whichever_write_fails_nothing_of_the_agents_own_is_lost(
     choice: Any, stays: Any, tmp_path: Path
 ) -> None:
@@ -325,7 +326,7 @@ async def test_whichever_write_fails_nothing_of_the_agents_own_is_lost(
     assert failed or choice == "continue"
 
 
-@pytest.mark.parametrize("choice", ["fail", "continue"])
+@table("choice", ["fail", "continue"])
 async def test_an_error_of_the_agent_is_raised_although_the_store_fails(
     choice: Any, tmp_path: Path
 ) -> None:
@@ -429,7 +430,7 @@ anyio.run(lambda: agent.run("task"))
 """
 
 
-@pytest.mark.parametrize(
+@table(
     ("mode", "flush", "stored"),
     [
         ("step", "", ["RunStarted", "AttemptStarted", "StepRecorded"]),
@@ -546,8 +547,8 @@ class Watched(MemoryStore):
         )
 
 
-@pytest.mark.parametrize("effect", ["once", "unknown", "read"])
-@pytest.mark.parametrize("way", ["async", "thread", "sync agent"])
+@table("effect", ["once", "unknown", "read"])
+@table("way", ["async", "thread", "sync agent"])
 async def test_the_start_is_durable_before_the_body_and_the_result_before_the_return(
     effect: str, way: str
 ) -> None:
@@ -574,7 +575,7 @@ async def test_the_start_is_durable_before_the_body_and_the_result_before_the_re
     assert started == [True] or effect == "read"
 
 
-@pytest.mark.parametrize("mode", ["attempt", "exit"])
+@table("mode", ["attempt", "exit"])
 async def test_other_modes_do_not_wait_for_the_store(mode: Any) -> None:
     store = Watched()
     seen: list[bool] = []
@@ -646,7 +647,7 @@ class Slow(Watched):
         self.held.append(lambda: super(Slow, self).submit(run_id, new, **options))
 
 
-@pytest.mark.parametrize("effect", ["once", "read"])
+@table("effect", ["once", "read"])
 async def test_no_call_returns_before_its_result_is_durable(effect: str) -> None:
     store = Slow(CallFinished)
     returned: list[str] = []

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from asked_models import HINT, Provider, answer, asking, user
 from calls import question_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langchain_agents import Scripted as ScriptedChat
@@ -289,7 +289,6 @@ class Course:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(deadline=None, max_examples=60)
 @given(deeds=deeds, fails=failures, action=actions)
 def test_every_effect_of_a_random_agent_happens_as_often_as_it_is_meant_to_or_is_asked_about(
     backend: str, deeds: list[tuple[str, int]], fails: list[Failure], action: Any

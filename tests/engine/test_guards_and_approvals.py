@@ -9,6 +9,7 @@ import anyio
 import pytest
 from calls import World, question_of, recovers
 from support import always
+from tables import table
 
 import triage
 from triage import (
@@ -61,7 +62,7 @@ async def test_a_guard_sees_the_call_before_it_runs_and_may_let_it() -> None:
     assert call.task == "buy"
 
 
-@pytest.mark.parametrize("effect", ["read", "idempotent", "unknown"])
+@table("effect", ["read", "idempotent", "unknown"])
 async def test_other_effects_are_looked_at_by_rule_alone(effect: str) -> None:
     world, seen = World(), []
     tool = world.tool(effect)
@@ -80,7 +81,7 @@ async def test_other_effects_are_looked_at_by_rule_alone(effect: str) -> None:
     assert seen == [effect, effect]
 
 
-@pytest.mark.parametrize("ruling", [False, "not on a Sunday"])
+@table("ruling", [False, "not on a Sunday"])
 async def test_a_denied_call_does_not_run_and_the_agent_may_go_on(ruling: Any) -> None:
     world = World()
     charge = world.tool("once")
@@ -121,7 +122,7 @@ async def test_an_agent_that_lets_the_denial_through_is_told_and_makes_another_p
     assert world.did == []
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@table("store", ["memory", "sqlite"])
 async def test_an_approval_is_for_exactly_that_call_once(store: str, tmp_path: Path) -> None:
     world = World()
     charge = world.tool("once")
@@ -190,7 +191,7 @@ def broken(_call: GuardedCall) -> bool:
     raise LookupError("no such rule")
 
 
-@pytest.mark.parametrize(
+@table(
     ("guard", "said"),
     [(broken, "LookupError"), (lambda _: 5, "int"), (lambda _: {"allow": True}, "dict")],
 )
@@ -212,7 +213,7 @@ async def test_a_guard_that_fails_lets_nothing_run(
     assert ("the guard of once failed" in caplog.text) == (guard is broken)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@table("kind", ["sync", "async"])
 async def test_a_sync_tool_in_a_thread_waits_for_either_kind_of_guard(kind: str) -> None:
     did: list[str] = []
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from calls import escalation_of
 from support import RETRY, FakeEnvironment, Says, always
+from tables import table
 
 import triage
 from triage import Agent, FailureType, Replan, Retry, Run, Step, Suspend, TriageSuspendedError
@@ -58,7 +59,7 @@ async def nested_of(agent: Agent[Any]) -> Any:
     return await Agent(outer).run("t")
 
 
-@pytest.mark.parametrize(
+@table(
     ("function", "ask"),
     [
         (works, run_of),

@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from durable_runs import PAYMENTS, RUN, Kept, payments
+from tables import table
 from watched import ONCE_MORE, call
 
 import triage
@@ -219,7 +220,7 @@ async def test_a_sync_agent_that_swallows_it_has_failed_all_the_same(mode: dict[
     assert await Agent(works, ONCE_MORE, **mode).run("t") == "done"
 
 
-@pytest.mark.parametrize("between", [True, False], ids=["between items", "within a step"])
+@table("between", [True, False])
 async def test_a_stream_is_interrupted_wherever_it_is(
     between: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:

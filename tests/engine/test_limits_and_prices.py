@@ -16,6 +16,7 @@ from limit_scenarios import PRICED, SCENARIOS, Scenario, search
 from msgspec.structs import replace
 from strategies.test_limits import limits_of
 from support import Says, always
+from tables import table
 
 import triage
 from triage import (
@@ -93,8 +94,8 @@ def _the_first(run: Run) -> bool:
 
 
 # Before it is broken ------------------------------------------------------------------------------
-@pytest.mark.parametrize("limits", [{"tool_calls": 3}, {"calls_per_tool": {"search": 3}}], ids=str)
-@pytest.mark.parametrize("together", [False, True], ids=["in turn", "at once"])
+@table("limits", [{"tool_calls": 3}, {"calls_per_tool": {"search": 3}}])
+@table("together", [False, True])
 async def test_a_call_that_would_go_over_the_limit_does_not_run(
     limits: dict[str, Any],
     together: bool,  # noqa: FBT001 - a parameter of the test
@@ -156,7 +157,7 @@ async def test_waiting_that_would_go_over_the_limit_is_not_begun() -> None:
 
 
 # At once ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["steps", "input_tokens", "output_tokens", "tokens", "cost_usd"])
+@table("name", ["steps", "input_tokens", "output_tokens", "tokens", "cost_usd"])
 async def test_what_cannot_be_known_before_stops_the_attempt_as_it_is_recorded(name: str) -> None:
     error, _ = await stopped(SCENARIOS[name])
     assert error.context is not None
@@ -173,7 +174,7 @@ async def test_the_deadline_of_the_run_stops_an_attempt_on_time() -> None:
     assert error.context.attempt == 2
 
 
-@pytest.mark.parametrize("name", sorted(OF_ONE_ATTEMPT))
+@table("name", sorted(OF_ONE_ATTEMPT))
 async def test_an_attempt_that_takes_too_long_is_a_failure_like_any_other(name: str) -> None:
     env = VirtualTime()
     failed: list[Any] = []
@@ -197,7 +198,7 @@ async def test_an_attempt_that_takes_too_long_is_a_failure_like_any_other(name: 
 
 
 # Stalls -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("pause", [1, 5, 7])
+@table("pause", [1, 5, 7])
 async def test_an_attempt_that_records_now_and_then_does_not_stall(pause: int) -> None:
     env = VirtualTime()
 
@@ -345,14 +346,13 @@ async def uses(_task: str, *, run: Run) -> float | None:
     return run.usage.cost_usd
 
 
-@pytest.mark.parametrize(
+@table(
     ("usage", "limits", "cost"),
     [
         (CALL, Limits(prices=OURS), 0.018),
         (Usage(10_000, 2_000, model="gpt-4o-2024-08-06"), Limits(), 0.045),
         (replace(CALL, cost_usd=1.0), Limits(prices=OURS), 1.0),
     ],
-    ids=["ours", "as listed", "given"],
 )
 async def test_usage_costs_what_is_given_else_what_its_model_costs(
     usage: Usage, limits: Limits, cost: float
@@ -432,7 +432,7 @@ async def fails(agent: Any, **given: Any) -> None:
         await Agent(agent, ESCALATE).run("t", **given)
 
 
-@pytest.mark.parametrize("held", ["closure", "argument", "default", "instance"])
+@table("held", ["closure", "argument", "default", "instance"])
 async def test_a_client_that_retries_is_said_when_the_other_side_fails(
     held: str, caplog: pytest.LogCaptureFixture
 ) -> None:

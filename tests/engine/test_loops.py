@@ -9,9 +9,10 @@ import anyio
 import pytest
 from calls import escalation_of
 from classifiers.test_detectors import healthy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recorded_clients import openai_line
+from tables import table
 from watched import ONCE_MORE, Watched, call, count_calls, watched
 
 import triage
@@ -91,7 +92,7 @@ async def test_the_hint_is_withdrawn_when_the_loop_ends() -> None:
     assert [one.step for one in run.noticed] == [0, 0, 7, 7]
 
 
-@pytest.mark.parametrize("length", range(1, 7))
+@table("length", range(1, 7))
 async def test_cycles_of_up_to_six_steps_are_stopped_after_a_round_to_heed_the_hint(
     length: int,
 ) -> None:
@@ -138,7 +139,7 @@ async def test_the_same_error_is_stopped_whatever_the_arguments() -> None:
 
 
 # What is no loop ----------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@table(
     "steps",
     [
         [call("poll", {"job": 1}, f"{at} % done") for at in range(100)],
@@ -146,7 +147,6 @@ async def test_the_same_error_is_stopped_whatever_the_arguments() -> None:
         [Step(action="think") for _ in range(100)],
         [call(effect="read", metadata={"replayed": True}) for _ in range(100)],
     ],
-    ids=["polling", "a list", "nothing but names", "replayed"],
 )
 async def test_no_word_is_said_of_healthy_repetition(steps: list[Step]) -> None:
     run = await watched(steps)
@@ -155,7 +155,6 @@ async def test_no_word_is_said_of_healthy_repetition(steps: list[Step]) -> None:
 
 
 @given(healthy())
-@settings(max_examples=60, deadline=None)
 def test_no_word_is_said_of_healthy_work(steps: list[Step]) -> None:
     async def main() -> Watched:
         return await watched(steps)
@@ -164,7 +163,6 @@ def test_no_word_is_said_of_healthy_work(steps: list[Step]) -> None:
 
 
 @given(healthy(), st.integers(1, 6), st.integers(3, 5))
-@settings(max_examples=60, deadline=None)
 def test_live_and_afterwards_the_same_loop_is_seen(
     steps: list[Step], length: int, rounds: int
 ) -> None:
@@ -192,7 +190,7 @@ async def test_an_exempt_tool_may_repeat_itself() -> None:
 
 
 # What is configured -------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@table(
     ("watch", "responses"),
     [
         (False, []),
@@ -201,7 +199,6 @@ async def test_an_exempt_tool_may_repeat_itself() -> None:
         (Watching(3, None), ["note", "hint"]),
         (True, ALL),
     ],
-    ids=str,
 )
 async def test_each_answer_to_a_loop_can_be_left_out(watch: Any, responses: list[str]) -> None:
     run = await watched([call()] * 40, watch)
@@ -210,7 +207,7 @@ async def test_each_answer_to_a_loop_can_be_left_out(watch: Any, responses: list
     assert any(run.hints) is ("hint" in responses)
 
 
-@pytest.mark.parametrize(
+@table(
     ("watch", "hint_at", "recorded"),
     [
         (Watching(10, 20), 11, 20),
@@ -218,7 +215,6 @@ async def test_each_answer_to_a_loop_can_be_left_out(watch: Any, responses: list
         (Watching(20, 6), None, 6),
         (Watching(1, 1), 5, 5),
     ],
-    ids=str,
 )
 async def test_when_it_is_told_and_stopped_is_counted_in_steps_of_the_loop(
     watch: Watching, hint_at: int | None, recorded: int
@@ -300,7 +296,7 @@ async def test_recorded_calls_in_a_loop_are_stopped_before_the_next_begins() -> 
 
 
 # What it costs ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", ["unlike", "alike", "in and out of loops"])
+@table("kind", ["unlike", "alike", "in and out of loops"])
 def test_a_step_costs_the_same_however_many_came_before(kind: str) -> None:
     """Counted in calls of functions of the package, which no load of the machine changes."""
 
@@ -363,7 +359,7 @@ def hint_now() -> Any:
     return None if told is None else told.hint
 
 
-@pytest.mark.parametrize("beside", [0, 1, 3])
+@table("beside", [0, 1, 3])
 async def test_a_loop_of_steps_by_hand_is_stopped_early(beside: int) -> None:
     """beside: how many other steps stand between two calls."""
     loop = Loop()
@@ -387,7 +383,7 @@ async def test_a_loop_of_steps_by_hand_is_stopped_early(beside: int) -> None:
     loop.check()
 
 
-@pytest.mark.parametrize("effect", ["read", "idempotent", "unknown", "once"])
+@table("effect", ["read", "idempotent", "unknown", "once"])
 async def test_a_loop_of_a_tool_is_stopped_early(effect: str) -> None:
     loop = Loop()
 

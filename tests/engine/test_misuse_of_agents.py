@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tables import table
 
 import triage
 from triage import Agent, UsageError
@@ -70,7 +71,7 @@ async def test_a_method_is_called_through_its_instance_or_with_one() -> None:
     assert await Desk.static("task") == "task"
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "meant"),
     [
         ("record_steps", "record_step"),

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 from calls import question_of, recovers
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
 from inner_runs import OUTER, Office, asks_once_more
 from store_kinds import Opened, opening
 from support import Says, always
+from tables import table
 
 import triage
 from triage import (
@@ -499,7 +499,6 @@ values = st.recursive(
 )
 
 
-@steady
 @given(st.tuples(values, values), st.tuples(values, values))
 def test_one_is_known_by_all_that_it_was_given(one: Any, other: Any) -> None:
     made: list[Any] = []
@@ -558,7 +557,7 @@ async def test_one_is_kept_as_safely_as_the_outer_run(tmp_path: Any) -> None:
     assert paid == ["a"]
 
 
-@pytest.mark.parametrize("declares", ["result_type", "annotation"])
+@table("declares", ["result_type", "annotation"])
 async def test_a_result_comes_back_in_another_process_as_what_is_declared(
     declares: str, tmp_path: Any
 ) -> None:
@@ -779,7 +778,7 @@ def in_doubt(store: Store, paid: list[str]) -> Shop:
     return Shop(store, paid, doubt=True)
 
 
-@pytest.mark.parametrize("by", ["outer", "inner"])
+@table("by", ["outer", "inner"])
 async def test_an_operator_answers_at_the_store(by: str, tmp_path: Any) -> None:
     with Opened("sqlite", tmp_path) as opened:
         store, paid = opened.new(), list[str]()

@@ -13,6 +13,7 @@ import pytest
 from durable_runs import check_journal
 from store_kinds import Opened
 from support import Says, always
+from tables import table
 
 import triage
 from triage import Agent, Retry, Run, Suspend
@@ -163,8 +164,8 @@ async def answered(agent: Agent[Any], asked: Any, answer: Any) -> Any:
     return await agent.resume(asked.token, answer)
 
 
-@pytest.mark.parametrize("catches", [False, True])
-@pytest.mark.parametrize("held", ["read", "claim"])
+@table("catches", [False, True])
+@table("held", ["read", "claim"])
 async def test_who_comes_late_to_the_run_inside_does_not_end_it_for_the_owner(
     held: str, *, catches: bool, tmp_path: Path
 ) -> None:
@@ -199,8 +200,8 @@ async def gone(ended: Ended, name: str) -> None:
         await anyio.sleep(0.001)
 
 
-@pytest.mark.parametrize("catches", [False, True])
-@pytest.mark.parametrize("held", ["read", "claim"])
+@table("catches", [False, True])
+@table("held", ["read", "claim"])
 async def test_a_question_that_is_asked_between_look_and_claim_stays_answerable(
     held: str, *, catches: bool, tmp_path: Path
 ) -> None:
@@ -220,7 +221,7 @@ async def test_a_question_that_is_asked_between_look_and_claim_stays_answerable(
         assert paid == ["t 1", "t 2"]
 
 
-@pytest.mark.parametrize("held", ["read", "claim"])
+@table("held", ["read", "claim"])
 async def test_one_that_was_gone_on_with_alone_asks_again_through_the_outer_run(
     held: str, tmp_path: Path
 ) -> None:
@@ -264,7 +265,7 @@ async def test_who_loses_the_outer_run_while_the_one_inside_asks_gives_no_dead_t
         assert paid == ["t 1", "t 2"]
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@table("asks", [False, True])
 async def test_any_number_that_recover_at_once_lose_nothing(*, asks: bool, tmp_path: Path) -> None:
     for number in range(10):
         paid: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from calls import escalation_of
 from support import FakeEnvironment, always
+from tables import table
 
 import triage
 from triage import (
@@ -83,7 +84,7 @@ async def test_a_hint_that_nobody_can_receive_is_said_once(caplog: Any) -> None:
     assert "deaf" in said[0]
 
 
-@pytest.mark.parametrize("way", ["parameter", "guidance", "run parameter"])
+@table("way", ["parameter", "guidance", "run parameter"])
 async def test_a_hint_that_is_received_is_not_said_to_be_lost(way: str, caplog: Any) -> None:
     tries: list[str | None] = []
 
@@ -112,18 +113,18 @@ async def test_a_hint_that_is_received_is_not_said_to_be_lost(way: str, caplog: 
 
 
 # Mistakes in what is given ----------------------------------------------------------------------------
-@pytest.mark.parametrize("written", ["rate_limitd", "Time_outs", "not_fond", "timout"])
+@table("written", ["rate_limitd", "Time_outs", "not_fond", "timout"])
 def test_a_misspelt_cause_is_refused_with_the_one_that_is_meant(written: str) -> None:
     with pytest.raises(UsageError, match=r"causes.*did you mean"):
         FailurePolicy(causes={written: Retry()})
 
 
-@pytest.mark.parametrize("own", ["out_of_stock", "acme.seat_taken", "kyc", "limit_of_customer"])
+@table("own", ["out_of_stock", "acme.seat_taken", "kyc", "limit_of_customer"])
 def test_a_cause_of_ones_own_is_taken(own: str) -> None:
     assert own in FailurePolicy(causes={own: Retry()}).causes
 
 
-@pytest.mark.parametrize("name", ["TIMEOUT", "timeout", "TimeOut", Cause.TIMEOUT])
+@table("name", ["TIMEOUT", "timeout", "TimeOut", Cause.TIMEOUT])
 def test_a_cause_is_taken_by_its_name_in_any_case(name: str) -> None:
     assert FailurePolicy(causes={name: Retry()}).causes.keys() == {Cause.TIMEOUT}
 
@@ -163,9 +164,7 @@ async def test_observers_and_their_errors_are_told_apart(caplog: Any) -> None:
 
 
 # Policies -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "key", ["LOOP_DETECTED", "loop_detected", "Loop_Detected", FailureType.LOOP_DETECTED]
-)
+@table("key", ["LOOP_DETECTED", "loop_detected", "Loop_Detected", FailureType.LOOP_DETECTED])
 def test_a_failure_type_is_taken_from_a_dict_by_member_and_by_name_in_any_case(key: Any) -> None:
     policy = FailurePolicy.from_dict({key: "replan"})
     assert list(policy.strategies) == [FailureType.LOOP_DETECTED]
@@ -189,8 +188,8 @@ async def decide_later(context: Any) -> Any:
     return decide(context)
 
 
-@pytest.mark.parametrize("decides", [decide, decide_later])
-@pytest.mark.parametrize("is_object", [True, False])
+@table("decides", [decide, decide_later])
+@table("is_object", [True, False])
 async def test_a_policy_may_be_a_function_or_any_object_with_dispatch(
     decides: Any, *, is_object: bool
 ) -> None:
@@ -206,7 +205,7 @@ async def test_a_policy_may_be_a_function_or_any_object_with_dispatch(
     assert context_of(caught).attempt == 3
 
 
-@pytest.mark.parametrize("answer", ["raises", "junk", "class"])
+@table("answer", ["raises", "junk", "class"])
 async def test_a_policy_of_ones_own_that_fails_escalates_with_the_error_kept(answer: str) -> None:
     class Mine:
         def dispatch(self, context: Any) -> Any:
@@ -222,7 +221,7 @@ async def test_a_policy_of_ones_own_that_fails_escalates_with_the_error_kept(ans
 
 
 # Loops over attempts -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("attempts", [10, None, 100])
+@table("attempts", [10, None, 100])
 async def test_six_identical_failed_attempts_are_a_loop(attempts: int | None) -> None:
     tries: list[str] = []
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support import Says, always
+from tables import table
 
 from triage import Agent, Escalate, FailurePolicy, FailureType
 from triage.core import TriageEscalationError
@@ -35,7 +36,7 @@ def ways(policy: FailurePolicy | None, said: FailureType) -> Agent[Any]:
     return Agent(pay, policy)
 
 
-@pytest.mark.parametrize("said", [FailureType.EXTERNAL_FAULT, FailureType.PLAN_INCOMPLETE])
+@table("said", [FailureType.EXTERNAL_FAULT, FailureType.PLAN_INCOMPLETE])
 async def test_an_outer_run_ends_with_the_reason_of_the_run_inside(said: FailureType) -> None:
     with pytest.raises(TriageEscalationError, match=REASON) as caught:
         await ways(None, said).run("task")
@@ -45,7 +46,7 @@ async def test_an_outer_run_ends_with_the_reason_of_the_run_inside(said: Failure
     assert "the bank is closed" in str(caught.value)
 
 
-@pytest.mark.parametrize("said", [FailureType.EXTERNAL_FAULT, FailureType.PLAN_INCOMPLETE])
+@table("said", [FailureType.EXTERNAL_FAULT, FailureType.PLAN_INCOMPLETE])
 async def test_an_outer_run_tries_another_way_where_its_policy_has_one_for_that_failure(
     said: FailureType,
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from durable_runs import RUN
 from store_kinds import Opened, opening
 from support import Says, always
+from tables import table
 
 import triage
 from triage import Agent, Retry, Suspend
@@ -120,7 +121,7 @@ async def test_a_renamed_agent_goes_on_with_its_runs_inside_others(store: Store)
     assert done == ["pay 5"]
 
 
-@pytest.mark.parametrize("aliases", ["clerk", ("",), (3,), 5])
+@table("aliases", ["clerk", ("",), (3,), 5])
 def test_aliases_are_a_tuple_of_names(aliases: Any) -> None:
     with pytest.raises(UsageError, match="aliases"):
         Agent(work, name="office", aliases=aliases)

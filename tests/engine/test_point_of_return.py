@@ -12,6 +12,7 @@ import pytest
 from asked_models import HINT, KINDS, Ask, Provider, agent_of, answer, completion, said, user
 from calls import Killed, question_of
 from support import Says, always
+from tables import table
 
 import triage
 from triage import (
@@ -137,7 +138,7 @@ async def test_what_a_recorded_client_is_asked_while_judging_is_no_answer_of_the
     assert provider.requests[:3] == ["write", "is draft good?", "write+"]
 
 
-@pytest.mark.parametrize("kind", ["client", "seam"])
+@table("kind", ["client", "seam"])
 async def test_a_branch_that_still_grows_does_not_count(kind: str) -> None:
     provider = Provider({"left": ["bad", "good"]})
     asked_right = anyio.Event()

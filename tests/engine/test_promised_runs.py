@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import FakeEnvironment, Says, always
+from tables import table
 
 import triage
 from triage import Agent, FailurePolicy, FailureType, Retry, Run, Step, TriageEscalationError
@@ -42,7 +43,7 @@ async def test_the_signature_on_the_first_page_is_enough_and_the_result_is_the_f
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("error", [ValueError("x"), LookupError("x"), OSError("x"), Exception("x")])
+@table("error", [ValueError("x"), LookupError("x"), OSError("x"), Exception("x")])
 async def test_any_exception_is_classified_and_no_good_step_is_blamed_for_it(
     error: Exception,
 ) -> None:

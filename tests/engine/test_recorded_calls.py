@@ -28,10 +28,10 @@ from calls import (
     question_of,
     recovers,
 )
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
+from tables import table
 
 import triage
 from triage import (
@@ -50,7 +50,7 @@ from triage.stores import MemoryStore
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize(
+@table(
     ("action", "critical", "expected"),
     [
         (Retry(), None, ["read(x)", "idempotent(x)", "once(x)", "unknown(x)"]),
@@ -265,7 +265,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("args", "kwargs"),
     [
         (("bread",), {}),
@@ -430,7 +430,7 @@ def test_a_length_of_time_is_read_back_to_the_microsecond(length: dt.timedelta) 
     assert TypeAdapter(dt.timedelta).validate_json(json.dumps(text)) == length
 
 
-@pytest.mark.parametrize(("kind", "value"), KINDS, ids=lambda given: str(given)[:40])
+@table(("kind", "value"), KINDS)
 async def test_a_result_comes_back_in_another_process_as_it_was(
     kind: Any, value: Any, tmp_path: Path
 ) -> None:
@@ -483,7 +483,7 @@ def more_than_declared() -> list[Ticket]:
 LOST_ONES = [no_annotation, opaque, ambiguous, more_than_declared]
 
 
-@pytest.mark.parametrize("make", LOST_ONES)
+@table("make", LOST_ONES)
 async def test_a_result_that_would_come_back_as_another_is_lost_and_said_so(
     make: Any, tmp_path: Path
 ) -> None:
@@ -509,7 +509,7 @@ async def test_a_result_that_would_come_back_as_another_is_lost_and_said_so(
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("make", LOST_ONES)
+@table("make", LOST_ONES)
 async def test_it_is_the_same_object_in_its_own_process(make: Any) -> None:
     made: list[Any] = []
 
@@ -648,7 +648,6 @@ def agencies(draw: st.DrawFn) -> tuple[str, list[list[Task]], list[int]]:
 
 
 @BACKENDS
-@steady
 @given(agency=agencies())
 def test_every_call_is_made_once_and_each_result_belongs_to_its_arguments(
     backend: str, agency: tuple[str, list[list[Task]], list[int]]
@@ -665,7 +664,6 @@ def test_every_call_is_made_once_and_each_result_belongs_to_its_arguments(
 
 
 @BACKENDS
-@steady
 @given(agency=agencies(), cut=st.integers(1, 12))
 def test_what_a_cancelled_group_had_finished_is_not_made_again(
     backend: str, agency: tuple[str, list[list[Task]], list[int]], cut: int

@@ -15,6 +15,7 @@ from calls import escalation_of, question_of
 from msgspec.structs import replace
 from recordings import Recording
 from support import RETRY, FakeEnvironment, Says, always, in_turn
+from tables import table
 
 import triage
 from triage import (
@@ -152,7 +153,7 @@ async def test_resume_gives_the_first_open_subgoal_and_keeps_the_state() -> None
     assert told == [(None, None), ("book", {"found": "F1"})]
 
 
-@pytest.mark.parametrize(
+@table(
     ("action", "kind"),
     [(Escalate("look"), TriageEscalationError), (Abort("stop"), TriageAbortError)],
 )
@@ -190,7 +191,7 @@ class Unpicklable(Exception):
         self.required = required
 
 
-@pytest.mark.parametrize("action", [Escalate(), Abort(), Suspend("may I?")])
+@table("action", [Escalate(), Abort(), Suspend("may I?")])
 async def test_the_errors_pickle_whatever_the_original_was(action: Any) -> None:
     async def fails(task: Any, *, record_step: Any) -> None:
         record_step(Step(action="try", tool_input={"lock": threading.Lock()}))
@@ -342,7 +343,7 @@ async def test_classifiers_at_work_at_once_have_each_their_own_deadline() -> Non
     assert said[25.0].failure_type is FailureType.EXTERNAL_FAULT
 
 
-@pytest.mark.parametrize("says_so", [True, False])
+@table("says_so", [True, False])
 async def test_an_async_classifier_is_awaited_in_the_loop(*, says_so: bool) -> None:
     thread = threading.get_ident()
 

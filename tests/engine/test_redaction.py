@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from calls import question_of, recovers
 from support import Says, always, in_turn
+from tables import table
 
 import triage
 from triage import (
@@ -109,7 +110,7 @@ async def test_questions_of_a_policy_and_of_calls() -> None:
     assert clean(raised.question)
 
 
-@pytest.mark.parametrize(
+@table(
     "checks",
     [
         Checks(verify=lambda result: f"{result} is refused"),

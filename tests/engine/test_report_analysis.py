@@ -13,6 +13,7 @@ import openai
 import pytest
 from llm_server import fails, raw, refuses, says, serving, silent
 from report_values import DIAGNOSIS, RUN, SECRET, context
+from tables import table
 
 from triage import UsageError
 from triage.engine import Analysis, Brief, CapabilityFacts, ErrorReporter, Facts, LLMAnalyst, Report
@@ -92,7 +93,7 @@ async def test_a_sync_analyst_runs_in_a_thread_of_its_own() -> None:
     assert threads != [threading.get_ident()]
 
 
-@pytest.mark.parametrize("kind", ["async", "sync", "emit"])
+@table("kind", ["async", "sync", "emit"])
 async def test_what_takes_too_long_is_cut_off_and_the_facts_stay(kind: str) -> None:
     hold = threading.Event()
 
@@ -182,7 +183,7 @@ async def test_an_analysis_is_bounded_and_without_secrets() -> None:
     assert SECRET not in report.to_json()
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "says_"),
     [
         ({"analyst": 1}, r"ErrorReporter\.analyst must be a function of a Brief"),
@@ -204,8 +205,8 @@ def test_what_cannot_be_used_is_refused_by_its_name(arguments: Any, says_: str) 
 ANSWER = {"analysis": "The range was too long.", "suggestions": ["Ask for a day.", 7]}
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
-@pytest.mark.parametrize("wrapped", ["{}", "```json\n{}\n```"])
+@table("provider", ["openai", "anthropic"])
+@table("wrapped", ["{}", "```json\n{}\n```"])
 async def test_a_model_is_asked_through_its_own_client(provider: str, wrapped: str) -> None:
     with serving(says(wrapped.replace("{}", json.dumps(ANSWER)))) as server:
         analyst = LLMAnalyst(provider, "m", base_url=server.base_url(provider), api_key="k")
@@ -232,8 +233,8 @@ async def test_an_answer_that_is_no_json_is_the_explanation() -> None:
     assert report.analysis.text == "It was too long. {sic}"
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
-@pytest.mark.parametrize(
+@table("provider", ["openai", "anthropic"])
+@table(
     ("reply", "why"),
     [
         (fails(500, "broken"), "InternalServerError"),

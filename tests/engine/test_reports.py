@@ -32,6 +32,7 @@ from report_values import (
     context,
 )
 from support import FakeEnvironment, always
+from tables import table
 
 from triage import (
     Abort,
@@ -123,7 +124,7 @@ def test_a_developer_sees_all_and_no_secret() -> None:
         assert SECRET[8:] not in told
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_a_person_sees_no_internals(form: Any) -> None:
     told = form(FULL, "person")
     for words in (
@@ -248,7 +249,6 @@ REPORTS = st.builds(
 
 
 @given(REPORTS)
-@settings(deadline=None)
 def test_json_gives_the_same_report_back(report: Report) -> None:
     assert Report.from_json(report.to_json()) == report
     assert Report.from_dict(json.loads(report.to_json())) == report
@@ -256,7 +256,7 @@ def test_json_gives_the_same_report_back(report: Report) -> None:
         assert isinstance(form(report, "person"), str)
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "says"),
     [
         ([], "must be a JSON object, not list"),
@@ -307,7 +307,6 @@ def inline(markdown: str) -> set[str]:
 
 
 @given(NASTY)
-@settings(deadline=None)
 def test_no_text_of_others_can_become_markdown(nasty: str) -> None:
     def report(said: str) -> Report:
         return REPORTER.facts(
@@ -336,7 +335,6 @@ def test_no_text_of_others_can_become_markdown(nasty: str) -> None:
 
 
 @given(NASTY)
-@settings(deadline=None)
 def test_words_that_begin_a_sentence_begin_nothing_else(nasty: str) -> None:
     told = REPORTER.facts(Facts(user_message=nasty, suggestions=(nasty,))).to_markdown()
     plain = REPORTER.facts(Facts(user_message="x", suggestions=("x",))).to_markdown()
@@ -370,7 +368,7 @@ async def refused(task: str) -> str:
     raise faults.PolicyRefused(rule="R7")
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "action", "fn", "ends"),
     [
         (TriageEscalationError, Escalate("ask Ann"), odd, "escalated"),
@@ -379,7 +377,7 @@ async def refused(task: str) -> str:
         (TriageSuspendedError, Suspend("Go on?"), odd, "suspended"),
     ],
 )
-@pytest.mark.parametrize("travel", [lambda error: error, copy.copy, "pickle"])
+@table("travel", [lambda error: error, copy.copy, "pickle"])
 async def test_every_error_that_ends_a_run_carries_its_report(
     kind: Any, action: Any, fn: Any, ends: str, travel: Any
 ) -> None:
@@ -467,7 +465,7 @@ def check(report: Report) -> None:
     assert Report.from_json(report.to_json()) == report
 
 
-@pytest.mark.parametrize("subject", HOSTILE, ids=lambda value: type(value).__name__)
+@table("subject", HOSTILE)
 def test_anything_gives_a_report(subject: Any) -> None:
     check(report_of(subject))
     check(report_of(context(task=subject)))
@@ -475,7 +473,7 @@ def test_anything_gives_a_report(subject: Any) -> None:
 
 
 @given(st.lists(VALUES, min_size=60, max_size=60))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_facts_may_hold_anything(values: list[Any]) -> None:
     take = iter(values).__next__
     steps = [StepFacts(*(take() for _ in StepFacts._fields)), take()]
@@ -487,7 +485,6 @@ def test_facts_may_hold_anything(values: list[Any]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(FailureContext.__struct_fields__), VALUES))
-@settings(deadline=None, max_examples=60)
 def test_a_context_may_hold_anything(fields: dict[str, Any]) -> None:
     broken = replace(context(), **fields)
     check(report_of(broken))
@@ -497,7 +494,7 @@ def test_a_context_may_hold_anything(fields: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*Facts._fields, "banana"]), VALUES), VALUES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_mapping_may_hold_anything(fields: dict[str, Any], task: Any) -> None:
     check(report_of({**fields, "task": task}))
 
@@ -522,7 +519,7 @@ def test_an_error_that_leaves_the_program_when_it_is_read_is_reported() -> None:
     assert "secret-token" not in told
 
 
-@pytest.mark.parametrize("passing", [KeyboardInterrupt, asyncio.CancelledError, trio.Cancelled])
+@table("passing", [KeyboardInterrupt, asyncio.CancelledError, trio.Cancelled])
 def test_interrupts_and_cancellations_are_not_swallowed(passing: Any) -> None:
     def raising(*_: Any) -> Any:
         raise passing._create() if passing is trio.Cancelled else passing

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from calls import escalation_of, recovers
 from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import (
@@ -82,13 +83,12 @@ async def test_after_the_last_try_the_error_is_the_tools_own() -> None:
     assert len((tried.seen[0][0].metadata or {})["tries"]) == 2
 
 
-@pytest.mark.parametrize(
+@table(
     ("retries", "errors", "slept"),
     [
         (Preset(3, Backoff(base=5.0, factor=3.0, jitter=False)), [Busy(), Busy()], [5.0, 15.0]),
         (1, [Busy(17.0)], [17.0]),
     ],
-    ids=["as its preset says", "as the other side asks"],
 )
 async def test_each_try_waits(retries: Any, errors: list[Exception], slept: list[float]) -> None:
     tried = Tried("read", *errors, retries=retries)
@@ -96,7 +96,7 @@ async def test_each_try_waits(retries: Any, errors: list[Exception], slept: list
     assert tried.environment.slept == slept
 
 
-@pytest.mark.parametrize("effect", ["once", "unknown"])
+@table("effect", ["once", "unknown"])
 async def test_an_unsafe_call_is_tried_again_only_where_nothing_can_have_happened(
     effect: str,
 ) -> None:
@@ -134,7 +134,7 @@ class Status(Exception):
         self.status_code = status_code
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         Status(404),
@@ -143,7 +143,6 @@ class Status(Exception):
         UsageError("wrong"),
         triage.hint(RuntimeError("closed for good"), severity="fatal"),
     ],
-    ids=repr,
 )
 async def test_what_will_come_again_is_not_tried_again(error: Exception) -> None:
     tried = Tried("read", error, retries=5)
@@ -159,7 +158,7 @@ async def test_who_asks_for_too_much_time_is_left_to_the_policy() -> None:
     assert tried.tries == 1
 
 
-@pytest.mark.parametrize("limits", [Limits(seconds=10.0), Limits(attempt_seconds=10.0)])
+@table("limits", [Limits(seconds=10.0), Limits(attempt_seconds=10.0)])
 async def test_no_wait_passes_the_deadline(limits: Limits) -> None:
     tried = Tried("read", Busy(6.0), Busy(6.0), retries=5)
     with pytest.raises(TriageEscalationError):
@@ -187,7 +186,7 @@ async def test_a_retry_of_the_run_reuses_what_the_last_try_gave() -> None:
     assert tried.tries == 2
 
 
-@pytest.mark.parametrize("seconds", [None, 30.0])
+@table("seconds", [None, 30.0])
 async def test_a_sync_tool_waits_in_its_thread(seconds: float | None) -> None:
     environment = FakeEnvironment()
     threads: set[int] = set()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from recorded_clients import anthropic_line, openai_line
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Escalate, FailureType, Step, TriageEscalationError
@@ -27,7 +28,7 @@ async def outcome(agent: Any) -> Any:
 # Tool errors ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", ["text", "prefixed", "stripped"])
+@table("shape", ["text", "prefixed", "stripped"])
 async def test_the_last_tool_error_handed_on_as_the_answer_is_a_failure(shape: str) -> None:
     @triage.tool(effect="read")
     async def search(q: str) -> str:
@@ -61,7 +62,7 @@ async def test_the_same_by_a_hand_written_step() -> None:
     assert isinstance(await outcome(agent), FailureType)
 
 
-@pytest.mark.parametrize("answer", ["I could not search: it is not reachable.", "", None, 0, "ok"])
+@table("answer", ["I could not search: it is not reachable.", "", None, 0, "ok"])
 async def test_what_is_not_the_error_itself_is_a_result(answer: Any) -> None:
     async def agent(task: str, *, record_step: Any) -> Any:
         record_step(
@@ -112,7 +113,7 @@ ENDED = [
 ]
 
 
-@pytest.mark.parametrize(("provider", "ended", "expected"), ENDED)
+@table(("provider", "ended", "expected"), ENDED)
 async def test_an_answer_that_was_cut_or_refused_and_is_returned_as_it_is_is_a_failure(
     provider: str, ended: str, expected: FailureType
 ) -> None:
@@ -140,7 +141,7 @@ async def test_nothing_said_and_nothing_written_down_is_no_failure() -> None:
     assert await outcome(agent) == ""
 
 
-@pytest.mark.parametrize("provider", LINES)
+@table("provider", LINES)
 async def test_an_empty_answer_returned_as_it_is_is_a_failure(provider: str) -> None:
     async with LINES[provider](Script((Rule(says("")),))) as line:
 
@@ -150,7 +151,7 @@ async def test_an_empty_answer_returned_as_it_is_is_a_failure(provider: str) -> 
         assert isinstance(await outcome(agent), FailureType)
 
 
-@pytest.mark.parametrize("provider", LINES)
+@table("provider", LINES)
 async def test_an_answer_cut_by_a_tiny_max_tokens_is_what_was_asked_for(provider: str) -> None:
     ended = "length" if provider == "openai" else "max_tokens"
     async with LINES[provider](Script((Rule(says("yes", ended=ended)),))) as line:
@@ -161,7 +162,7 @@ async def test_an_answer_cut_by_a_tiny_max_tokens_is_what_was_asked_for(provider
         assert await outcome(agent) == "yes"
 
 
-@pytest.mark.parametrize("provider", LINES)
+@table("provider", LINES)
 async def test_what_the_agent_made_of_a_cut_answer_is_its_own(provider: str) -> None:
     ended = "length" if provider == "openai" else "max_tokens"
     async with LINES[provider](Script((Rule(says("The first half", ended=ended)),))) as line:
@@ -173,7 +174,7 @@ async def test_what_the_agent_made_of_a_cut_answer_is_its_own(provider: str) -> 
         assert await outcome(agent) == "The answer was too long, so here is another."
 
 
-@pytest.mark.parametrize("result", [None, "", "fine", {"a": 1}])
+@table("result", [None, "", "fine", {"a": 1}])
 async def test_an_agent_that_gives_none_of_the_models_words_is_left_alone(result: Any) -> None:
     async with openai_line() as line:
 
@@ -194,8 +195,8 @@ STOPPED = [
 ]
 
 
-@pytest.mark.parametrize("text", STOPPED)
-@pytest.mark.parametrize("shape", ["text", "output", "content", "messages"])
+@table("text", STOPPED)
+@table("shape", ["text", "output", "content", "messages"])
 async def test_what_a_framework_says_when_it_ran_out_of_steps_is_a_failure(
     text: str, shape: str
 ) -> None:

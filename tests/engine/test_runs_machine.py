@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from store_kinds import KINDS, play_over
 from support import Says, always
+from tables import table
 
 import triage
 from triage import Agent, Escalate, Limits, Replan, Resume, Retry, Rollback, Run, Step, Suspend
@@ -325,7 +326,7 @@ class Machine(RuleBasedStateMachine):
             assert paid == {number: int(number in known.paid) for number in range(PAYMENTS)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@table("kind", KINDS)
+@table("backend", ["asyncio", "trio"])
 def test_runs_are_as_a_plain_model_says(kind: str, backend: Any) -> None:
     play_over(Machine, kind, backend, examples=25, steps=20)

@@ -13,6 +13,7 @@ import pytest
 import trio
 from calls import question_of
 from support import FakeEnvironment
+from tables import table
 
 import triage
 from triage import Agent, Checks, FailurePolicy, FailureType, Retry, Run
@@ -94,11 +95,7 @@ def group(way: tuple[str, Any]) -> Any:
     return way[1]
 
 
-@pytest.fixture(params=["in the body", "at the exit"])
-def body(request: pytest.FixtureRequest) -> Child:
-    return wait_for_ever if request.param == "in the body" else nothing
-
-
+IN_THE_BODY_AND_AT_THE_EXIT = (wait_for_ever, nothing)
 WATCHED = [False, True]
 
 
@@ -109,7 +106,8 @@ def agent(function: Any, policy: Any, *, watched: bool, **options: Any) -> Agent
 # Failures -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("watched", WATCHED)
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+@table("watched", WATCHED)
 async def test_the_leaves_decide_and_the_longest_wait_counts(
     group: Any, body: Child, *, watched: bool
 ) -> None:
@@ -139,8 +137,9 @@ async def test_the_leaves_decide_and_the_longest_wait_counts(
     assert longest <= sum(env.slept) < longest + 5
 
 
-@pytest.mark.parametrize("watched", WATCHED)
-@pytest.mark.parametrize("then", ["fails", "answers", "waits and fails"])
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+@table("watched", WATCHED)
+@table("then", ["fails", "answers", "waits and fails"])
 async def test_a_group_that_the_function_handles_is_no_cancellation(
     group: Any, body: Child, then: str, *, watched: bool
 ) -> None:
@@ -163,7 +162,8 @@ async def test_a_group_that_the_function_handles_is_no_cancellation(
     assert await it.run("t") == ("done at 1" if then == "answers" else "done at 3")
 
 
-@pytest.mark.parametrize("where", ["function", "stream", "generator", "inner run"])
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+@table("where", ["function", "stream", "generator", "inner run"])
 async def test_an_agent_recovers_from_a_group_wherever_it_is(
     group: Any, body: Child, where: str
 ) -> None:
@@ -203,7 +203,8 @@ async def test_an_agent_recovers_from_a_group_wherever_it_is(
 # Calls with an effect in flight ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("watched", WATCHED)
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+@table("watched", WATCHED)
 async def test_a_call_that_a_failing_sibling_cut_off_is_asked_about(
     group: Any, body: Child, *, watched: bool
 ) -> None:
@@ -273,12 +274,13 @@ class Outside:
             pass
 
 
-@pytest.mark.parametrize("how", ["by a scope", "by its task"])
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+@table("how", ["by a scope", "by its task"])
 async def test_a_cancellation_from_outside_wins_beside_a_failing_child(
     group: Any, body: Child, how: str, anyio_backend_name: str
 ) -> None:
     if anyio_backend_name == "trio" and how == "by its task":
-        pytest.skip("trio has scopes alone")
+        return  # trio has scopes alone
     for handles, watched in itertools.product([False, True], repeat=2):
         for turns in (-1, 0, 1, 3, 5):
             ended, attempts = await _cancelled_beside_a_failing_child(
@@ -338,7 +340,8 @@ async def _cancelled_beside_a_failing_child(
     return await status(store)
 
 
-@pytest.mark.parametrize("watched", WATCHED)
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+@table("watched", WATCHED)
 async def test_a_clean_up_that_fails_after_a_handled_group_is_not_tried_again(
     group: Any, body: Child, *, watched: bool
 ) -> None:

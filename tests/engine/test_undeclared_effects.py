@@ -21,6 +21,7 @@ from sdk_agents import calls as sdk_calls
 from sdk_agents import model as sdk_model
 from sdk_agents import says as sdk_says
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Effect, Retry, Step, Suspend, TriageSuspendedError, UsageError
@@ -112,7 +113,7 @@ UNSAID = _listed(
 ODD = ["", "  ", "\ud800", "get_" * 50_000 + "and_pay", "A" * 300_000]
 
 
-@pytest.mark.parametrize(
+@table(
     ("names", "effect"),
     [
         (READS, Effect.READ),
@@ -120,7 +121,6 @@ ODD = ["", "  ", "\ud800", "get_" * 50_000 + "and_pay", "A" * 300_000]
         (UNSAID, Effect.UNKNOWN),
         (ODD, Effect.UNKNOWN),
     ],
-    ids=["reads", "changes", "unsaid", "odd"],
 )
 def test_the_name_of_a_tool_says_read_where_it_reads_and_never_where_it_changes_something(
     names: list[str], effect: Effect
@@ -190,7 +190,7 @@ async def test_a_function_given_to_run_call_has_the_effect_of_its_name() -> None
     assert (listed, net.did) == (["list"] * 2, ["a", "a"])
 
 
-@pytest.mark.parametrize("name", ["get_or_create_page", "load_page", "fetch_and_save"])
+@table("name", ["get_or_create_page", "load_page", "fetch_and_save"])
 async def test_a_tool_that_may_change_something_is_asked_about(name: str) -> None:
     net, events = Net(), list[Event]()
 
@@ -226,7 +226,7 @@ async def test_infer_effects_false_leaves_every_undeclared_effect_unknown() -> N
     )
 
 
-@pytest.mark.parametrize("effect", ["unknown", "once"])
+@table("effect", ["unknown", "once"])
 async def test_what_was_declared_stands_whatever_the_name(effect: str) -> None:
     net = Net()
 
@@ -287,7 +287,7 @@ def test_infer_effects_that_is_no_flag_is_refused() -> None:
         Agent(print, infer_effects="no")  # type: ignore[call-overload] # the wrong type is the test
 
 
-@pytest.mark.parametrize("given", ["look", 7, ["look", ""], [7]])
+@table("given", ["look", 7, ["look", ""], [7]])
 def test_trust_in_hints_that_names_nothing_is_refused(given: Any) -> None:
     with pytest.raises(UsageError, match="trust_hints"):
         triage.wrap(RunnableLambda(print), trust_hints=given)
@@ -353,7 +353,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@table("framework", FRAMEWORKS)
 async def test_a_newcomers_fetch_that_is_reset_follows_the_policy(framework: Any) -> None:
     net, events = Net(), list[Event]()
     await triage.wrap(framework(net, "fetch"), always(Retry()), observers=[events.append]).run("go")
@@ -363,8 +363,8 @@ async def test_a_newcomers_fetch_that_is_reset_follows_the_policy(framework: Any
     assert all((step.metadata or {})["effect_from"] == "name" for step in found)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(("name", "infer"), [("fetch_and_save", True), ("fetch", False)])
+@table("framework", FRAMEWORKS)
+@table(("name", "infer"), [("fetch_and_save", True), ("fetch", False)])
 async def test_any_other_undeclared_tool_that_is_reset_is_asked_about(
     framework: Any, name: str, *, infer: bool
 ) -> None:
@@ -375,7 +375,7 @@ async def test_any_other_undeclared_tool_that_is_reset_is_asked_about(
     assert net.did == ["a"]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@table("framework", FRAMEWORKS)
 async def test_effects_that_wrap_is_given_win_over_names(framework: Any) -> None:
     net = Net()
     agent = triage.wrap(framework(net, "fetch"), always(Retry()), effects={"fetch": "once"})
@@ -400,7 +400,7 @@ CLAIMS: list[tuple[str, dict[str, bool], dict[str, Any], Effect]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "hints", "options", "effect"), CLAIMS)
+@table(("name", "hints", "options", "effect"), CLAIMS)
 async def test_what_a_server_claims_of_a_tool_counts_only_where_it_is_trusted_or_strict(
     name: str, hints: dict[str, bool], options: dict[str, Any], effect: Effect
 ) -> None:

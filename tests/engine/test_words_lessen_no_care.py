@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import anyio
-import pytest
+from tables import table
 
 from bench import hostile
 
@@ -21,7 +21,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@table("kind", KINDS)
 def test_no_words_make_a_run_less_careful(kind: str) -> None:
     channels = [name for name in hostile.CHANNELS if name.partition(":")[0] == kind]
     assert channels

@@ -162,7 +162,7 @@ async def test_a_locked_file_is_unavailable_and_the_report_not_half_there(tmp_pa
     await desk.close()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@table("kind", ["sqlite", "postgres"])
 async def test_tables_of_a_newer_release_are_refused(kind: str, tmp_path: Path) -> None:
     with World(kind, tmp_path) as world:
         desk = world.desk()
@@ -175,7 +175,7 @@ async def test_tables_of_a_newer_release_are_refused(kind: str, tmp_path: Path) 
         await world.close()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@table("kind", ["sqlite", "postgres"])
 async def test_tables_of_an_older_release_are_brought_up_to_date(kind: str, tmp_path: Path) -> None:
     with World(kind, tmp_path) as world:
         desk = world.desk()
@@ -223,7 +223,7 @@ BROKEN = (
 REFUSED = (sqlite3.IntegrityError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@table("kind", ["sqlite", "postgres"])
 async def test_the_tables_refuse_what_cannot_be_also_by_hand(kind: str, tmp_path: Path) -> None:
     with World(kind, tmp_path) as world:
         desk = world.desk()

@@ -51,7 +51,7 @@ async def test_a_run_that_fails_appears_by_itself_with_its_own_diagnosis(world: 
     await world.close()
 
 
-@pytest.mark.parametrize("kind", DURABLE)
+@table("kind", DURABLE)
 async def test_a_run_whose_process_is_gone_is_a_process_that_died(
     kind: str, tmp_path: Path
 ) -> None:
@@ -85,7 +85,7 @@ def expire(world: World, run_id: str, ago: float) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", DURABLE)
+@table("kind", DURABLE)
 async def test_a_dead_letter_is_for_a_person(kind: str, tmp_path: Path) -> None:
     with World(kind, tmp_path) as world:
         await begin(world, "r1", 30.0)
@@ -249,7 +249,7 @@ class Theirs:
 FOREIGN = (("sqlite", "epoch"), ("sqlite", "iso"), ("postgres", "stamp"), ("postgres", "epoch"))
 
 
-@pytest.mark.parametrize(("kind", "form"), FOREIGN)
+@table(("kind", "form"), FOREIGN)
 async def test_their_failures_are_found_once_each_and_late_ones_too(
     kind: str, form: str, tmp_path: Path
 ) -> None:
@@ -272,7 +272,7 @@ async def test_their_failures_are_found_once_each_and_late_ones_too(
         await world.close()
 
 
-@pytest.mark.parametrize(("kind", "form"), FOREIGN)
+@table(("kind", "form"), FOREIGN)
 async def test_their_silent_agents_are_found(kind: str, form: str, tmp_path: Path) -> None:
     with World(kind, tmp_path) as world:
         await world.desk().stats()
@@ -288,7 +288,7 @@ async def test_their_silent_agents_are_found(kind: str, form: str, tmp_path: Pat
         await world.close()
 
 
-@pytest.mark.parametrize("kind", DURABLE)
+@table("kind", DURABLE)
 async def test_their_columns_may_have_other_names_and_wrong_ones_are_named(
     kind: str, tmp_path: Path
 ) -> None:
@@ -307,7 +307,7 @@ async def test_their_columns_may_have_other_names_and_wrong_ones_are_named(
         await world.close()
 
 
-@pytest.mark.parametrize("kind", DURABLE)
+@table("kind", DURABLE)
 async def test_two_tasks_of_one_id_make_no_second_failure(kind: str, tmp_path: Path) -> None:
     with World(kind, tmp_path) as world:
         await world.desk().stats()

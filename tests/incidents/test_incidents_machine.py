@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 from incident_desks import World
 from store_kinds import play
+from tables import table
 
 from triage.incidents import (
     Hooks,
@@ -225,7 +226,7 @@ class Machine(RuleBasedStateMachine):
         self.logged = len(logged)
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "backend", "examples"),
     [("memory", "trio", 30), ("sqlite", "asyncio", 20), ("postgres", "asyncio", 5)],
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_values import steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_values import ANSWER, GOOD, SMALL, Journal, any_plan, plan, running, step
@@ -145,7 +144,7 @@ def test_a_wrong_question_or_answer_is_refused_by_its_field(given: Any, named: s
         given()
 
 
-@settings(steady, max_examples=40)
+@settings(max_examples=40)
 @given(any_plan, any_plan, st.sampled_from(["r1", "r2"]), st.sampled_from(["plan", "step"]))
 def test_subjects_are_equal_for_equal_run_kind_and_content_only(
     one: ExecutionPlan, other: ExecutionPlan, run_id: str, kind: str

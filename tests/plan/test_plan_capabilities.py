@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_values import SMALL, made, names, nothing
@@ -133,7 +132,6 @@ def test_what_is_no_capability_is_refused(value: Any) -> None:
         Registry([value])
 
 
-@steady
 @given(st.lists(names, unique_by=str.casefold, min_size=1, max_size=8))
 def test_every_name_is_found_however_it_is_written(written: list[str]) -> None:
     registry = Registry(map(made, written))

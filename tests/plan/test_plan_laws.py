@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from event_values import steady
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from plan_values import any_plan, json_values, made, registries, valid_plans
@@ -38,13 +37,11 @@ def cases(draw: Any) -> Case:
     return Case(registry, draw(valid_plans(registry)))
 
 
-@steady
 @given(cases())
 def test_a_plan_made_by_the_rules_has_no_issues(case: Case) -> None:
     assert validate(case.plan, case.registry) == Validation(case.plan)
 
 
-@steady
 @given(cases())
 def test_without_its_response_it_is_fixed_and_then_has_nothing_to_fix(case: Case) -> None:
     assume(len(case.plan.steps) > 1)
@@ -91,7 +88,6 @@ PLANTED: dict[str, tuple[Callable[[ExecutionPlan, int], ExecutionPlan], int]] = 
 
 
 @table("code", PLANTED)
-@steady
 @given(case=cases(), data=st.data())
 def test_every_planted_fault_is_found_where_it_was_planted(
     code: str, case: Case, data: Any
@@ -118,7 +114,6 @@ def wired(draw: Any) -> tuple[Case, int]:
     return Case(registry, ExecutionPlan(steps)), len(added) + at
 
 
-@steady
 @given(wired())
 def test_a_requirement_that_is_not_wired_is_missed(found_at: tuple[Case, int]) -> None:
     case, at = found_at
@@ -128,7 +123,6 @@ def test_a_requirement_that_is_not_wired_is_missed(found_at: tuple[Case, int]) -
     assert [(issue.code.value, issue.step, issue.nearest) for issue in found.issues] == expected
 
 
-@steady
 @given(wired())
 def test_a_wrong_type_is_found(found_at: tuple[Case, int]) -> None:
     case, at = found_at
@@ -144,7 +138,6 @@ def test_a_wrong_type_is_found(found_at: tuple[Case, int]) -> None:
     ]
 
 
-@steady
 @given(cases())
 def test_what_is_not_active_is_outside_and_never_invented(case: Case) -> None:
     found = validate(case.plan, case.registry, active=[])
@@ -189,7 +182,6 @@ def real(issue: Issue, plan: ExecutionPlan, registry: Registry, limits: PlanLimi
     return facts[issue.code]
 
 
-@steady
 @given(registries(), st.data())
 def test_every_issue_of_a_random_plan_is_real(registry: Registry, data: Any) -> None:
     keys = st.sampled_from(["a", "b", "c", "d", " "])
@@ -212,7 +204,6 @@ def test_every_issue_of_a_random_plan_is_real(registry: Registry, data: Any) -> 
         assert validate(found.plan, registry, limits=limits) == Validation(found.plan)
 
 
-@steady
 @given(any_plan)
 def test_any_plan_whatever_is_judged_the_same_as_a_value_and_as_json(plan: ExecutionPlan) -> None:
     registry = Registry([made("respond")])
@@ -235,7 +226,6 @@ mess = st.recursive(
 )  # fmt: skip
 
 
-@steady
 @given(mess)
 def test_nothing_a_planner_answers_makes_validation_raise(answer: Any) -> None:
     found = validate(answer, Registry([made("respond")]))

@@ -12,7 +12,6 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped] # it has no types of its own
 import pytest
-from event_values import steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_values import GOOD, any_plan, any_step, json_values, parameters, plan, step
@@ -51,7 +50,6 @@ def test_what_a_plan_was_made_of_may_be_changed_afterwards() -> None:
     assert dict(one.parameters) == {"n": [1]}
 
 
-@steady
 @given(parameters)
 def test_parameters_read_as_a_mapping_of_what_was_given(values: dict[str, Any]) -> None:
     held = PlannedStep("a", "b", parameters=values).parameters
@@ -93,7 +91,6 @@ def test_a_field_of_the_wrong_type_is_named_at_once(fields: dict[str, Any], name
 # JSON ---------------------------------------------------------------------------------------------
 
 
-@steady
 @given(any_plan)
 def test_a_plan_comes_back_from_json_as_it_was(made: ExecutionPlan) -> None:
     assert pickle.loads(pickle.dumps(made)) == made
@@ -104,7 +101,7 @@ def test_a_plan_comes_back_from_json_as_it_was(made: ExecutionPlan) -> None:
         assert hash(back) == hash(made)
 
 
-@settings(steady, max_examples=40)
+@settings(max_examples=40)
 @given(any_plan, any_plan)
 def test_plans_of_equal_steps_have_equal_hashes_and_no_others(
     one: ExecutionPlan, other: ExecutionPlan
@@ -113,7 +110,6 @@ def test_plans_of_equal_steps_have_equal_hashes_and_no_others(
     assert dataclasses.replace(one, version=one.version + 1).hash == one.hash
 
 
-@steady
 @given(st.lists(any_step, min_size=1, max_size=4), st.data())
 def test_any_change_of_a_step_changes_the_hash(steps: list[PlannedStep], data: Any) -> None:
     at = data.draw(st.integers(0, len(steps) - 1))
@@ -225,7 +221,6 @@ def test_a_model_of_a_plan_is_read_by_what_it_dumps() -> None:
 # Files --------------------------------------------------------------------------------------------
 
 
-@steady
 @given(made=any_plan)
 def test_a_saved_plan_is_loaded_as_it_was(
     made: ExecutionPlan, tmp_path_factory: pytest.TempPathFactory

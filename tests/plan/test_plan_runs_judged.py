@@ -146,7 +146,7 @@ async def test_what_is_no_judge_is_refused_at_once() -> None:
             orchestrator(Script(PLAN), judge=wrong)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@table("kind", ["memory", "sqlite"])
 async def test_wherever_the_process_ends_no_judgement_is_asked_for_again(
     kind: str, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ from triage.plan import ExecutionPlan
 from triage.strategies import Backoff
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(suppress_health_check=[*HealthCheck])
 @given(backend=st.sampled_from(["asyncio", "trio"]), world=worlds())
 def test_every_run_ends_within_its_budgets_and_repeats_no_effect(
     backend: str, world: World

@@ -108,7 +108,7 @@ async def test_a_fault_of_a_capability_takes_the_way_it_says(
     assert ended.value.__cause__ is error
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "calls", "said"),
     [
         (PlanLimits(), 8, ""),

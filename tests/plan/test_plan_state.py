@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from event_values import event_of, steady
+from event_values import event_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_values import ANSWER, GOOD, SMALL, Journal, failed, made, plan, running, step
@@ -139,7 +139,6 @@ def test_a_target_of_a_later_release_is_passed_over() -> None:
 plan_events = st.one_of([event_of(kind) for kind in PLAN_EVENTS])
 
 
-@steady
 @given(st.lists(plan_events, max_size=6))
 def test_any_journal_can_be_folded_and_routed(events: list[Any]) -> None:
     assert isinstance(route(fold_plan(events)), Decision)
@@ -193,7 +192,7 @@ def run_on(journal: Journal, draw: Any) -> list[Decision]:
         happens(journal, decision.target, decision.step, draw(outcomes))
 
 
-@settings(steady, max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_every_run_ends_within_its_budgets_and_enters_no_step_unapproved(data: Any) -> None:
     journal = Journal()
@@ -238,7 +237,7 @@ fields_of_a_state: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(steady, max_examples=120)
+@settings(max_examples=60)
 @given(fields_of_a_state, st.data())
 def test_every_run_ends_from_wherever_it_begins(fields: dict[str, Any], data: Any) -> None:
     journal = Journal()

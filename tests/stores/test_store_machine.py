@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 from store_kinds import KINDS, play_over
+from tables import table
 
 from triage import Resume, Step
 from triage.core import (
@@ -230,7 +231,7 @@ class Machine(RuleBasedStateMachine):
                     assert found == (run_id if waits else None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@table("kind", KINDS)
+@table("backend", ["asyncio", "trio"])
 def test_a_store_is_as_a_plain_model_says(kind: str, backend: Any) -> None:
     play_over(Machine, kind, backend, examples=40, steps=25)

@@ -15,6 +15,7 @@ import pytest
 from lost_replies import Way
 from store_kinds import POSTGRES, REDIS, Opened, opening
 from store_runs import add, created, steps
+from tables import table
 
 from triage import UsageError
 from triage.core import StoreReadOnly, StoreTooNew, StoreUnavailable
@@ -193,7 +194,7 @@ def refusing(text: str) -> Iterator[Any]:
         server.shutdown()
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         'database "no_such" does not exist',
@@ -257,7 +258,7 @@ async def test_a_value_that_postgres_cannot_keep_does_not_fail_its_neighbours(
 # Options ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "options", "named"),
     [
         (PostgresStore, {"url": 3}, "PostgresStore.url"),

@@ -345,7 +345,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 for machine in (GateMachine, BreakerMachine, BudgetMachine):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    machine.TestCase.settings = settings(stateful_step_count=30)
 
 TestRateGate = GateMachine.TestCase
 TestCircuitBreaker = BreakerMachine.TestCase

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from event_values import steady
 from hypothesis import given
 from hypothesis import strategies as st
 from support import Says
+from tables import table
 
 from triage import Diagnosis, FailureType, RulesClassifier, Step, Trajectory, UsageError
 from triage.adapters.recordings import read, stream
@@ -101,7 +101,6 @@ def straightforward(given: list[Record]) -> dict[str, Any]:
     }
 
 
-@steady
 @given(st.lists(records, max_size=12))
 def test_every_figure_is_what_its_definition_gives(given: list[Record]) -> None:
     result = evaluate(Reads(), given)
@@ -117,7 +116,6 @@ def test_every_figure_is_what_its_definition_gives(given: list[Record]) -> None:
     json.dumps(result.as_dict(), allow_nan=False)
 
 
-@steady
 @given(st.lists(records, max_size=12))
 def test_a_baseline_is_what_a_classifier_with_one_answer_gets(given: list[Record]) -> None:
     result = evaluate(Reads(), given)
@@ -133,7 +131,6 @@ def test_a_baseline_is_what_a_classifier_with_one_answer_gets(given: list[Record
 
 
 @given(st.lists(records, max_size=5))
-@steady
 def test_a_classifier_that_must_be_waited_for_gets_the_same_figures(given: list[Record]) -> None:
     assert counted(evaluate(ReadsLater(), given)) == counted(evaluate(Reads(), given))
 
@@ -158,7 +155,7 @@ def test_one_label_of_several_is_enough() -> None:
     assert (result.accuracy, result.macro_f1, list(result.confusion)) == (1.0, 1.0, [LOOP])
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "labels", "foreign"),
     [
         ({"label": "loop_detected"}, (LOOP,), ()),

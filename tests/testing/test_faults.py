@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import table
 
 import triage
 from triage import Diagnosis, ErrorInfo, FailureType, Severity, UsageError, diagnose
@@ -252,7 +253,7 @@ def test_a_run_that_gave_up_inside_stays_a_matter_for_a_person() -> None:
 # --- travelling -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+@table("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_a_fault_travels_with_all_it_says(travel: Any) -> None:
     for kind in CLASSES.values():
         fault = kind("message", user_message="For you.", level=Level.CRITICAL)

@@ -50,7 +50,6 @@ PLANS = st.one_of(
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=60, deadline=None)
 @given(plan=PLANS)
 def test_every_run_ends_and_pays_at_most_once(backend: str, plan: FaultPlan) -> None:
     paid: list[int] = []
@@ -85,7 +84,7 @@ def test_every_run_ends_and_pays_at_most_once(backend: str, plan: FaultPlan) -> 
     assert len(paid) <= 1, plan
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_a_seed_gives_the_same_run_twice(seed: int) -> None:
     seen = []
@@ -117,7 +116,7 @@ def look_twice(look: Any) -> Any:
     return clerk
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     crashes=st.dictionaries(
         st.sampled_from(["look", "pay"]),

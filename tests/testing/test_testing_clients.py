@@ -8,6 +8,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from tables import table
 
 import triage
 from triage.testing import FaultPlan, faults
@@ -54,8 +55,8 @@ async def test_a_clients_methods_fail_by_their_path() -> None:
     assert (client.key, plan.unreached) == ("k", ())
 
 
-@pytest.mark.parametrize("package", [openai, anthropic])
-@pytest.mark.parametrize(
+@table("package", [openai, anthropic])
+@table(
     ("fault", "name"),
     [
         (faults.rate_limit(retry_after=2), "RateLimitError"),
@@ -65,7 +66,6 @@ async def test_a_clients_methods_fail_by_their_path() -> None:
         (faults.auth(), "AuthenticationError"),
         (faults.context_length(), "BadRequestError"),
     ],
-    ids=str,
 )
 async def test_a_real_client_raises_its_own_errors(package: Any, fault: Any, name: str) -> None:
     path = "chat.completions.create" if package is openai else "messages.create"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tables import table
 
 import triage
 import triage.testing
@@ -78,7 +79,7 @@ async def test_a_fault_that_never_came_fails_the_test() -> None:
     await assert_recovers(shop(plan), "Emma", plan, allow_unreached=True)
 
 
-@pytest.mark.parametrize(
+@table(
     ("expected", "said"),
     [
         ({"result": "paid 5"}, "the result is 'paid 4', not 'paid 5'"),
@@ -87,7 +88,6 @@ async def test_a_fault_that_never_came_fails_the_test() -> None:
         ({"within_s": 1}, "it took 20 s, and 1 s were allowed"),
         ({"effects": {"charge": 2}}, "charge took effect 1 times, not 2"),
     ],
-    ids=str,
 )
 async def test_what_was_expected_is_held_against_the_run(expected: Any, said: str) -> None:
     plan = FaultPlan({("price", 1): faults.rate_limit(retry_after=20)})
@@ -121,7 +121,7 @@ async def test_a_failed_test_tells_attempts_diagnoses_actions_and_faults() -> No
         await assert_escalates(agent, "Emma", plan, because="auth")
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@table("backend", ["asyncio", "trio"])
 def test_plain_functions_have_a_sync_form(backend: str) -> None:
     plan = FaultPlan({("price", 1): faults.timeout()})
     assert assert_recovers_sync(shop(plan), "Emma", plan, backend=backend).attempts == 2
@@ -132,7 +132,7 @@ def any_(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@table(
     ("mistake", "said"),
     [
         (lambda: FaultPlan({("price", 0): faults.timeout()}), "whole number from 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tables import table
 
 import triage
 from triage import Agent, Checks, FailurePolicy, Resume, Retry, Step, Usage, UsageError
@@ -59,7 +60,7 @@ async def test_each_attempt_has_its_script_and_the_last_serves_for_the_rest() ->
     assert [past.diagnosis.cause for past in done.failures] == ["timeout"] + ["rate_limited"] * 3
 
 
-@pytest.mark.parametrize(("hint", "works"), [("Use `find_inns`.", 1), ("Try again.", 0)])
+@table(("hint", "works"), [("Use `find_inns`.", 1), ("Try again.", 0)])
 async def test_a_correction_works_only_if_the_hint_carries_the_fact(hint: str, works: int) -> None:
     script = ScriptedAgent([
         when_told("FIND_INNS", then=gives("an inn")),
@@ -116,7 +117,7 @@ def any_(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "said"),
     [
         (lambda: ScriptedAgent([]), "is empty"),

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tables import table
 
 import triage
 from triage import Agent, FailurePolicy, Limits, Retry, UsageError
@@ -130,7 +131,7 @@ async def test_backoff_takes_the_seconds_it_would_and_no_real_time() -> None:
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("limits", [Limits(seconds=10), Limits(attempt_seconds=10)], ids=str)
+@table("limits", [Limits(seconds=10), Limits(attempt_seconds=10)])
 async def test_an_attempt_that_waits_too_long_is_stopped_on_time(limits: Limits) -> None:
     agent = Agent(ScriptedAgent([waits(6), waits(6), gives("late")]), limits=limits)
     done = await assert_escalates(agent, "x")
