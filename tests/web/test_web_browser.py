@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no stubs
 from page_runs import long_run
 from page_served import Served
 from playwright.sync_api import Browser, BrowserContext, Page, expect
