@@ -54,17 +54,18 @@ async def send_mail(to: str, subject: str) -> str:
     return "queued"
 
 
-def says(text: str, tokens: int, cost: float) -> Step:
-    """A step in which the model says something."""
+async def says(record_step: Any, text: str, tokens: int, cost: float) -> None:
+    """Let the model say something, which takes it a moment."""
+    await asyncio.sleep(0.03)
     usage = Usage(input_tokens=tokens, output_tokens=tokens // 6, cost_usd=cost, model=MODEL)
-    return Step(action="model", llm_output=text, usage=usage, duration_s=0.4)
+    record_step(Step(action="model", llm_output=text, usage=usage, duration_s=0.03))
 
 
 async def books(task: str, *, record_step: Any, _triage_hint: str | None = None) -> dict[str, Any]:
     """Books at once."""
-    record_step(says("I look for flights first.", 410, 0.0011))
+    await says(record_step, "I look for flights first.", 410, 0.0011)
     found = await search_flights("CDG", "FCO", "2026-12-01")
-    record_step(says(f"The cheapest is {found[1]['flight']}.", 730, 0.0019))
+    await says(record_step, f"The cheapest is {found[1]['flight']}.", 730, 0.0019)
     receipt = await charge_card("card-on-file", 9400)
     return {"flight": found[1]["flight"], "receipt": receipt}
 
@@ -75,7 +76,7 @@ def flaky(failures: int) -> Callable[..., Any]:
 
     async def flaky_desk(task: str, *, record_step: Any, _triage_hint: str | None = None) -> str:
         nonlocal left
-        record_step(says("I look for flights first.", 410, 0.0011))
+        await says(record_step, "I look for flights first.", 410, 0.0011)
         days = ("2026-12-01", "2026-12-02")
         found = await asyncio.gather(*(search_flights("CDG", "FCO", day) for day in days))
         if left:
@@ -95,10 +96,10 @@ def loops(times: int) -> Callable[..., Any]:
         for turn in range(times):
             if _triage_hint is not None:
                 break
-            record_step(says("Let me look once more.", 500 + 20 * turn, 0.0013))
+            await says(record_step, "Let me look once more.", 500 + 20 * turn, 0.0013)
             await search_flights("CDG", "FCO", "2026-12-01")
         await search_flights("ORY", "FCO", "2026-12-02")
-        record_step(says("On the second there is one.", 640, 0.0017))
+        await says(record_step, "On the second there is one.", 640, 0.0017)
         return "U2 4417 on the second"
 
     return looping_desk
@@ -107,20 +108,20 @@ def loops(times: int) -> Callable[..., Any]:
 async def malformed(task: str, *, record_step: Any, _triage_hint: str | None = None) -> Any:
     """Answers with JSON that lacks a field, and cannot do better."""
     await search_flights("CDG", "FCO", "2026-12-01")
-    record_step(says('{"flight": "AF1204", "price": "128 EUR"}', 520, 0.0014))
+    await says(record_step, '{"flight": "AF1204", "price": "128 EUR"}', 520, 0.0014)
     return json.loads('{"flight": "AF1204", "price": "128 EUR"')
 
 
 async def pays_much(task: str, *, record_step: Any) -> str:
     """Charges more than it may without a person."""
-    record_step(says("The family of five flies together.", 480, 0.0012))
+    await says(record_step, "The family of five flies together.", 480, 0.0012)
     await search_flights("CDG", "JFK", "2026-12-20")
     return await charge_card("card-on-file", 412_000)
 
 
 async def hangs_up(task: str, *, record_step: Any) -> str:
     """Charges, and never hears of it."""
-    record_step(says("I charge the card.", 300, 0.0008))
+    await says(record_step, "I charge the card.", 300, 0.0008)
     return await charge_and_hang_up("card-on-file", 9400)
 
 
@@ -172,7 +173,7 @@ class Working:
         while await self._turns.get() == "on":
             number += 1
             await search_flights("CDG", "FCO", f"2026-12-{number % 28 + 1:02d}")
-            record_step(says(f"Nothing on day {number}.", 300 + number, 0.0009))
+            await says(record_step, f"Nothing on day {number}.", 300 + number, 0.0009)
         return f"looked at {number} days"
 
     def step(self) -> None:

@@ -10,8 +10,9 @@ from triage.stores import RunInfo
 from .approvals import question_at, waits_for
 from .returning import WAITS
 
-WAITING = (Cause.NEEDS_APPROVAL, WAITS)
-"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt."""
+WAITING = (Cause.NEEDS_APPROVAL, WAITS, "approval")
+"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt. The last one
+is that of plans."""
 _ANSWERS = {
     "approval": ("approve", "reject", "edit", "abort"),
     "answer": ("happened", "approve", "reject", "abort"),

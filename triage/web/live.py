@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from triage.core import StoreError, UnknownRun, is_milestone, one_line
 from triage.stores import RunInfo, Store
@@ -53,7 +55,7 @@ class Feed:
         self._looking = False
         self.readers = 0
 
-    async def read(self, at: int) -> AsyncIterator[bytes]:
+    async def read(self, at: int) -> AsyncGenerator[bytes]:
         """Yield the messages after the first `at`, and now and then a comment: a lost reader is noticed."""
         while True:
             with anyio.move_on_after(_HEARTBEAT_S):
@@ -214,18 +216,23 @@ class Live:
         self._shared: dict[str | None, _Shared] = {}
         self._starting = anyio.Lock()
 
+    @property
+    def watched(self) -> int:
+        """How many runs and lists somebody has open."""
+        return len(self._shared)
+
     async def run(self, request: Request, run_id: str, after: int) -> StreamingResponse:
         """Tell what becomes of a run. after: the event that the page has seen last."""
         shared = await self._of(run_id, lambda: RunWatch(self._store, run_id), EVERY_S)
         assert isinstance(shared.watch, RunWatch)
         stale = shared.watch.seen - 1 != after
-        return _stream(self._read(run_id, shared, first=_STALE if stale else _NOTHING))
+        return _Stream(self._read(run_id, shared, first=_STALE if stale else _NOTHING))
 
     async def runs(self, request: Request) -> StreamingResponse:
         """Tell which runs change."""
         made = lambda: ListWatch(self._store, self._digests)  # noqa: E731
         shared = await self._of(None, made, _LIST_EVERY_S)
-        return _stream(self._read(None, shared, first=_NOTHING))
+        return _Stream(self._read(None, shared, first=_NOTHING))
 
     async def _of(
         self, key: str | None, make: Callable[[], RunWatch | ListWatch], every_s: float
@@ -241,21 +248,27 @@ class Live:
 
     async def _read(
         self, key: str | None, shared: _Shared, *, first: bytes
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         at = shared.feed.told
         try:
             yield first
-            async for told in shared.feed.read(at):
-                yield told
+            async with aclosing(shared.feed.read(at)) as messages:
+                async for told in messages:
+                    yield told
         finally:
             shared.feed.readers -= 1
             if not shared.feed.readers:
                 self._shared.pop(key, None)
 
 
-def _stream(messages: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(
-        messages,
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+class _Stream(StreamingResponse):
+    """Server-sent events. The reader counts as gone as soon as its connection is."""
+
+    def __init__(self, messages: AsyncGenerator[bytes]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(messages, media_type="text/event-stream", headers=headers)
+        self._messages = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._messages):
+            await super().__call__(scope, receive, send)
