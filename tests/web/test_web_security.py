@@ -207,8 +207,8 @@ ATTACKS: list[tuple[str, int, dict[str, Any]]] = [
     ("a method in small letters", 405, {"method": "post"}),
     (
         "a GET that is meant as a POST",
-        404,
-        {"target": "/runs/r", "headers": {"x-http-method-override": "POST"}},
+        405,
+        {"target": "/runs/r/cancel", "headers": {"x-http-method-override": "POST"}},
     ),
     (
         "two lengths",

@@ -33,7 +33,15 @@ from .capabilities import (
     Selector,
     capability,
 )
-from .execution import Approval, StepJudge, StepOutcome, answer_in, asked_in, unsafe_effects
+from .execution import (
+    Approval,
+    StepJudge,
+    StepOutcome,
+    answer_in,
+    asked_in,
+    request_in,
+    unsafe_effects,
+)
 from .llm import JudgeEach, Judgement, LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
 from .orchestrator import Orchestrator, Progress
 from .plans import ExecutionPlan, Input, PlannedStep, plan_schema
@@ -86,6 +94,7 @@ __all__ = [
     "mismatch",
     "needs_approval",
     "plan_schema",
+    "request_in",
     "route",
     "subject_of",
     "unsafe_effects",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +24,7 @@ from triage.core import (
 )
 from triage.stores import Store, open_store
 
+from .answers import Answers
 from .pages import Pages, StaticFile, static_files
 from .security import Guard, Login, Who
 from .views import Views
@@ -60,6 +62,7 @@ def app(
     who: Who | None = None,
     login: Login | None = None,
     hosts: Sequence[str] = (),
+    agents: Iterable[Any] = (),
     title: str = "triage",
     middleware: Sequence[Middleware] = (),
     tabs: Sequence[tuple[str, str]] = (),
@@ -69,9 +72,10 @@ def app(
 
     store: a `Store`, or text such as `"sqlite:///runs.db"`. who: says who asks, where a host application
     has logged them in. login: lets in by a token instead. With neither, everybody may see and nobody may
-    change anything. hosts: exact names to answer to, as in `Guard`; none: this machine's own. title: the
-    name on every page. middleware: put around all but the guard, the first outermost. tabs: names and
-    paths of more sections. routes: makes more routes of the pages and the store.
+    change anything. hosts: exact names to answer to, as in `Guard`; none: this machine's own. agents: go
+    on with their runs in this process once they are answered; a run of any other is answered for whoever
+    recovers it. title: the name on every page. middleware: put around all but the guard, the first
+    outermost. tabs: names and paths of more sections. routes: makes more routes of the pages and the store.
 
     Raises UsageError for a store that is none, a host that is none, and for `who` together with `login`.
     """
@@ -79,13 +83,15 @@ def app(
         raise UsageError("give app() either who= or login=: one of them says who asks")
     opened = open_store(store)
     files = static_files()
-    pages = Pages(title, files, [("Runs", "/"), *tabs])
-    views = Views(opened, pages)
+    pages = Pages(title, files, [("Runs", "/"), ("Questions", "/questions"), *tabs])
+    answers = Answers(opened, pages, agents)
+    views = Views(opened, pages, answers)
     troubles = _Troubles(pages)
     return Starlette(
         routes=[
             Route("/static/{digest}/{name}", _statics(files), name="static"),
             *routes(pages, opened),
+            *answers.routes(),
             *views.routes(),
         ],
         middleware=[

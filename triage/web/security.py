@@ -47,6 +47,8 @@ Who: TypeAlias = Callable[[HTTPConnection], Person | Awaitable[Person | None] | 
 """Says who asks, for a request that the host application has let through; None: nobody who may."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+MAX_FIELDS = 2_000
+"""Fields of the longest form."""
 MAX_BODY = 1_048_576
 """Bytes of the largest form."""
 MAX_QUERY = 8_192
@@ -263,7 +265,7 @@ class Guard:
         """Answer a login, by link or by form; False for any other request."""
         assert self._login is not None
         if request.changes and request.path == "/login":
-            form = await _form(request, body)
+            form = await form_of(Request(request.scope, body))
             given = [value for name, value in form if name == "token"]
         elif request.path == "/" and not request.changes:
             given = [value for name, value in request.query if name == "token"]
@@ -431,9 +433,13 @@ class _Body:
         return message
 
 
-async def _form(request: _Checked, body: _Body) -> list[tuple[str, str]]:
-    raw = await Request(request.scope, body).body()
-    return parse_qsl(raw.decode("latin-1"), keep_blank_values=True)
+async def form_of(request: Request) -> list[tuple[str, str]]:
+    """The fields of a form, in their order. Raises HTTPException (400) for too many."""
+    raw = await request.body()
+    try:
+        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise HTTPException(400, f"the form has more than {MAX_FIELDS} fields") from None
 
 
 class _Answer:

@@ -17,6 +17,7 @@ from triage.engine import asks_of, lease_of, report_of, waits_for
 from triage.plan import fold_plan
 from triage.stores import RunInfo, Store
 
+from .answers import Answers
 from .compare import compared
 from .digest import Digests, Query, Row, find, row_of
 from .live import Live
@@ -39,8 +40,9 @@ _MOST_SHOWN = 200_000
 class Views:
     """Answers requests for pages of runs."""
 
-    def __init__(self, store: Store, pages: Pages) -> None:
+    def __init__(self, store: Store, pages: Pages, answers: Answers) -> None:
         self._store = store
+        self._answers = answers
         self._pages = pages
         self._digests = Digests(store)
         self._live = Live(store, self._digests)
@@ -115,6 +117,8 @@ class Views:
                 state=story.state,
                 asked=waits_for(events),
                 asks=asks_of(events),
+                offer=self._answers.offer(info, events),
+                runs_here=self._answers.runs(info.agent),
                 lease=lease_of(info, now),
                 picture=picture_of(story),
                 plan=fold_plan(events) if story.has_plan else None,
