@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS = format style types types-again contracts
 
-.PHONY: help demo demo-plan test quick slow-tests lint $(CHECKS) check versions oldest house docs bench crash attack soak incidents clean
+.PHONY: help demo demo-plan web test quick slow-tests lint $(CHECKS) check versions oldest house docs bench crash attack soak incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -40,6 +40,9 @@ demo: $(DEMO) ## a real agent against a failing service: bare, under blind retry
 
 demo-plan: $(DEMO) ## an analyst that plans first, over a database and files
 	@$(BIN)/python -m examples.plan
+
+web: $(READY) ## a store with runs of every kind, one of them at work, and the page of it
+	@$(BIN)/python -m examples.page
 
 test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
 	$(BIN)/python -m pytest -n $(or $(JOBS),3)
