@@ -388,6 +388,9 @@ def test_a_short_token_or_a_host_that_is_none_is_refused_at_the_start() -> None:
         Login(ANN, token="secret")
     with pytest.raises(UsageError, match="one of them says who asks"):
         app(MemoryStore(), who=lambda _request: ANN, login=Login(ANN))
+    for name in ("a b", "https://", "ops.example.com/", "ftp://ops.example.com", ""):
+        with pytest.raises(UsageError, match=r"names such as ops\.example\.com"):
+            app(MemoryStore(), hosts=[name])
 
 
 # Behind a host application ------------------------------------------------------------------------

@@ -31,6 +31,7 @@ _COMMANDS = {
     "runs": ("runs", "See the runs of a store; recover, answer, end and remove them."),
     "approve": ("approve", "See and answer what a run waits to have approved."),
     "incidents": ("incidents", "See what has failed in a store; handle, escalate and close it."),
+    "web": ("web", "Show the runs of a store as a page, and answer them there."),
     "supervise": ("supervise", "Detect, recover and tell until told to stop."),
     "diagnose": ("diagnose", "Say why recorded attempts failed, and what a policy would do."),
     "eval": ("evaluation", "Score a classifier on labelled records."),

@@ -10,6 +10,6 @@
 from __future__ import annotations
 
 from .app import app
-from .security import Login, Person, Role, Who, check_bind
+from .security import LOOPBACK, Login, Person, Role, Who, check_bind
 
-__all__ = ["Login", "Person", "Role", "Who", "app", "check_bind"]
+__all__ = ["LOOPBACK", "Login", "Person", "Role", "Who", "app", "check_bind"]

@@ -26,7 +26,7 @@ from triage.stores import Store, open_store
 
 from .answers import Answers
 from .pages import Pages, StaticFile, static_files
-from .security import Guard, Login, Who
+from .security import Guard, Login, Who, check_hosts
 from .views import Views
 
 _KEPT = "public, max-age=31536000, immutable"
@@ -81,6 +81,7 @@ def app(
     """
     if who is not None and login is not None:
         raise UsageError("give app() either who= or login=: one of them says who asks")
+    check_hosts(hosts)
     opened = open_store(store)
     files = static_files()
     pages = Pages(title, files, [("Runs", "/"), ("Questions", "/questions"), *tabs])

@@ -98,11 +98,18 @@ def need(request: HTTPConnection, role: Role) -> Person:
     return person
 
 
+def check_hosts(hosts: Iterable[str]) -> None:
+    """Raise UsageError for a name that is none; see `Guard`."""
+    for name in hosts:
+        _host_of(name)
+
+
 def check_bind(host: str, *, token: str | None, hosts: Iterable[str]) -> None:
-    """Raise UsageError unless a server may listen on this address.
+    """Raise UsageError unless a server may listen on this address and answer to these names.
 
     Loopback needs nothing; any other address needs a token that was chosen, and names to answer to.
     """
+    check_hosts(hosts)
     if host == "localhost":
         return
     try:
@@ -129,8 +136,8 @@ class Login:
     """Lets one person in by a token, and knows them again by a cookie.
 
     person: who that is. token: at least 16 characters, for as many logins as one likes; None makes one
-    that is good for one login, after which `told` is called with the next. The cookie is derived from the
-    token, so a browser that has one stays logged in when the same token is used again.
+    that is good for one login, after which `told` is called with the next one. The cookie is derived
+    from the token, so a browser that has one stays logged in when the same token is used again.
 
     Raises UsageError for a token that is too short.
     """
@@ -151,7 +158,7 @@ class Login:
         self.person = person
         self.token = secrets.token_urlsafe(32) if token is None else token
         self._once = token is None
-        self._told = told
+        self.told = told
         self._clock = clock
         self._wrong: deque[float] = deque(maxlen=_TRIES)
         key = self.token.encode()
@@ -170,7 +177,7 @@ class Login:
             return False
         if self._once:
             self.token = secrets.token_urlsafe(32)
-            self._told(self.token)
+            self.told(self.token)
         return True
 
     def knows(self, cookie: str) -> bool:

@@ -1,0 +1,147 @@
+"""`triage web`: the page of a store's runs, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+import webbrowser
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from triage.core import UsageError, redact
+from triage.stores import Store
+
+from .options import VARIABLE, StoreText, epilogue, store_of, you
+from .output import note, write
+
+TOKEN = "TRIAGE_WEB_TOKEN"  # noqa: S105 - the name of a variable
+_CODES = """\
+exit codes:
+  0    it was told to stop, and has
+  2    it was never begun: the port is taken, no such store, bad arguments
+  130  interrupted
+
+It prints a link that lets one browser in; when it is used, it prints the next.
+Other machines are let in only with --token and --trusted-host; from one of
+them, ssh -L 8321:127.0.0.1:8321 needs neither.
+"""
+
+app = App(
+    name="web",
+    help_epilogue=epilogue(
+        _CODES,
+        "web --store sqlite:///runs.db --open",
+        "web --store sqlite:///runs.db --role view --port 0",
+        "web --host 0.0.0.0 --trusted-host https://ops.example.com",
+    ),
+)
+
+
+@app.default
+def web(
+    *,
+    store: StoreText = None,
+    host: Annotated[
+        str, Parameter(metavar="ADDRESS", help="To listen on (127.0.0.1: this machine alone).")
+    ] = "127.0.0.1",
+    port: Annotated[int, Parameter(metavar="N", help="To listen on; 0: any (8321).")] = 8321,
+    token: Annotated[
+        str | None,
+        Parameter(
+            metavar="TEXT",
+            help=f"Lets in as often as it is given (the environment's {TOKEN}, where nobody sees it; "
+            "one is made for one login).",
+        ),
+    ] = None,
+    trusted_host: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="NAME",
+            help="A name the page answers to, such as https://ops.example.com; may be repeated.",
+        ),
+    ] = (),
+    role: Annotated[
+        Literal["view", "answer", "admin"],
+        Parameter(help="What who is let in may do: see, answer too, or also end and fork (admin)."),
+    ] = "admin",
+    open: Annotated[bool, Parameter(help="Open the page in a browser.")] = False,
+) -> None:
+    """Show the runs of a store as a page, live, and answer them there."""
+    try:
+        import uvicorn
+
+        from triage.web import LOOPBACK, Login, Person, Role, check_bind
+        from triage.web import app as page
+    except ImportError as error:
+        raise UsageError(
+            f'the page needs {error.name}: pip install "triage-recovery[web]"'
+        ) from error
+    token = os.environ.get(TOKEN) or None if token is None else token
+    check_bind(host, token=token, hosts=trusted_host)
+    kept = store_of(store)
+    login = Login(Person(you(), Role(role)), token=token)
+    listening = _listening(host, port)
+    port = listening.getsockname()[1]
+    seen = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host  # noqa: S104 - compared
+    place = f"http://{f'[{seen}]' if ':' in seen else seen}:{port}"
+
+    login.told = lambda made: write(f"the next link: {place}/?token={made}")
+    hosts = [*trusted_host, *(f"{name}:{port}" for name in LOOPBACK)] if trusted_host else []
+    config = uvicorn.Config(
+        page(kept, login=login, hosts=hosts),
+        # What a browser asks for holds the token once, and what a proxy says is not to be believed.
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+    )
+    named = os.environ.get(VARIABLE, "") if store is None else store
+    write(f"the page of {redact(named)}, with the role {role}; Ctrl-C stops it")
+    link = place if token is not None else f"{place}/?token={login.token}"
+    write(link)
+    if token is not None:
+        note(f"log in with the token of --token or {TOKEN}")
+    if open:
+        threading.Timer(0.5, webbrowser.open, [link]).start()
+    asyncio.run(_serve(uvicorn.Server(config), listening, kept))
+
+
+async def _serve(server: object, listening: socket.socket, store: Store) -> None:
+    import uvicorn
+
+    assert isinstance(server, uvicorn.Server)
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        await store.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises UsageError, which says what to do, where it cannot."""
+    if not 0 <= port < 65_536:
+        raise UsageError(f"--port must be a number from 0 to 65535, not {port}")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM
+        )[0]
+    except OSError as error:
+        raise UsageError(f"--host {host}: {error}") from error
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(128)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"port {port} of {host} is taken, perhaps by another triage web: open that one, or take "
+                "any free port with --port 0"
+            ) from error
+        raise UsageError(f"--host {host} --port {port}: {error}") from error
+    return made
