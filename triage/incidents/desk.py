@@ -76,6 +76,7 @@ from .model import (
     expect,
     iso,
     number_of,
+    paths_of,
 )
 from .notifications import LogSink, Sink
 
@@ -323,6 +324,12 @@ class IncidentDesk:
         )
         return await self._status_answer("resolve", incident)
 
+    async def note(self, error_id: str, text: str, *, by: str) -> dict[str, Any]:
+        """Write a note into the log of an incident, open or closed."""
+        number, who, said = number_of(error_id), check_id("by", by), self._note(text)
+        incident = await self._lanes.write(lambda db: handling.note(db, number, who, said))
+        return await self._status_answer("note", incident)
+
     async def invoke(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Run an operation from its parameters: ACTION, and the ERROR_ID, TASK_ID and so on it needs.
 
@@ -425,7 +432,7 @@ class IncidentDesk:
             run_id=run_id,
             scope=agent_id,
             trace=stack_trace,
-            files=_paths("report.files", files)[:MAX_FILES],
+            files=paths_of("report.files", files)[:MAX_FILES],
             diagnosed=info,
         )
 
@@ -854,16 +861,6 @@ def _mark(db: Db, sources: Iterable[Lifecycle], seen: list[Sighting], *, all_run
                 db.run(
                     _MARK, {"source": source.cursor(word), "mark": repr(min(max(times), db.now))}
                 )
-
-
-def _paths(field: str, files: object) -> tuple[str, ...]:
-    if isinstance(files, str) or not isinstance(files, Iterable):
-        raise misuse(field, files, "a list of paths")
-    paths = tuple(files)
-    for path in paths:
-        if not isinstance(path, str) or not path:
-            raise misuse(f"{field} item", path, "text that is not empty")
-    return paths
 
 
 def _sources(sources: object) -> tuple[Lifecycle, ...]:

@@ -327,6 +327,13 @@ def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
     return after
 
 
+def note(db: Db, number: int, by: str, text: str) -> Incident:
+    """Write a note into the log of an incident."""
+    incident = rows.load(db, number)
+    rows.log(db, "noted", by, text, incident)
+    return incident
+
+
 def close(db: Db, number: int, outcome: str, by: str, note: str) -> Incident:
     """Close an incident as a person says."""
     incident = rows.load(db, number)

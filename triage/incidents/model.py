@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
@@ -319,6 +319,17 @@ def check_id(field: str, value: object) -> str:
     if len(value) > MAX_ID or value != clean(value, MAX_ID):
         raise misuse(field, value[:40], f"at most {MAX_ID} printable characters")
     return value
+
+
+def paths_of(field: str, files: object) -> tuple[str, ...]:
+    """Check paths. Raises UsageError naming the field."""
+    if isinstance(files, str) or not isinstance(files, Iterable):
+        raise misuse(field, files, "a list of paths")
+    paths = tuple(files)
+    for path in paths:
+        if not isinstance(path, str) or not path:
+            raise misuse(f"{field} item", path, "text that is not empty")
+    return paths
 
 
 def number_of(error_id: object) -> int:

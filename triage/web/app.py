@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,9 +23,11 @@ from triage.core import (
     UnknownRun,
     UsageError,
 )
+from triage.incidents import IncidentDesk
 from triage.stores import Store, open_store
 
 from .answers import Answers
+from .incidents import Incidents, desk_of
 from .pages import Pages, StaticFile, static_files
 from .security import Guard, Login, Who, check_hosts
 from .views import Views
@@ -63,6 +66,7 @@ def app(
     login: Login | None = None,
     hosts: Sequence[str] = (),
     agents: Iterable[Any] = (),
+    desk: IncidentDesk | None = None,
     title: str = "triage",
     middleware: Sequence[Middleware] = (),
     tabs: Sequence[tuple[str, str]] = (),
@@ -74,8 +78,9 @@ def app(
     has logged them in. login: lets in by a token instead. With neither, everybody may see and nobody may
     change anything. hosts: exact names to answer to, as in `Guard`; none: this machine's own. agents: go
     on with their runs in this process once they are answered; a run of any other is answered for whoever
-    recovers it. title: the name on every page. middleware: put around all but the guard, the first
-    outermost. tabs: names and paths of more sections. routes: makes more routes of the pages and the store.
+    recovers it. desk: the incidents; None makes a desk on the store. title: the name on every page.
+    middleware: put around all but the guard, the first outermost. tabs: names and paths of more sections.
+    routes: makes more routes of the pages and the store.
 
     Raises UsageError for a store that is none, a host that is none, and for `who` together with `login`.
     """
@@ -84,15 +89,26 @@ def app(
     check_hosts(hosts)
     opened = open_store(store)
     files = static_files()
-    pages = Pages(title, files, [("Runs", "/"), ("Questions", "/questions"), *tabs])
+    desk = desk_of(opened) if desk is None else desk
+    kinds = [("Runs", "/"), ("Questions", "/questions")]
+    kinds += [] if desk is None else [("Incidents", "/incidents")]
+    pages = Pages(title, files, [*kinds, *tabs])
     answers = Answers(opened, pages, agents)
     views = Views(opened, pages, answers)
     troubles = _Troubles(pages)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
+        yield
+        if desk is not None:
+            await desk.close()
+
     return Starlette(
         routes=[
             Route("/static/{digest}/{name}", _statics(files), name="static"),
             *routes(pages, opened),
             *answers.routes(),
+            *([] if desk is None else Incidents(desk, pages).routes()),
             *views.routes(),
         ],
         middleware=[
@@ -100,6 +116,7 @@ def app(
             *middleware,
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
         ],
+        lifespan=lifespan,
         exception_handlers={
             HTTPException: troubles.http,
             StoreError: troubles.store,

@@ -249,7 +249,7 @@ class Guard:
             logger.exception("the page failed on %s", one_line(scope["path"], 200))
             if answer.began:
                 raise
-            await answer.page(500, "The page failed. What went wrong is in the log of its process.")
+            await answer.page(500, "the page failed: what went wrong is in the log of its process")
 
     async def _person(self, request: _Checked) -> Person:
         if self._who is not None:

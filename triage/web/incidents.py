@@ -1,0 +1,140 @@
+"""Incidents: the queue, one incident with its log, and what a person does about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from triage.core import UsageError
+from triage.incidents import Incident, IncidentDesk, IncidentError, Status, UnknownIncident
+from triage.stores import Store
+
+from .pages import Pages
+from .security import Role, form_of, need, person_of
+
+MOST = 100
+"""Incidents, and entries of a log, on a page."""
+OUTCOMES = ("recovered", "failed", "ignored")
+Act = Callable[[str, Mapping[str, str], str], Awaitable[dict[str, Any]]]
+
+
+def desk_of(store: Store) -> IncidentDesk | None:
+    """A desk on the incidents of a store; None where the store can have none."""
+    try:
+        return IncidentDesk(store, owner="page")
+    except UsageError:
+        return None
+
+
+class Incidents:
+    """Answers requests for pages of incidents."""
+
+    def __init__(self, desk: IncidentDesk, pages: Pages) -> None:
+        self._desk = desk
+        self._pages = pages
+        self._levels = tuple(desk._rules.notifications.known)
+        self._acts: dict[str, Act] = {
+            "acknowledge": self._acknowledge,
+            "escalate": self._escalate,
+            "resolve": self._resolve,
+            "note": self._note,
+        }
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes of these pages."""
+        return [
+            Route("/incidents", self.queue, name="incidents"),
+            Route("/incidents/{error}", self.incident, name="incident"),
+            Route("/incidents/{error}", self.act, methods=["POST"]),
+        ]
+
+    async def queue(self, request: Request) -> Response:
+        """The open incidents, or those of a status."""
+        status = request.query_params.get("status", "")
+        known = tuple(map(str, Status))
+        found = await self._desk.incidents(status if status in known else None, limit=MOST)
+        stats = await self._desk.stats()
+        return self._pages.render(
+            request,
+            "incidents/queue.html",
+            incidents=found,
+            counts=stats["by_status"],
+            chosen=status if status in known else "",
+            statuses=known,
+            most=MOST,
+        )
+
+    async def incident(self, request: Request) -> Response:
+        """One incident, with its log and messages."""
+        one = await self._found(request)
+        return await self._page(request, one)
+
+    async def act(self, request: Request) -> Response:
+        """Do what a form says; what was typed is kept where it cannot be done."""
+        person = need(request, Role.ANSWER)
+        one = await self._found(request)
+        form = dict(await form_of(request))
+        act = self._acts.get(form.get("act", ""))
+        try:
+            if act is None:
+                raise UsageError(f"act: one of {', '.join(self._acts)}")
+            await act(one.error_id, form, person.name)
+        except (IncidentError, UsageError) as error:
+            return await self._page(request, await self._found(request), form, error)
+        base = request.scope.get("root_path", "").rstrip("/")
+        return RedirectResponse(f"{base}/incidents/{one.error_id}", 303)
+
+    async def _acknowledge(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
+        return await self._desk.acknowledge(error_id, by=by, note=form.get("note", ""))
+
+    async def _escalate(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
+        note = form.get("note", "").strip()
+        done = await self._desk.escalate(error_id, form.get("level", ""), by=by)
+        if note:
+            await self._desk.note(error_id, note, by=by)
+        return done
+
+    async def _resolve(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
+        outcome, note = form.get("outcome", ""), form.get("note", "")
+        return await self._desk.resolve(error_id, by=by, outcome=outcome, note=note)
+
+    async def _note(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
+        note = form.get("note", "").strip()
+        if not note:
+            raise UsageError("note: say something")
+        return await self._desk.note(error_id, note, by=by)
+
+    async def _found(self, request: Request) -> Incident:
+        try:
+            return await self._desk.incident(request.path_params["error"])
+        except UnknownIncident as error:
+            raise HTTPException(404, str(error)) from error
+
+    async def _page(
+        self,
+        request: Request,
+        one: Incident,
+        form: Mapping[str, str] | None = None,
+        error: Exception | None = None,
+    ) -> Response:
+        status = 200
+        if error is not None:
+            status = 409 if isinstance(error, IncidentError) else 422
+        return self._pages.render(
+            request,
+            "incidents/incident.html",
+            status=status,
+            one=one,
+            log=await self._desk.log(one.error_id, limit=MOST),
+            messages=await self._desk.messages(of=one.error_id),
+            levels=self._levels,
+            outcomes=OUTCOMES,
+            typed=form or {},
+            error="" if error is None else str(error),
+            may=person_of(request).role.covers(Role.ANSWER),
+        )
