@@ -37,6 +37,7 @@ from triage.core import (
 )
 from triage.stores import SQLiteStore, Store
 from triage.web import app
+from triage.web.live import RunWatch
 
 PACKAGES = ("starlette", "uvicorn", "jinja2", "markupsafe", "python-multipart", "h11", "click")
 """What the extra `web` installs beside what triage needs anyway."""
@@ -157,6 +158,24 @@ def long_run(folder: Path, steps: int) -> Iterator[Figure]:
         tracemalloc.stop()
         yield Figure(f"{steps:,} steps: held by the server afterwards", held / 1e6, 2, "MB")
         yield Figure(f"{steps:,} steps: the most while a page is made", most / 1e6, None, "MB")
+    yield Figure(f"{steps:,} steps: held while somebody follows it", followed(store), 2, "MB")
+
+
+def followed(store: Store) -> float:
+    """Megabytes that are held while a tab follows the long run."""
+
+    async def measured() -> float:
+        watch = RunWatch(store, "long")
+        gc.collect()
+        tracemalloc.start()
+        await watch.start()
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await store.close()
+        return held / 1e6
+
+    return asyncio.run(measured())
 
 
 @contextmanager

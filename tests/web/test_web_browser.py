@@ -85,6 +85,9 @@ def test_a_new_run_appears_on_top_of_the_list_and_changes_as_it_goes_on(
         expect(tab.locator("#runs tr").first).to_have_attribute("data-run", "live-list")
         served.call(run.step)
         expect(row.locator('[data-field="cost"]')).to_have_text("$0.0009")
+        row.get_by_role("link", name="desk", exact=True).click()
+        expect(tab.locator("#runs tr").first).to_have_attribute("data-run", "live-list")
+        expect(tab.get_by_label("Agent")).to_have_value("desk")
     expect(row.locator(".badge")).to_have_text("done")
     expect(row.locator(".badge")).to_have_class("badge s-done")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from triage.core import (
@@ -179,7 +180,7 @@ class Story:
 
     def page_of(self, seq: int, per_page: int) -> int:
         """The page of the timeline, from 1, on which an event is."""
-        place = sum(1 for moment in self.moments if moment.first.seq <= seq)
+        place = bisect_right(self.moments, seq, key=lambda moment: moment.first.seq)
         return max(0, place - 1) // per_page + 1
 
     def page(self, number: int, per_page: int) -> tuple[Sequence[Moment], float | None]:
@@ -187,7 +188,3 @@ class Story:
         start = (number - 1) * per_page
         before = self.moments[start - 1].last.time if start else None
         return self.moments[start : start + per_page], before
-
-    def addresses(self) -> Mapping[int, int]:
-        """For each event the one whose address its moment has."""
-        return {event.seq: moment.first.seq for moment in self.moments for event in moment.events}
