@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -175,6 +177,22 @@ async def test_a_page_that_is_behind_is_told_so_and_one_watch_serves_all(tmp_pat
         await stream.aclose()  # type: ignore[attr-defined] # a generator
     assert live.watched == 0
     await store.close()
+
+
+async def test_following_a_long_run_holds_little_of_it(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    await store.append("run", long_run(800, "run", ends=False), at=0, epoch=0)
+    watch = RunWatch(store, "run")
+    await store.info("run")
+    gc.collect()
+    tracemalloc.start()
+    await watch.start()
+    gc.collect()
+    held, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    await store.close()
+    assert watch.seen == 2_402
+    assert held < 200_000 < most
 
 
 # Lists --------------------------------------------------------------------------------------------

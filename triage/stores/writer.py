@@ -294,19 +294,24 @@ class Lane(Generic[C]):
                 jobs = list(self._jobs)
                 self._jobs.clear()
                 self._changed.notify_all()
-            for kind, group in groupby(jobs, key=type):
-                if kind is not Stop:
-                    self._work(self, list(group))
-                    continue
-                with self._busy:
-                    self._drop()
-                for stop in group:
-                    stop.stopped()
-            if isinstance(jobs[-1], Stop):
+            stopping = isinstance(jobs[-1], Stop)
+            self._do(jobs)
+            jobs.clear()  # a result may be large, and the next job long in coming
+            if stopping:
                 with self._changed:
                     if not self._jobs:
                         self._thread = None
                         return
+
+    def _do(self, jobs: list[Any]) -> None:
+        for kind, group in groupby(jobs, key=type):
+            if kind is not Stop:
+                self._work(self, list(group))
+                continue
+            with self._busy:
+                self._drop()
+            for stop in group:
+                stop.stopped()
 
     def use(self, work: Callable[[C], Any]) -> Any:
         """Run `work` with the connection; while the connection fails, connect again and repeat it.
