@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS = format style types types-again contracts
 
-.PHONY: help demo demo-plan web test quick slow-tests lint $(CHECKS) check versions oldest house docs bench crash attack soak incidents clean
+.PHONY: help demo demo-plan web test quick slow-tests lint $(CHECKS) check versions oldest house docs bench crash attack soak fleet incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -110,6 +110,9 @@ attack: $(READY) ## flipped bits of a file, two processes that recover one run, 
 
 soak: $(READY) ## ten thousand runs at once, failing in every way: RUNS=10000 ROUNDS=3 BACKEND=asyncio
 	$(BIN)/python -m bench.soak --runs $(or $(RUNS),10000) --rounds $(or $(ROUNDS),3) --backend $(or $(BACKEND),asyncio)
+
+fleet: $(READY) ## a fleet on DBOS in a storm: RUNS=200 KILLS=50 WORKERS=4 (the long form: RUNS=10000 KILLS=500 WORKERS=8)
+	$(BIN)/python -m bench.fleet --runs $(or $(RUNS),200) --kills $(or $(KILLS),50) --workers $(or $(WORKERS),4)
 
 incidents: $(READY) ## supervisors killed in the middle of their work: INCIDENTS=10000 KILLS=25 STORES="sqlite postgres"
 	@for store in $(or $(STORES),sqlite postgres); do for doubt in escalate rerun; do \

@@ -33,6 +33,8 @@ _COMMANDS = {
     "incidents": ("incidents", "See what has failed in a store; handle, escalate and close it."),
     "web": ("web", "Show the runs of a store as a page, and answer them there."),
     "supervise": ("supervise", "Detect, recover and tell until told to stop."),
+    "worker": ("worker", "Take runs from a fleet's queues until told to stop."),
+    "fleet": ("fleet", "Make the tables of a fleet, and see where its runs are."),
     "diagnose": ("diagnose", "Say why recorded attempts failed, and what a policy would do."),
     "eval": ("evaluation", "Score a classifier on labelled records."),
     "init": ("init", "Write a policy file and a first agent that runs as it stands."),

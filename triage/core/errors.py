@@ -2,6 +2,7 @@
 
 TriageError
 ├── UsageError                 the caller's mistake: names the field and the remedy
+│   └── Deduplicated           a run of the same deduplication waits or goes on
 ├── TriageEscalationError      the run gave up and handed over
 ├── TriageAbortError           the run was stopped for good
 ├── TriageFatalError           the failure allows no recovery
@@ -129,6 +130,10 @@ def _rebuild(cls: type[TriageError], args: tuple[Any, ...]) -> TriageError:
 
 class UsageError(TriageError, TypeError, ValueError):
     """triage was used wrongly. Raised as early as possible, and never recovered from."""
+
+
+class Deduplicated(UsageError):
+    """Another run with the same `deduplication` waits or goes on in the queue; nothing was enqueued."""
 
 
 class TriageEscalationError(TriageError):

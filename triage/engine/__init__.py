@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .agent import Agent, Options, agent
+from .agent import Agent, Options, agent, check_run_id
 from .approvals import (
     ANSWER,
     APPROVAL,
@@ -128,6 +128,7 @@ __all__ = [
     "call_sync",
     "calling",
     "cancel",
+    "check_run_id",
     "current",
     "current_call",
     "current_run",

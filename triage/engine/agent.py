@@ -12,13 +12,22 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 import anyio
 
 from triage.classifiers import Classifier
-from triage.core import Action, Environment, Event, Observer, Reply, UsageError, in_event_loop
+from triage.core import (
+    Action,
+    Environment,
+    Event,
+    Observer,
+    Reply,
+    UsageError,
+    in_event_loop,
+    plain_noting,
+)
 from triage.stores import Store, open_store
 from triage.strategies import Limits, Policy
 
 from .approvals import time_of
 from .config import Checks, Config, Durability, configure, moved
-from .journal import Session
+from .journal import TASK, Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
 from .outside import cancel
@@ -335,6 +344,30 @@ class Agent(Generic[T]):
         if events:
             check_owner(self._config, events)
         await cancel(self._config.store, run_id, now=await time_of(self._config))
+
+    def portable(self, task: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Return a task and the arguments of its run as JSON, so that another process can begin the run.
+
+        Raises UsageError for an argument the function does not take, for a value that JSON does not say in
+        full, and for what looks like a secret, which no queue may keep.
+        """
+        self._function.check(kwargs)
+        redactor = self._config.durability.redactor
+        given: dict[str, Any] = {}
+        for name, value in {TASK: task, **kwargs}.items():
+            given[name], exact = plain_noting(value)
+            if not exact:
+                raise UsageError(
+                    f"{name} cannot be enqueued: JSON does not say all of {type(value).__name__}; give "
+                    "values of JSON types, such as an id by which the agent finds the rest"
+                )
+            places = [] if redactor is None else redactor.fields_of(given[name], name)
+            if places:
+                raise UsageError(
+                    f"{', '.join(places)} holds what looks like a secret, which no queue keeps; give what "
+                    "the agent can look the secret up by"
+                )
+        return given.pop(TASK), given
 
     def stored_in(self, store: Store | str, *, lease_s: float | None = None) -> Agent[T]:
         """The same agent with its runs kept in another store.

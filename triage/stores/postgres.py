@@ -66,6 +66,8 @@ class PostgresStore(ThreadedStore):
             given = conninfo_to_dict(url)
         except psycopg.Error as error:
             raise UsageError(f"PostgresStore.url is none: {str(error).partition(':')[0]}") from None
+        self.url = url
+        self.schema = schema
         self._shown = f"{given.get('host', '')}/{given.get('dbname', '')}, schema={schema!r}"
         connect = partial(PostgresDriver, url, schema, timeout)
         super().__init__(connect, timeout=timeout)

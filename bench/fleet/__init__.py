@@ -1,0 +1,1 @@
+"""A fleet in a storm: `python -m bench.fleet`."""

@@ -1,0 +1,7 @@
+"""`python -m bench.fleet`."""
+
+import sys
+
+from .storm import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""A fleet of one agent, for compose."""

@@ -1,0 +1,277 @@
+"""What a fleet relies on in DBOS, and what DBOS loses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from fleets import database, dbos_fleet, idle, migrated
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from triage import Agent
+from triage.adapters.dbos import Deduplicated, Fleet, Queue, Worker
+from triage.adapters.dbos.engine import url_of
+from triage.adapters.fleet import Job, Ticket
+from triage.core import StoreUnavailable, UsageError
+from triage.stores import SQLiteStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Workers need asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with migrated(dbos_fleet) as made:
+        yield made
+
+
+@pytest.fixture
+async def fleet(url: str) -> AsyncIterator[Fleet]:
+    made = dbos_fleet(url)
+    yield made
+    await made.close()
+
+
+def rows(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as db:
+        return db.execute(statement.encode(), values).fetchall()
+
+
+# Transactions -------------------------------------------------------------------------------------
+@asynccontextmanager
+async def by_alchemy(url: str, kind: Any) -> AsyncIterator[Any]:
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        yield Session(connection) if kind is Session else connection
+    engine.dispose()
+
+
+@asynccontextmanager
+async def by_async_alchemy(url: str, kind: Any) -> AsyncIterator[Any]:
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    async with engine.connect() as connection:
+        yield AsyncSession(connection) if kind is AsyncSession else connection
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def by_psycopg(url: str, kind: Any) -> AsyncIterator[Any]:
+    if kind is psycopg.Connection:
+        with psycopg.connect(url) as connection:
+            yield connection
+    else:
+        async with await psycopg.AsyncConnection.connect(url) as opened:
+            yield opened
+
+
+CONNECTIONS: dict[str, tuple[Any, Any]] = {
+    "alchemy connection": (by_alchemy, sa.Connection),
+    "alchemy session": (by_alchemy, Session),
+    "async alchemy connection": (by_async_alchemy, None),
+    "async alchemy session": (by_async_alchemy, AsyncSession),
+    "psycopg": (by_psycopg, psycopg.Connection),
+    "async psycopg": (by_psycopg, psycopg.AsyncConnection),
+}
+
+
+async def end(connection: Any, how: str) -> None:
+    found = getattr(connection, how)()
+    if asyncio.iscoroutine(found):
+        await found
+
+
+@pytest.mark.parametrize("kind", CONNECTIONS)
+async def test_what_is_enqueued_in_a_transaction_is_so_once_that_is_committed(
+    kind: str, url: str, fleet: Fleet
+) -> None:
+    connect, which = CONNECTIONS[kind]
+    opened: AbstractAsyncContextManager[Any] = connect(url, which)
+    async with opened as connection:
+        back = await fleet.enqueue(
+            "idle", {"a": 1}, run_id=f"back-{id(opened)}", connection=connection
+        )
+        await end(connection, "rollback")
+        assert await fleet.places([back]) == []
+        run_id = f"kept-{id(opened)}"
+        for _ in range(2):  # the same once more is no other
+            await fleet.enqueue("idle", {"a": 1}, run_id=run_id, connection=connection)
+        with pytest.raises(UsageError, match="taken by another task"):
+            await fleet.enqueue("idle", {"a": 2}, run_id=run_id, connection=connection)
+        assert await fleet.places([run_id]) == []
+        await end(connection, "commit")
+        assert [place.state for place in await fleet.places([run_id])] == ["queued"]
+        later = await fleet.enqueue(
+            "idle", 1, delay_s=60, priority=3, deduplication=run_id, connection=connection
+        )
+        with pytest.raises(Deduplicated):
+            await fleet.enqueue("idle", 2, deduplication=run_id, connection=connection)
+        await end(connection, "rollback")
+        assert await fleet.places([later]) == []
+    with pytest.raises(UsageError, match=r"enqueue\.connection"):
+        await fleet.enqueue("idle", 1, connection="postgresql://")
+
+
+async def test_a_job_is_the_same_by_whichever_way_it_was_enqueued(url: str, fleet: Fleet) -> None:
+    job = Job("way-1", "idle", "idle", {"a": [1, "é", None]}, {"b": 2}, 2e9, 3, 60.0)
+    await fleet.engine.submit(job)
+    statement = (
+        "SELECT status, name, priority, application_version, application_name, queue_name, serialization, "
+        "(delay_until_epoch_ms - created_at + 5000) / 10000 FROM triage_dbos.workflow_status "
+        "WHERE workflow_uuid = %s"
+    )
+    inputs = "SELECT inputs FROM triage_dbos.workflow_input WHERE workflow_uuid = %s"
+    async with by_psycopg(url, psycopg.AsyncConnection) as connection:
+        other = Job("way-2", "idle", "idle", {"a": [1, "é", None]}, {"b": 2}, 2e9, 3, 60.0)
+        await fleet.engine.submit(other, connection)
+        await connection.commit()
+    assert rows(url, statement, "way-1") == rows(url, statement, "way-2")
+    first, second = (json.loads(rows(url, inputs, way)[0][0]) for way in ("way-1", "way-2"))
+    assert first == second == {"positionalArgs": [job.payload], "namedArgs": {}}
+
+
+# What DBOS loses, and how that is said ------------------------------------------------------------
+async def test_a_job_that_is_put_back_loses_its_deduplication_and_keeps_its_place(
+    url: str, fleet: Fleet
+) -> None:
+    job = Job("again", "idle", "idle", 1, deduplication="text", priority=7)
+    await fleet.engine.submit(job)
+    await fleet.engine.requeue([Ticket("again", "idle")])
+    kept = (
+        "SELECT status, queue_name, priority, deduplication_id FROM triage_dbos.workflow_status "
+        "WHERE workflow_uuid = 'again'"
+    )
+    assert rows(url, kept) == [("ENQUEUED", "idle", 7, None)]
+
+
+async def test_what_has_ended_is_not_put_back(url: str, fleet: Fleet) -> None:
+    await fleet.engine.submit(Job("over", "idle", "idle", 1))
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(
+            "UPDATE triage_dbos.workflow_status SET status = 'SUCCESS' WHERE workflow_uuid = 'over'"
+        )
+    await fleet.engine.requeue([Ticket("over", "idle")])
+    assert [place.state for place in await fleet.places(["over"])] == ["ended"]
+
+
+async def test_nothing_in_dbos_tables_is_pickled(url: str) -> None:
+    fleet = dbos_fleet(url, [Agent(idle)], [Queue("portable", polling_s=0.1)])
+    run_id = await fleet.enqueue("idle", {"a": 1}, queue="portable")
+    worker = Worker(fleet, ["portable"])
+    working = asyncio.ensure_future(worker.run())
+    assert await fleet.result(run_id, timeout_s=30) == {"a": 1}
+    worker.stop()
+    await working
+    found = rows(
+        url,
+        "SELECT s.serialization, o.output, s.status FROM triage_dbos.workflow_status s "
+        "JOIN triage_dbos.workflow_output o USING (workflow_uuid) WHERE workflow_uuid = %s",
+        run_id,
+    )
+    assert found == [("portable_json", '{"status":"done"}', "SUCCESS")]
+    assert rows(url, "SELECT count(*) FROM triage_dbos.operation_outputs") == [(0,)]
+    await fleet.close()
+
+
+async def test_one_process_has_one_worker(url: str) -> None:
+    fleet = dbos_fleet(url)
+    worker = Worker(fleet)
+    working = asyncio.ensure_future(worker.run())
+    while not (await asyncio.to_thread(rows, url, "SELECT count(*) FROM triage_dbos.queues"))[0][0]:
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
+    with pytest.raises(UsageError, match="one process has one worker"):
+        await Worker(fleet).run()
+    worker.stop()
+    await working
+    await fleet.close()
+
+
+# What is said at once -----------------------------------------------------------------------------
+async def test_tables_that_are_missing_are_made_by_the_command_that_is_named() -> None:
+    with database() as url:
+        fleet = dbos_fleet(url)
+        for call in (fleet.enqueue("idle", 1), fleet.engine.check(), Worker(fleet).run()):
+            with pytest.raises(UsageError, match="triage fleet migrate"):
+                await call
+        await fleet.close()
+
+
+async def test_a_database_that_does_not_answer_is_unavailable() -> None:
+    fleet = dbos_fleet("postgresql://postgres@127.0.0.1:9/none")
+    with pytest.raises(StoreUnavailable):
+        await fleet.enqueue("idle", 1)
+    await fleet.close()
+
+
+def misused(**options: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "agents": [Agent(idle)],
+        "store": "postgresql://postgres@127.0.0.1/test",
+    }
+    return {**given, **options}
+
+
+MISUSES = {
+    "keeps its runs in Postgres": misused(store="sqlite:///runs.db"),
+    "leave its store out": misused(agents=[Agent(idle, store=SQLiteStore("runs.db"))]),
+    "two agents of this fleet": misused(agents=[Agent(idle), Agent(idle)]),
+    "needs an agent": misused(agents=[]),
+    r"must be agents": misused(agents=[idle]),
+    r"Fleet\.lease_s": misused(lease_s=0),
+    r"Fleet\.name": misused(name="no name"),
+    r"Fleet\.version": misused(version=""),
+    "two queues": misused(queues=[Queue("a"), Queue("a")]),
+    "must be Queue": misused(queues=["a"]),
+}
+
+
+@pytest.mark.parametrize("said", MISUSES)
+def test_a_fleet_that_cannot_be_is_refused_with_the_remedy(said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Fleet(**MISUSES[said])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": ""},
+        {"name": "_dbos_x"},
+        {"concurrency": 0},
+        {"worker_concurrency": True},
+        {"partition_concurrency": -1},
+        {"polling_s": 0},
+        {"rate": (0, 1)},
+        {"rate": (1, 0)},
+    ],
+    ids=repr,
+)
+def test_a_queue_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"Queue\."):
+        Queue(**{"name": "a", **options})
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "host"),
+    [
+        ("postgresql://user:p%40ss@host:5433/db?sslmode=require", "host"),
+        ("host=a,b port=1,2 dbname=db user=user password=p@ss", "a,b"),
+        ("postgresql:///db?host=/run/postgres&user=user&password=p%40ss", "/run/postgres"),
+    ],
+)
+def test_the_text_of_a_connection_is_the_same_for_alchemy(conninfo: str, host: str) -> None:
+    made = make_url(url_of(conninfo))
+    assert (made.username, made.password, made.database) == ("user", "p@ss", "db")
+    assert made.query["host"] == host

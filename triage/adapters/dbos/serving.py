@@ -1,0 +1,125 @@
+"""DBOS in a worker's process: launched, given the two workflows of a fleet, and shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from dbos import DBOS, DBOSPortableJSONSerializer, WorkflowSerializationFormat
+
+from triage.adapters.fleet import Carry, Due, Job
+from triage.core import UsageError
+
+RUN = "triage.run"
+"""The workflow that carries out a run."""
+DUE = "triage.due"
+"""The workflow that enqueues the run of a schedule."""
+POOL = 6
+"""Connections of a worker's DBOS."""
+SETTLING_S, PAUSE_S = 2.0, 0.02
+"""Seconds that DBOS has to write down how its last workflows ended, and between two looks."""
+
+_serving = threading.Lock()
+
+
+@asynccontextmanager
+async def serving(
+    config: Mapping[str, Any], queues: Sequence[str], carry: Carry, due: Due
+) -> AsyncGenerator[Callable[[], None]]:
+    """Have DBOS take workflows from these queues; gives what stops that.
+
+    DBOS' workflows go on in its own event loop, and the runs in the one that called this. Raises UsageError
+    where DBOS serves something else in this process already.
+    """
+    if not _serving.acquire(blocking=False):
+        raise UsageError("one process has one worker; start another process for another")
+    try:
+        elsewhere = partial(_elsewhere, asyncio.get_running_loop())
+        dbos = await asyncio.to_thread(_launch, config, queues, elsewhere, carry, due)
+
+        def leave() -> None:
+            """Take no more; returns at once."""
+            for event in dbos.background_thread_stop_events:
+                event.set()
+
+        try:
+            yield leave
+        finally:
+            leave()
+            await _settled(dbos)
+            await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+    finally:
+        _serving.release()
+
+
+async def _settled(dbos: DBOS) -> None:
+    """Let DBOS begin what it has just claimed, and write down the end of what has just ended."""
+    for _ in range(int(SETTLING_S / PAUSE_S)):
+        claims = any(thread.name.startswith("queue-worker-") for thread in threading.enumerate())
+        if not claims and not dbos._active_workflows_set.activeList():
+            return
+        await asyncio.sleep(PAUSE_S)
+
+
+def _launch(
+    config: Mapping[str, Any],
+    queues: Sequence[str],
+    elsewhere: Callable[[Coroutine[Any, Any, Any]], Any],
+    carry: Carry,
+    due: Due,
+) -> DBOS:
+    dbos = DBOS(
+        config={
+            **config,  # type: ignore[typeddict-item] # the names of DBOSConfig
+            "serializer": DBOSPortableJSONSerializer(),
+            "run_migrations": False,
+            "sys_db_pool_size": POOL,
+            "console_log_level": "WARNING",
+            "log_level": "WARNING",
+            "max_executor_threads": None,
+        }
+    )
+
+    # What a run may not be is limited by its journal, not by how often DBOS began it.
+    @DBOS.workflow(
+        name=RUN,
+        max_recovery_attempts=None,
+        serialization_type=WorkflowSerializationFormat.PORTABLE,
+    )
+    async def run(payload: dict[str, Any]) -> dict[str, Any]:
+        assert DBOS.workflow_id is not None
+        return dict(await elsewhere(_carried(carry, Job.read(DBOS.workflow_id, payload))))
+
+    @DBOS.workflow(
+        name=DUE,
+        max_recovery_attempts=None,
+        serialization_type=WorkflowSerializationFormat.PORTABLE,
+    )
+    async def enqueue(moment: datetime, entry: dict[str, Any]) -> None:
+        await elsewhere(_done(due, entry, moment.timestamp()))
+
+    DBOS.listen_queues(list(queues))
+    try:
+        DBOS.launch()
+    except BaseException:
+        DBOS.destroy(destroy_registry=True)
+        raise
+    return dbos
+
+
+async def _carried(carry: Carry, job: Job) -> dict[str, Any]:
+    return await carry(job)
+
+
+async def _done(due: Due, entry: Mapping[str, Any], moment: float) -> None:
+    await due(entry, moment)
+
+
+async def _elsewhere(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    """Wait for work in another event loop. Cancelled where it is cancelled."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,0 +1,43 @@
+"""Runs on more than one machine: queues in Postgres, workers anywhere, one journal.
+
+`triage.adapters.dbos` and `triage.adapters.procrastinate` have a `Fleet` each, which differ in the engine
+that keeps the queues; here is what both share, and what a third would have to do.
+"""
+
+from __future__ import annotations
+
+from triage.core import Deduplicated
+
+from .database import Database, in_thread, unavailable
+from .engine import (
+    ABILITIES,
+    WAKE,
+    Carry,
+    Due,
+    FleetEngine,
+    Job,
+    Place,
+    Queue,
+    Ticket,
+)
+from .fleet import Fleet, postgres_of
+from .worker import Worker
+
+__all__ = [
+    "ABILITIES",
+    "WAKE",
+    "Carry",
+    "Database",
+    "Deduplicated",
+    "Due",
+    "Fleet",
+    "FleetEngine",
+    "Job",
+    "Place",
+    "Queue",
+    "Ticket",
+    "Worker",
+    "in_thread",
+    "postgres_of",
+    "unavailable",
+]

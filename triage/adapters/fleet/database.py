@@ -1,0 +1,95 @@
+"""The statements of a fleet beside its engine's and its store's own: one connection, in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from triage.core import StoreUnavailable, UsageError, redact
+
+try:
+    import psycopg
+    from psycopg import sql
+except ImportError as error:
+    raise UsageError(
+        f"a fleet needs psycopg ({error}): pip install triage-recovery[postgres]"
+    ) from error
+
+T = TypeVar("T")
+THREADS = 8
+"""Threads of an event loop that wait for a fleet's database."""
+TIMEOUT_S = 10
+"""Seconds after which a database that does not answer is given up."""
+
+_limiter: RunVar[anyio.CapacityLimiter | None] = RunVar("triage_fleet_threads", default=None)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Wait for blocking work on a database, in threads of the fleet's own."""
+    limiter = _limiter.get()
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(THREADS)
+        _limiter.set(limiter)
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+
+class Database:
+    """A connection that is opened when it is used, and again when it was lost."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._db: psycopg.Connection[Any] | None = None
+
+    async def rows(self, query: sql.Composed, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement. Raises StoreUnavailable."""
+        return await in_thread(lambda: self._rows(query, values))
+
+    def _rows(self, query: sql.Composed, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            for again in (True, False):
+                try:
+                    if self._db is None or self._db.closed:
+                        self._db = self._connected()
+                    return self._db.execute(query, values).fetchall()
+                except psycopg.OperationalError as error:
+                    self._close()
+                    if not again:
+                        raise unavailable(error) from error
+        raise AssertionError  # the second time returns or raises
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=TIMEOUT_S,
+            tcp_user_timeout=TIMEOUT_S * 1000,
+            options=f"-c statement_timeout={TIMEOUT_S * 1000}",
+            application_name="triage-fleet",
+        )
+
+    def _close(self) -> None:
+        if self._db is not None:
+            with suppress(psycopg.Error):
+                self._db.close()
+            self._db = None
+
+    async def close(self) -> None:
+        """Close the connection; used again, it is opened again."""
+
+        def close() -> None:
+            with self._lock:
+                self._close()
+
+        await in_thread(close)
+
+
+def unavailable(error: Exception) -> StoreUnavailable:
+    """Return what to raise for a database that does not answer."""
+    text = redact(str(error).strip().partition("\n")[0])
+    return StoreUnavailable(f"the fleet's database does not answer ({text})")

@@ -1,0 +1,369 @@
+"""A fleet: agents whose runs are queued in Postgres and carried out by workers on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+
+from triage.core import (
+    SYSTEM,
+    Action,
+    Reply,
+    RunOver,
+    StoreUnavailable,
+    UnknownRun,
+    UsageError,
+    check_count,
+    check_number,
+    digest,
+    nearest,
+)
+from triage.engine import Agent, cancel, check_run_id
+from triage.stores import PostgresStore, Store, open_store
+
+from .carrying import end_unbegun
+from .engine import ABILITIES, FleetEngine, Job, Place, Queue
+
+LEASE_S = 10.0
+"""Seconds after which the runs of a silent worker are taken over."""
+TRIES, PAUSE_S = 5, 0.2
+"""How often a job is submitted whose connection was lost, and seconds in between."""
+SHORTEST_S, LONGEST_S = 0.05, 1.0
+"""Seconds between two looks at a run whose result is awaited."""
+OPEN = ("running", "suspended", "dead_letter")
+
+
+def postgres_of(store: Store | str) -> PostgresStore:
+    """Return the store of a fleet. Raises UsageError for one that is not in Postgres."""
+    opened = open_store(store)
+    if not isinstance(opened, PostgresStore):
+        raise UsageError(
+            f'a fleet keeps its runs in Postgres, not in {type(opened).__name__}; write store="postgresql://…"'
+        )
+    return opened
+
+
+class Fleet:
+    """Agents whose runs are queued in Postgres and carried out by workers on any machine.
+
+    agents: whose runs they are, told apart by name. store: a database in Postgres, for the journals and
+    for the engine's tables; the agents have none of their own. engine: keeps the queues. queues: with their
+    limits; an agent whose name is no queue has one of that name, with the default limits. lease_s: seconds
+    after which the runs of a silent worker are taken over, 10 by default.
+
+    Raises UsageError for agents of the same name or with another durable store, for another store than
+    Postgres, and for a limit that the engine cannot hold.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent[Any]],
+        store: Store | str,
+        *,
+        engine: FleetEngine,
+        queues: Iterable[Queue] = (),
+        lease_s: float = LEASE_S,
+    ) -> None:
+        check_number("Fleet.lease_s", lease_s, "seconds", above=True)
+        self.store = postgres_of(store)
+        self.engine = engine
+        self.lease_s = lease_s
+        self.agents = _by_name(agents, self.store, lease_s)
+        declared = _by_queue(queues, engine)
+        own = {agent.name: Queue(agent.name) for agent in self.agents.values()}
+        self.queues: Mapping[str, Queue] = {**own, **declared}
+
+    # Beginning runs -------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        agent: str | Agent[Any],
+        task: Any,
+        *,
+        run_id: str | None = None,
+        queue: str | None = None,
+        priority: int = 1,
+        delay_s: float | None = None,
+        deadline: float | datetime | None = None,
+        partition: str | None = None,
+        deduplication: str | None = None,
+        connection: Any = None,
+        **kwargs: Any,
+    ) -> str:
+        """Have a worker run an agent on a task; the run's id.
+
+        run_id: as for `Agent.run`; enqueued again with the same task it is no second run. queue: the
+        agent's own by default. priority: lower ones go first, 1 by default. delay_s: seconds before which
+        it does not begin. deadline: when it is cancelled, begun or not: seconds from now, or a time with
+        its zone. partition: of a queue with `partition_concurrency`. deduplication: no other run of the
+        queue with this text waits or goes on. connection: yours, of a kind that the engine names: the run
+        is enqueued in its transaction, so not at all where that is rolled back. kwargs: for the function.
+
+        Raises UsageError for a task or an argument without a JSON form or with a secret, a run id that
+        another task has, and what the queue or the engine cannot do; Deduplicated; StoreUnavailable.
+        """
+        known = self._agent(agent)
+        shown, args = known.portable(task, **kwargs)
+        place = self._queue(known.name if queue is None else queue)
+        if run_id is not None:
+            check_run_id(run_id)
+        ends = None if deadline is None else await self._moment(deadline)
+        job = Job(
+            id=SYSTEM.new_id() if run_id is None else run_id,
+            agent=known.name,
+            queue=place.name,
+            task=shown,
+            args=args,
+            deadline=ends,
+            priority=priority,
+            delay_s=delay_s,
+            partition=partition,
+            deduplication=deduplication,
+        )
+        self._check(job, place, in_transaction=connection is not None)
+        if run_id is not None:
+            await self._check_unknown(job)
+        await self._submit(job, connection)
+        return job.id
+
+    def _agent(self, agent: str | Agent[Any]) -> Agent[Any]:
+        name = agent if isinstance(agent, str) else agent.name
+        found = self.agents.get(name)
+        if found is None:
+            guess = nearest(name, self.agents)
+            known = ", ".join(sorted({one.name for one in self.agents.values()}))
+            raise UsageError(
+                f"this fleet has no agent {name!r}{guess and f'; {guess}'}; it has {known}"
+            )
+        return found
+
+    def _queue(self, name: str) -> Queue:
+        found = self.queues.get(name)
+        if found is None:
+            guess = nearest(name, self.queues)
+            raise UsageError(
+                f"this fleet has no queue {name!r}{guess and f'; {guess}'}; name it in Fleet(queues=[…])"
+            )
+        return found
+
+    def _check(self, job: Job, queue: Queue, *, in_transaction: bool) -> None:
+        """Raise UsageError for what the engine or the queue cannot do."""
+        check_count("enqueue.priority", job.priority, 1, "lower ones go first")
+        if job.delay_s is not None:
+            check_number("enqueue.delay_s", job.delay_s, "seconds")
+        wanted = {
+            "priority": job.priority != 1,
+            "delay": job.delay_s is not None,
+            "partition": job.partition is not None,
+            "deduplication": job.deduplication is not None,
+            "transaction": in_transaction,
+        }
+        for ability, is_wanted in wanted.items():
+            if is_wanted:
+                self._check_able(ability)
+        if (queue.partition_concurrency is None) != (job.partition is None):
+            which = "has no partition_concurrency, so its runs have no"
+            if job.partition is None:
+                which = "has a partition_concurrency, so each of its runs needs a"
+            raise UsageError(f"the queue {queue.name} {which} partition")
+        if job.partition is not None and job.deduplication is not None:
+            raise UsageError(
+                "a run in a partition cannot be deduplicated; give it a run_id instead"
+            )
+
+    def _check_able(self, ability: str) -> None:
+        if ability not in self.engine.abilities:
+            raise UsageError(f"{self.engine.name} cannot hold this: {ability}; see docs/fleet.md")
+
+    async def _moment(self, deadline: float | datetime) -> float:
+        if isinstance(deadline, datetime):
+            if deadline.tzinfo is None:
+                raise UsageError(
+                    "enqueue.deadline must have its time zone: datetime(…, tzinfo=UTC)"
+                )
+            return deadline.timestamp()
+        check_number("enqueue.deadline", deadline, "seconds", above=True)
+        return await self.store.now() + deadline
+
+    async def _check_unknown(self, job: Job) -> None:
+        """Raise UsageError for the id of a run that this fleet has not enqueued."""
+        if await self.store.info(job.run_id) is None:
+            return
+        if not await self.engine.places([job.run_id]):
+            raise UsageError(f"run_id {job.run_id} is taken by a run outside this fleet")
+
+    async def _submit(self, job: Job, connection: Any = None) -> None:
+        """Put a job into its queue, again where the connection was lost: the second time does nothing."""
+        tries = 1 if connection is not None else TRIES
+        while True:
+            tries -= 1
+            try:
+                known = await self.engine.submit(job, connection)
+            except StoreUnavailable:
+                if not tries:
+                    raise
+                await anyio.sleep(PAUSE_S)
+            else:
+                break
+        if known is not None and not known.is_same(job):
+            raise UsageError(f"run_id {job.id} is taken by another task; choose another")
+
+    async def schedule(
+        self, cron: str, agent: str | Agent[Any], task: Any, *, name: str | None = None,
+        queue: str | None = None, zone: str = "UTC", **kwargs: Any,
+    ) -> str:  # fmt: skip
+        """Enqueue a run at each of these times, once for all workers; the schedule's name.
+
+        cron: minute, hour, day, month and weekday, or six fields with the second first. name: a schedule of
+        the same name is replaced; None: one for each agent, task and queue. Its runs are called by it and
+        the time. zone: in which the times are meant, such as `Europe/Lisbon`. Raises as `enqueue` does.
+        """
+        self._check_able("schedule")
+        known = self._agent(agent)
+        shown, args = known.portable(task, **kwargs)
+        place = self._queue(known.name if queue is None else queue)
+        entry = Job("", known.name, place.name, shown, args).payload
+        if name is None:
+            name = f"{known.name[:80]}-{digest('schedule', repr(entry))[:12]}"
+        check_run_id(name)
+        await self.engine.schedule(name, cron, {**entry, "name": name}, zone)
+        return name
+
+    async def unschedule(self, name: str) -> None:
+        """Enqueue no more runs by this schedule."""
+        await self.engine.unschedule(name)
+
+    async def due(self, entry: Mapping[str, Any], moment: float) -> None:
+        """Enqueue the run of a schedule for this time, as `Due`; the second time does nothing."""
+        payload = dict(entry)
+        name = payload.pop("name")
+        at = datetime.fromtimestamp(moment, UTC).strftime("%Y%m%dT%H%M%SZ")
+        await self._submit(Job.read(f"{name}-{at}", payload))
+
+    # What becomes of them ---------------------------------------------------------------------------
+
+    async def result(self, run_id: str, *, timeout_s: float | None = None) -> Any:
+        """Wait until a run has ended; its result, as `Agent.run` gives it, or the error it ended with.
+
+        A run that waits for an answer is waited for too. timeout_s: TimeoutError after so many seconds;
+        None waits for ever. Raises UnknownRun for a run that this fleet does not have.
+        """
+        pause = SHORTEST_S
+        with anyio.fail_after(timeout_s):
+            while True:
+                info = await self.store.info(run_id)
+                if info is not None and info.status not in OPEN:
+                    return await self._agent(info.agent).recover(run_id)
+                if info is None and not await self.engine.places([run_id]):
+                    raise UnknownRun(f"this fleet knows no run {run_id}")
+                await anyio.sleep(pause)
+                pause = min(2 * pause, LONGEST_S)
+
+    async def status(self, run_id: str) -> str:
+        """How a run is: as in its journal, or `queued` or `delayed` before it begins. Raises UnknownRun."""
+        info = await self.store.info(run_id)
+        if info is not None:
+            return info.status
+        places = await self.engine.places([run_id])
+        if not places:
+            raise UnknownRun(f"this fleet knows no run {run_id}")
+        return "delayed" if places[0].state == "delayed" else "queued"
+
+    async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:
+        """Return where these runs are: their queue, worker and wait. None: all that wait or go on."""
+        return await self.engine.places(run_ids)
+
+    async def answer(self, asked: str, answer: Reply, *, by: str = "") -> Action:
+        """Write down the answer to what a run asks, and wake it on any worker; the action that follows.
+
+        Takes what `Agent.answer` takes, and raises as it does. A run that was answered by any other way is
+        woken too, within a second.
+        """
+        run_id = asked.partition("~")[0]
+        info = await self.store.info(run_id)
+        if info is None:
+            raise UnknownRun(f"this fleet knows no run {run_id}")
+        action = await self._agent(info.agent).answer(asked, answer, by=by)
+        with suppress(StoreUnavailable):  # workers look for answered runs every second too
+            await self.wake()
+        return action
+
+    async def wake(self) -> None:
+        """Enqueue all runs that may go on and of which no worker and no queue knows."""
+        for job in await self.engine.answered():
+            await self.engine.submit(job)
+
+    async def cancel(self, run_id: str) -> None:
+        """End a run, queued or begun, wherever it is; raises as `Agent.cancel` does.
+
+        A running agent function is cancelled within a third of the lease.
+        """
+        info = await self.store.info(run_id)
+        if info is None:
+            job = await self.engine.withdraw(run_id)
+            if job is None:
+                raise UnknownRun(f"this fleet knows no run {run_id}")
+            await end_unbegun(self.store, job)
+            return
+        if info.status not in OPEN:
+            raise RunOver(f"run {run_id} has ended as {info.status}")
+        await cancel(self.store, run_id, now=await self.store.now())
+        await self.engine.withdraw(run_id)
+
+    # The fleet itself -------------------------------------------------------------------------------
+
+    async def migrate(self) -> None:
+        """Make or update the tables of the store and of the engine, where they are not in order."""
+        await self.store.now()
+        await self.engine.migrate()
+
+    async def close(self) -> None:
+        """Close connections. A fleet that is used afterwards opens them again."""
+        await self.engine.close()
+        await self.store.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(sorted({agent.name for agent in self.agents.values()}))
+        return f"<Fleet of {names} on {self.engine.name}>"
+
+
+def _by_name(
+    agents: Iterable[Agent[Any]], store: PostgresStore, lease_s: float
+) -> dict[str, Agent[Any]]:
+    """Return the agents with the fleet's store, by name and alias."""
+    found: dict[str, Agent[Any]] = {}
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise UsageError(f"Fleet.agents must be agents, not {type(agent).__name__}")
+        if agent.store is not store and getattr(agent.store, "durable", True):
+            raise UsageError(
+                f"the agent {agent.name} keeps its runs in {agent.store!r}; leave its store out: a fleet "
+                "keeps them in its own"
+            )
+        kept = agent.stored_in(store, lease_s=lease_s)
+        for name in (kept.name, *kept.aliases):
+            if name in found:
+                raise UsageError(
+                    f"two agents of this fleet are called {name}; give each a name of its own"
+                )
+            found[name] = kept
+    if not found:
+        raise UsageError("a fleet needs an agent: Fleet(agents=[…], …)")
+    return found
+
+
+def _by_queue(queues: Iterable[Queue], engine: FleetEngine) -> dict[str, Queue]:
+    found: dict[str, Queue] = {}
+    for queue in queues:
+        if not isinstance(queue, Queue):
+            raise UsageError(f"Fleet.queues must be Queue(…), not {type(queue).__name__}")
+        if queue.name in found:
+            raise UsageError(f"two queues of this fleet are called {queue.name}")
+        for ability in sorted(queue.needs - engine.abilities, key=ABILITIES.index):
+            raise UsageError(f"{engine.name} cannot hold this limit of {queue.name}: {ability}")
+        found[queue.name] = queue
+    return found

@@ -1,0 +1,95 @@
+"""`triage fleet`: the tables of a fleet, and where its runs are."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import anyio
+from cyclopts import App, Parameter
+
+from triage.core import UsageError, one_line, span
+
+from .loading import load
+from .options import AsJson, epilogue
+from .output import Listing, print_listing, table, write
+from .text import json_line
+
+if TYPE_CHECKING:
+    from triage.adapters.fleet import Fleet, Place
+
+T = TypeVar("T")
+FleetPlace = Annotated[str, Parameter(help="A Fleet of the current directory, as module:name.")]
+_CODES = """\
+exit codes:
+  0    done
+  1    the database failed
+  2    it was never begun: no such fleet, bad arguments
+"""
+_TITLES = ("run", "queue", "state", "waited", "worker", "waits for")
+
+app = App(
+    name="fleet",
+    help="Make the tables of a fleet, and see where its runs are.",
+    help_epilogue=_CODES,
+)
+
+
+def fleet_of(place: str) -> Fleet:
+    """Import a fleet. Raises UsageError for anything else."""
+    found = load(place)
+    if not (hasattr(found, "engine") and hasattr(found, "enqueue")):
+        raise UsageError(f"{place} is no Fleet but {type(found).__name__}")
+    fleet: Fleet = found
+    return fleet
+
+
+def with_fleet(fleet: Fleet, work: Callable[[], Awaitable[T]]) -> T:
+    """Do something with a fleet, and close it."""
+
+    async def done() -> T:
+        try:
+            return await work()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await fleet.close()
+
+    return anyio.run(done)
+
+
+@app.command(help_epilogue=epilogue(_CODES, "fleet migrate orders:fleet"))
+def migrate(fleet: FleetPlace, /) -> None:
+    """Make or update the tables of a fleet: its store's and its engine's."""
+    found = fleet_of(fleet)
+    with_fleet(found, found.migrate)
+    write(f"the tables of {found!r} are in order")
+
+
+@app.command(
+    help_epilogue=epilogue(_CODES, "fleet show orders:fleet", "fleet show orders:fleet --json")
+)
+def show(fleet: FleetPlace, /, *, json: AsJson = False) -> None:
+    """Show the runs that wait in a queue or go on, and on which worker."""
+    found = fleet_of(fleet)
+    places = with_fleet(found, found.places)
+    if json:
+        write(json_line([place._asdict() for place in places]))
+        return
+    rows = [_row(place) for place in places]
+    lines = table(_TITLES, rows, styled="state", styles={"running": "cyan", "queued": "yellow"})
+    listing = Listing(lines, [], "" if places else "no run waits or goes on")
+    print_listing(lambda: listing, watch=False, pager=False)
+
+
+def _row(place: Place) -> tuple[str, ...]:
+    waits = "-"
+    if place.state == "queued":
+        waits = f"a worker of queue {place.queue}, version {place.version}"
+    return (
+        one_line(place.run_id, 128),
+        one_line(place.queue or "-", 60),
+        place.state,
+        span(place.waited_s),
+        one_line(place.worker or "-", 60),
+        waits,
+    )
