@@ -1,8 +1,12 @@
-"""`python -m examples.page`: a store with runs of every kind, one of them at work, and the page of it."""
+"""`python -m examples.page`: a store with runs of every kind, one of them at work, and the page of it.
+
+Options are those of `triage web`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import signal
 import sys
@@ -19,20 +23,27 @@ from .desk import fill, work
 
 async def show(folder: Path) -> int:
     """Fill a store in the folder, serve it by `triage web`, and keep a run at work until interrupted."""
-    await run(folder, Told(Console(file=io.StringIO())))
+    with contextlib.redirect_stdout(io.StringIO()):
+        await run(folder, Told(Console(file=io.StringIO())))
     store = SQLiteStore(folder / "runs.db")
     await fill(store)
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "triage.cli", "web", "--store", f"sqlite:///{store.path}")
+        *(sys.executable, "-m", "triage.cli", "web", "--store", f"sqlite:///{store.path}"),
+        *sys.argv[1:],
     )
     serving = asyncio.ensure_future(server.wait())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, server.terminate)
+    interrupted = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
     async with work(store, "watching") as working:
-        while not serving.done():
+        while not (serving.done() or interrupted.is_set()):
             working.step()
-            await asyncio.wait([serving], timeout=2)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(interrupted.wait(), 2)
+    if not serving.done():
+        server.terminate()
+    code = await serving
     await store.close()
-    return serving.result()
+    return 0 if interrupted.is_set() else code
 
 
 def main() -> int:
