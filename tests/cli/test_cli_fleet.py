@@ -66,6 +66,7 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
     folder, url = place
     code, _, error = told("worker", "agents:fleet")
     assert (code, "triage fleet migrate" in error) == (2, True)
+    assert "triage fleet migrate" in told("doctor", "--fleet", "agents:fleet")[1]
     assert told("fleet", "migrate", "agents:fleet")[0] == 0
     fleet = dbos_fleet(url, [Agent(desk)], name="cli")
 
@@ -89,6 +90,13 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
         return found
 
     assert anyio.run(result) == ["task"]
+    code, output, _ = told("runs", "list", "--fleet", "agents:fleet", "--json")
+    (listed,) = [json.loads(line) for line in output.splitlines()]
+    assert (listed["queue"], listed["engine"]) == ("desk", "dbos")
+    assert f"-{worker.pid}-" in listed["worker"]
+    assert "waited" in told("runs", "list", "--fleet", "agents:fleet", "--no-pager")[1]
+    code, output, _ = told("doctor", "--fleet", "agents:fleet")
+    assert "fleet: dbos answers; 0 runs go on, 0 wait" in output
     worker.send_signal(signal.SIGTERM)
     _, error = worker.communicate(timeout=60)
     assert worker.returncode == 0

@@ -8,18 +8,22 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cyclopts import App
 
 from triage import __version__
-from triage.core import TriageError, UsageError
+from triage.core import TriageError, UsageError, span
 from triage.stores import Store
 
+from .fleet import FleetOption, fleet_of, with_fleet
 from .options import VARIABLE, AsJson, StoreText, epilogue, store_of, with_store
 from .output import console, print_page, write
 from .progress import Line
 from .text import json_line, now
+
+if TYPE_CHECKING:
+    from triage.adapters.fleet import Place
 
 DONE, FAILED = 0, 1
 _CODES = """\
@@ -88,9 +92,9 @@ app = App(
 
 
 @app.default
-def doctor(*, store: StoreText = None, json: AsJson = False) -> int:
-    """Look at Python, the extras and their versions, the store and the clock; change nothing."""
-    findings = [_python(), *map(_package, PACKAGES), *_store(store)]
+def doctor(*, store: StoreText = None, fleet: FleetOption = None, json: AsJson = False) -> int:
+    """Look at Python, the extras and their versions, the store, the clock and a fleet; change nothing."""
+    findings = [_python(), *map(_package, PACKAGES), *_store(store), *_fleet(fleet)]
     wrong = sum(finding.state == "wrong" for finding in findings)
     if json:
         checks = [finding._asdict() for finding in findings]
@@ -168,3 +172,31 @@ def _store(text: str | None) -> Iterator[Finding]:
             yield Finding("clock", "wrong", f"{told}: set this machine's")
         else:
             yield Finding("clock", "ok", f"{abs(apart):.1f} s from that of the store")
+
+
+# The fleet ----------------------------------------------------------------------------------------
+
+
+def _fleet(place: str | None) -> Iterator[Finding]:
+    """Whether a fleet's tables are there, and how many of its runs wait for how long."""
+    if place is None:
+        return
+    try:
+        fleet = fleet_of(place)
+
+        async def work() -> list[Place]:
+            await fleet.engine.check()
+            return await fleet.places()
+
+        places = with_fleet(fleet, work)
+    except UsageError as error:
+        yield Finding("fleet", "wrong", str(error))
+    except TriageError as error:
+        yield Finding("fleet", "wrong", f"{type(error).__name__}: {error}")
+    else:
+        queued = [place for place in places if place.state == "queued"]
+        running = sum(place.state == "running" for place in places)
+        longest = max((place.waited_s for place in queued), default=0.0)
+        waits = f", the longest for {span(longest)}" if queued else ""
+        text = f"{fleet.engine.name} answers; {running} runs go on, {len(queued)} wait{waits}"
+        yield Finding("fleet", "ok", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import anyio
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from triage.adapters.fleet import Fleet, Place
 
 T = TypeVar("T")
+VARIABLE = "TRIAGE_FLEET"
+FleetOption = Annotated[
+    str | None,
+    Parameter(
+        name="--fleet",
+        env_var=VARIABLE,
+        metavar="MODULE:NAME",
+        help=f"A Fleet of the current directory (the environment's {VARIABLE}).",
+    ),
+]
 FleetPlace = Annotated[str, Parameter(help="A Fleet of the current directory, as module:name.")]
 _CODES = """\
 exit codes:
@@ -42,6 +52,17 @@ def fleet_of(place: str) -> Fleet:
         raise UsageError(f"{place} is no Fleet but {type(found).__name__}")
     fleet: Fleet = found
     return fleet
+
+
+async def places_of(fleet: Fleet | None, run_ids: Sequence[str]) -> dict[str, Place]:
+    """Where runs are in a fleet; nothing without one. Closes the connections of its engine."""
+    if fleet is None:
+        return {}
+    try:
+        return {place.run_id: place for place in await fleet.places(run_ids)}
+    finally:
+        with anyio.CancelScope(shield=True):
+            await fleet.engine.close()
 
 
 def with_fleet(fleet: Fleet, work: Callable[[], Awaitable[T]]) -> T:

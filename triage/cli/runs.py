@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
@@ -46,6 +46,7 @@ from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.stores import RunInfo, Store
 
+from .fleet import FleetOption, fleet_of, places_of
 from .loading import agent_of, arguments_of, place_of, watched
 from .options import (
     AGENT_OPTIONS,
@@ -72,12 +73,16 @@ from .run import FAILED, SUSPENDED, Follower, conclude, print_report
 from .runs_page import run_as_json, run_page, would_as_json, would_page
 from .text import json_given, json_line, now, seconds_of
 
+if TYPE_CHECKING:
+    from triage.adapters.fleet import Place
+
 Status = Literal[
     "running", "suspended", "dead_letter",
     "done", "escalated", "aborted", "fatal", "cancelled", "error",
 ]  # fmt: skip
 _OPEN = ("running", "suspended", "dead_letter")
 _TITLES = ("run", "agent", "task", "status", "age", "lease")
+_PLACE_TITLES = ("queue", "worker", "waited")
 _TO_APPROVE = "suspended (approval)"
 _STYLES = {"running": "cyan", "suspended": "yellow", _TO_APPROVE: "yellow", "done": "green"}
 _LONGEST_JOURNAL = 5_000
@@ -123,37 +128,69 @@ def list_runs(
     agent: Annotated[str | None, Parameter(metavar="NAME", help="Of this agent only.")] = None,
     limit: Annotated[int, Parameter(metavar="N", help="At most so many (50).")] = 50,
     store: StoreText = None,
+    fleet: FleetOption = None,
     watch: Watch = False,
     json: JsonLines = False,
     no_pager: NoPager = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first; of a fleet, with their queues, workers and waits."""
     if limit < 1:
         raise UsageError(f"--limit must be a whole number from 1, not {limit}")
+    known = None if fleet is None else fleet_of(fleet)
 
-    async def work(store: Store) -> tuple[list[RunInfo], dict[str, list[Event]]]:
+    async def work(
+        store: Store,
+    ) -> tuple[list[RunInfo], dict[str, list[Event]], dict[str, Place]]:
         found = await store.runs(status, agent=agent, limit=limit + 1)
         read = [] if json else [info for info in found[:limit] if _is_read(info)]
-        return found, {info.run_id: await store.read(info.run_id) for info in read}
+        journals = {info.run_id: await store.read(info.run_id) for info in read}
+        return found, journals, await places_of(known, [info.run_id for info in found])
 
     def look() -> Listing:
-        found, journals = with_store(store_of(store), work)
+        kept = store_of(store) if known is None else known.store
+        found, journals, places = with_store(kept, work)
         runs = found[:limit]
         keys: list[Hashable] = [(info.run_id, info.events, info.claims) for info in runs]
         remark = "" if found else "no run"
         if len(found) > len(runs):
             remark = f"these are the newest {len(runs)}; --limit shows more"
         if json or not runs:
-            ages = [{**info._asdict(), "age_s": round(now() - info.started, 3)} for info in runs]
+            ages = [
+                {
+                    **info._asdict(),
+                    "age_s": round(now() - info.started, 3),
+                    **_placed(places.get(info.run_id)),
+                }
+                for info in runs
+            ]
             return Listing([Text(json_line(age)) for age in ages], keys, remark)
         ids = short_ids([info.run_id for info in runs])
-        rows = [_row(ids[info.run_id], info, journals.get(info.run_id, ())) for info in runs]
+        rows = [
+            _row(ids[info.run_id], info, journals.get(info.run_id, ()))
+            + (() if known is None else _place_row(places.get(info.run_id)))
+            for info in runs
+        ]
+        titles = _TITLES if known is None else (*_TITLES, *_PLACE_TITLES)
         lines = table(
-            _TITLES, rows, styled="status", styles=_STYLES, cut=("agent", "task"), last_cut=("run",)
+            titles, rows, styled="status", styles=_STYLES, cut=("agent", "task"), last_cut=("run",)
         )
         return Listing(lines, ["titles", *keys], remark)
 
     print_listing(look, watch=watch, pager=not (no_pager or json))
+
+
+def _placed(place: Place | None) -> dict[str, Any]:
+    """What the JSON of a run says of its place in a fleet."""
+    if place is None:
+        return {}
+    shown = place._asdict()
+    return {name: shown[name] for name in ("engine", "queue", "worker", "waited_s")}
+
+
+def _place_row(place: Place | None) -> tuple[str, ...]:
+    if place is None:
+        return ("-", "-", "-")
+    return one_line(place.queue or "-", 40), one_line(place.worker or "-", 60), span(place.waited_s)
 
 
 def _is_read(info: RunInfo) -> bool:

@@ -1,0 +1,211 @@
+"""How fast a fleet is beside plain DBOS that does the same: `python -m bench.fleet.speed`.
+
+Runs of two calls with an effect each, on one worker: as many a second as it can, and how long after it was
+enqueued one begins. Both have the same queue, and neither waits for anything but its database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from dbos import DBOS, DBOSClient, DBOSPortableJSONSerializer
+
+import triage
+from triage import Agent
+from triage.adapters.dbos import Fleet, Queue, Worker
+
+from .storm import database
+from .world import World
+
+WORKERS = 20
+"""Runs at once in the worker."""
+POLL_S = 0.2
+
+
+class Side:
+    """One way to do the work, on a database of its own."""
+
+    def __init__(self, store: str, world: World) -> None:
+        self.store = store
+        self.world = world
+
+    async def prepare(self) -> None:
+        """Make the tables."""
+
+    async def enqueue(self, name: str) -> None:
+        """Enqueue a run."""
+
+    async def work(self) -> None:
+        """Be the worker, until the process ends."""
+
+
+class Ours(Side):
+    """A fleet of triage."""
+
+    def __init__(self, store: str, world: World) -> None:
+        super().__init__(store, world)
+
+        @triage.tool(effect="once")
+        async def pay(key: str) -> str:
+            world.do(key)
+            return key
+
+        async def desk(task: str) -> list[str]:
+            return [await pay(f"{task}/0"), await pay(f"{task}/1")]
+
+        queue = Queue("desk", worker_concurrency=WORKERS, polling_s=POLL_S)
+        self.fleet = Fleet([Agent(desk, name="desk")], store, queues=[queue])
+
+    async def prepare(self) -> None:
+        await self.fleet.migrate()
+
+    async def enqueue(self, name: str) -> None:
+        await self.fleet.enqueue("desk", name, run_id=name)
+
+    async def work(self) -> None:
+        await Worker(self.fleet).run()
+
+
+class Plain(Side):
+    """DBOS alone, each call a step."""
+
+    async def prepare(self) -> None:
+        await asyncio.to_thread(DBOS.migrate, self.store)
+        self.client = DBOSClient(
+            system_database_url=self.store,
+            serializer=DBOSPortableJSONSerializer(),
+            application_name="plain",
+        )
+        await self.client.register_queue_async(
+            "desk", worker_concurrency=WORKERS, polling_interval_sec=POLL_S
+        )
+
+    async def enqueue(self, name: str) -> None:
+        await self.client.enqueue_async(
+            {
+                "workflow_name": "desk",
+                "queue_name": "desk",
+                "workflow_id": name,
+                "app_version": "1",
+            },
+            name,
+        )
+
+    async def work(self) -> None:
+        DBOS(
+            config={
+                "name": "plain",
+                "system_database_url": self.store,
+                "application_version": "1",
+                "executor_id": "plain",
+                "serializer": DBOSPortableJSONSerializer(),
+                "log_level": "WARNING",
+            }
+        )
+
+        @DBOS.step()
+        async def pay(key: str) -> str:
+            self.world.do(key)
+            return key
+
+        @DBOS.workflow(name="desk")
+        async def desk(task: str) -> list[str]:
+            return [await pay(f"{task}/0"), await pay(f"{task}/1")]
+
+        DBOS.launch()
+        await asyncio.Event().wait()
+
+
+SIDES: dict[str, type[Side]] = {"triage": Ours, "plain": Plain}
+
+
+@asynccontextmanager
+async def worker(side: str, store: str, effects: str) -> AsyncGenerator[Process]:
+    """A worker in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.fleet.speed",
+        "--work",
+        side,
+        store,
+        effects,
+        env={**os.environ},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def measured(side: str, runs: int, single: int) -> dict[str, float]:
+    """Runs a second, and seconds until one begins."""
+    with tempfile.TemporaryDirectory() as folder, database() as store:
+        effects = f"{folder}/effects"
+        world = World(effects)
+        work = SIDES[side](store, world)
+        await work.prepare()
+        for number in range(runs):
+            await work.enqueue(f"many-{number}")
+        async with worker(side, store, effects):
+            while len(done := list(world.done())) < 2 * runs:  # noqa: ASYNC110 - another process'
+                await asyncio.sleep(0.05)
+            times = [effect.at for effect in done]
+            waits: list[float] = []
+            for number in range(single):
+                since = time.time()
+                await work.enqueue(f"one-{number}")
+                first: float | None = None
+                while first is None:
+                    await asyncio.sleep(0.02)
+                    first = next(
+                        (one.at for one in world.done() if one.key == f"one-{number}/0"), None
+                    )
+                waits.append(first - since)
+        rate = runs / (max(times) - min(times))
+        return {"runs_per_s": round(rate, 1), "begins_after_s": round(statistics.median(waits), 3)}
+
+
+async def compared(runs: int, single: int, rounds: int) -> dict[str, Any]:
+    """Both sides, in turn, the better round of each."""
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for _ in range(rounds):
+        for side in SIDES:
+            found[side].append(await measured(side, runs, single))
+    best = {side: max(each, key=lambda one: one["runs_per_s"]) for side, each in found.items()}
+    times = best["triage"]["runs_per_s"] / best["plain"]["runs_per_s"]
+    return {**best, "times_plain": round(times, 2), "runs": runs, "rounds": rounds}
+
+
+def main() -> int:
+    """Carry out the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--single", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--work", nargs=3, metavar=("SIDE", "STORE", "EFFECTS"))
+    given = parser.parse_args()
+    if given.work:
+        side, store, effects = given.work
+        asyncio.run(SIDES[side](store, World(Path(effects))).work())
+        return 0
+    found = asyncio.run(compared(given.runs, given.single, given.rounds))
+    print(json.dumps(found))
+    return int(found["times_plain"] < 0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
