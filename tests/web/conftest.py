@@ -19,7 +19,7 @@ from playwright.sync_api import (
 )
 
 from triage.stores import SQLiteStore
-from triage.web import app
+from triage.web import Person, Role, app
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -44,10 +44,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The page of a store with the runs of `examples.page`."""
+    """The page of a store with the runs of `examples.page`, for somebody who may do everything."""
     runs = journals()
     store = SQLiteStore(tmp_path_factory.mktemp("page") / "runs.db")
-    with Served(store, app(store)) as serving:
+    with Served(store, app(store, who=lambda _: Person("you", Role.ADMIN))) as serving:
         for run_id, events in reversed(runs.items()):
             serving.do(store.append(run_id, events, at=0, epoch=0))
         yield serving

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no stubs
-from page_runs import long_run
+from msgspec.structs import replace
+from page_runs import journals, long_run
 from page_served import Served
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from examples.page import Working, work
-from triage.core import Event, Step, StepRecorded
+from triage.core import AttemptFailed, Event, Step, StepRecorded
 
 PAGES = {
     "runs": "/",
@@ -137,6 +138,24 @@ def test_a_tab_that_was_cut_off_catches_up(
     expect(tab.locator('[data-field="steps"]')).to_have_text("4")
 
 
+def test_a_page_that_turns_keeps_what_is_open_in_focus_or_being_written(
+    tab: Page, served: Served
+) -> None:
+    run_id = "live-turns"
+    events = [replace(event, run_id=run_id) for event in journals()["order-1005"]]
+    failed = [event.seq for event in events if isinstance(event, AttemptFailed)]
+    append(served, *events[: failed[2]])
+    tab.goto(f"/runs/{run_id}")
+    expect(tab.locator("#live")).to_have_text("live")
+    tab.get_by_text("Why attempt 1 failed").click()
+    link = tab.locator("[data-refresh=attempts] th a").first
+    link.focus()
+    append(served, *events[failed[2] : failed[3]])
+    expect(tab.get_by_text("Why attempt 2 failed")).to_be_visible()
+    expect(tab.locator("details[open] summary")).to_have_text(["Why attempt 1 failed"])
+    expect(link).to_be_focused()
+
+
 # Filter and keyboard ------------------------------------------------------------------------------
 
 
@@ -244,7 +263,8 @@ def test_each_page_has_its_picture_and_is_read_at_400_pixels_without_scrolling_s
     """With TRIAGE_PICTURES=1 the pictures are those of the documentation."""
     folder = PICTURES if os.environ.get("TRIAGE_PICTURES") == "1" else tmp_path
     dark = name in ("waiting", "attempts")
-    tab.set_viewport_size({"width": 1120, "height": 1180 if name == "run" else 620})
+    height = {"run": 1180, "waiting": 760}.get(name, 620)
+    tab.set_viewport_size({"width": 1120, "height": height})
     tab.emulate_media(color_scheme="dark" if dark else "light")
     tab.goto(PAGES[name])
     tab.screenshot(path=folder / f"page-{name}.png", animations="disabled")

@@ -103,6 +103,14 @@ def test_evidence_leads_to_the_step_that_it_is_about(page: TestClient) -> None:
     assert f'id="e{evidence[1]}"' in text
 
 
+def test_each_failure_of_a_run_is_told_with_its_evidence(page: TestClient) -> None:
+    text = page.get("/runs/order-1005").text
+    assert "Why it failed" in text
+    for number in range(1, 5):
+        assert f"Why attempt {number} failed</summary>" in text
+    assert text.count("name.connection") == 5
+
+
 def test_the_hint_is_shown_as_the_model_got_it(page: TestClient) -> None:
     text = page.get("/runs/order-1003").text
     assert "as the model got it</summary><pre>Try another airport, or another day.</pre>" in text
@@ -121,8 +129,9 @@ def test_each_event_has_an_address_on_the_run_and_a_page_of_its_own(
         assert f"/runs/{run}?at={event.seq}#e{event.seq}" in own.text
 
 
-def test_an_event_that_is_not_there_is_said_to_be_none(page: TestClient) -> None:
-    missing = page.get("/runs/order-1002/events/999")
+@pytest.mark.parametrize("seq", ["32", "999", "9" * 6_000, "-1", "x"])
+def test_an_event_that_is_not_there_is_said_to_be_none(page: TestClient, seq: str) -> None:
+    missing = page.get(f"/runs/order-1002/events/{seq}")
     assert missing.status_code == 404
     assert "the run has the events 0 to 31" in missing.text
 

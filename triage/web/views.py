@@ -54,7 +54,7 @@ class Views:
             Route("/live", self.live, name="live"),
             Route("/runs/{run}", self.run, name="run"),
             Route("/runs/{run}/live", self.live_run, name="live_run"),
-            Route("/runs/{run}/events/{seq:int}", self.event, name="event"),
+            Route("/runs/{run}/events/{seq}", self.event, name="event"),
             Route("/runs/{run}/attempts", self.attempts, name="attempts"),
             Route("/runs/{run}/report", self.report, name="report"),
         ]
@@ -139,8 +139,8 @@ class Views:
     async def event(self, request: Request) -> Response:
         """One event, whole."""
         info, events = await self._read(request)
-        seq = request.path_params["seq"]
-        if not 0 <= seq < len(events):
+        seq = _whole(request.path_params["seq"])
+        if seq is None or seq >= len(events):
             raise HTTPException(404, f"the run has the events 0 to {len(events) - 1}")
 
         def made() -> Response:
@@ -211,7 +211,11 @@ async def run_at(store: Store, part: str) -> RunInfo:
 
 def _number(request: Request, name: str) -> int | None:
     """A whole number of the query; None where there is none."""
-    text = request.query_params.get(name, "")
+    return _whole(request.query_params.get(name, ""))
+
+
+def _whole(text: str) -> int | None:
+    """A whole number from 0 of up to nine digits; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 

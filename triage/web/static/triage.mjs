@@ -44,10 +44,22 @@ function load(address) {
   });
 }
 
-// Somebody writes in it, or has opened something: it stays as it is.
+// Somebody writes in it, or has a dialog of it open: it stays as it is.
 function inUse(part) {
-  const touched = every("input, textarea, select", part).some((field) => field.value !== (field.defaultValue ?? field.value));
-  return part.contains(document.activeElement) || touched || one("dialog[open]", part) !== null;
+  const fields = every("input, textarea, select, button", part);
+  const touched = fields.some((field) => field.defaultValue !== undefined && field.value !== field.defaultValue);
+  return touched || fields.includes(document.activeElement) || one("dialog[open]", part) !== null;
+}
+
+// Puts a part in the place of an older one; what was open stays open, and a link keeps the focus.
+function renew(part, fresh) {
+  const opened = every("details[open] > summary", part).map((summary) => summary.textContent);
+  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  part.replaceWith(fresh);
+  for (const summary of every("details > summary", fresh)) {
+    if (opened.includes(summary.textContent)) summary.parentElement.open = true;
+  }
+  if (focused) every("a", fresh).find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
 async function refresh(names, address = location.pathname + location.search) {
@@ -55,7 +67,7 @@ async function refresh(names, address = location.pathname + location.search) {
   for (const part of every("[data-refresh]")) {
     const other = one(`[data-refresh="${part.dataset.refresh}"]`, fresh);
     if (!other || (names && !names.includes(part.dataset.refresh)) || inUse(part)) continue;
-    part.replaceWith(document.adoptNode(other));
+    renew(part, document.adoptNode(other));
   }
   const [run, again] = [one("[data-seq]"), one("[data-seq]", fresh)];
   if (run && again) Object.assign(run.dataset, again.dataset);
