@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -72,7 +73,8 @@ def tab(context: BrowserContext, served: Served) -> Iterator[Page]:
             wrong.append(f"asked for {request.url}")
 
     def said(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and "404" not in message.text:
+        refused = re.search(r"responded with a status of (404|409|422)", message.text)
+        if message.type in ("error", "warning") and refused is None:
             wrong.append(message.text)
 
     page = context.new_page()

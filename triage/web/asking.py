@@ -243,7 +243,8 @@ def reply_of(
     name = form.get("answer", "")
     if not offer.takes(name):
         known = ", ".join(choice.name for choice in offer.choices) or "nothing"
-        raise UsageError(f"this run may be answered with {known}, not with {name[:40]!r}")
+        wrong = f", not with {name[:40]!r}" if name else ": press one of the buttons"
+        raise UsageError(f"this run may be answered with {known}{wrong}")
     reason = form.get("reason", "").strip() or None
     if name == "reject" and reason is None:
         raise UsageError("reason: say why, so that the agent can find another way")
