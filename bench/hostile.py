@@ -561,12 +561,12 @@ def _action(event: Event) -> str | None:
     return "ask again" if action.hint else "retry at once"
 
 
-async def compare(channel_name: str) -> dict[str, str]:
+async def compare(channel_name: str, words: Mapping[str, str] = WORDS) -> dict[str, str]:
     """By the name of each text that made the run less careful than the neutral one: in what respect."""
     build = CHANNELS[channel_name]
     neutral = await outcome(build, NEUTRAL)
     found: dict[str, str] = {}
-    for name, text in WORDS.items():
+    for name, text in words.items():
         less = (await outcome(build, text)).less_careful_than(neutral, told=channel_name in TOLD)
         if less is not None:
             found[name] = less

@@ -71,14 +71,13 @@ def test_given_interpreters_are_taken_in_their_order(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.diagnosis", "--no-peer", "--only"]
-    command += ["trajectories", "faultlab"]
-    command += ["--trajectories", str(tmp_path / "a"), "--faultlab", str(tmp_path / "b")]
-    done = subprocess.run(command, cwd=envs.ROOT, capture_output=True, text=True, check=False)
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "bench.diagnosis", "--no-peer", *options]
+        command += ["--trajectories", str(tmp_path / "a"), "--faultlab", str(tmp_path / "b")]
+        return subprocess.run(command, cwd=envs.ROOT, capture_output=True, text=True, check=False)
+
+    done = run("--only", "trajectories", "faultlab")
     assert done.returncode == 0, done.stderr
     assert "there are no trajectories" in done.stdout
     assert "there is no fault lab" in done.stdout
-    strict = subprocess.run(
-        [*command, "--strict"], cwd=envs.ROOT, capture_output=True, text=True, check=False
-    )
-    assert strict.returncode == 1
+    assert run("--only", "faultlab", "--strict").returncode == 1

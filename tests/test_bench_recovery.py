@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,15 +20,50 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ONE_OF_EACH = [next(tasks(1, (kind.name,))) for kind in KINDS]
 
 
-def play(contestant: Any, *wanted: Task, name: str = "test") -> list[dict[str, Any]]:
-    async def all_of_them() -> list[dict[str, Any]]:
+Line = dict[str, Any]
+
+
+def plays(*wanted: tuple[Any, list[Task]]) -> list[list[Line]]:
+    """Plays of one lab, which finds out once for each task what a perfect agent does."""
+
+    async def all_of_them() -> list[list[Line]]:
         lab = Lab()
         try:
-            return [await lab.play(name, contestant, task) for task in wanted]
+            return [
+                [await lab.play(f"test {at}", contestant, task) for task in some]
+                for at, (contestant, some) in enumerate(wanted)
+            ]
         finally:
             await lab.close()
 
     return asyncio.run(all_of_them())
+
+
+def play(contestant: Any, *wanted: Task) -> list[Line]:
+    [lines] = plays((contestant, list(wanted)))
+    return lines
+
+
+@cache
+def of_each_kind() -> list[list[Line]]:
+    """The bare agent, the bare agent where nothing goes wrong, and one that starts over."""
+    kept = ("greedy", "room", "bad_file", "stale", "bug")
+    unseen = ("tool_error_as_answer", "broken_tool_with_a_substitute")
+    recoverable = [t for t in ONE_OF_EACH if t.group == "recoverable"]
+    whole = [
+        replace(
+            task,
+            id=f"{task.id} whole",
+            slips=(),
+            outages=(),
+            breakages=(),
+            wasted=0,
+            options={k: v for k, v in task.options.items() if k not in kept},
+        )
+        for task in recoverable
+    ]
+    seen = [t for t in recoverable if t.kind not in unseen]
+    return plays((plain.bare, ONE_OF_EACH), (plain.bare, whole), (started_over, seen))
 
 
 def task_of(kind: str, at: int = 0) -> Task:
@@ -55,7 +91,8 @@ def test_a_part_of_the_tasks_holds_tasks_of_every_kind() -> None:
 
 
 def test_the_bare_agent_does_every_healthy_task_and_no_recoverable_one() -> None:
-    for line in play(plain.bare, *ONE_OF_EACH):
+    bare, _, _ = of_each_kind()
+    for line in bare:
         if line["group"] == "healthy":
             assert line["good"], str(line)
         if line["group"] == "recoverable":
@@ -63,20 +100,8 @@ def test_the_bare_agent_does_every_healthy_task_and_no_recoverable_one() -> None
 
 
 def test_a_task_without_its_faults_is_done_by_the_bare_agent() -> None:
-    kept = ("greedy", "room", "bad_file", "stale", "bug")
-    recoverable = [t for t in ONE_OF_EACH if t.group == "recoverable"]
-    whole = [
-        replace(
-            task,
-            slips=(),
-            outages=(),
-            breakages=(),
-            wasted=0,
-            options={k: v for k, v in task.options.items() if k not in kept},
-        )
-        for task in recoverable
-    ]
-    for line in play(plain.bare, *whole):
+    _, whole, _ = of_each_kind()
+    for line in whole:
         assert line["good"], str(line)
         assert line["answered"] == line["oracle"], line
 
@@ -96,9 +121,8 @@ async def started_over(desk: Desk) -> Any:
 
 
 def test_what_nobody_has_bought_before_is_recovered_by_a_restart_that_knows_the_fault() -> None:
-    unseen = ("tool_error_as_answer", "broken_tool_with_a_substitute")
-    wanted = [t for t in ONE_OF_EACH if t.group == "recoverable" and t.kind not in unseen]
-    for line in play(started_over, *wanted):
+    _, _, restarted = of_each_kind()
+    for line in restarted:
         if not line["repeated"]:
             assert line["good"], str(line)
 

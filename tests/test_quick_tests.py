@@ -44,7 +44,16 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, *options: str) -> str:
     """The last line that pytest prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "quick_tests", *options],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:langsmith_plugin",
+            "-p",
+            "quick_tests",
+            *options,
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTHONWARNINGS": ""},
         capture_output=True,

@@ -237,9 +237,7 @@ def as_told(found: RunErrorHandlerInput[Any]) -> Any:
     return str(found.error.refusal)  # type: ignore[union-attr] # it is a refusal's
 
 
-when_streamed = pytest.mark.parametrize(
-    "options", [{}, {"on_event": lambda event: None}], ids=["whole", "streamed"]
-)
+when_streamed = table("options", [{}, {"on_event": lambda event: None}])
 
 
 @when_streamed

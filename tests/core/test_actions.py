@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tables import table
 
 import triage
 from triage import Abort, Escalate, Replan, Resume, Retry, Rollback, Suspend
@@ -31,9 +32,7 @@ ACTIONS: list[tuple[Action, Action, str]] = [
     (Escalate("no"), Escalate(reason="no"), "Escalate(reason='no')"),
     (Abort("no", True), Abort(reason="no", compensate=True), "Abort(reason='no', compensate=True)"),  # noqa: FBT003 - by position is what is tested
 ]
-EACH = pytest.mark.parametrize(
-    ("action", "same", "text"), ACTIONS, ids=[type(one).kind for one, _, _ in ACTIONS]
-)
+EACH = table(("action", "same", "text"), ACTIONS)
 
 
 @EACH

@@ -97,6 +97,12 @@ def _fill_redis(client: Any, folder: Path, name: str) -> None:
             client.zadd(there, {value(said): score for said, score in given})
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """What a file holds is no matter of the event loop."""
+    return "asyncio"
+
+
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
 def folder(request: pytest.FixtureRequest) -> Path:
     found: Path = request.param
@@ -197,16 +203,18 @@ def test_the_commands_list_and_show_every_run(
         listed = capsys.readouterr().out
         for run_id in ("done", "asks", "died-in-effect", "plan-asks"):
             assert run_id in listed
+        written = journals(folder)
         for run_id, info in expected(folder)["runs"].items():
+            assert main(["runs", "show", run_id, "--store", text, "--events"]) == 0
+            assert [loads(line) for line in capsys.readouterr().out.splitlines()] == written[run_id]
+            if kind != "sqlite":
+                continue  # the same events are shown in the same way
             assert main(["runs", "show", run_id, "--store", text, "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["status"] == info["status"]
             assert main(["runs", "show", run_id, "--store", text]) == 0
             if info["status"] not in ("done", "running", "dead_letter"):
                 assert main(["runs", "show", run_id, "--store", text, "--report", "text"]) == 0
             capsys.readouterr()
-            assert main(["runs", "show", run_id, "--store", text, "--events"]) == 0
-            shown = [loads(line) for line in capsys.readouterr().out.splitlines()]
-            assert shown == journals(folder)[run_id]
 
 
 # Runs that have ended -----------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from triage.core import AttemptStarted, CallFinished, Event
 from triage.stores import SQLiteStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = table("kind", KINDS)
 AGAIN = always(Retry(hint=HINT))
 
 

@@ -228,7 +228,7 @@ class Machine(RuleBasedStateMachine):
 
 @table(
     ("kind", "backend", "examples"),
-    [("memory", "trio", 30), ("sqlite", "asyncio", 20), ("postgres", "asyncio", 5)],
+    [("memory", "trio", 20), ("sqlite", "asyncio", 12), ("postgres", "asyncio", 4)],
 )
 def test_incidents_are_as_a_plain_model_says(kind: str, backend: Any, examples: int) -> None:
     outcome: dict[str, Any] = {}

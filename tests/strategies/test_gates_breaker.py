@@ -100,27 +100,6 @@ async def test_nothing_was_sent_so_the_call_may_be_made_again() -> None:
     assert seen == [True]
 
 
-async def test_one_probe_goes_and_its_success_closes() -> None:
-    time = FakeEnvironment()
-    breaker = await opened(time)
-    time.now += 30
-    assert breaker.state == "half_open"
-    async with breaker.through():
-        with pytest.raises(CircuitOpen):
-            await call(breaker)
-    assert breaker.state == "closed"
-
-
-async def test_a_failed_probe_opens_again() -> None:
-    time = FakeEnvironment()
-    breaker = await opened(time)
-    time.now += 30
-    await call(breaker, Answered(503))
-    with pytest.raises(CircuitOpen) as caught:
-        await call(breaker)
-    assert caught.value.retry_after_s == 30.0
-
-
 @table("error", [ValueError("ours"), hint(KeyError("x"), cause="own")])
 async def test_a_probe_that_says_nothing_of_the_service_leaves_its_place(error: Exception) -> None:
     time = FakeEnvironment()
@@ -196,22 +175,6 @@ async def test_a_broken_counts_never_hides_the_error_of_the_call(
     await call(breaker, ConnectionError("down"))
     assert breaker.state == "closed"
     assert "CircuitBreaker.counts raised ZeroDivisionError" in caplog.text
-
-
-async def test_a_success_in_between_begins_the_count_anew() -> None:
-    breaker = CircuitBreaker(2, environment=FakeEnvironment())
-    for _ in range(5):
-        await call(breaker, ConnectionError("down"))
-        await call(breaker)
-    assert breaker.state == "closed"
-
-
-async def test_a_call_from_before_the_outage_neither_closes_nor_counts() -> None:
-    time = FakeEnvironment()
-    breaker = CircuitBreaker(1, 30.0, environment=time)
-    async with breaker.through():
-        await call(breaker, ConnectionError("down"))
-    assert breaker.state == "open"
 
 
 async def test_a_failure_heard_at_the_call_is_not_counted_again_by_the_policy() -> None:

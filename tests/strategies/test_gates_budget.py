@@ -41,16 +41,6 @@ anyio_backend = on_both_backends()
 LIMITED = Diagnosis(FailureType.EXTERNAL_FAULT, cause=Cause.RATE_LIMITED, retry_after_s=8)
 
 
-def test_a_bucket_gives_what_it_holds_and_then_says_when() -> None:
-    time = FakeEnvironment()
-    budget = RetryBudget(2, per_second=0.5, environment=time)
-    assert [budget.take("x") for _ in range(3)] == [None, None, 2.0]
-    time.now += 1.5
-    assert budget.take("x") == 0.5
-    time.now += 0.5
-    assert budget.take("x") is None
-
-
 def test_successes_earn_retries_up_to_the_full_bucket() -> None:
     budget = RetryBudget(1, per_second=0, per_success=0.1, environment=FakeEnvironment())
     assert budget.take() is None
@@ -63,11 +53,6 @@ def test_successes_earn_retries_up_to_the_full_bucket() -> None:
     for _ in range(100):
         budget.success()
     assert budget.left() == 1.0
-
-
-def test_each_key_has_its_own_bucket() -> None:
-    budget = RetryBudget(1, per_second=0)
-    assert [budget.take(key) for key in ("a", "b", "a")] == [None, None, math.inf]
 
 
 def test_threads_never_take_more_than_there_is() -> None:

@@ -130,39 +130,6 @@ async def test_after_a_hold_calls_start_at_a_growing_pace() -> None:
         assert callers.entered == list("abcdefgh")
 
 
-async def test_who_comes_first_is_served_first() -> None:
-    callers = Callers(RateGate(1))
-    async with calling(callers, "abcd"):
-        assert (callers.entered, callers.gate.waiting()) == (["a"], 3)
-        for name in "abc":
-            await callers.end(name)
-        assert callers.entered == list("abcd")
-
-
-async def test_nobody_overtakes_one_that_waits() -> None:
-    time = VirtualEnvironment()
-    callers = Callers(RateGate(2, environment=time))
-    async with calling(callers, "abc") as group:
-        callers.ends["a"].set()  # a place is free, and "c" has not been asked yet
-        group.start_soon(callers.call, "d")
-        await settle()
-        assert callers.entered == ["a", "b", "c"]
-
-
-@table("gone", ["b", "c", "bc", "d"])
-async def test_a_cancelled_waiter_leaves_no_hole(gone: str) -> None:
-    callers = Callers(RateGate(1))
-    async with calling(callers, "abcde"):
-        for name in gone:
-            callers.scopes[name].cancel()
-        await settle()
-        left = [name for name in "abcde" if name not in gone]
-        assert callers.gate.waiting() == len(left) - 1
-        for name in left:
-            await callers.end(name)
-        assert callers.entered == left
-
-
 async def test_one_cancelled_while_it_waits_for_a_hold_hands_on_the_first_place() -> None:
     time = VirtualEnvironment()
     callers = Callers(RateGate(environment=time))
@@ -180,15 +147,6 @@ async def test_one_cancelled_as_it_is_woken_hands_on_its_turn() -> None:
         callers.scopes["b"].cancel()
         await settle()
         assert callers.entered[-1] == "c"
-
-
-async def test_calls_start_no_faster_than_the_pace() -> None:
-    time = VirtualEnvironment()
-    callers = Callers(RateGate(per_second=2, environment=time))
-    async with calling(callers, "abcde"):
-        assert callers.entered == ["a"]
-        await time.advance(1.1)
-        assert callers.entered == ["a", "b", "c"]
 
 
 async def test_keys_do_not_know_of_each_other() -> None:

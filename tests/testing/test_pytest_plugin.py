@@ -77,7 +77,12 @@ def test_a_session_with_the_plugin_reports_what_recovered(
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--strict-markers", *loaded, *options],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "PYTEST_ADDOPTS": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUTF8": "1",
+            "PYTEST_ADDOPTS": "-p no:langsmith_plugin",
+        },
         capture_output=True,
         encoding="utf-8",
         timeout=80,
