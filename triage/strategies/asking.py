@@ -235,7 +235,7 @@ def _text(text: str) -> str:
     return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
 
 
-Summarize: TypeAlias = "Callable[[FailureContext], str | Awaitable[str]]"
+Summarize: TypeAlias = Callable[[FailureContext], str | Awaitable[str]]
 """Summarizes, given a failure, the messages that are left out. May be async."""
 
 _MOST_EVIDENCE = 3

@@ -57,7 +57,7 @@ _UNITS = {
     "slept_seconds": "seconds of waiting between attempts",
 }
 
-OnLimit: TypeAlias = "Literal['escalate', 'suspend'] | Callable[[FailureContext], Any]"
+OnLimit: TypeAlias = Literal["escalate", "suspend"] | Callable[[FailureContext], Any]
 """What happens when a limit is reached: a word or a strategy."""
 
 

@@ -58,7 +58,7 @@ class Dispatches(Protocol):
         ...
 
 
-Policy: TypeAlias = "Dispatches | Callable[[FailureContext], Action | Awaitable[Action]]"
+Policy: TypeAlias = Dispatches | Callable[[FailureContext], Action | Awaitable[Action]]
 """What `Agent(policy=…)` takes: a `FailurePolicy`, an object with `dispatch`, or a function."""
 Answering: TypeAlias = Strategy | Action | None
 """What a policy accepts for a failure type: a strategy, an action that is always taken, or None."""
