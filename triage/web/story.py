@@ -124,15 +124,18 @@ class Story:
         self.has_plan = False
         samples: list[Sample] = []
         together = Moments()
+        used: Usage | None = None
         for event in events:
             self.state.apply(event)
             moment = together.apply(event)
             if moment.first is event:
                 self.moments.append(moment)
             self._take(event)
-            usage = self.state.usage
-            if not samples or (usage.total_tokens, usage.cost_usd or 0.0) != samples[-1][1:]:
-                samples.append(Sample(event.time, usage.total_tokens, usage.cost_usd or 0.0))
+            if self.state.usage is not used:
+                used = self.state.usage
+                samples.append(Sample(event.time, used.total_tokens, used.cost_usd or 0.0))
+                if self.attempts:
+                    self.attempts[-1].used(used)
         every = len(samples) // _MOST_SAMPLES + 1
         self.samples = samples[::every] + ([samples[-1]] if samples and every > 1 else [])
         self.busy = active_seconds(events) if events else 0.0
@@ -149,7 +152,6 @@ class Story:
         if attempt is None:
             return
         attempt.ended = event.time
-        attempt.used(self.state.usage)
         match event:
             case StepRecorded():
                 attempt.step(event)

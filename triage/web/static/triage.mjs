@@ -103,7 +103,9 @@ function follow(address, told) {
       said("connecting");
       if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); }
     };
-    for (const [name, work] of Object.entries(told)) source.addEventListener(name, (event) => work(JSON.parse(event.data)));
+    for (const [name, work] of Object.entries(told)) {
+      source.addEventListener(name, (event) => { said("live"); work(JSON.parse(event.data)); });
+    }
     source.addEventListener("trouble", (event) => said(JSON.parse(event.data).text));
   };
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
