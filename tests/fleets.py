@@ -13,7 +13,7 @@ from psycopg import sql
 from store_kinds import POSTGRES, missing
 
 from triage import Agent
-from triage.adapters import dbos
+from triage.adapters import dbos, procrastinate
 from triage.adapters.fleet import Fleet, Queue
 from triage.stores import PostgresStore
 
@@ -48,6 +48,15 @@ def dbos_fleet(
     name = options.pop("name", f"f{uuid.uuid4().hex[:12]}")
     given = agents or [Agent(idle)]
     return dbos.Fleet(given, PostgresStore(url), queues=queues, name=name, **options)
+
+
+def procrastinate_fleet(
+    url: str, agents: Sequence[Agent[Any]] = (), queues: Sequence[Queue] = (), **options: Any
+) -> procrastinate.Fleet:
+    """A fleet on procrastinate of a name of its own."""
+    name = options.pop("name", f"f{uuid.uuid4().hex[:12]}")
+    given = agents or [Agent(idle)]
+    return procrastinate.Fleet(given, PostgresStore(url), queues=queues, name=name, **options)
 
 
 @contextmanager

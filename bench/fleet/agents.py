@@ -11,7 +11,7 @@ from typing import Any
 
 import triage
 from triage import Agent, FailurePolicy, Retry, Suspend
-from triage.adapters import dbos
+from triage.adapters import dbos, procrastinate
 from triage.adapters.fleet import Fleet, Queue
 
 from .world import World
@@ -80,7 +80,7 @@ options: dict[str, Any] = {
 
 def made(engine: str, store: str) -> Fleet:
     """The fleet on an engine."""
-    kinds: dict[str, type[Fleet]] = {"dbos": dbos.Fleet}
+    kinds: dict[str, type[Fleet]] = {"dbos": dbos.Fleet, "procrastinate": procrastinate.Fleet}
     return kinds[engine](agents, store, **options)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from fleets import dbos_fleet, migrated
+from fleets import dbos_fleet, migrated, procrastinate_fleet
 
 from triage import Agent
 from triage.adapters.fleet import Fleet, Queue
@@ -14,7 +14,7 @@ from triage.testing.fleet_contract import fleet_checks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
-KINDS = {"dbos": dbos_fleet}
+KINDS: dict[str, Any] = {"dbos": dbos_fleet, "procrastinate": procrastinate_fleet}
 
 
 @pytest.fixture

@@ -39,10 +39,16 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 class Database:
-    """A connection that is opened when it is used, and again when it was lost."""
+    """A connection that is opened when it is used, and again when it was lost.
 
-    def __init__(self, url: str) -> None:
+    search_path: the schema of names without one; None leaves the server's.
+    """
+
+    def __init__(self, url: str, search_path: str | None = None) -> None:
         self._url = url
+        self._options = f"-c statement_timeout={TIMEOUT_S * 1000}"
+        if search_path is not None:
+            self._options += f" -c search_path={search_path}"
         self._lock = threading.Lock()
         self._db: psycopg.Connection[Any] | None = None
 
@@ -69,7 +75,7 @@ class Database:
             autocommit=True,
             connect_timeout=TIMEOUT_S,
             tcp_user_timeout=TIMEOUT_S * 1000,
-            options=f"-c statement_timeout={TIMEOUT_S * 1000}",
+            options=self._options,
             application_name="triage-fleet",
         )
 

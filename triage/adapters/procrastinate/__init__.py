@@ -1,0 +1,41 @@
+"""A fleet on procrastinate: queues in the Postgres of the journals. Needs the extra `procrastinate`.
+
+It holds fewer limits than DBOS (`ProcrastinateEngine.abilities`), needs no SQLAlchemy, and tells its
+workers of new runs at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from triage.adapters.fleet import Fleet as _Fleet
+from triage.adapters.fleet import Place, Queue, Worker, postgres_of
+from triage.core import Deduplicated
+from triage.engine import Agent
+from triage.stores import Store
+
+from .engine import ProcrastinateEngine
+
+__all__ = ["Deduplicated", "Fleet", "Place", "ProcrastinateEngine", "Queue", "Worker"]
+
+
+class Fleet(_Fleet):
+    """Agents whose runs are queued by procrastinate, in the Postgres of their journals.
+
+    agents, store, queues, lease_s: as in `triage.adapters.fleet.Fleet`. name: of the fleet; another fleet
+    in the same database has another.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent[Any]],
+        store: Store | str,
+        *,
+        queues: Iterable[Queue] = (),
+        name: str = "triage",
+        lease_s: float = 10.0,
+    ) -> None:
+        kept = postgres_of(store)
+        engine = ProcrastinateEngine(kept, name=name)
+        super().__init__(agents, kept, engine=engine, queues=queues, lease_s=lease_s)
