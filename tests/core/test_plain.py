@@ -120,6 +120,45 @@ def test_an_object_whose_class_cannot_be_read_is_marked() -> None:
     kept({"inside": [proxy]})
 
 
+# Values of many rows -------------------------------------------------------------------------------
+
+
+def test_three_hundred_thousand_rows_are_kept_whole() -> None:
+    rows = [{"id": number, "of": [number]} for number in range(300_000)]
+    assert Step(tool_output=rows).tool_output == rows
+
+
+class Renamed(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"id": 1, "name": "a", "ok": True, "none": None, "cost": 1.5}, None),
+        ({"id": 2**80}, None),
+        ({"id": [1, {"of": 2}]}, None),
+        ({"id": (1, 2)}, {"id": [1, 2]}),
+        ({"id": float("nan")}, {"id": {"$triage": "float", "type": "float", "text": "nan"}}),
+        ({1: 2}, {"$triage": "map", "items": [[1, 2]]}),
+        ({Renamed("id"): Renamed("x")}, {"$triage": "map", "items": [["id", "x"]]}),
+        (OrderedDict(id=1), {"id": 1}),
+        (dt.date(2024, 1, 1), "2024-01-01"),
+    ],
+)
+def test_a_row_among_very_many_is_kept_as_it_is_alone(row: Any, form: Any) -> None:
+    usual = {"id": 0, "name": "b", "cost": 0.5}
+    rows = [dict(usual) for _ in range(25_000)]
+    rows[12_000] = row
+    expected = [dict(usual) for _ in range(25_000)]
+    expected[12_000] = row if form is None else form
+    copy = Step(tool_output=rows).tool_output
+    assert copy == expected
+    assert copy[12_000] == Step(tool_output=row).tool_output
+    assert {type(key) for item in copy if isinstance(item, dict) for key in item} == {str}
+    assert copy[0] is not rows[0]
+
+
 # Values of every kind -----------------------------------------------------------------------------
 
 

@@ -9,10 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 from store_runs import add, created, edit_sqlite
 
+from triage.cli import main
 from triage.core import RunBusy, StoreCorrupt
+from triage.incidents import IncidentDesk, Watch
 from triage.stores import SQLiteStore, sqlite, ticks
 
 pytestmark = [
@@ -94,6 +97,38 @@ async def test_processes_whose_wall_clocks_differ_share_one_clock(
     assert busy.value.wait_s <= LEASE
     await store.renew("lives", epoch=0, lease_s=LEASE)
     await store.close()
+
+
+async def test_no_desk_takes_a_run_for_lost_whose_lease_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    await created(store, "lives", lease_s=LEASE)
+    await created(store, "left", lease_s=OVER)
+    jump(monkeypatch, HOUR)
+    desk = IncidentDesk(SQLiteStore(path), watch=Watch(lease_lost_s=0.0))
+    await desk.detect()
+    assert [incident.run_id for incident in await desk.incidents()] == ["left"]
+    await desk.close()
+    await store.close()
+
+
+async def test_how_long_a_lease_lasts_is_listed_by_the_clock_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    await created(store, "lives", lease_s=LEASE)
+    await store.close()
+    jump(monkeypatch, HOUR)
+    where = ("--store", f"sqlite:///{path}", "--no-pager")
+    for words in (("runs", "list", *where), ("runs", "show", "lives", *where)):
+        assert await anyio.to_thread.run_sync(main, words) == 0
+        out = capsys.readouterr().out
+        assert " left" in out
+        assert "ago" not in out.partition("lease")[2]
+        assert "no process has it" not in out
 
 
 async def test_after_a_restart_leases_end_by_the_wall_clock_which_does_not_go_back(

@@ -8,22 +8,26 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import psycopg
 import pytest
 from durable_runs import check_journal
 from store_kinds import POSTGRES, Opened, opening
+from store_runs import created
 from store_worker import RUN, SHAPES, STOPPED_IN, worker
 from support import RETRY
 
 import triage
 from triage import Agent, Step, TriageSuspendedError
-from triage.core import CallFinished, Event, StepRecorded
+from triage.core import CallFinished, Event, StaleWriter, StepRecorded
 from triage.stores import PostgresStore, Store
+from triage.stores.base import Owned, renewed
 
 HERE = Path(__file__).parents[1]
 PATH = os.pathsep.join((str(Path(triage.__file__).parents[1]), str(HERE)))
@@ -92,6 +96,49 @@ def unlocked(schema: str) -> bool:
             (schema,),
         )
         return not found.fetchall()
+
+
+@pytest.mark.anyio
+async def test_who_stands_still_while_it_renews_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A worker in Postgres is stopped between what it has read of its run and what it writes."""
+    with Opened("postgres", tmp_path) as opened:
+        store, other = opened.new(), opened.another()
+        assert isinstance(store, PostgresStore)
+        await created(store, "r", lease_s=30.0)
+        reads, goes_on = threading.Event(), threading.Event()
+        seen: list[int] = []
+
+        def stands_still(row: Owned | None, now: float) -> Owned:
+            assert row is not None
+            seen.append(row.epoch)
+            reads.set()
+            goes_on.wait(60)
+            return renewed("r", row, 0, now, 30.0)
+
+        def work() -> Any:
+            driver = store.connect(writes=True)
+            try:
+                return driver.own([("r", stands_still)])
+            finally:
+                driver.close()
+
+        found: list[Any] = []
+        async with anyio.create_task_group() as group:
+
+            async def renews() -> None:
+                found.extend(await anyio.to_thread.run_sync(work))
+
+            group.start_soon(renews)
+            await anyio.to_thread.run_sync(reads.wait)
+            try:
+                claim = await other.claim("r", lease_s=30.0, force=True)
+            finally:
+                goes_on.set()
+        assert claim.epoch == 1
+        assert seen == [0, 1]  # it has read anew, and learns that it has lost the run
+        assert [type(one) for one in found] == [StaleWriter]
+        await store.close()
+        await other.close()
 
 
 async def nowhere(_place: str) -> None:

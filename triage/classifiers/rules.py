@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, cast, get_args
 
-from triage.classifiers.detectors.finding import Finding
+from triage.classifiers.detectors.finding import FAILED_RESULT, Finding
 from triage.classifiers.detectors.post_mortem import likeliest
 from triage.classifiers.detectors.tool_calls import bad_answer, last_call
 from triage.classifiers.detectors.watch import Seen, Watch, look, review
@@ -26,6 +26,7 @@ from triage.core import (
     ErrorInfo,
     Evidence,
     FailureType,
+    Severity,
     Step,
     Trajectory,
     capture,
@@ -222,7 +223,9 @@ class RulesClassifier:
             possible = [*found, *([] if likely is None else [likely])]
             sure = sorted(possible, key=lambda one: -one.rule.confidence)[:1]
         if sure:
-            return _from_finding(sure[0], dict.fromkeys([*sure, *found]), verdict, steps)
+            decisive = sure[0] if error is None else _not_waited_out(sure[0], steps)
+            beside = dict.fromkeys(one for one in (*sure, *found) if one is not sure[0])
+            return _from_finding(decisive, beside, verdict, steps)
         info = verdict.info if verdict is not None else error
         guesses = tuple(
             dict.fromkeys([*_kinds(found, None, FailureType.UNKNOWN), *_guesses(steps, info)])
@@ -277,6 +280,19 @@ def _outranks(found: Finding, steps: tuple[Step, ...]) -> bool:
     if found.rule.failure_type is FailureType.CONSTRAINT_IGNORED or found.step is None:
         return False
     return steps[found.step].error is None
+
+
+def _not_waited_out(found: Finding, steps: tuple[Step, ...]) -> Finding:
+    """The finding without its promise that the failure passes, where the words of an output alone make it.
+
+    Anybody may have written them, and what was raised says nothing of it.
+    """
+    in_words = found.step is not None and steps[found.step].error is None
+    if not in_words or found.rule.name != FAILED_RESULT.name:
+        return found
+    if found.rule.severity not in (None, Severity.RETRIABLE):
+        return found
+    return found._replace(rule=found.rule._replace(severity=Severity.REPLANNING))
 
 
 def _of_last_call(steps: tuple[Step, ...], error: ErrorInfo) -> Finding | None:

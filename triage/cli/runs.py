@@ -140,15 +140,16 @@ def list_runs(
 
     async def work(
         store: Store,
-    ) -> tuple[list[RunInfo], dict[str, list[Event]], dict[str, Place]]:
+    ) -> tuple[list[RunInfo], dict[str, list[Event]], dict[str, Place], float]:
         found = await store.runs(status, agent=agent, limit=limit + 1)
         read = [] if json else [info for info in found[:limit] if _is_read(info)]
         journals = {info.run_id: await store.read(info.run_id) for info in read}
-        return found, journals, await places_of(known, [info.run_id for info in found])
+        places = await places_of(known, [info.run_id for info in found])
+        return found, journals, places, await store.now()
 
     def look() -> Listing:
         kept = store_of(store) if known is None else known.store
-        found, journals, places = with_store(kept, work)
+        found, journals, places, clock = with_store(kept, work)
         runs = found[:limit]
         keys: list[Hashable] = [(info.run_id, info.events, info.claims) for info in runs]
         remark = "" if found else "no run"
@@ -166,7 +167,7 @@ def list_runs(
             return Listing([Text(json_line(age)) for age in ages], keys, remark)
         ids = short_ids([info.run_id for info in runs])
         rows = [
-            _row(ids[info.run_id], info, journals.get(info.run_id, ()))
+            _row(ids[info.run_id], info, journals.get(info.run_id, ()), clock)
             + (() if known is None else _place_row(places.get(info.run_id)))
             for info in runs
         ]
@@ -197,7 +198,7 @@ def _is_read(info: RunInfo) -> bool:
     return info.events <= _LONGEST_JOURNAL or info.status == "suspended"
 
 
-def _row(run_id: str, info: RunInfo, events: Sequence[Event]) -> tuple[str, ...]:
+def _row(run_id: str, info: RunInfo, events: Sequence[Event], clock: float) -> tuple[str, ...]:
     started = events[0] if events else None
     task = json_text(to_json(started.task)) if isinstance(started, RunStarted) else "-"
     waits = info.status == "suspended" and asks_of(events) == "approval"
@@ -207,7 +208,7 @@ def _row(run_id: str, info: RunInfo, events: Sequence[Event]) -> tuple[str, ...]
         one_line(task, 80),
         _TO_APPROVE if waits else one_line(info.status, 20),
         span(now() - info.started),
-        lease_of(info, now()) or "-",
+        lease_of(info, clock) or "-",
     )
 
 
@@ -288,11 +289,11 @@ def show(
 ) -> None:
     """Show what is known of a run."""
 
-    async def work(kept: Store) -> tuple[RunInfo, list[Event]]:
+    async def work(kept: Store) -> tuple[RunInfo, list[Event], float]:
         info = await run_of(kept, run, store)
-        return info, await kept.read(info.run_id)
+        return info, await kept.read(info.run_id), await kept.now()
 
-    info, journal = with_store(store_of(store), work)
+    info, journal, clock = with_store(store_of(store), work)
     if would is not None and json:
         write(_secretless(would_as_json(journal, would)))
     elif json:
@@ -311,7 +312,7 @@ def show(
             print_report(report_of(state), report, audience)
     else:
         with paged(pager=not no_pager) as out:
-            print_page(out, list(run_page(info, journal, store)))
+            print_page(out, list(run_page(info, journal, store, clock)))
 
 
 def _secretless(value: Any) -> str:

@@ -124,8 +124,13 @@ def _question_as_json(asked: RunSuspended, events: Sequence[Event]) -> dict[str,
 # As a page ----------------------------------------------------------------------------------------
 
 
-def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Iterator[Line]:
-    """What is said of a run, its title first. store: as it was given by `--store`."""
+def run_page(
+    info: RunInfo, events: Sequence[Event], store: str | None, clock: float
+) -> Iterator[Line]:
+    """What is said of a run, its title first.
+
+    store: as it was given by `--store`. clock: the store's time, by which leases and questions end.
+    """
     state, time = fold(events), now()
     yield Line("", "bold", f"run {info.run_id} of {info.agent}: {info.status}")
     yield Line("task", "dim", f'"{one_line(json_text(to_json(state.task)))}"')
@@ -137,7 +142,7 @@ def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Itera
         yield Line("not stored", "yellow", f"{', '.join(unstored)}: give again to recover it")
     ago = f"{moment(info.started)}, {span(time - info.started)} ago"
     yield Line("started", "dim", f"{ago}; last event {span(time - info.updated)} ago")
-    yield Line("owner", "dim", _owner(info, events, time))
+    yield Line("owner", "dim", _owner(info, events, clock))
     for number, steps, past in _attempts(state):
         yield Line("attempt", "cyan", f"{number}, {counted(len(steps), 'step')}")
         yield from _newest([_step_line(index, step) for index, step in enumerate(steps)])
@@ -151,8 +156,8 @@ def run_page(info: RunInfo, events: Sequence[Event], store: str | None) -> Itera
             if past.action is not None:
                 yield Line("action", "yellow", action_text(past.action))
     yield from _newest([_call(call) for call in state.calls.values()])
-    yield from _waits(info, events, time, store)
-    yield from _left(info, time, store)
+    yield from _waits(info, events, clock, store)
+    yield from _left(info, clock, store)
     yield from _end(state, events)
 
 
@@ -161,10 +166,10 @@ def _unstored(events: Sequence[Event]) -> tuple[str, ...]:
     return first.unstored if isinstance(first, RunStarted) else ()
 
 
-def _owner(info: RunInfo, events: Sequence[Event], time: float) -> str:
+def _owner(info: RunInfo, events: Sequence[Event], clock: float) -> str:
     parts = [
         f"epoch {info.epoch}",
-        f"lease {lease_of(info, time)}" if lease_of(info, time) else "no lease",
+        f"lease {lease_of(info, clock)}" if lease_of(info, clock) else "no lease",
     ]
     if info.claims:
         parts.append(f"taken over {counted(info.claims, 'time')} since it last got on")
@@ -175,14 +180,14 @@ def _owner(info: RunInfo, events: Sequence[Event], time: float) -> str:
     return ", ".join(parts)
 
 
-def _left(info: RunInfo, time: float, store: str | None) -> Iterator[Line]:
+def _left(info: RunInfo, clock: float, store: str | None) -> Iterator[Line]:
     """How to go on with a run that nobody works on."""
     recover = ("runs", "recover", info.run_id, place_of(info.agent))
     if info.status == "dead_letter":
         again = suggested(*recover, "--force", store=store)
         yield Line("left", "red", "too many processes have died with it; when that is mended:")
         yield Line("recover", "red", again)
-    elif info.status == "running" and (info.lease_until is None or info.lease_until <= time):
+    elif info.status == "running" and (info.lease_until is None or info.lease_until <= clock):
         yield Line("left", "yellow", "no process has it")
         yield Line("recover", "yellow", suggested(*recover, store=store))
 
@@ -225,15 +230,15 @@ def _call(call: Call) -> Line:
 
 
 def _waits(
-    info: RunInfo, events: Sequence[Event], time: float, store: str | None
+    info: RunInfo, events: Sequence[Event], clock: float, store: str | None
 ) -> Iterator[Line]:
     asked = waits_for(events)
     if asked is None:
         return
     yield Line("waits", "bold yellow", asked.question)
-    yield Line("since", "yellow", f"{moment(asked.time)}, {span(time - asked.time)} ago")
+    yield Line("since", "yellow", f"{moment(asked.time)}, {span(now() - asked.time)} ago")
     if asked.expires is not None:
-        left = asked.expires - time
+        left = asked.expires - clock
         until = f"{span(left)} left" if left > 0 else "over: its token is refused"
         yield Line("expires", "yellow", f"{moment(asked.expires)}, {until}")
     if asked.call is None:

@@ -143,6 +143,7 @@ from .faults import (
 from .foreign import attr, attributes_of, entry, is_a, is_mapping, some, text_of, whole
 from .json_values import (
     MARK,
+    ROWS_AT_ONCE,
     canonical,
     canonical_items,
     digest,
@@ -174,7 +175,7 @@ from .state import (
     is_reused,
     label_of,
 )
-from .steps import NO_USAGE, Constraint, Step, Trajectory, Usage, effect_of
+from .steps import NO_USAGE, Constraint, Step, Trajectory, Usage, effect_of, step_of_json
 from .taxonomy import (
     DEFAULT_LEVEL,
     UNSAFE,
@@ -220,6 +221,7 @@ __all__ = [
     "NAMES_THERE_ARE",
     "NO_USAGE",
     "PROCEEDING",
+    "ROWS_AT_ONCE",
     "SYSTEM",
     "UNSAFE",
     "WITHIN",
@@ -420,6 +422,7 @@ __all__ = [
     "some",
     "span",
     "standard",
+    "step_of_json",
     "text_of",
     "to_json",
     "unsealed",

@@ -12,6 +12,7 @@ import decimal
 import enum
 import hashlib
 import json
+import marshal
 import math
 import pathlib
 import re
@@ -22,7 +23,8 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from math import inf
-from typing import Any, Protocol, TypeVar
+from sys import float_info
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -30,8 +32,8 @@ from .errors import UsageError
 
 MARK = "$triage"
 MAX_DEPTH = 64
-MAX_NODES = 200_000
-"""Values kept of one payload; the rest is replaced by a mark."""
+MAX_NODES = 1_000_000
+"""Containers kept of one payload, rows for example; the rest is replaced by marks."""
 MAX_REPR = 500
 HUGE = 10**4000
 """Whole numbers from here on become marks: Python's own JSON reader refuses more than 4,300 digits."""
@@ -42,6 +44,8 @@ DATES = (dt.datetime, dt.date, dt.time)
 """Classes written with `isoformat`."""
 TEXTS = (uuid.UUID, decimal.Decimal, pathlib.PurePath)
 """Classes written with `str`."""
+_UNCHANGED = frozenset({str, bool, type(None)})
+_KEYS = frozenset({str})
 
 
 def _dumped(dump: Callable[..., Any]) -> Any:
@@ -66,111 +70,154 @@ class Loss:
     def __init__(self) -> None:
         self.place: tuple[str, object] | None = None
 
-    def note(self, path: str, value: object) -> None:
-        """Note that the value at this place was changed."""
-        if self.place is None:
-            self.place = (path, value)
-
 
 def plain(value: Any) -> Any:
     """Return `value` as a JSON value: containers are copied, and what has no JSON form becomes a mark.
 
-    Never raises. Tuples become lists; depth is cut at 64 levels, size at 200,000 values.
+    Never raises. Tuples become lists; depth is cut at 64 levels, size at a million containers.
     """
-    return _Encoder(Loss()).encode(value, MAX_DEPTH, "")
+    return _Encoder(Loss()).encode(value, MAX_DEPTH)
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
     """As `plain`, and whether the JSON value loses nothing, not even the kind of a container."""
     loss = Loss()
-    result = _Encoder(loss).encode(value, MAX_DEPTH, "")
+    result = _Encoder(loss).encode(value, MAX_DEPTH)
     return result, loss.place is None
 
 
 def restorable(value: Any, field: str, loss: Loss) -> Any:
     """As `plain`, but a tuple is no loss; `loss` gets the first place that JSON cannot restore."""
-    return _Encoder(loss, tuples=True).encode(value, MAX_DEPTH, field)
+    return _Encoder(loss, field, tuples=True).encode(value, MAX_DEPTH)
+
+
+ROWS_AT_ONCE = 10_000
+"""Rows copied by one call into C, which other threads wait for: some 2 ms."""
+_Cell: TypeAlias = (
+    bool
+    | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    | Annotated[float, msgspec.Meta(ge=-float_info.max, le=float_info.max)]  # so no NaN either
+    | str
+    | None
+)
+_Rows = list[dict[str, _Cell]]
 
 
 class _Encoder:
     """One walk over a value, which tracks the open containers, to detect cycles, and the size so far."""
 
-    __slots__ = ("left", "loss", "open", "tuples")
+    __slots__ = ("left", "loss", "open", "path", "tuples")
 
-    def __init__(self, loss: Loss, *, tuples: bool = False) -> None:
+    def __init__(self, loss: Loss, field: str = "", *, tuples: bool = False) -> None:
         self.loss = loss
         self.tuples = tuples
         self.left = MAX_NODES
         self.open: set[int] = set()
+        self.path: list[object] = [field]
 
-    def encode(self, value: Any, depth: int, path: str) -> Any:  # noqa: PLR0911 - one return a kind
-        """Return the JSON form of the value at a path."""
+    def encode(self, value: Any, depth: int) -> Any:  # noqa: PLR0911 - one return a kind
+        """Return the JSON form of the value at the path."""
         kind = type(value)
-        if kind is str or kind is bool or value is None:
+        if kind in _UNCHANGED:
             return value
         if kind is int:
             if LEAST < value < HUGE:
                 return value
-            return self._mark(path, value, "int", f"{value.bit_length()} bits")
+            return self._mark(value, "int", f"{value.bit_length()} bits")
         if kind is float:
             if math.isfinite(value):
                 return value
-            return self._mark(path, value, "float", repr(value))
+            return self._mark(value, "float", repr(value))
         self.left -= 1
         if depth <= 0 or self.left <= 0:
-            return self._mark(path, value, "deep" if depth <= 0 else "large", kind.__name__)
+            return self._mark(value, "deep" if depth <= 0 else "large", kind.__name__)
         if id(value) in self.open:
-            return self._mark(path, value, "cycle", kind.__name__)
+            return self._mark(value, "cycle", kind.__name__)
         self.open.add(id(value))
+        length = len(self.path)
         try:
             if kind is dict:
-                return self._mapping(value, depth - 1, path)
+                return self._mapping(value, depth - 1)
             if kind is list or (self.tuples and kind is tuple):
-                return self._items(value, depth - 1, path)
-            return self._other(value, depth, path)
+                return self._items(value, depth - 1)
+            return self._other(value, depth)
         except Exception as error:
-            return self._mark(path, value, "lost", f"{type(error).__name__} while encoding")
+            del self.path[length:]
+            return self._mark(value, "lost", f"{type(error).__name__} while encoding")
         finally:
             self.open.discard(id(value))
 
-    def _mark(self, path: str, value: object, kind: str, text: str) -> dict[str, str]:
-        self.loss.note(path, value)
+    def _lose(self, value: object) -> None:
+        """Note that the value at the path is changed."""
+        if self.loss.place is None:
+            field, *keys = self.path
+            self.loss.place = (str(field) + "".join(f"[{key!r}]" for key in keys), value)
+
+    def _mark(self, value: object, kind: str, text: str) -> dict[str, str]:
+        self._lose(value)
         return {MARK: kind, "type": type(value).__name__, "text": text[:MAX_REPR]}
 
-    def _mapping(self, value: dict[Any, Any], depth: int, path: str) -> Any:
-        if all(type(key) is str for key in value):
+    def _mapping(self, value: dict[Any, Any], depth: int) -> Any:
+        if _KEYS.issuperset(map(type, value)):
             return {
-                key: self.encode(item, depth, f"{path}[{key!r}]") for key, item in value.items()
+                key: item if type(item) in _UNCHANGED else self._at(key, item, depth)
+                for key, item in value.items()
             }
-        self.loss.note(path, value)
-        items = [
-            [self.encode(key, depth, path), self.encode(item, depth, path)]
-            for key, item in value.items()
-        ]
+        self._lose(value)
+        items = [[self.encode(key, depth), self.encode(item, depth)] for key, item in value.items()]
         return {MARK: "map", "items": items}
 
-    def _items(self, value: Iterable[Any], depth: int, path: str) -> list[Any]:
-        return [self.encode(item, depth, f"{path}[{at}]") for at, item in enumerate(value)]
+    def _items(self, value: Iterable[Any], depth: int) -> list[Any]:
+        items = value if type(value) is list else list(value)
+        if len(items) <= ROWS_AT_ONCE or depth <= 0:
+            return [self._at(number, item, depth) for number, item in enumerate(items)]
+        copy: list[Any] = []
+        for start in range(0, len(items), ROWS_AT_ONCE):
+            some = items[start : start + ROWS_AT_ONCE]
+            rows = self._rows(some) if type(some[0]) is dict else None
+            if rows is None:
+                rows = [self._at(number, item, depth) for number, item in enumerate(some, start)]
+            copy += rows
+        return copy
 
-    def _other(self, value: Any, depth: int, path: str) -> Any:  # noqa: C901, PLR0911 - one return a kind
-        self.loss.note(path, value)
+    def _rows(self, rows: list[Any]) -> list[Any] | None:
+        """Copy rows in C, several times as fast; None where they hold anything but cells of JSON."""
+        if self.left <= len(rows):
+            return None
+        try:
+            marshal.dumps(rows)  # which refuses subclasses of str, dict and the like
+            copy = msgspec.convert(rows, _Rows)
+        except (ValueError, TypeError):
+            return None
+        self.left -= len(rows)
+        return copy
+
+    def _at(self, key: object, item: Any, depth: int) -> Any:
+        """Return the JSON form of an item of the container at the path."""
+        self.path.append(key)
+        form = self.encode(item, depth)
+        self.path.pop()
+        return form
+
+    def _other(self, value: Any, depth: int) -> Any:  # noqa: C901, PLR0911 - one return a kind
+        self._lose(value)
         kinds = type(value).__mro__
         if enum.Enum in kinds:
-            return self.encode(value.value, depth - 1, path)
+            return self.encode(value.value, depth - 1)
         for kind in (str, bool, int, float):  # their subclasses
             if kind in kinds:
-                return self.encode(kind(value), depth - 1, path)
+                return self.encode(kind(value), depth - 1)
         as_dict = getattr(type(value), "_asdict", None)  # of a named tuple
         if as_dict is not None:
-            return self.encode(as_dict(value), depth - 1, path)
+            return self.encode(as_dict(value), depth - 1)
         if msgspec.Struct in kinds:
-            return self.encode(msgspec.structs.asdict(value), depth - 1, path)
+            return self.encode(msgspec.structs.asdict(value), depth - 1)
         if list in kinds or tuple in kinds:
-            return self.encode(list(value), depth - 1, path)
+            return self.encode(list(value), depth - 1)
         if isinstance(value, Mapping):
-            return self.encode(dict(value), depth - 1, path)
+            return self.encode(dict(value), depth - 1)
         if isinstance(value, AbstractSet):
-            return [self.encode(item, depth - 1, path) for item in sorted(value, key=repr)]
+            return [self.encode(item, depth - 1) for item in sorted(value, key=repr)]
         if isinstance(value, bytes | bytearray | memoryview):
             return {MARK: "bytes", "text": base64.b64encode(bytes(value)).decode()}
         if isinstance(value, DATES):
@@ -181,10 +228,10 @@ class _Encoder:
             return str(value)
         if is_dataclass(value) and not isinstance(value, type):
             named = {entry.name: getattr(value, entry.name) for entry in dataclass_fields(value)}
-            return self.encode(named, depth - 1, path)
+            return self.encode(named, depth - 1)
         dump = getattr(value, "model_dump", None)
         if dump is not None:
-            return self.encode(_dumped(dump), depth - 1, path)
+            return self.encode(_dumped(dump), depth - 1)
         return {MARK: "lost", "type": type(value).__name__, "text": repr(value)[:MAX_REPR]}
 
 
@@ -292,6 +339,9 @@ class Sized(Protocol):
 S = TypeVar("S", bound=Sized)
 
 _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_json_in_order = json.JSONEncoder(separators=(",", ":"), allow_nan=False, sort_keys=True).encode
+_ITEMS_AT_ONCE = 1_000
+"""Items of a large list that are written in one call where they are small together."""
 
 
 def weight(values: Collection[Any], most: float = inf) -> int:
@@ -324,24 +374,31 @@ def large(value: Any) -> bool:
     return weight((value,), SLICE) > SLICE
 
 
-def json_parts(value: Any) -> Iterator[str]:
-    """Yield the JSON text of a JSON value in parts."""
+def json_parts(value: Any, *, in_order: bool = False) -> Iterator[str]:
+    """Yield the JSON text of a JSON value in parts. in_order: with the keys of each object sorted."""
     if not large(value):
-        yield _json(value)
+        yield _json_in_order(value) if in_order else _json(value)
     elif isinstance(value, dict):
         before = "{"
-        for key, item in value.items():
+        for key in sorted(value) if in_order else value:
             yield before
             yield from json_parts(key)
             yield ":"
-            yield from json_parts(item)
+            yield from json_parts(value[key], in_order=in_order)
             before = ","
         yield "}"
     elif isinstance(value, list | tuple):
         before = "["
-        for item in value:
+        for start in range(0, len(value), _ITEMS_AT_ONCE):
+            some = value[start : start + _ITEMS_AT_ONCE]
             yield before
-            yield from json_parts(item)
+            if not large(some):
+                yield (_json_in_order(some) if in_order else _json(some))[1:-1]
+            else:
+                yield from json_parts(some[0], in_order=in_order)
+                for item in some[1:]:
+                    yield ","
+                    yield from json_parts(item, in_order=in_order)
             before = ","
         yield "]"
     else:
@@ -395,15 +452,12 @@ def canonical(value: Any, field: str) -> str:
     Accepts JSON values, tuples, sets, bytes, dates, UUIDs, decimals, paths, enums, dataclasses and
     pydantic models. Raises UsageError naming the parameter and the remedy for anything else.
     """
-    return _encode(_canonical(value, field, MAX_DEPTH))
+    return "".join(json_parts(_canonical(value, field, MAX_DEPTH), in_order=True))
 
 
 def canonical_items(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> str:
     """Return the canonical text of the named values, each after its prefix; raises as `canonical`."""
     return "".join(f"{before}{canonical(values[name], name)}" for name, before in named)
-
-
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _canonical(value: Any, field: str, depth: int) -> Any:  # noqa: PLR0911 - one return a kind

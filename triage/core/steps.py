@@ -146,6 +146,14 @@ class Step(Value, frozen=True, gc=False):
         return placed
 
 
+def step_of_json(*, tool_input: Any, tool_output: Any, **fields: Any) -> Step:
+    """Make a step of JSON values that nobody changes from now on: they are not copied."""
+    step = Step(**fields)
+    force_setattr(step, "tool_input", tool_input)
+    force_setattr(step, "tool_output", tool_output)
+    return step
+
+
 def _check_text(field: str, value: object, wanted: str) -> None:
     if value is not None and not isinstance(value, str):
         raise refuse(f"Step.{field}", value, wanted, "pass str(value)")

@@ -34,6 +34,7 @@ from triage.core import (
     large,
     logger,
     plain,
+    step_of_json,
     words_of,
 )
 from triage.strategies import Preset
@@ -55,12 +56,13 @@ from .approvals import (
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
 from .journal import inner_id, inside
-from .large import apart, is_large
+from .large import apart, is_large, large_given, off_loop
 from .run import Recorder, current
 from .tools import (
     AGENT_ATTRIBUTE,
     TOOL_ATTRIBUTE,
     CurrentCall,
+    Given,
     Tool,
     Undoing,
     calling,
@@ -110,15 +112,15 @@ class Begun:
         self,
         tool: Tool,
         key: str,
-        bound: dict[str, Any],
+        given: Given,
         call: CurrentCall,
         place: Place,
         started: float,
     ) -> None:
         self.tool = tool
         self.key = key
-        self.bound = bound
-        self.arguments = tool.shown(bound)
+        self.bound = given.bound
+        self.arguments = tool.shown(given.bound) if given.shown is None else given.shown
         self.call = call
         self.started = started
         self.idle = True
@@ -188,30 +190,30 @@ def begin(
     may_undo: bool = True,
     cleared: bool = False,
     defers: bool = False,
+    given: Given | None = None,
 ) -> Begun | Reused | Reusable | Undo | Guarded:
-    """Start a call: journal its start, return its recorded result, or say what must come first: what to
-    undo, or whom to ask.
+    """Start a call: journal its start, return its recorded result, or say what to undo or ask first.
 
-    cleared: its guard lets it run. defers: the caller copies a large recorded result.
+    cleared: its guard lets it run. defers: the caller copies a large recorded result. given: its
+    arguments, where they have been read.
 
     Raises TypeError where the arguments do not fit, UsageError where they have no key, and
     `AttemptInterrupted` where a person must be asked first.
     """
     if run.alert:
         run.check_open()
-    bound = tool.bind(args, kwargs)
-    session, replay = run.session, run.replay
-    run_id = session.run_id
-    name = f"{tool.name}:{tool.digest(bound, session.salt)}"
+    session, replay, run_id = run.session, run.replay, run.run_id
+    given = given or tool.given(args, kwargs, session.salt, show=False)
+    bound, name = given.bound, f"{tool.name}:{given.digest}"
     counted = tally(run)
     key = counted.claim(name)
     place = counted.place(tool, run_id)
     # What comes first in a run knows of no call before it: its journal need not be read.
     known = None if replay is None else _known(run, tool, key, counted)
     if known is not None:
-        given = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
-        if given is not None:
-            return given
+        again = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
+        if again is not None:
+            return again
     if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
         asked = guarded(run, tool, key, bound)
         if asked is not None:
@@ -229,24 +231,24 @@ def begin(
                 ask(run, question)
         replay.meet(tool.name, key)
         counted.leave()
-    return _started(run, tool, key, bound, place)
+    return _started(run, tool, key, given, place)
 
 
-def _started(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], place: Place) -> Begun:
+def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) -> Begun:
     session = run.session
     if tool.counted:
         run.check_call(tool.name)
     edit = session.state.edits.get(key) if run.replay is not None and tool.editable else None
     if edit is not None:
-        bound = {**bound, **edit}
+        given = Given({**given.bound, **edit}, given.digest, None)
     idempotency_key = digest(session.salt, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id)
-    begun = Begun(tool, key, bound, call, place, session.config.env.monotonic())
-    begun.given = None if edit is None else tool.spread(bound)
+    begun = Begun(tool, key, given, call, place, session.config.env.monotonic())
+    begun.given = None if edit is None else tool.spread(given.bound)
     nested = tool.nested
     if nested:
         begun.effect = Effect.UNKNOWN
-        begun.run = inner_id(session, key, bound)
+        begun.run = inner_id(session, key, given.bound)
         inside(session)
     fields: dict[str, Any] = {
         "attempt": run.number,
@@ -348,9 +350,7 @@ def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Ste
 
 async def reuse_apart(run: Recorder, tool: Tool, reusable: Reusable) -> Any:
     """A large recorded result, copied in a thread, and the reuse written down."""
-    read, cancelled = await apart(_read_back, run, tool, reusable)
-    if cancelled is not None:
-        raise cancelled
+    read = await off_loop(reusable.call.result, _read_back, run, tool, reusable)
     return _reuse(run, tool, reusable, *read)
 
 
@@ -367,7 +367,7 @@ def _step(
     text, kind = (None, None) if error is None else (words_of(error), error.type_name)
     if tool.inferred:
         metadata["effect_from"] = "name"
-    step = Step(
+    step = step_of_json(
         action="call",
         tool_called=tool.name,
         tool_input=arguments,
@@ -459,7 +459,7 @@ def _written(run: Recorder, begun: Begun, result: Any, seconds: float) -> _Writt
     typed = not exact and tool.returns.says_all(result, data)
     redactor = session.config.durability.redactor if session.config.durable else None
     # To look through a large result takes long, and a store may keep less of what holds a secret.
-    hidden = redactor is not None and (large(data) or redactor.value(data)[1])
+    hidden = large(data) or (redactor is not None and redactor.value(data)[1])
     return _Written(
         outcome="failed" if tool.fails(data) else "done",
         fields={"result": data, "exact": exact, "typed": typed},
@@ -583,7 +583,8 @@ async def record_call(
 ) -> Any:
     """Call a tool in an attempt: run it, give the result it had, or stop for a person."""
     tool = _as_in(run, tool)
-    begun = begin(run, tool, args, kwargs, defers=True)
+    given = await large_given(tool, args, kwargs, run.session.salt)
+    begun = begin(run, tool, args, kwargs, defers=True, given=given)
     cleared = False
     while not isinstance(begun, Begun):
         if isinstance(begun, Reused):
@@ -603,9 +604,8 @@ async def record_call(
                         raise failed
             finally:
                 current.reset(token)
-        begun = begin(run, tool, args, kwargs, cleared=cleared, defers=True)
+        begun = begin(run, tool, args, kwargs, cleared=cleared, defers=True, given=given)
     args, kwargs = begun.given or (args, kwargs)
-    durable = run.session.durable
     begun.enter(run)
     try:
         if tool.effect in UNSAFE:
@@ -619,7 +619,7 @@ async def record_call(
     cancelled = await finish_apart(run, begun, result)
     if cancelled is not None:
         raise cancelled
-    if durable and not run.over:
+    if run.session.durable and not run.over:
         await run.session.barrier()
     return result
 

@@ -36,6 +36,7 @@ from triage.core.messages.base import content_text
 
 from .approvals import MODEL
 from .config import Checks, validate_result
+from .large import off_loop
 from .run import Recorder
 
 GROUNDING_SECONDS = 30.0
@@ -60,11 +61,11 @@ async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
     if checks is None:
         checks = Checks()
     if checks.result_type is not None:
-        result = _typed(checks, result)
+        result = await off_loop(result, _typed, checks, result)
     if checks.subgoals:
         _complete(run)
     if checks.constraints:
-        _permitted(checks, result)
+        await off_loop(result, _permitted, checks, result)
     if checks.grounds is not None:
         await _grounded(checks, checks.grounds, run, result)
     for verifier in checks.verifiers:

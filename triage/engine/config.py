@@ -46,7 +46,7 @@ from triage.core import (
 from triage.stores import MemoryStore, Store, open_store
 from triage.strategies import FailurePolicy, Limits, Policy, as_policy
 
-from .tools import Function, Returns, fingerprint
+from .tools import Function, Returns, fingerprint, read_by_parts
 
 Verdict: TypeAlias = bool | str | Diagnosis | None
 Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
@@ -176,7 +176,7 @@ def validate_result(result_type: Any, result: object) -> object:
     except (PydanticUserError, NameError) as error:
         raise _unfit(result_type, error) from error
     try:
-        return adapter.validate_python(result)
+        return read_by_parts(adapter.validate_python, result_type, result)
     except PydanticUserError as error:  # it names a class that was never defined
         raise _unfit(result_type, error) from error
     except ValidationError as error:

@@ -49,6 +49,7 @@ from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, ticks
 from triage.strategies import Limits
 
 from .config import Config
+from .large import apart, is_large
 
 if TYPE_CHECKING:
     from .approvals import Question
@@ -522,30 +523,37 @@ class Session:
         self.time = env.time
         self.busy = config.busy
         self.started = env.monotonic()
+        self.events: list[Event] = []
         if events:
             self.take_in(events)
+        elif not is_large((task, *kwargs.values())):
+            self._begin(_given(task, kwargs))
+
+    async def open(self) -> None:
+        """Begin the journal unless it is begun: large tasks and arguments are copied in a thread."""
+        if self.events:
             return
-        shown, exact = plain_noting(task)
-        unstored = [] if exact else [TASK]
-        args: dict[str, Any] = {}
-        for name, value in kwargs.items():
-            data, exact = plain_noting(value)
-            if exact:
-                args[name] = data
-            else:
-                unstored.append(name)
+        given, cancelled = await apart(_given, self.task, self.kwargs)
+        self._begin(given)
+        if cancelled is not None:
+            raise cancelled
+
+    def _begin(self, given: tuple[Any, dict[str, Any], tuple[str, ...]]) -> None:
+        """Record the start of the run. given: the task, the arguments, and which could not be stored."""
+        config = self.config
+        task, args, unstored = given
         started = RunStarted(
             run_id=self.run_id,
             seq=0,
-            time=env.time(),
+            time=self.time(),
             agent=config.name,
-            task=shown,
+            task=task,
             args=args,
-            unstored=tuple(unstored),
-            parent=None if parent is None else parent.run_id,
+            unstored=unstored,
+            parent=None if self.parent is None else self.parent.run_id,
             code=config.code,
         )
-        self.events: list[Event] = [started]
+        self.events.append(started)
         if config.observers:
             self.tell(started)
         if config.durable:
@@ -817,6 +825,20 @@ async def release(store: Store, run_id: str, epoch: int) -> None:
         await store.release(run_id, epoch=epoch)
     except Exception as error:
         logger.warning("run %s: not released: %s", run_id, error)
+
+
+def _given(task: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+    """A run's task and arguments as JSON, and the names of those that JSON does not hold exactly."""
+    shown, exact = plain_noting(task)
+    unstored = [] if exact else [TASK]
+    args: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        data, exact = plain_noting(value)
+        if exact:
+            args[name] = data
+        else:
+            unstored.append(name)
+    return shown, args, tuple(unstored)
 
 
 TASK = "task"

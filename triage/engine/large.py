@@ -5,7 +5,8 @@ Copying in Python lets other threads in every few milliseconds; the event loop i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -14,8 +15,9 @@ from anyio.lowlevel import RunVar
 from triage.core import large, plain
 
 from .cancellation import unbroken
+from .tools import Given, Tool
 
-__all__ = ["apart", "copied", "is_large"]
+__all__ = ["apart", "copied", "is_large", "large_given", "off_loop"]
 
 R = TypeVar("R")
 
@@ -50,11 +52,29 @@ async def apart(function: Callable[..., R], *args: Any) -> tuple[R, BaseExceptio
     return results[0], cancelled
 
 
-async def copied(value: Any) -> Any:
-    """`plain(value)`; in a thread where the value is large."""
+async def off_loop(value: Any, function: Callable[..., R], *args: Any) -> R:
+    """Call a function that looks through a value: in a thread where the value is large.
+
+    Raises what the function raises, or a cancellation that came meanwhile.
+    """
     if not is_large(value):
-        return plain(value)
-    copy, cancelled = await apart(plain, value)
+        return function(*args)
+    result, cancelled = await apart(function, *args)
     if cancelled is not None:
         raise cancelled
-    return copy
+    return result
+
+
+async def large_given(
+    tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], salt: str
+) -> Given | None:
+    """The arguments of a call, read in a thread, where they are large; None for others."""
+    values = (*args, *kwargs.values())
+    if not is_large(values):
+        return None
+    return await off_loop(values, partial(tool.given, args, kwargs, salt, show=True))
+
+
+async def copied(value: Any) -> Any:
+    """`plain(value)`; in a thread where the value is large."""
+    return await off_loop(value, plain, value)

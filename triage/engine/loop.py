@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from contextvars import copy_context
-from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -42,7 +41,7 @@ from .cancellation import current_task, unbroken
 from .checks import Refused, check, look_at
 from .config import Config
 from .journal import Keeper, Session
-from .large import apart, is_large
+from .large import off_loop
 from .outside import end_inner
 from .recovery import Failure, Next, recover
 from .returning import START, Reach, reach
@@ -95,6 +94,7 @@ async def run_loop(
     session.handled = sys.exception()
     with session.redacting():
         try:
+            await session.open()
             following = None if before is None else await before
             run = first_attempt(session) if following is None else next_attempt(session, following)
             while True:
@@ -164,6 +164,7 @@ async def _streamed_attempts(
     run: Run | None = None
     checks = session.config.checks
     try:
+        await session.open()
         if before is not None:
             await before
         run = first_attempt(session)
@@ -513,13 +514,7 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
 async def _finish(session: Session, result: Any) -> Any:
     """End a run well: journal the result, store it, give it back."""
-    read = partial(_read_result, session.config, result)
-    if is_large(result):
-        (data, exact, typed), cancelled = await apart(read)
-        if cancelled is not None:
-            raise cancelled
-    else:
-        data, exact, typed = read()
+    data, exact, typed = await off_loop(result, _read_result, session.config, result)
     session.add(RunFinished, status="done", result=data, exact=exact, typed=typed)
     if session.parent is not None:
         session.count_in_parent()

@@ -34,6 +34,7 @@ from .calls import begin as begin_call
 from .cancellation import unbroken
 from .config import Config, moved
 from .journal import Session, inside
+from .large import large_given, off_loop
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
@@ -223,7 +224,7 @@ class Inner:
     def failed(self, error: BaseException) -> None:
         """Write down how it ended, or keep it for a later attempt, which goes on with it."""
         session = self.session
-        if session is None:
+        if session is None or not session.events:
             return
         if isinstance(error, Exception) and isinstance(session.events[-1], RunFinished):
             self._find_effect()
@@ -352,12 +353,13 @@ async def _begin(
     """The call that the run inside is; None for one that could not be known again."""
     tool = Nested(_recorded_name(run, config), config.returns)
     try:
-        tool.digest({"task": task}, "")
+        await off_loop(task, tool.digest, {"task": task}, "")
     except UsageError:
         return None
     await _pass_over_harmless(run, tool, config)
-    given = kwargs if run_id is None else {**kwargs, "run_id": run_id}
-    begun = begin_call(run, tool, (task,), given, defers=True)
+    named = kwargs if run_id is None else {**kwargs, "run_id": run_id}
+    given = await large_given(tool, (task,), named, run.session.salt)
+    begun = begin_call(run, tool, (task,), named, defers=True, given=given)
     if isinstance(begun, Reusable):
         return Reused(await reuse_apart(run, tool, begun))
     assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one

@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from triage.classifiers import scheduler
+from triage.classifiers import comes_back, scheduler
 from triage.core import (
     Action,
     Attempt,
@@ -759,22 +759,9 @@ def _comes_back(events: list[Event], seq: int) -> bool:
     last = events[seq]
     assert isinstance(last, StepRecorded)
     return any(
-        _alike(event.step, last.step)
+        comes_back(event.step, last.step)
         for event in events[max(0, seq - _BACK + 1) : seq]
         if isinstance(event, StepRecorded)
-    )
-
-
-def _alike(one: Step, other: Step) -> bool:
-    if one.tool_called != other.tool_called:
-        return False
-    if one.error is not None and other.error is not None:
-        return True  # whatever the arguments were
-    # Metadata, usage and the like tell equal calls apart; what a model says, where no tool is.
-    return (
-        one.tool_input == other.tool_input
-        and one.tool_output == other.tool_output
-        and (other.tool_called is not None or one.llm_output == other.llm_output)
     )
 
 

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
 from triage.core import (
     MARK,
+    ROWS_AT_ONCE,
     UNSAFE,
     Effect,
     ErrorInfo,
@@ -296,10 +297,29 @@ class Returns:
             raise ValueError("no return annotation")
         if self._adapter is None:
             self._adapter = _adapter_of(self.type)
+        return read_by_parts(self._read, self.type, data)
+
+    def _read(self, data: Any) -> Any:
         text = json.dumps(data)
         if MARK in text:
             return self._adapter.validate_python(_unmarked(data))
         return self._adapter.validate_json(text)
+
+
+def read_by_parts(read: Callable[[Any], Any], declared: Any, data: Any) -> Any:
+    """`read(data)`, where `declared` is a list type and the list is long in slices of it.
+
+    One call of pydantic's for all of it would hold up every other thread.
+    """
+    if get_origin(declared) is not list or type(data) is not list or len(data) <= ROWS_AT_ONCE:
+        return read(data)
+    try:
+        found: list[Any] = []
+        for start in range(0, len(data), ROWS_AT_ONCE):
+            found += read(data[start : start + ROWS_AT_ONCE])
+    except ValueError:
+        return read(data)  # the places in its error are those in the whole list
+    return found
 
 
 def _adapter_of(declared: Any) -> Any:
@@ -490,6 +510,14 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
+class Given(NamedTuple):
+    """A call's arguments: by name, their digest, and as people are shown them, None for not yet."""
+
+    bound: dict[str, Any]
+    digest: str
+    shown: Mapping[str, Any] | None
+
+
 class Tool:
     """A function whose calls are recorded, and its options. Made by `tool`, read by the engine.
 
@@ -584,6 +612,13 @@ class Tool:
             raise TypeError(f"{self.name}() {error}") from None
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def given(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], salt: str, *, show: bool
+    ) -> Given:
+        """Read a call's arguments; may be called in any thread. Raises as `bind` and `digest` do."""
+        bound = self.bind(args, kwargs)
+        return Given(bound, self.digest(bound, salt), self.shown(bound) if show else None)
 
     def spread(self, bound: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn arguments by name into the positional and keyword arguments of a call."""

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sqlite3
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -239,8 +240,8 @@ class Dialect(NamedTuple):
     """The differences between the two databases.
 
     write, read: begin a transaction. lock: serialises the writes of all desks; SQLite does that itself.
-    now: the clock of the store; None for that of this machine. columns: lists a table's columns. words:
-    types. kept: the triggers that protect the log.
+    now: asks for the store's time; None where the connection tells it. columns: lists a table's columns.
+    words: types. kept: the triggers that protect the log.
     """
 
     name: str
@@ -465,11 +466,11 @@ class _Read(Call):
 class Lanes:
     """Access to a store's database under asyncio and trio: one thread writes and one reads.
 
-    Opens nothing until it is used. Raises UsageError for a store that is neither SQLite, Postgres nor
-    memory.
+    clock: that of incidents in SQLite and in memory; None for the store's own. Opens nothing until it is
+    used. Raises UsageError for a store that is neither SQLite, Postgres nor memory.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] | None) -> None:
         connect = _connects(store, clock)
         timeout = store.timeout if isinstance(store, ThreadedStore) else TIMEOUT
         self._memory = isinstance(store, MemoryStore)
@@ -510,7 +511,7 @@ class Lanes:
 _of_memory: weakref.WeakKeyDictionary[MemoryStore, Lanes] = weakref.WeakKeyDictionary()
 
 
-def lanes_of(store: Store, clock: Callable[[], float]) -> Lanes:
+def lanes_of(store: Store, clock: Callable[[], float] | None) -> Lanes:
     """The lanes of a store; all desks of one memory store share them. Raises as `Lanes`."""
     if not isinstance(store, MemoryStore):
         return Lanes(store, clock)
@@ -564,10 +565,10 @@ def _read(job: _Read, db: Db) -> list[Outcome]:
         return [(None, refusal)]
 
 
-def _connects(store: Store, clock: Callable[[], float]) -> Callable[..., Db]:
+def _connects(store: Store, clock: Callable[[], float] | None) -> Callable[..., Db]:
     """A function that opens a connection where a store keeps its runs."""
     if isinstance(store, MemoryStore):
-        return lambda writes: in_memory(clock)  # one connection reads and writes
+        return lambda writes: in_memory(clock or time.time)  # one connection reads and writes
     kind = type(store).__name__
     if isinstance(store, SQLiteStore):
         return partial(_opened, store, clock, SQLITE)
@@ -580,10 +581,10 @@ def _connects(store: Store, clock: Callable[[], float]) -> Callable[..., Db]:
 
 
 def _opened(
-    store: ThreadedStore, clock: Callable[[], float], dialect: Dialect, *, writes: bool
+    store: ThreadedStore, clock: Callable[[], float] | None, dialect: Dialect, *, writes: bool
 ) -> Db:
     driver = store.connect(writes=writes)
-    db = Db(dialect, driver.raw, driver.translated, clock)
+    db = Db(dialect, driver.raw, driver.translated, driver.now if clock is None else clock)
     try:
         if dialect is SQLITE:
             db.run("PRAGMA foreign_keys = ON")

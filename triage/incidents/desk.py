@@ -148,7 +148,8 @@ class IncidentDesk:
     ) -> None:
         self._env: Environment = SYSTEM if environment is None else environment
         self._store = open_store(store)
-        self._lanes = lanes_of(self._store, self._env.time)
+        # The store's own clock, by which the leases of runs end, unless another one is given.
+        self._lanes = lanes_of(self._store, None if environment is None else environment.time)
         self._hooks = Hooks() if hooks is None else hooks
         self._watch = Watch() if watch is None else watch
         self._sources = _sources(sources)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import starmap
@@ -183,12 +183,25 @@ INSERT INTO uses (run, digest) SELECT * FROM unnest(%s::bigint[], %s::text[])
 ON CONFLICT DO NOTHING"""
 
 _OWNED = """
-SELECT status, events, epoch, claims, lease_until, claimant,
+SELECT run_id, status, events, epoch, claims, lease_until, claimant,
     extract(epoch FROM clock_timestamp())::float8
-FROM runs WHERE run_id = %s FOR UPDATE"""
+FROM runs WHERE run_id = ANY(%s)"""
+# Rows that have changed since they were read are left as they are. No lock is held meanwhile: a process
+# that stands still would keep it.
 _OWN = """
-UPDATE runs SET status = %s, epoch = %s, claims = %s, lease_until = %s, claimant = %s
-WHERE run_id = %s"""
+UPDATE runs r SET status = g.status, epoch = g.epoch, claims = g.claims, lease_until = g.lease_until,
+    claimant = g.claimant
+FROM unnest(
+    %(run_id)s::text[], %(status)s::text[], %(epoch)s::int[], %(claims)s::int[],
+    %(lease_until)s::float8[], %(claimant)s::text[], %(was_status)s::text[], %(was_events)s::int[],
+    %(was_epoch)s::int[], %(was_claims)s::int[], %(was_lease_until)s::float8[], %(was_claimant)s::text[]
+) AS g (
+    run_id, status, epoch, claims, lease_until, claimant, was_status, was_events, was_epoch, was_claims,
+    was_lease_until, was_claimant)
+WHERE r.run_id = g.run_id AND r.status = g.was_status AND r.events = g.was_events
+    AND r.epoch = g.was_epoch AND r.claims = g.was_claims AND r.claimant = g.was_claimant
+    AND r.lease_until IS NOT DISTINCT FROM g.was_lease_until
+RETURNING r.run_id"""
 
 _READ = """
 SELECT e.seq, e.count, e.crc, e.body, e.refs FROM events e
@@ -374,17 +387,21 @@ class PostgresDriver:
             left = [append for append in stale if append.error is None and append.lines]
 
     def _refused(self, db: psycopg.Connection[Any], append: Append) -> StoreError | None:
-        with db.transaction():
-            found = db.execute(_OWNED, (append.run_id,)).fetchone()
-            owned = None if found is None else Owned(*found[:6])
-            return refused(append, owned, lambda: _rows(db, append.run_id, append.at)[1])
+        found = _owned(db, [append.run_id]).get(append.run_id)
+        owned = None if found is None else found[0]
+        return refused(append, owned, lambda: _rows(db, append.run_id, append.at)[1])
 
     # Owners ---------------------------------------------------------------------------------------
 
     def own(self, batch: list[tuple[str, Change]]) -> list[Owned | StoreError]:
-        """As in `Driver`."""
-        with self.translated() as db, db.transaction():
-            return own_each(batch, partial(_own, db))
+        """As in `Driver`; several changes of one run take a commit each."""
+        rows: dict[int, Owned | StoreError] = {}
+        with self.translated() as db:
+            while left := [at for at in range(len(batch)) if at not in rows]:
+                turn = {batch[at][0]: at for at in reversed(left)}  # the first change of each run
+                done = _own(db, {run_id: batch[at][1] for run_id, at in turn.items()})
+                rows |= {turn[run_id]: row for run_id, row in done.items()}
+        return [rows[at] for at in range(len(batch))]
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -437,13 +454,32 @@ class PostgresDriver:
                 return count
 
 
-def _own(db: psycopg.Connection[Any], run_id: str, change: Change) -> Owned:
-    found = db.execute(_OWNED, (run_id,)).fetchone()
-    owned, now = (None, 0.0) if found is None else (Owned(*found[:6]), found[6])
-    row = change(owned, now)
-    values = (row.status, row.epoch, row.claims, row.lease_until, row.claimant, run_id)
-    db.execute(_OWN, values)
-    return row
+def _owned(db: psycopg.Connection[Any], run_ids: Sequence[str]) -> dict[str, tuple[Owned, float]]:
+    """Who has these runs, by run id, each with the store's time."""
+    found = db.execute(_OWNED, (list(run_ids),)).fetchall()
+    return {run_id: (Owned(*row[:6]), row[6]) for run_id, *row in found}
+
+
+def _own(
+    db: psycopg.Connection[Any], changes: Mapping[str, Change]
+) -> dict[str, Owned | StoreError]:
+    """Change rows of runs in one statement; leave out those that somebody else has changed meanwhile."""
+    before = _owned(db, list(changes))
+    unknown = (None, 0.0)
+    found = own_each(
+        list(changes.items()), lambda run_id, change: change(*before.get(run_id, unknown))
+    )
+    after = dict(zip(changes, found, strict=True))
+    rows = {run_id: row for run_id, row in after.items() if isinstance(row, Owned)}
+    if rows:
+        values: dict[str, list[Any]] = {"run_id": list(rows)}
+        for name in Owned._fields:
+            values[name] = [getattr(row, name) for row in rows.values()]
+            values[f"was_{name}"] = [getattr(before[run_id][0], name) for run_id in rows]
+        written = {run_id for (run_id,) in db.execute(_OWN, values).fetchall()}
+        for run_id in rows.keys() - written:
+            del after[run_id]
+    return after
 
 
 def _append(db: psycopg.Connection[Any], batch: list[Append]) -> dict[str, int]:

@@ -87,7 +87,8 @@ FORBIDDEN = _rule("forbidden_output", _CONSTRAINT, Cause.FORBIDDEN_OUTPUT, EXACT
     "an output breaks a constraint")
 FAILED_RESULT = _rule("failed_result", _EXTERNAL, None, STRUCTURE,
     "the last call was answered with an error of the other side's, or two tools were and never recovered, "
-    "or the run ended with an answered error; type, cause and severity are those of the error")
+    "or the run ended with an answered error; type, cause and severity are those of the error, which is "
+    "not waited out beside an exception that says nothing of it")
 BAD_ANSWER = _rule("bad_answer", _EXTERNAL, Cause.BAD_RESPONSE, STRUCTURE,
     "the last step's tool raised that what it was answered does not parse", Severity.RETRIABLE)
 REDIRECT = _rule("redirected", FailureType.GOAL_DRIFT, REDIRECTED, STRUCTURE,

@@ -189,6 +189,12 @@ def same_step(one: Step, other: Step) -> bool:
     return _says_something(one) and _alike(_Outline(one), _Outline(other)) == _EQUAL
 
 
+def comes_back(one: Step, other: Step) -> bool:
+    """Whether the same tool has failed in both steps, with whatever arguments, or they are the same."""
+    both_failed = one.error is not None and other.error is not None
+    return (both_failed and one.tool_called == other.tool_called) or same_step(one, other)
+
+
 def _says_something(step: Step) -> bool:
     """A step that records nothing but its name gives nothing to compare."""
     return (
@@ -209,7 +215,11 @@ class _Outline:
 
     def __init__(self, step: Step) -> None:
         self.step = step
-        self.output = outline(step.tool_output)
+
+    @cached_property
+    def output(self) -> tuple[Any, ...]:
+        """What the tool gave."""
+        return outline(self.step.tool_output)
 
     @cached_property
     def given(self) -> Any:

@@ -7,8 +7,10 @@ that do not fit, an answer that cannot be read?
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
@@ -43,6 +45,8 @@ def objection(verifier: object, verdict: object) -> str | None:
 MAX_SEARCHED = 100_000
 """A pattern or a function is given the first so many characters of an output. Texts are looked for
 in all of it."""
+WATCHED = 2**19
+"""Texts are looked for in so many characters of the output of a step: an agent that is watched waits."""
 _MAX_SHOWN = 80
 _MAX_REASON = 300
 
@@ -69,17 +73,14 @@ class Checked(NamedTuple):
     failed: tuple[str, ...]
 
 
-def check_output(constraints: Iterable[Constraint], output: Any) -> Checked:
+def check_output(constraints: Iterable[Constraint], output: Any, most: float = math.inf) -> Checked:
     """Ask each constraint about an output, in their order, up to the first that is broken.
 
     output: any JSON value. Texts and patterns are looked for in its texts, keys and numbers, one a
-    line; a function is given the output itself if that is text, and its JSON text otherwise.
-    Never raises: what a function raises is logged.
+    line; a function is given the output itself if that is text, and its JSON text otherwise. most:
+    characters that are looked through. Never raises: what a function raises is logged.
     """
-    text = (
-        output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
-    )
-    lines = output if isinstance(output, str) else "\n".join(_leaves(output))
+    lines = "\n".join(_leaves(output, most))
     failed: list[str] = []
     for constraint in constraints:
         broken: Broken | None = None
@@ -96,7 +97,7 @@ def check_output(constraints: Iterable[Constraint], output: Any) -> Checked:
             name = str(getattr(constraint, "__name__", None) or type(constraint).__name__)
             name = name[:_MAX_SHOWN]
             try:
-                reason = objection(constraint, constraint(text[:MAX_SEARCHED]))
+                reason = objection(constraint, constraint(_beginning(output)))
             except Exception as error:
                 logger.exception("the constraint %s failed", name)
                 failed.append(f"{name} raised {type(error).__name__} instead of answering")
@@ -109,22 +110,37 @@ def check_output(constraints: Iterable[Constraint], output: Any) -> Checked:
     return Checked(None, tuple(failed))
 
 
-def _leaves(value: Any) -> list[str]:
-    """Every text and number in a JSON value, keys included, in order."""
-    found: list[str] = []
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            found.append(item)
+def _leaves(value: Any, most: float) -> Iterator[str]:
+    """Every text and number in a JSON value, keys included, in order, up to so many characters."""
+    left = most
+    stack: list[Iterator[Any]] = [iter((value,))]
+    while stack and left > 0:
+        item = next(stack[-1], stack)
+        if item is stack:  # there is no next one
+            stack.pop()
         elif isinstance(item, Mapping):
-            for key, inner in reversed(list(item.items())):
-                stack += (inner, str(key))
+            stack.append(chain.from_iterable(item.items()))
         elif isinstance(item, list | tuple):
-            stack += reversed(item)
+            stack.append(iter(item))
         elif item is not None:
-            found.append(str(item))
-    return found
+            text = item if isinstance(item, str) else str(item)
+            yield text if len(text) <= left else text[: int(left)]
+            left -= len(text) + 1
+
+
+def _beginning(output: Any) -> str:
+    """The beginning of an output's text, or of its JSON."""
+    if isinstance(output, str):
+        return output[:MAX_SEARCHED]
+    text = ""
+    for part in _json.iterencode(output):
+        text += part
+        if len(text) >= MAX_SEARCHED:
+            break
+    return text[:MAX_SEARCHED]
+
+
+_json = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 def fold(text: str) -> str:

@@ -30,7 +30,7 @@ from .finding import (
 from .flow import trace
 from .loops import Loop, Loops
 from .results import Results, ended
-from .tool_calls import check_output
+from .tool_calls import WATCHED, check_output
 
 WHOLE = 400
 """Of a longer trajectory calls and results are read, not where each value came from."""
@@ -144,7 +144,7 @@ class Watch:
 def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Finding | None:
     """The first constraint an output of this step breaks."""
     for output in (step.llm_output, step.tool_output):
-        broken = None if output is None else check_output(constraints, output).broken
+        broken = None if output is None else check_output(constraints, output, WATCHED).broken
         if broken is not None:
             return Finding(FORBIDDEN, f"output {broken.text}", at, step.tool_called)
     return None
