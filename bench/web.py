@@ -39,7 +39,7 @@ from triage.stores import SQLiteStore, Store
 from triage.web import app
 from triage.web.live import RunWatch
 
-PACKAGES = ("starlette", "uvicorn", "jinja2", "markupsafe", "python-multipart", "h11", "click")
+PACKAGES = ("starlette", "uvicorn", "jinja2", "markupsafe", "h11", "click")
 """What the extra `web` installs beside what triage needs anyway."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (

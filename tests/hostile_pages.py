@@ -101,10 +101,12 @@ def texts_of(number: int) -> tuple[str, ...]:
     return PAYLOADS[number::RUNS]
 
 
-def run_of(run_id: str, texts: Sequence[str], *, asks: bool) -> list[Event]:
+def run_of(
+    run_id: str, texts: Sequence[str], *, asks: bool, agent: str | None = None
+) -> list[Event]:
     """A run with an attempt for each text, which is in all its fields; the last text names the run's own.
 
-    asks: it waits for an approval; else it has failed.
+    asks: it waits for an approval; else it has failed. agent: its name; None: the last text.
     """
     events: list[Event] = []
 
@@ -112,7 +114,13 @@ def run_of(run_id: str, texts: Sequence[str], *, asks: bool) -> list[Event]:
         events.append(make(run_id=run_id, seq=len(events), time=1.7e9 + len(events), **fields))
 
     text = texts[-1]
-    add(RunStarted, agent=text, task={text: text}, args={text: text}, unstored=(text,))
+    add(
+        RunStarted,
+        agent=text if agent is None else agent,
+        task={text: text},
+        args={text: text},
+        unstored=(text,),
+    )
     for attempt, one in enumerate(texts, 1):
         _add_attempt(add, attempt, one)
     key = f"{text}:00:1"

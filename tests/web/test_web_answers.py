@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import triage
@@ -17,18 +20,25 @@ from triage import (
     Suspend,
     TriageEscalationError,
     TriageSuspendedError,
+    UsageError,
 )
 from triage.core import (
+    ApprovalAsked,
     ApprovalGiven,
     AttemptFailed,
+    AttemptStarted,
+    Edited,
     Event,
     RunFinished,
     RunResumed,
+    RunStarted,
+    RunSuspended,
     fold,
 )
 from triage.engine import resolve, waits_for
-from triage.stores import MemoryStore
+from triage.stores import MemoryStore, RunInfo
 from triage.web import Person, Role, app
+from triage.web.asking import offer_of, reply_of
 
 pytestmark = pytest.mark.usefixtures("theirs_may_block")
 LOCAL = "http://localhost"
@@ -370,3 +380,64 @@ def test_an_unknown_run_is_said_to_be_none(bank: Bank) -> None:
     for name in POSTS:
         assert bank.post(f"/runs/nobody/{name}", question="x", answer="approve").status_code == 404
     assert bank.client.get("/runs/nobody/answer").status_code == 404
+
+
+# The form of a call's arguments ---------------------------------------------------------------------
+
+names = st.text(min_size=1, max_size=8)
+parameters = st.sampled_from(["to", "cents", "memo", "urgent"])
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def asks_about(arguments: dict[str, Any]) -> list[Event]:
+    """The journal of a run that waits to have a call with these arguments approved."""
+    payload = {
+        "tool": "send",
+        "effect": "once",
+        "arguments": arguments,
+        "doubt": False,
+        "kind": "approval",
+        "editable": list(arguments),
+    }
+    return [
+        RunStarted("r", 0, 0.0, "pay"),
+        AttemptStarted("r", 1, 0.0, 1),
+        ApprovalAsked("r", 2, 0.0, "call", "send:00:1", payload=payload),
+        RunSuspended("r", 3, 0.0, 1, "0" * 64, "may it?", call="send:00:1"),
+    ]
+
+
+INFO = RunInfo("r", "pay", "suspended", 0.0, 0.0, 4)
+
+
+@given(st.dictionaries(parameters, values, max_size=4))
+def test_a_form_that_is_sent_as_it_is_shown_changes_nothing(arguments: dict[str, Any]) -> None:
+    events = asks_about(arguments)
+    offer = offer_of(INFO, events, {}, runs_here=False)
+    form = {field.key: field.value.replace("\n", "\r\n") for field in offer.fields}
+    with pytest.raises(UsageError):
+        reply_of(events, offer, {"answer": "edit", **form}, {}, "ann")
+
+
+@given(st.dictionaries(parameters, values, min_size=1, max_size=4), values, st.data())
+def test_what_is_typed_as_json_is_what_the_call_gets(
+    arguments: dict[str, Any], value: Any, data: st.DataObject
+) -> None:
+    events = asks_about(arguments)
+    offer = offer_of(INFO, events, {}, runs_here=False)
+    field = data.draw(st.sampled_from(offer.fields))
+    is_text = field.kind in ("text", "lines")
+    typed = str(value) if is_text else json.dumps(value)
+    assume(typed.replace("\r\n", "\n") != field.value.replace("\r\n", "\n"))
+    reply = reply_of(events, offer, {"answer": "edit", field.key: typed}, {}, "ann")
+    assert isinstance(reply, Edited)
+    expected = typed.replace("\r\n", "\n") if is_text else json.loads(typed)
+    assert dict(reply.payload) == {field.name: expected}

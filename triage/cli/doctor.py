@@ -67,7 +67,6 @@ PACKAGES = (
     Package("cryptography", "encryption", "42", "50.0.2"),
     Package("genai-prices", "prices", "0.2", "0.2.3"),
     Package("jinja2", "web", "3.1", "3.1.6"),
-    Package("python-multipart", "web", "0.0.20", "0.0.34"),
     Package("starlette", "web", "1.0", "1.10.0"),
     Package("uvicorn", "web", "0.34", "0.54.0"),
     Package("opentelemetry-api", "otel", "1.39", "1.44.0"),

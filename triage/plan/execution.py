@@ -171,8 +171,8 @@ def request_for(
 def request_in(events: Sequence[Event]) -> ApprovalRequest | None:
     """The approval a run waits for, according to its journal; None if it waits for none."""
     waits = waits_for(events)
-    asked = fold_plan(events).asked
-    if waits is None or waits.call is not None or asked is None:
+    asked = None if waits is None or waits.call is not None else fold_plan(events).asked
+    if waits is None or asked is None:
         return None
     # The token's digest identifies this very question: an answer to an earlier, equal one does not fit.
     return ApprovalRequest(

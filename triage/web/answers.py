@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -301,7 +302,7 @@ class Answers:
                 asked = waits_for(events)
                 if asked is None:
                     continue
-                offer = self.offer(info, events)
+                offer = await to_thread.run_sync(self.offer, info, events)
                 text = f"{info.run_id} {info.agent} {asked.question} {offer.tool}".casefold()
                 if all(word in text for word in words.casefold().split()):
                     pick = f"{slug(info.run_id)}*{asked.token_digest}"
