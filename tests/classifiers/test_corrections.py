@@ -123,7 +123,7 @@ def test_no_credential_is_written(path: Path) -> None:
     assert "is no key" in text
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 10), (1, 10**6), (300, 10), (300, 10**5)])
+@pytest.mark.parametrize(("count", "size"), [(1, 10), (1, 10**6), (300, 10), (300, 10**4)])
 def test_a_record_is_of_bounded_size(path: Path, count: int, size: int) -> None:
     wide = {str(at): ["x" * (size // 100)] * 3 for at in range(100)}
     made = [Step(tool_called="f", tool_input=wide if count == 1 else None, tool_output="y" * size)]

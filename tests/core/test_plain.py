@@ -299,7 +299,7 @@ WRAPS: dict[str, Callable[[Any], Any]] = {
 @table("kind", WRAPS)
 def test_a_value_nested_without_end_is_cut(kind: str) -> None:
     value: Any = "bottom"
-    for _ in range(100_000):
+    for _ in range(20_000):
         value = WRAPS[kind](value)
     assert "bottom" not in json.dumps(kept(value))
     while value != "bottom" and value:  # taken apart by hand: freeing it all at once overflows C

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import anthropic
@@ -139,6 +139,21 @@ class Hostile:
 
     def __getattr__(self, name: str) -> Any:
         raise KeyError(name)
+
+
+class Everything:
+    """Has every attribute, as a mock has."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        return Everything()
+
+
+def test_a_mock_is_no_layer_and_is_not_searched() -> None:
+    assert retry_layers(Everything()) == ()
+    assert len(Everything.asked) < 10
 
 
 def test_odd_objects_are_no_layers_and_break_nothing() -> None:
