@@ -19,7 +19,12 @@ settings.register_profile(
     "triage",
     max_examples=50,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.large_base_example,
+    ],
     print_blob=True,
     derandomize="CI" in os.environ,
 )

@@ -16,7 +16,7 @@ import anyio.from_thread
 import psycopg
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg import sql
 
@@ -142,11 +142,5 @@ def play_over(
 
 def play(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
     """Run a state machine that waits for real stores, however long they take."""
-    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-    steady = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=checks,
-    )
-    run_state_machine_as_test(machine, settings=steady)
+    counts = settings(max_examples=examples, stateful_step_count=steps)
+    run_state_machine_as_test(machine, settings=counts)

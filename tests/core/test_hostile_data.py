@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from durable_runs import RUN, Kept, agent_of, check_journal
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kinds import DURABLE, Opened
 from support import FakeEnvironment, Says, always, in_turn
@@ -197,7 +197,6 @@ async def test_what_is_planted_in_a_store_stays_data(
 
 
 @pytest.mark.anyio
-@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 async def test_a_row_that_was_changed_is_refused_or_read_as_data(data: Any) -> None:
     line = dumps(RunStarted("r", 0, 0.0, "works", {"a": [1, "x"]}, {"b": None}))

@@ -30,6 +30,7 @@ from triage.core import Action, CompensatorRan
 from triage.engine import Compensator
 from triage.stores import SQLiteStore
 from triage.strategies import Backoff, Preset
+from triage.testing import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -486,11 +487,12 @@ async def test_an_unsafe_call_left_running_is_waited_for() -> None:
 
 async def test_an_interrupt_lets_an_unsafe_call_finish_and_starts_no_other() -> None:
     log: list[str] = []
+    clock = VirtualTime()
 
     @triage.tool(effect="once")
     async def charge(what: str) -> str:
         log.append(f"begin {what}")
-        await anyio.sleep(0.6)
+        await clock.sleep(60)
         log.append(f"end {what}")
         return what
 
@@ -499,7 +501,8 @@ async def test_an_interrupt_lets_an_unsafe_call_finish_and_starts_no_other() -> 
         await charge("b")
         return first
 
-    agent = Agent(works, limits=triage.Limits(attempt_seconds=0.3, attempts=2), **recovers(Retry()))
+    limits = triage.Limits(attempt_seconds=30, attempts=2)
+    agent = Agent(works, limits=limits, environment=clock, **recovers(Retry()))
     with pytest.raises(TriageEscalationError):
         await agent.run("t")
     assert log[:2] == ["begin a", "end a"]

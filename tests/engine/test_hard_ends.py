@@ -313,9 +313,10 @@ def test_whatever_kills_a_run_it_is_brought_to_its_end(
     with Opened(store, tmp_path):  # skips, or fails, where it does not run
         pass
     command = [sys.executable, str(MATRIX), "--stores", store, "--kinds", kind]
-    command += ["--runs", "30", "--seconds", "12"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    command += ["--runs", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["kills"] >= found["runs"] // 2 > 0
+    assert found["runs"] == 4
+    assert found["kills"] >= 2
     assert (found["lost"], found["repeated"], found["stuck"]) == (0, 0, 0)

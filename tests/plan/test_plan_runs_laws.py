@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from plan_runs import ANSWER, FIND, READ, Script, plan
 from plan_runs import orchestrator as five
@@ -30,7 +30,6 @@ from triage.plan import ExecutionPlan
 from triage.strategies import Backoff
 
 
-@settings(suppress_health_check=[*HealthCheck])
 @given(backend=st.sampled_from(["asyncio", "trio"]), world=worlds())
 def test_every_run_ends_within_its_budgets_and_repeats_no_effect(
     backend: str, world: World
