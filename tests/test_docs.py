@@ -96,6 +96,7 @@ def prepared(page: Path, folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(triage.__file__).parents[1]), "PYTHONUTF8": "1"}
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", [page for page in PAGES if python(page)], ids=ids)
 def test_every_block_runs_as_written_and_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
     environment = prepared(page, tmp_path)
@@ -108,7 +109,7 @@ def test_every_block_runs_as_written_and_prints_what_is_shown(page: Path, tmp_pa
         env=environment,
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -131,6 +132,7 @@ def settled(output: str) -> str:
     return re.sub(r"\b[0-9a-f]{8}(?:[0-9a-f]{24})?\b", "an id", output)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=ids)
 def test_every_command_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
     environment = prepared(page, tmp_path)
@@ -142,7 +144,7 @@ def test_every_command_prints_what_is_shown(page: Path, tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=60,
+            timeout=150,
             check=False,
         )
         assert settled(done.stdout) == settled(shown), command
