@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from triage import Step
-from triage.core import RunStarted, StepRecorded, StoreError
+from triage.core import RunFinished, RunStarted, StepRecorded, StoreError
 from triage.stores import Store, open_store
 
 from .bare import Bare
@@ -120,11 +120,54 @@ async def sizes() -> None:
             print(f"sqlite       {steps:6} steps {size / steps:7.0f} bytes a step")
 
 
+async def filled(runs: int, rounds: int, *, each: int = 2_000) -> None:
+    """What a new run and an append cost in a file that holds so many runs, beside a fresh one."""
+
+    async def fill(store: Store, count: int) -> None:
+        for _ in range(count):
+            run_id = uuid.uuid4().hex
+            ended = RunFinished(run_id, 1, 2.0, "done", result="ok")
+            await store.append(
+                run_id, [RunStarted(run_id, 0, 1.0, "agent", "t"), ended], at=0, epoch=0
+            )
+
+    async def costs(store: Store) -> tuple[float, float]:
+        run_ids = [uuid.uuid4().hex for _ in range(each)]
+        began = time.process_time()
+        for run_id in run_ids:
+            started = RunStarted(run_id, 0, 1.0, "agent", "t")
+            await store.append(run_id, [started], at=0, epoch=0, lease_s=30.0)
+        between = time.process_time()
+        for run_id in run_ids:
+            event = StepRecorded(run_id, 1, 2.0, 1, 0, STEP)
+            await store.append(run_id, [event], at=1, epoch=0, lease_s=30.0)
+        return (between - began) / each, (time.process_time() - between) / each
+
+    with tempfile.TemporaryDirectory() as folder:
+        empty, full = (open_store(f"sqlite:///{folder}/{name}.db") for name in ("empty", "full"))
+        await asyncio.gather(*(fill(full, runs // 500) for _ in range(500)))
+        found = [(await costs(empty), await costs(full)) for _ in range(rounds)]
+        for at, name in enumerate(("a new run", "an append")):
+            fresh, old = (statistics.median(pair[side][at] for pair in found) for side in (0, 1))
+            times = (
+                f"{fresh * 1e6:5.0f} µs fresh   {old * 1e6:5.0f} µs filled   {old / fresh:5.2f}x"
+            )
+            print(f"sqlite, {runs:,} runs   {name:10} {times} of the process' CPU")
+        await empty.close()
+        await full.close()
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.stores", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="pairs to take the median of")
+    parser.add_argument(
+        "--filled", type=int, metavar="RUNS", help="only: in a file of so many runs"
+    )
     options = parser.parse_args()
+    if options.filled is not None:
+        asyncio.run(filled(options.filled, options.rounds))
+        return
     asyncio.run(sqlite(options.rounds))
     asyncio.run(services())
     asyncio.run(sizes())
