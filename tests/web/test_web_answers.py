@@ -206,11 +206,33 @@ def test_where_the_agent_is_here_an_answered_run_goes_on_at_once() -> None:
 
     async def ended() -> None:
         with anyio.fail_after(20):
-            while isinstance((await bank.store.read("r"))[-1], RunFinished) is False:
+            while not isinstance((await bank.store.read("r"))[-1], RunFinished):
                 await anyio.sleep(0.01)
 
     with bank.client:
         bank.answer(question, "approve")
+        assert bank.client.portal is not None
+        bank.client.portal.call(ended)
+    assert fold(bank.events()).result == "sent 500"
+
+
+def test_a_run_that_nobody_has_is_gone_on_with_where_its_agent_is_here() -> None:
+    bank = Bank(here=True)
+    bank.asks()
+
+    async def answered() -> None:
+        await resolve(bank.store, "r", triage.approve(), now=0.0, by="eve")
+
+    anyio.run(answered)
+    assert "Go on with it here" in bank.client.get("/runs/r").text
+
+    async def ended() -> None:
+        with anyio.fail_after(20):
+            while not isinstance((await bank.store.read("r"))[-1], RunFinished):
+                await anyio.sleep(0.01)
+
+    with bank.client:
+        assert bank.post("/runs/r/recover").status_code == 303
         assert bank.client.portal is not None
         bank.client.portal.call(ended)
     assert fold(bank.events()).result == "sent 500"

@@ -185,6 +185,16 @@ ATTACKS: list[tuple[str, int, dict[str, Any]]] = [
     ),
     ("a wrong token", 401, {"target": "/?token=wrong", "cookie": ""}),
     ("an empty token", 401, {"target": "/?token=", "cookie": ""}),
+    ("a token that only looks", 401, {"target": "/?token=TOKEN", "cookie": "", "method": "HEAD"}),
+    (
+        "a token in a link of another site",
+        401,
+        {
+            "target": "/?token=TOKEN",
+            "cookie": "",
+            "headers": {**CROSS, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
+        },
+    ),
     ("two tokens", 401, {"target": "/?token=wrong&token=TOKEN", "cookie": ""}),
     ("a token on another page", 401, {"target": "/runs/r?token=TOKEN", "cookie": ""}),
     ("a token in a header", 401, {"cookie": "", "headers": {"authorization": "Bearer TOKEN"}}),
@@ -279,13 +289,21 @@ ATTACKS: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
+@pytest.fixture
+def attacked() -> tuple[Any, Login]:
+    """A page and its login, which no attack uses up."""
+    login = Login(ANN)
+    return app(MemoryStore(), login=login), login
+
+
 @table(("what", "status", "attack"), ATTACKS)
-async def test_an_attack_is_refused(what: str, status: int, attack: dict[str, Any]) -> None:
+async def test_an_attack_is_refused(
+    what: str, status: int, attack: dict[str, Any], attacked: tuple[Any, Login]
+) -> None:
     given = json.loads(
         json.dumps({k: v for k, v in attack.items() if k not in ("body", "headers")})
     )
-    login = Login(ANN)
-    application = app(MemoryStore(), login=login)
+    application, login = attacked
     post = given.pop("post", False)
     filled = {"COOKIE": login.cookie, "TOKEN": login.token}
     headers = attack.get("headers", FORM if post else {})

@@ -274,7 +274,7 @@ class Guard:
         if request.changes and request.path == "/login":
             form = await form_of(Request(request.scope, body))
             given = [value for name, value in form if name == "token"]
-        elif request.path == "/" and not request.changes:
+        elif request.path == "/" and request.is_opened:
             given = [value for name, value in request.query if name == "token"]
             if not given:
                 return False
@@ -322,7 +322,8 @@ def _person(found: object) -> Person:
 class _Checked:
     """A request whose method, headers, address and origin are as they must be. Raises _Refused.
 
-    path: within the page. base: where the page is mounted. changes: it may change something.
+    path: within the page. base: where the page is mounted. changes: it may change something. is_opened: a
+    person has opened the page, and no other site's page has.
     """
 
     def __init__(self, scope: Scope, hosts: Mapping[str, str]) -> None:
@@ -339,6 +340,8 @@ class _Checked:
         self.query = self._query()
         self.origin = self._origin(hosts)
         self._check_site()
+        ours = self.header(b"sec-fetch-site") in (None, "same-origin", "none")
+        self.is_opened = scope["method"] == "GET" and ours
         if self.changes:
             self._check_form()
 
