@@ -27,7 +27,7 @@ def test_every_event_is_told_in_a_line_of_text_that_can_be_shown(event: Event) -
     moment = Moments().apply(event)
     (entry,) = entries_of([moment], 0.0, None)
     assert entry.kind
-    for text in (entry.text, entry.result, entry.took, entry.at):
+    for text in (entry.kind, entry.text, entry.result, entry.took, entry.at):
         assert len(text) <= 200
         assert "\n" not in text
         assert not any("\ud800" <= char <= "\udfff" for char in text)

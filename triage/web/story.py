@@ -97,7 +97,7 @@ class AttemptStory:
         self.error = "" if event.error is None else one_line(str(event.error), 1_000)
         self.critical = seq_of(found.critical_step)
         self.proofs = tuple(
-            Proof(one.rule, one_line(one.text, 400), one.step, seq_of(one.step))
+            Proof(one_line(one.rule, 80), one_line(one.text, 400), one.step, seq_of(one.step))
             for one in found.evidence
         )
 

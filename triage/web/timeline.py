@@ -181,9 +181,8 @@ _OUTCOMES = {
 
 
 def _entry(kind: str, tone: str, text: str, result: str = "", took: str = "") -> Entry:
-    return Entry(
-        0, 0, kind, tone, one_line(text, _LONGEST), one_line(result, _LONGEST_RESULT), took=took
-    )
+    said = (one_line(kind, 20), tone, one_line(text, _LONGEST), one_line(result, _LONGEST_RESULT))
+    return Entry(0, 0, *said, took=took)
 
 
 def _call(moment: Moment, recorded: StepRecorded | None) -> Entry:
