@@ -80,6 +80,7 @@ class Views:
             hasty=found.hasty,
             looked_at=found.looked_at,
             further=further,
+            agents=_agents(query.agent, *(info.agent for info, _ in found.runs)),
             statuses=STATUSES,
             failures=[kind.value for kind in FailureType],
         )
@@ -207,6 +208,11 @@ async def run_at(store: Store, part: str) -> RunInfo:
     if info is None:
         raise UnknownRun(f"the store knows no run {one_line(run_id or part)}")
     return info
+
+
+def _agents(*names: str) -> list[str]:
+    """The names of agents to choose from, without those that cannot be shown as they are."""
+    return sorted({name for name in names if name and one_line(name) == name})
 
 
 def _number(request: Request, name: str) -> int | None:

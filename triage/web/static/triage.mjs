@@ -181,8 +181,6 @@ function followRuns(list) {
         one(".badge", row).className = `badge s-${told.status}`;
         const link = one("a", row);
         link.setAttribute("href", `${link.getAttribute("href")}${told.slug}`);
-        const agent = one('[data-field="agent"]', row);
-        agent.setAttribute("href", `${agent.getAttribute("href").split("?")[0]}?${new URLSearchParams({ agent: told.agent })}`);
         one("time", row).dataset.began = told.began;
         if (known) known.replaceWith(row);
         else body.insertBefore(row, every("tr", body).find((other) => order(other) <= told.began) ?? null);
