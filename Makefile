@@ -113,6 +113,7 @@ soak: $(READY) ## ten thousand runs at once, failing in every way: RUNS=10000 RO
 
 fleet: $(READY) ## a fleet on DBOS in a storm: RUNS=200 KILLS=50 WORKERS=4 (the long form: RUNS=10000 KILLS=500 WORKERS=8)
 	$(BIN)/python -m bench.fleet --runs $(or $(RUNS),200) --kills $(or $(KILLS),50) --workers $(or $(WORKERS),4)
+	$(BIN)/python -m bench.fleet.limits
 	$(BIN)/python -m bench.fleet.speed
 
 incidents: $(READY) ## supervisors killed in the middle of their work: INCIDENTS=10000 KILLS=25 STORES="sqlite postgres"

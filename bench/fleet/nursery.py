@@ -6,6 +6,7 @@ process.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -15,6 +16,7 @@ from triage.cli import main
 
 from . import agents
 
+PR_SET_PDEATHSIG = 1
 WORKER = ("worker", f"{agents.__name__}:fleet", "--drain", "1")
 
 
@@ -24,6 +26,8 @@ def begin(path: str) -> int:
     if number:
         return number
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if sys.platform == "linux":  # end with the nursery, however it ends
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -219,7 +219,7 @@ class Storm:
 
     # All of it ------------------------------------------------------------------------------------
 
-    async def rage(self, patience_s: float) -> dict[str, Any]:
+    async def rage(self, patience_s: float, restarts: int) -> dict[str, Any]:
         """Go through the storm; what became of the runs."""
         await self.fleet.migrate()
         self.nursery = await asyncio.create_subprocess_exec(
@@ -230,8 +230,8 @@ class Storm:
         begun = time.monotonic()
         answering = asyncio.ensure_future(self._keep_answering())
         enqueuing = asyncio.ensure_future(self._enqueue())
-        strikes = {int(self.kills * (place + 1) / 4): "cut" for place in range(3)}
-        waves = {int(self.kills / 3): 1, int(self.kills * 2 / 3): 1}
+        strikes = {int(self.kills * (place + 1) / 4) for place in range(3)}
+        waves = {int(self.kills * (one + 1) / (restarts + 1)) for one in range(restarts)}
         for number in range(self.kills):
             await asyncio.sleep(self.rng.uniform(0.1, 0.8))
             await self.strike(number)
@@ -364,14 +364,22 @@ def _says(path: Path, text: bytes) -> bool:
 
 
 async def storm(
-    engine: str, *, runs: int, kills: int, workers: int, lease_s: float, seed: int, patience_s: float,
+    engine: str,
+    *,
+    runs: int,
+    kills: int,
+    workers: int,
+    lease_s: float,
+    restarts: int,
+    seed: int,
+    patience_s: float,
     keep: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Have a fleet in a database of its own go through a storm; what became of it."""
     with tempfile.TemporaryDirectory() as made, database() as store:
         folder = Path(keep or made)
         found = Storm(engine, store, folder, runs, kills, workers, lease_s, random.Random(seed))
-        return await found.rage(patience_s)
+        return await found.rage(patience_s, restarts)
 
 
 def main() -> int:
@@ -381,11 +389,13 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--restarts", type=int, default=2, help="Rolling restarts.")
     parser.add_argument("--lease", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     parser.add_argument("--patience", type=float, default=300.0)
     parser.add_argument("--keep", help="Keep the workers' logs and the effects in this folder.")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))  # and drop the database
     found = asyncio.run(
         storm(
             given.engine,
@@ -393,6 +403,7 @@ def main() -> int:
             kills=given.kills,
             workers=given.workers,
             lease_s=given.lease,
+            restarts=given.restarts,
             seed=given.seed,
             patience_s=given.patience,
             keep=given.keep,
