@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sysconfig  # noqa: F401 - what a first failure imports looks at the disk, which no event loop may
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from triage import (
     Trajectory,
     Usage,
 )
+from triage.core import Observer
 from triage.plan import (
     Approval,
     Capability,
@@ -115,6 +116,7 @@ class World:
     did: the effects that happened, in order. keys: the idempotency keys that were taken. waits: set
     when `waiter` waits. faults: what fails, by tool and count. bank_answers: whether `transfer` comes to
     its end. refunds: whether what was paid is given back. gate: what `waiter` waits for, None for nothing.
+    observers: of all agents.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class World:
         bank_answers: bool = True,
         refunds: bool = True,
         gate: anyio.Event | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.did: list[str] = []
         self.keys: list[str] = []
@@ -136,6 +139,7 @@ class World:
         self._options: dict[str, Any] = {
             "store": store,
             "environment": Clock() if environment is None else environment,
+            "observers": observers,
         }
         self._faults = FaultPlan({}) if faults is None else faults
         self._tools()

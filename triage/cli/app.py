@@ -30,6 +30,7 @@ _COMMANDS = {
     "run": ("run", "Run an agent function on a task, with recovery."),
     "runs": ("runs", "See the runs of a store; recover, answer, end and remove them."),
     "approve": ("approve", "See and answer what a run waits to have approved."),
+    "export": ("export", "Export a run as an OpenTelemetry trace."),
     "incidents": ("incidents", "See what has failed in a store; handle, escalate and close it."),
     "web": ("web", "Show the runs of a store as a page, and answer them there."),
     "supervise": ("supervise", "Detect, recover and tell until told to stop."),

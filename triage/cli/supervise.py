@@ -36,6 +36,7 @@ from .desk import (
     here,
     with_desk,
 )
+from .metrics import served_metrics
 from .options import epilogue
 from .output import note, write
 from .run import explained
@@ -98,6 +99,13 @@ def supervise(
     health: Annotated[
         str | None, Parameter(metavar="FILE", help="Keep its health there, as a line of JSON.")
     ] = None,
+    metrics: Annotated[
+        int | None,
+        Parameter(
+            metavar="PORT",
+            help="Serve the metrics of the store to Prometheus, at /metrics on 127.0.0.1.",
+        ),
+    ] = None,
     once: Annotated[
         bool,
         Parameter(group=_INSTEAD, help="Do one round, and print its counts as JSON."),
@@ -129,7 +137,7 @@ def supervise(
                 made,
                 (lambda desk: desk.tick(at_once=at_once))
                 if once
-                else _Process(supervisor, file, interval, quiet=quiet).live,
+                else _Process(supervisor, file, interval, metrics, quiet=quiet).live,
             )
             code = FAILED if counts is not None and counts["failed"] else DONE
         except TriageError as error:
@@ -147,15 +155,30 @@ class _Process:
     """A supervisor with its signals and its health file."""
 
     def __init__(
-        self, supervisor: Supervisor, file: Path | None, interval: float, *, quiet: bool
+        self,
+        supervisor: Supervisor,
+        file: Path | None,
+        interval: float,
+        metrics: int | None,
+        *,
+        quiet: bool,
     ) -> None:
         self._supervisor = supervisor
         self._file = file
         self._every = max(0.2, min(10.0, interval))
+        self._metrics = metrics
         self._quiet = quiet
 
-    async def live(self, _desk: IncidentDesk) -> None:
+    async def live(self, desk: IncidentDesk) -> None:
         """Work until a signal comes."""
+        if self._metrics is None:
+            await self._work()
+            return
+        with served_metrics(desk.store, self._metrics) as port:
+            self._say(f"serves http://127.0.0.1:{port}/metrics")
+            await self._work()
+
+    async def _work(self) -> None:
         failed: TriageError | None = None
         async with anyio.create_task_group() as group:
             await group.start(self._hear)

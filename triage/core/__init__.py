@@ -157,9 +157,17 @@ from .json_values import (
     refuse_constant,
 )
 from .lookups import NAMES_THERE_ARE
-from .observers import LoggingObserver, Observer, child_logger, logger, notify
+from .observers import (
+    LoggingObserver,
+    Observer,
+    catch_up,
+    child_logger,
+    logger,
+    notify,
+    traceparent_of,
+)
 from .quoting import MAX_CLEAN, as_json, call_text, doings_in, one_line, quote, said_by
-from .redaction import HIDDEN, Redactor, redact, redacting, standard
+from .redaction import HIDDEN, Redactor, redact, redact_value, redacting, standard
 from .sealing import Keyring
 from .state import (
     AT_LIMIT,
@@ -359,6 +367,7 @@ __all__ = [
     "canonical",
     "canonical_items",
     "capture",
+    "catch_up",
     "check_count",
     "check_number",
     "check_word",
@@ -409,6 +418,7 @@ __all__ = [
     "plain_noting",
     "quote",
     "redact",
+    "redact_value",
     "redacted",
     "redacting",
     "refuse",
@@ -425,6 +435,7 @@ __all__ = [
     "step_of_json",
     "text_of",
     "to_json",
+    "traceparent_of",
     "unsealed",
     "weight_of",
     "whole",

@@ -62,7 +62,8 @@ class RunStarted(Recorded, frozen=True):
 
     unstored: names of arguments without a JSON form. parent: id of the enclosing run, None at the top.
     code: fingerprint of the agent's code, empty where the run does not outlive its process. origin: the
-    run it was forked from, None for one that was not.
+    run it was forked from, None for one that was not. trace: the tracing span that the run was started
+    in, as a W3C `traceparent`; empty for none.
     """
 
     agent: str
@@ -72,6 +73,7 @@ class RunStarted(Recorded, frozen=True):
     parent: str | None = None
     code: str = ""
     origin: Origin | None = None
+    trace: str = ""
 
 
 class AttemptStarted(Recorded, frozen=True):

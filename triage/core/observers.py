@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from textwrap import indent
 from typing import Any, TypeAlias
@@ -29,6 +29,10 @@ Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
 For an `AttemptStarted` it may return a context manager, which is entered before the attempt and exited
 after it, with the exception that ended it. What an observer or its context manager raises is logged and
 changes nothing; nor can the context manager suppress an exception.
+
+An observer may have two methods besides. `traceparent()` returns the tracing span that the calling code is
+in, as a W3C `traceparent`, or an empty text; `RunStarted.trace` records it. `take_in(events)` is called
+with the journal of a run that this process is about to go on with, before its first event here.
 """
 
 logger = logging.getLogger("triage")
@@ -69,18 +73,46 @@ def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContex
         try:
             answer = observer(event)
         except Exception as error:
-            _log_failure(observer, event, error)
+            _log_failure(observer, type(event).__name__, error)
             continue
         if answer is not None and hasattr(answer, "__enter__"):
             given.append(_Around(answer))
     return given
 
 
+def traceparent_of(observers: tuple[Observer, ...]) -> str:
+    """Return the tracing span that the calling code is in, by the first observer that knows; else ""."""
+    for observer in observers:
+        ask = getattr(observer, "traceparent", None)
+        if ask is None:
+            continue
+        try:
+            told = ask()
+        except Exception as error:
+            _log_failure(observer, "traceparent()", error)
+            continue
+        if told and isinstance(told, str):
+            return told
+    return ""
+
+
+def catch_up(observers: tuple[Observer, ...], events: Sequence[Event]) -> None:
+    """Tell the observers that want to know what a run has recorded before this process goes on with it."""
+    for observer in observers:
+        take_in = getattr(observer, "take_in", None)
+        if take_in is None:
+            continue
+        try:
+            take_in(events)
+        except Exception as error:
+            _log_failure(observer, "take_in()", error)
+
+
 _failed: WeakKeyDictionary[Any, set[tuple[type, int]]] = WeakKeyDictionary()
 """The errors already logged of each observer, by class and line."""
 
 
-def _log_failure(observer: Observer, event: Event, error: Exception) -> None:
+def _log_failure(observer: Observer, asked: str, error: Exception) -> None:
     """Log what an observer raised, each error once: one that fails on every event would fill the log."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -94,7 +126,7 @@ def _log_failure(observer: Observer, event: Event, error: Exception) -> None:
     logger.error(
         "observer %r failed on %s; the same error of it is not logged again",
         observer,
-        type(event).__name__,
+        asked,
         exc_info=error,
     )
 

@@ -36,6 +36,7 @@ from triage.core import (
     StoreUnavailable,
     Usage,
     active_seconds,
+    catch_up,
     child_logger,
     digest,
     fitting,
@@ -44,6 +45,7 @@ from triage.core import (
     plain_noting,
     redacted,
     redacting,
+    traceparent_of,
 )
 from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, ticks
 from triage.strategies import Limits
@@ -552,6 +554,7 @@ class Session:
             unstored=unstored,
             parent=None if self.parent is None else self.parent.run_id,
             code=config.code,
+            trace=traceparent_of(config.observers),
         )
         self.events.append(started)
         if config.observers:
@@ -593,6 +596,9 @@ class Session:
         since: when ownership was requested, on the clock `ticks`.
         """
         durability = self.config.durability
+        if self.flushed and self.config.observers:
+            with self.redacting():
+                catch_up(self.config.observers, self.events)
         self.epoch = epoch
         self.durable = durability.mode == "step"
         self.busy = True

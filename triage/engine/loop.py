@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -377,22 +377,26 @@ async def _stream_attempt(
     """The items of one attempt at an async generator; ends or raises as an attempt does.
 
     The context variable and the observers are set around each step of the generator, never across
-    a yield, so that the consumer's own code does not run inside the attempt. What an observer's
-    manager sets in the context stays in a context of its own.
+    a yield, so that the consumer's own code does not run inside the attempt.
     """
     stack, context = contextlib.ExitStack(), copy_context()
-    for manager in run.session.entered:
-        context.run(stack.enter_context, manager)
+    placed: list[tuple[ContextVar[Any], Any]] = []
+    if run.session.entered:
+        before = copy_context()
+        for manager in run.session.entered:
+            context.run(stack.enter_context, manager)
+        placed = [(var, value) for var, value in context.items() if before.get(var) is not value]
     generator = function.function(run.session.task, **_arguments(function, run, kwargs))
     try:
         while True:
-            token = current.set(run)
+            tokens = [var.set(value) for var, value in [(current, run), *placed]]
             try:
                 item = await _next_item(generator, run)
             except StopAsyncIteration:
                 break
             finally:
-                current.reset(token)
+                for token in reversed(tokens):
+                    token.var.reset(token)
             yield item
     except BaseException as error:
         await _end(run)

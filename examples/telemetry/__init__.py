@@ -1,0 +1,1 @@
+"""An agent whose runs can be looked at in Jaeger."""

@@ -1,0 +1,225 @@
+"""Runs of a store as OTLP: into a file, to a collector, and from the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from otlp_receiver import Receiver, receiving
+
+from triage import Agent, UsageError
+from triage.adapters.otel import NotExported, export_run, read_tree
+from triage.adapters.recordings import read
+from triage.cli import main
+from triage.core import UnknownRun
+from triage.stores import MemoryStore, SQLiteStore
+
+ROOT = Path(__file__).parents[2]
+TAKES_A_PART = b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}'
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with agents, which is the current one, and a store of its own."""
+    shutil.copy(ROOT / "tests" / "cli_agents.py", tmp_path / "agents.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "agents", raising=False)
+    monkeypatch.setenv("TRIAGE_STORE", "sqlite:///runs.db")
+    return tmp_path
+
+
+def triage(*arguments: str) -> int:
+    code = main(arguments)
+    sys.modules.pop("agents", None)
+    return code
+
+
+async def guide(task: str) -> str:
+    return f"{task}: open from nine"
+
+
+async def kept() -> MemoryStore:
+    """A store with one run."""
+    store = MemoryStore()
+    await Agent(guide, store=store, name="guide").run("museum", run_id="r1")
+    return store
+
+
+def attributes(span: dict[str, Any]) -> dict[str, Any]:
+    return {entry["key"]: next(iter(entry["value"].values())) for entry in span["attributes"]}
+
+
+class TestACollector:
+    async def sent(self, receiver: Receiver) -> tuple[int, int]:
+        return await export_run(await kept(), "r1", receiver.url)
+
+    def test_it_gets_the_spans_of_a_run_that_nobody_traced(
+        self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "desk")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.version=1%2E0,env=test")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x")
+        assert anyio.run(self.sent, receiver) == (2, 0)
+        assert receiver.names() == ["triage.attempt", "invoke_agent guide"]
+        ((path, request),) = receiver.requests
+        assert path == "/v1/traces"
+        assert attributes(request["resourceSpans"][0]["resource"]) == {
+            "service.name": "desk",
+            "service.version": "1.0",
+            "env": "test",
+        }
+        assert receiver.headers[0]["Authorization"] == "Bearer x"
+
+    def test_exported_twice_it_is_one_trace(self, receiver: Receiver) -> None:
+        for _ in range(2):
+            anyio.run(self.sent, receiver)
+        spans = [(span["traceId"], span["spanId"]) for span in receiver.spans()]
+        assert len(spans) == 4
+        assert len(set(spans)) == 2
+
+    @pytest.mark.parametrize(
+        ("answer", "said"),
+        [((503, b"later"), "answered 503: later"), ((200, TAKES_A_PART), "2 rejected, too old")],
+    )
+    def test_that_refuses_is_an_error_that_says_so(
+        self, receiver: Receiver, answer: tuple[int, bytes], said: str
+    ) -> None:
+        receiver.answer = answer
+        with pytest.raises(NotExported, match=said):
+            anyio.run(self.sent, receiver)
+
+    def test_that_is_not_there_is_an_error_that_says_so(self) -> None:
+        async def sent() -> None:
+            await export_run(await kept(), "r1", "http://127.0.0.1:9")
+
+        with pytest.raises(NotExported, match="cannot be reached"):
+            anyio.run(sent)
+
+    def test_an_unknown_run_is_refused(self) -> None:
+        async def read() -> None:
+            await read_tree(MemoryStore(), "r1")
+
+        with pytest.raises(UnknownRun):
+            anyio.run(read)
+
+
+class TestTheCommand:
+    @pytest.fixture(autouse=True)
+    def here(self, project: Path) -> None:
+        assert triage("run", "agents:book", "fly", "--run-id", "trip-1", "--quiet") == 0
+
+    def test_a_run_is_written_to_a_file_that_can_be_diagnosed(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert triage("export", "trip", "--otlp", "trace.jsonl", "--content") == 0
+        assert "run trip-1: 8 spans and 1 log event are exported" in capsys.readouterr().err
+        lines = [json.loads(line) for line in Path("trace.jsonl").read_text("utf-8").splitlines()]
+        assert [list(line) for line in lines] == [["resourceSpans"], ["resourceLogs"]]
+        (found, *_) = read("trace.jsonl").traces
+        steps = [step.tool_called for step in found.trajectory if step.tool_called]
+        assert steps[:2] == ["search", "charge"]
+
+    def test_a_run_is_sent_to_a_collector_without_content(self, receiver: Receiver) -> None:
+        assert triage("export", "trip-1", "--otlp", receiver.url) == 0
+        assert receiver.names()[-1] == "invoke_agent book"
+        assert "Lisboa" not in repr(receiver.requests)
+
+    def test_names_of_an_older_version_of_the_conventions_can_be_had(
+        self, receiver: Receiver
+    ) -> None:
+        target = ("--otlp", receiver.url, "--conventions", "1.36")
+        assert triage("export", "trip-1", *target) == 0
+        assert "triage.evaluation.result" in repr(receiver.requests)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said", "code"),
+        [
+            (("trip-2", "--otlp", "x.jsonl"), "knows no run 'trip-2'", 2),
+            (("trip-1",), "otlp", 2),
+            (("trip-1", "--otlp", "no/x.jsonl"), "there is no folder", 2),
+            (("trip-1", "--otlp", "s3://x"), "name a file, or a collector", 2),
+            (("trip-1", "--otlp", "x", "--conventions", "9"), "version must be one of", 2),
+            (("trip-1", "--otlp", "http://127.0.0.1:9"), "cannot be reached", 1),
+        ],
+    )
+    def test_what_cannot_be_done_is_said(
+        self,
+        arguments: tuple[str, ...],
+        said: str,
+        code: int,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        assert triage("export", *arguments) == code
+        assert said in capsys.readouterr().err
+
+
+class TestRunning:
+    @pytest.mark.parametrize("place", [(), ("--run-id", "trip-1")])
+    def test_a_run_is_exported_when_it_has_ended(
+        self, place: tuple[str, ...], project: Path, receiver: Receiver
+    ) -> None:
+        assert triage("run", "agents:book", "fly", *place, "--quiet", "--otlp", receiver.url) == 0
+        assert receiver.names().count("triage.attempt") == 2
+
+    def test_a_collector_that_is_not_there_changes_nothing(
+        self, project: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        target = ("--otlp", "http://127.0.0.1:9")
+        assert triage("run", "agents:book", "fly", "--quiet", *target) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["city"] == "Lisboa"
+        assert "the run is not exported: http://127.0.0.1:9/v1/traces cannot be reached" in err
+
+    def test_a_target_that_cannot_be_is_refused_before_the_run(self, project: Path) -> None:
+        assert triage("run", "agents:book", "fly", "--otlp", "gopher://x") == 2
+        assert not Path("runs.db").exists()
+
+
+def test_a_run_inside_another_is_exported_in_the_trace_of_the_outer_one(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    async def sent() -> None:
+        store = SQLiteStore(tmp_path / "runs.db")
+        inner = Agent(guide, name="guide", store=store)
+
+        async def boss(task: str) -> str:
+            return await inner.run(task)
+
+        await Agent(boss, name="boss", store=store).run("museum", run_id="outer")
+        (info,) = await store.runs(parent="outer")
+        await export_run(store, info.run_id, receiver.url)
+        await export_run(store, "outer", receiver.url)
+        await store.close()
+
+    anyio.run(sent)
+    spans = {span["spanId"]: span for span in receiver.spans()}
+    assert len({span["traceId"] for span in spans.values()}) == 1
+    inner = next(span for span in spans.values() if span["name"] == "invoke_agent guide")
+    assert spans[inner["parentSpanId"]]["name"] == "execute_tool guide"
+    assert receiver.names() == [
+        "triage.attempt", "invoke_agent guide",
+        "execute_tool guide", "triage.attempt", "invoke_agent boss",
+        "triage.attempt", "invoke_agent guide",
+    ]  # fmt: skip
+
+
+def test_a_bad_target_is_a_usage_error() -> None:
+    async def sent() -> None:
+        await export_run(await kept(), "r1", "http://:4318")
+
+    with pytest.raises(UsageError, match="names no host"):
+        anyio.run(sent)

@@ -1,0 +1,42 @@
+"""OpenTelemetry: traces, log events and metrics of runs, live or from any journal.
+
+    agent = Agent(book, observers=[Telemetry()])        # live; pip install triage-recovery[otel]
+
+`triage export RUN --otlp FILE|URL` makes the same tree of a run that is in a store, without the extra;
+`StoreMetrics` and `prometheus` tell what all runs of a store have come to.
+"""
+
+from __future__ import annotations
+
+from .export import export_run, read_tree, tree_of
+from .metrics import CONTENT_TYPE, Metrics, StoreMetrics, prometheus
+from .names import VERSIONS, Names, names_of
+from .otlp import NotExported, check_target, export
+from .spans import Link, LogData, Measure, SpanData, SpanRef
+from .telemetry import Telemetry, wants_content
+from .tree import MAPPED, RunTrace
+
+__all__ = [
+    "CONTENT_TYPE",
+    "MAPPED",
+    "VERSIONS",
+    "Link",
+    "LogData",
+    "Measure",
+    "Metrics",
+    "Names",
+    "NotExported",
+    "RunTrace",
+    "SpanData",
+    "SpanRef",
+    "StoreMetrics",
+    "Telemetry",
+    "check_target",
+    "export",
+    "export_run",
+    "names_of",
+    "prometheus",
+    "read_tree",
+    "tree_of",
+    "wants_content",
+]

@@ -1,0 +1,369 @@
+"""The tree of a run through the OpenTelemetry API: the one module that imports it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import Token
+from typing import Any, cast
+
+from opentelemetry import context as contexts
+from opentelemetry import metrics, trace
+from opentelemetry._logs import LogRecord, SeverityNumber, get_logger_provider
+from opentelemetry.context.context import Context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+from opentelemetry.util import types
+
+from triage import __version__
+from triage.core import child_logger
+
+from . import names
+from .names import SCOPE, Names
+from .spans import LogData, Measure, SpanData
+
+_log = child_logger("otel")
+_KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
+_STATUS = {"ok": StatusCode.OK, "error": StatusCode.ERROR}
+_SEVERITIES = {
+    "INFO": SeverityNumber.INFO,
+    "WARN": SeverityNumber.WARN,
+    "ERROR": SeverityNumber.ERROR,
+}
+_MOST_NOTES = 1_000
+_CHATS = ("chat", "text_completion", "generate_content")
+
+
+class AttemptSpan(Span):
+    """The span of a running attempt. What code inside notes on it is kept until it is emitted."""
+
+    def __init__(self, place: SpanContext) -> None:
+        self._place = place
+        self.notes: list[tuple[str, tuple[Any, ...]]] = []
+
+    def _note(self, method: str, *args: Any) -> None:
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append((method, args))
+
+    def get_span_context(self) -> SpanContext:
+        """Return the place of the span, which is known before it is emitted."""
+        return self._place
+
+    def is_recording(self) -> bool:
+        """Return whether it will be emitted."""
+        return self._place.trace_flags.sampled
+
+    def end(self, end_time: int | None = None) -> None:
+        """Do nothing: it ends with the attempt."""
+
+    def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
+        """Set attributes."""
+        self._note("set_attributes", dict(attributes))
+
+    def set_attribute(self, key: str, value: types.AttributeValue) -> None:
+        """Set one attribute."""
+        self._note("set_attribute", key, value)
+
+    def add_event(
+        self, name: str, attributes: types.Attributes = None, timestamp: int | None = None
+    ) -> None:
+        """Add an event."""
+        self._note("add_event", name, attributes, timestamp or time.time_ns())
+
+    def add_link(self, context: SpanContext, attributes: types.Attributes = None) -> None:
+        """Add a link."""
+        self._note("add_link", context, attributes)
+
+    def update_name(self, name: str) -> None:
+        """Give the span another name."""
+        self._note("update_name", name)
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status; a failure of the attempt has the last word."""
+        self._note("set_status", status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: types.Attributes = None,
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: FBT001, FBT002 - the signature is the API's
+    ) -> None:
+        """Record an exception as an event."""
+        self._note("record_exception", exception, attributes, timestamp or time.time_ns(), escaped)
+
+
+class Around(AbstractContextManager[None]):
+    """Makes a span the current one."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self._token: Token[Context] | None = None
+
+    def __enter__(self) -> None:
+        self._token = contexts.attach(trace.set_span_in_context(self._span))
+
+    def __exit__(self, *ended: object) -> None:
+        if self._token is not None:
+            contexts.detach(self._token)
+
+
+class _Ids:
+    """Generates ids for a tracer: those that are wanted, else what its own generator gives."""
+
+    def __init__(self, usual: Any) -> None:
+        self._usual = usual
+        self._wanted = threading.local()
+
+    @contextmanager
+    def giving(self, trace_id: int, span_id: int) -> Generator[None]:
+        """Give these ids to the span that is started inside."""
+        self._wanted.ids = trace_id, span_id
+        try:
+            yield
+        finally:
+            self._wanted.ids = None
+
+    def generate_trace_id(self) -> int:
+        ids = getattr(self._wanted, "ids", None)
+        return cast("int", self._usual.generate_trace_id() if ids is None else ids[0])
+
+    def generate_span_id(self) -> int:
+        ids = getattr(self._wanted, "ids", None)
+        return cast("int", self._usual.generate_span_id() if ids is None else ids[1])
+
+    def is_trace_id_random(self) -> bool:
+        """Return True: ids of ours are digests, as evenly spread as chance."""
+        return True
+
+
+class Watch:
+    """A span processor that says when a span begins."""
+
+    def __init__(self, began: Callable[[Any], None]) -> None:
+        self._began = began
+
+    def on_start(self, span: Any, parent_context: Context | None = None) -> None:
+        self._began(span)
+
+    def _on_ending(self, span: Any) -> None:
+        pass
+
+    def on_end(self, span: Any) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return True
+
+
+def operation_of(span: Any) -> str:
+    """The GenAI operation of a span that somebody else records, `chat` or `execute_tool`; "" for others."""
+    given = getattr(span, "attributes", None) or {}
+    operation = given.get(names.OPERATION)
+    if operation is None:
+        operation = str(getattr(span, "name", "")).partition(" ")[0]
+    if operation in _CHATS:
+        return names.CHAT
+    return names.EXECUTE_TOOL if operation == names.EXECUTE_TOOL else ""
+
+
+class Emitter:
+    """Emits what `RunTrace` tells, with its ids and times.
+
+    The providers are OpenTelemetry's, None for the global ones.
+    """
+
+    def __init__(
+        self, conventions: Names, tracer_provider: Any, meter_provider: Any, logger_provider: Any
+    ) -> None:
+        self._conventions = conventions
+        self._tracer_provider = tracer_provider
+        self._logger_provider = logger_provider
+        self._tracer: Any = None
+        self._ids: _Ids | None = None
+        self._is_told = False
+        meters = meter_provider or metrics.get_meter_provider()
+        meter = meters.get_meter(SCOPE, __version__, conventions.schema)
+        self._instruments = {one.name: _made(meter, one) for one in names.INSTRUMENTS}
+
+    # In the thread that records ----------------------------------------------------------------
+
+    @staticmethod
+    def current() -> Span:
+        """The span that the calling code is in."""
+        return trace.get_current_span()
+
+    @staticmethod
+    def traceparent() -> str:
+        """The span that the calling code is in, as a W3C `traceparent`; empty for none."""
+        place = trace.get_current_span().get_span_context()
+        if not place.is_valid:
+            return ""
+        return f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
+
+    @staticmethod
+    def attempt_span(trace_id: int, span_id: int, flags: int) -> AttemptSpan:
+        """The span of an attempt that begins."""
+        place = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags))
+        return AttemptSpan(place)
+
+    def flags(self, trace_id: int, agent: str) -> int:
+        """Whether the sampler takes a trace that begins with a run, as the flags of its spans."""
+        sampler = getattr(self._found_tracer(), "sampler", None)
+        if sampler is None:
+            return TraceFlags.SAMPLED
+        given = {names.OPERATION: names.INVOKE_AGENT, names.AGENT_NAME: agent}
+        asked = sampler.should_sample(
+            None, trace_id, f"{names.INVOKE_AGENT} {agent}", SpanKind.INTERNAL, given, ()
+        )
+        return TraceFlags.SAMPLED if asked.decision.is_sampled() else TraceFlags.DEFAULT
+
+    def watch(self, began: Callable[[Any], None]) -> bool:
+        """Call `began` with each span that anybody begins; whether the provider can say so."""
+        add = getattr(self._provider(), "add_span_processor", None)
+        if add is None:
+            return False
+        add(Watch(began))
+        return True
+
+    def _provider(self) -> Any:
+        return self._tracer_provider or trace.get_tracer_provider()
+
+    def _found_tracer(self) -> Any:
+        """The tracer of an SDK, which lets its ids be given; None while there is none."""
+        if self._tracer is None:
+            found: Any = self._provider().get_tracer(SCOPE, __version__, self._conventions.schema)
+            # The API's own and Logfire's stand before the SDK's.
+            for _ in range(3):
+                if hasattr(found, "id_generator"):
+                    break
+                found = getattr(found, "tracer", getattr(found, "_tracer", None))
+            else:
+                return None
+            if not isinstance(found.id_generator, _Ids):
+                found.id_generator = _Ids(found.id_generator)
+            self._tracer, self._ids = found, found.id_generator
+        return self._tracer
+
+    # In the worker -----------------------------------------------------------------------------
+
+    def span(
+        self, span: SpanData, flags: int, caller: Context, attempt: AttemptSpan | None
+    ) -> None:
+        """Emit a span. caller: the context that the run was started in. attempt: what was noted on it."""
+        tracer = self._found_tracer()
+        if tracer is None or self._ids is None:
+            self._say_nothing_is_emitted()
+            return
+        trace_id, span_id = int(span.trace, 16), int(span.span, 16)
+        around = Context()
+        if span.parent:
+            place = trace.get_current_span(caller).get_span_context()
+            around = caller
+            if f"{place.span_id:016x}" != span.parent:
+                around = _inside(trace_id, int(span.parent, 16), flags)
+        with self._ids.giving(trace_id, span_id):
+            made = tracer.start_span(
+                span.name,
+                around,
+                _KINDS[span.kind],
+                span.attributes,
+                [
+                    Link(
+                        _place(int(link.trace, 16), int(link.span, 16), flags),
+                        {names.LINK: link.kind},
+                    )
+                    for link in span.links
+                ],
+                span.start,
+            )
+        for method, args in [] if attempt is None else attempt.notes:
+            getattr(made, method)(*args)
+        if span.status != "unset":
+            made.set_status(
+                Status(_STATUS[span.status], span.message if span.status == "error" else None)
+            )
+        made.end(span.end)
+
+    def log(self, log: LogData, flags: int) -> None:
+        """Emit a log event."""
+        provider = self._logger_provider or get_logger_provider()
+        logger = provider.get_logger(SCOPE, __version__, self._conventions.schema)
+        around = Context()
+        if log.span:
+            around = _inside(int(log.trace, 16), int(log.span, 16), flags)
+        logger.emit(
+            LogRecord(
+                timestamp=log.time,
+                observed_timestamp=log.time,
+                context=around,
+                severity_text=log.severity,
+                severity_number=_SEVERITIES[log.severity],
+                attributes=log.attributes,
+                event_name=log.name,
+            )
+        )
+
+    def measure(self, measure: Measure) -> None:
+        """Record a measurement."""
+        self._instruments[measure.instrument.name](measure.value, measure.attributes)
+
+    def flush(self, timeout_s: float) -> None:
+        """Have the providers send what they hold, where they can be told to."""
+        logs = self._logger_provider or get_logger_provider()
+        for provider in (self._provider(), logs):
+            force = getattr(provider, "force_flush", None)
+            if force is not None:
+                force(int(timeout_s * 1_000))
+
+    def _say_nothing_is_emitted(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            _log.warning(
+                "no span is emitted, since the tracer provider %s is none of an OpenTelemetry SDK; install "
+                "opentelemetry-sdk and set a TracerProvider, or use `triage export RUN --otlp …`",
+                type(self._provider()).__name__,
+            )
+
+
+def _made(meter: Any, instrument: names.Instrument) -> Callable[[float, Any], None]:
+    about = {"unit": instrument.unit, "description": instrument.help}
+    record: Callable[[float, Any], None]
+    match instrument.kind:
+        case "counter":
+            record = meter.create_counter(instrument.name, **about).add
+        case "updown":
+            record = meter.create_up_down_counter(instrument.name, **about).add
+        case _:
+            bounds = list(instrument.buckets)
+            record = meter.create_histogram(
+                instrument.name, **about, explicit_bucket_boundaries_advisory=bounds
+            ).record
+    return record
+
+
+def _place(trace_id: int, span_id: int, flags: int) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags))
+
+
+def _inside(trace_id: int, span_id: int, flags: int) -> Context:
+    place = _place(trace_id, span_id, flags)
+    return trace.set_span_in_context(NonRecordingSpan(place), Context())
+
+
+def caller() -> Context:
+    """The OpenTelemetry context of the calling code."""
+    return contexts.get_current()

@@ -1,0 +1,423 @@
+"""`Telemetry`: an observer that traces runs while they live."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from triage.core import (
+    AttemptStarted,
+    CallFinished,
+    CallStarted,
+    Event,
+    RunFinished,
+    RunRecovered,
+    RunStarted,
+    RunSuspended,
+    UsageError,
+    check_count,
+    child_logger,
+    is_milestone,
+)
+from triage.engine import current
+
+from . import names
+from .export import place_in
+from .names import ATTEMPT, names_of
+from .spans import LogData, Measure, SpanData, caller_of, span_of, trace_of
+from .tree import RunTrace
+
+if TYPE_CHECKING:
+    from .emitting import AttemptSpan
+
+_log = child_logger("otel")
+_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_EVERY_S = 0.1
+"""Seconds for which events are gathered before the worker looks at them."""
+_MOST_RUNS = 10_000
+"""Runs that are followed at the same time; beyond it the oldest are forgotten."""
+
+
+def wants_content(content: bool | None) -> bool:  # noqa: FBT001 - an option that is handed on
+    """Whether content is told: as given, else as the environment's variable for it says."""
+    if content is not None:
+        if not isinstance(content, bool):
+            raise UsageError(f"content must be True, False or None, not {type(content).__name__}")
+        return content
+    said = os.environ.get(_VARIABLE, "").strip().lower()
+    return said in ("true", "1", "span_only", "span_and_event")
+
+
+class _Item(NamedTuple):
+    """An event on its way to the worker. context: of the code that recorded it. flags: of the spans of the
+    run. theirs: somebody else records a span for this call.
+    """
+
+    event: Event
+    context: Context
+    flags: int
+    attempt: AttemptSpan | None = None
+    theirs: bool = False
+
+
+class _History(NamedTuple):
+    """What a run has recorded before this process goes on with it."""
+
+    events: tuple[Event, ...]
+    context: Context
+
+
+class _Living:
+    """A run as the recording thread knows it. calls: those that run, by key. theirs: their spans."""
+
+    __slots__ = ("calls", "flags", "theirs", "trace", "trace_id")
+
+    def __init__(self, trace: str, flags: int) -> None:
+        self.trace = trace
+        self.trace_id = int(trace, 16)
+        self.flags = flags
+        self.calls: dict[str, CallStarted] = {}
+        self.theirs: dict[str, Any] = {}
+
+
+class Telemetry:
+    """Traces runs through OpenTelemetry: `Agent(book, observers=[Telemetry()])`.
+
+    The span of an attempt is current in the agent's function, so spans that are recorded there are inside
+    it. Everything else is emitted by a thread of its own, from a queue; what the queue has no room for is
+    dropped, counted in `dropped`, and logged once. An error in here never disturbs a run.
+
+    content: whether prompts, outputs, arguments and results are told, redacted; None: as
+    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says, else not. version: of the GenAI conventions,
+    one of `VERSIONS`; None: the newest. tracer_provider, meter_provider, logger_provider: None: the global
+    ones. limit: events the queue holds. Raises UsageError for a bad option, and where opentelemetry-api
+    is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        content: bool | None = None,
+        version: str | None = None,
+        tracer_provider: Any = None,
+        meter_provider: Any = None,
+        logger_provider: Any = None,
+        limit: int = 20_000,
+    ) -> None:
+        try:
+            from . import emitting
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("opentelemetry"):
+                raise
+            raise UsageError(
+                "Telemetry needs opentelemetry-api: pip install triage-recovery[otel]"
+            ) from None
+        check_count("Telemetry.limit", limit, 1)
+        self._content = wants_content(content)
+        self._names = names_of(version)
+        self._limit = limit
+        self._emitting = emitting
+        self._emitter = emitting.Emitter(
+            self._names, tracer_provider, meter_provider, logger_provider
+        )
+        self.dropped = 0
+        """Events that the queue had no room for."""
+        self._closed = False
+        self._is_watching = False
+        self._living: dict[str, _Living] = {}
+        self._start_anew()
+        _all.add(self)
+
+    def _start_anew(self) -> None:
+        """Begin without a thread; what was in the queue is another process'."""
+        self._queue: deque[_Item | _History] = deque()
+        self._wake: SimpleQueue[threading.Event | None] = SimpleQueue()
+        self._awake = False
+        self._worker: threading.Thread | None = None
+        self._traces: dict[str, RunTrace] = {}
+        self._attempts: dict[str, AttemptSpan] = {}
+        self._callers: dict[str, Any] = {}
+        self._has_failed = False
+
+    # In the thread that records ----------------------------------------------------------------
+
+    def __call__(self, event: Event) -> AbstractContextManager[Any] | None:
+        """Take an event; for an attempt that begins, return what makes its span the current one."""
+        if self._closed:
+            return None
+        living = self._living.get(event.run_id)
+        if living is None:
+            living = self._begin(event)
+        attempt, is_theirs = None, False
+        match event:
+            case AttemptStarted():
+                span_id = int(span_of(event.run_id, event.seq, ATTEMPT), 16)
+                attempt = self._emitter.attempt_span(living.trace_id, span_id, living.flags)
+                living.calls.clear()
+            case CallStarted():
+                self._call_started(living, event)
+            case CallFinished():
+                is_theirs = self._call_finished(living, event)
+            case RunFinished() | RunSuspended():
+                self._living.pop(event.run_id, None)
+            case _:
+                pass
+        self._put(_Item(event, copy_context(), living.flags, attempt, is_theirs))
+        return None if attempt is None else self._emitting.Around(attempt)
+
+    def traceparent(self) -> str:
+        """Return the span that the calling code is in, as a W3C `traceparent`; empty for none."""
+        return self._emitter.traceparent()
+
+    def take_in(self, events: Sequence[Event]) -> None:
+        """Learn what a run has recorded before this process goes on with it."""
+        if not self._closed:
+            if events[0].run_id not in self._living:
+                self._begin(events[0])
+            self._put(_History(tuple(events), copy_context()))
+
+    def _begin(self, event: Event) -> _Living:
+        """Follow a run from this event on, which is its start unless that was missed."""
+        if not self._is_watching:
+            self._is_watching = self._emitter.watch(self._span_began)
+        caller = caller_of(event)
+        if caller is None:
+            trace = trace_of(event.run_id)
+            flags = self._emitter.flags(
+                int(trace, 16), event.agent if isinstance(event, RunStarted) else ""
+            )
+        else:
+            assert isinstance(event, RunStarted)
+            trace, flags = caller.trace, int(event.trace[-2:], 16)
+        while len(self._living) >= _MOST_RUNS:
+            self._living.pop(next(iter(self._living)), None)
+        living = self._living[event.run_id] = _Living(trace, flags)
+        return living
+
+    def _call_started(self, living: _Living, event: CallStarted) -> None:
+        living.calls[event.key] = event
+        span = self._emitter.current()
+        if type(span) is not self._emitting.AttemptSpan and self._is_theirs(span, event):
+            self._annotate(living, span, event)
+
+    def _call_finished(self, living: _Living, event: CallFinished) -> bool:
+        """Whether somebody else records a span for this call."""
+        living.calls.pop(event.key, None)
+        span = living.theirs.pop(event.key, None)
+        if span is None and event.replayed:
+            around = self._emitter.current()
+            if (
+                type(around) is not self._emitting.AttemptSpan
+                and around.is_recording()
+                and self._emitting.operation_of(around)
+            ):
+                around.set_attributes(
+                    {
+                        names.RUN_ID: event.run_id,
+                        names.CALL_KEY: event.key,
+                        names.CALL_REUSED: True,
+                    }
+                )
+                return True
+        if span is not None and span.is_recording():
+            span.set_attribute(names.CALL_OUTCOME, event.outcome)
+        return span is not None
+
+    def _is_theirs(self, span: Any, call: CallStarted) -> bool:
+        if not span.is_recording():
+            return False
+        operation = self._emitting.operation_of(span)
+        if call.kind in ("model", "judge"):
+            return operation == names.CHAT
+        tool = (getattr(span, "attributes", None) or {}).get(names.TOOL_NAME, call.tool)
+        return operation == names.EXECUTE_TOOL and tool == call.tool
+
+    def _annotate(self, living: _Living, span: Any, call: CallStarted) -> None:
+        living.theirs[call.key] = span
+        span.set_attributes(
+            {
+                names.RUN_ID: call.run_id,
+                names.SEQ: call.seq,
+                names.CALL_KEY: call.key,
+                names.CALL_KIND: call.kind,
+                names.CALL_EFFECT: call.effect,
+                names.ATTEMPT_NUMBER: call.attempt,
+            }
+        )
+
+    def _span_began(self, span: Any) -> None:
+        """Look whether a span that anybody begins is of a call that runs here."""
+        run = current.get()
+        living = None if run is None else self._living.get(run.run_id)
+        if living is None or not living.calls:
+            return
+        for key, call in reversed(list(living.calls.items())):
+            if key not in living.theirs and self._is_theirs(span, call):
+                self._annotate(living, span, call)
+                return
+
+    def _put(self, item: _Item | _History) -> None:
+        queue = self._queue
+        if len(queue) >= self._limit and not self._has_room(item):
+            self._drop()
+            return
+        queue.append(item)
+        if not self._awake:
+            self._awake = True
+            if self._worker is None:
+                self._start_worker()
+            self._wake.put(None)
+
+    def _has_room(self, item: _Item | _History) -> bool:
+        """What begins and ends something has as much room once more."""
+        wanted = (
+            isinstance(item, _History)
+            or is_milestone(item.event)
+            or isinstance(item.event, RunStarted | RunRecovered)
+        )
+        return wanted and len(self._queue) < 2 * self._limit
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        if self.dropped == 1:
+            _log.warning(
+                "telemetry: the queue of %d events is full; events are dropped, and counted in "
+                "Telemetry.dropped",
+                self._limit,
+            )
+
+    # The worker --------------------------------------------------------------------------------
+
+    def _start_worker(self) -> None:
+        self._worker = threading.Thread(target=self._work, name="triage-telemetry", daemon=True)
+        self._worker.start()
+        # The SDK ends its providers at exit too; what is registered later runs before.
+        atexit.register(self.close)
+
+    def _work(self) -> None:
+        wake = self._wake
+        while not self._closed:
+            asked = [wake.get()]
+            if asked[0] is None:
+                with suppress(Empty):
+                    asked.append(wake.get(timeout=_EVERY_S))
+            self._awake = False
+            self._drain()
+            while not wake.empty():
+                asked.append(wake.get())
+            self._drain()
+            for done in asked:
+                if done is not None:
+                    done.set()
+
+    def _drain(self) -> None:
+        queue = self._queue
+        while queue:
+            item = queue.popleft()
+            try:
+                if isinstance(item, _History):
+                    self._take_history(item)
+                else:
+                    self._take(item)
+            except Exception:
+                if not self._has_failed:
+                    self._has_failed = True
+                    _log.exception("telemetry failed; further failures of it are not logged")
+
+    def _trace_of(self, started: Event, context: Context) -> RunTrace:
+        """The tree of the run that an event begins."""
+        run_id = started.run_id
+        parent = started.parent if isinstance(started, RunStarted) else None
+        outer = None if parent is None else self._traces.get(parent)
+        trace = RunTrace(content=self._content, names=self._names, within=place_in(outer, started))
+        while len(self._traces) >= _MOST_RUNS:
+            self._forget(next(iter(self._traces)))
+        self._traces[run_id] = trace
+        self._callers[run_id] = context.run(self._emitting.caller)
+        return trace
+
+    def _forget(self, run_id: str) -> None:
+        self._traces.pop(run_id, None)
+        self._callers.pop(run_id, None)
+
+    def _take_history(self, item: _History) -> None:
+        started = item.events[0]
+        trace = self._traces.get(started.run_id)
+        if trace is None:
+            trace = self._trace_of(started, item.context)
+        for event in item.events[trace.next_seq :]:
+            item.context.run(trace.feed, event)
+
+    def _take(self, item: _Item) -> None:
+        event = item.event
+        trace = self._traces.get(event.run_id)
+        if trace is None:
+            trace = self._trace_of(event, item.context)
+        if item.attempt is not None:
+            self._attempts[span_of(event.run_id, event.seq, ATTEMPT)] = item.attempt
+        for told in item.context.run(trace.feed, event):
+            self._emit(told, item)
+        if isinstance(event, RunFinished | RunSuspended):
+            self._forget(event.run_id)
+
+    def _emit(self, told: SpanData | LogData | Measure, item: _Item) -> None:
+        match told:
+            case SpanData():
+                attempt = self._attempts.pop(told.span, None)
+                if not item.theirs:
+                    caller = self._callers[told.run_id]
+                    self._emitter.span(told, item.flags, caller, attempt)
+            case LogData():
+                self._emitter.log(told, item.flags)
+            case _:
+                if not (item.theirs and told.call):
+                    self._emitter.measure(told)
+
+    # Ending ------------------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until everything recorded so far is emitted and sent; whether that is so in time.
+
+        It blocks: in async code call it in a thread.
+        """
+        if self._worker is None:
+            return True
+        until = time.monotonic() + timeout_s
+        done = threading.Event()
+        self._wake.put(done)
+        if not done.wait(timeout_s):
+            return False
+        self._emitter.flush(max(0.0, until - time.monotonic()))
+        return True
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Flush, and take no further event. Happens by itself at exit."""
+        if self._closed:
+            return
+        self.flush(timeout_s)
+        self._closed = True
+        self._wake.put(None)
+        atexit.unregister(self.close)
+        if self.dropped:
+            _log.warning("telemetry: %d events were dropped in all", self.dropped)
+
+
+_all: WeakSet[Telemetry] = WeakSet()
+
+
+def _after_fork() -> None:
+    for telemetry in _all:
+        telemetry._start_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,880 @@
+"""The events of a run as a tree of spans, log events and measurements: plain values, sent nowhere.
+
+`RunTrace` takes events one by one and gives what has ended by them. The living process and `triage export`
+use the same class, and every id is derived from the run's id and a position in its journal: whoever builds
+the tree of a journal builds the same one.
+
+    invoke_agent                 one for each process or answer that goes on with the run
+      triage.attempt             one call of the function
+        plan, triage.plan.…      stages of a run that plans first
+        chat, execute_tool       recorded calls and steps
+          invoke_agent           of a run inside the run
+      triage.recovery            from a failure to the next attempt, with the wait
+        triage.compensation
+      triage.question            from a suspension to its answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from triage.core import (
+    NO_USAGE,
+    WITHIN,
+    ActionChosen,
+    ApprovalAsked,
+    ApprovalGiven,
+    AttemptFailed,
+    AttemptStarted,
+    CallFinished,
+    CallStarted,
+    CapabilitiesSelected,
+    CompensatorRan,
+    Diagnosis,
+    ErrorInfo,
+    Event,
+    Origin,
+    PlanFailed,
+    PlanMade,
+    PlanRouted,
+    PlanStepMoved,
+    RunFinished,
+    RunRecovered,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    StateUpdated,
+    Step,
+    StepRecorded,
+    SubgoalCompleted,
+    SubgoalsDeclared,
+    Usage,
+    UsageRecorded,
+    WatchNoticed,
+    is_call,
+    is_reused,
+    label_of,
+    one_line,
+)
+from triage.core.events import CompensatorRegistered
+from triage.engine import MODEL
+from triage.strategies import delay_of
+
+from . import names
+from .content import Shown, content_json, input_messages, output_messages
+from .names import NEWEST, Instrument, Names
+from .notes import NOTES
+from .spans import (
+    Kind,
+    Link,
+    LogData,
+    Measure,
+    SpanData,
+    SpanRef,
+    Status,
+    Told,
+    caller_of,
+    nanoseconds,
+    read_traceparent,
+    span_of,
+    trace_of,
+)
+
+
+class _Open:
+    """A span that has not ended."""
+
+    def __init__(
+        self, event: Event, name: str, parent: str, shown: str = "", kind: Kind = "internal"
+    ) -> None:
+        self.seq = event.seq
+        self.id = span_of(event.run_id, event.seq, name)
+        self.name = shown or name
+        self.parent = parent
+        self.kind: Kind = kind
+        self.start = event.time
+        self.attributes: dict[str, Any] = {}
+        self.links: list[Link] = []
+
+
+class _Call(_Open):
+    """A recorded call that runs. label: how steps made inside it name it. step: of the call, once known."""
+
+    started: CallStarted
+    label = ""
+    step: Step | None = None
+
+
+class _Recovery(NamedTuple):
+    """What was done after a failure, until it is known what that led to."""
+
+    failure: str
+    action: str
+
+
+class RunTrace:
+    """The tree of one run, built as its events come, in the order of the journal.
+
+    content: whether prompts, outputs, arguments and results are told. names: of the version of the
+    conventions. within: the span that the run is inside of, where it is known; else it is what the run's
+    start says, and without that the run has a trace of its own.
+
+    `inside` has the spans of the calls that began runs inside this one, by those runs' ids.
+    """
+
+    def __init__(
+        self, *, content: bool = False, names: Names = NEWEST, within: SpanRef | None = None
+    ) -> None:
+        self.trace = "" if within is None else within.trace
+        self.inside: dict[str, SpanRef] = {}
+        self.next_seq = 0
+        self._around = "" if within is None else within.span
+        self._shown = Shown(content=content)
+        self._line, self._if_shown = self._shown.line, self._shown.json
+        self._names = names
+        self._run_id = ""
+        self._agent = ""
+        self._last = 0.0
+        self._lost = 0
+        self._told: list[Told] = []
+        self._segment: _Open | None = None
+        # The span of the run before the one that is open, and whether it is another run's.
+        self._past: SpanRef | None = None
+        self._is_forked = False
+        self._attempt: _Open | None = None
+        self._recovery: _Open | None = None
+        self._question: _Open | None = None
+        self._stage: _Open | None = None
+        # Where the plan was routed to and has not ended; since when, in the running attempt.
+        self._routed: PlanRouted | None = None
+        self._routed_at = 0.0
+        self._calls: dict[str, _Call] = {}
+        self._steps: dict[str, Step] = {}
+        # By the key of a call that is done: the span in which it ran.
+        self._paid: dict[str, SpanRef] = {}
+        # Of a fork: the run that its first events are copies of. What they tell is that run's.
+        self._origin: Origin | None = None
+        self._origin_trace = ""
+        self._undoing: dict[int, _Open] = {}
+        self._failure = ""
+        self._chosen: _Recovery | None = None
+        self._usage: Usage = NO_USAGE
+        self._attempt_usage: Usage = NO_USAGE
+
+    def feed(self, event: Event) -> list[Told]:
+        """Take the next event; return what has ended by it, spans before those around them."""
+        self._told = []
+        if not self._run_id:
+            self._run_id = event.run_id
+            self.trace = self.trace or trace_of(event.run_id)
+        if event.seq > self.next_seq:
+            self._lost += event.seq - self.next_seq
+        self._MAPPING[type(event)](self, event)
+        self.next_seq = event.seq + 1
+        self._last = event.time
+        if self._origin is not None and event.seq < self._origin.events:
+            self._told = []
+            if self.next_seq == self._origin.events:
+                self._leave_origin(self._origin)
+        return self._told
+
+    def close(self) -> list[Told]:
+        """Return the spans that are still open, as if they ended with the last event, marked incomplete."""
+        self._told = []
+        self._cut({names.INCOMPLETE: True})
+        if self._question is not None:
+            self._question.attributes[names.INCOMPLETE] = True
+            self._end(self._question, self._last)
+            self._question = None
+        return self._told
+
+    # What is told -----------------------------------------------------------------------------
+
+    def _end(
+        self, span: _Open, time: float, *, status: Status = "unset", message: str = ""
+    ) -> None:
+        start = nanoseconds(span.start)
+        given = {names.RUN_ID: self._run_id, names.SEQ: span.seq, **span.attributes}
+        self._told.append(
+            SpanData(
+                self._run_id,
+                span.seq,
+                self.trace,
+                span.id,
+                span.parent,
+                span.name,
+                span.kind,
+                start,
+                max(start, nanoseconds(time)),
+                _known(given),
+                tuple(span.links),
+                status,
+                message if status == "error" else "",
+            )
+        )
+
+    def _note(self, event: Event) -> None:
+        """Tell an event that has no span of its own."""
+        note = NOTES[type(event)](event, self._shown)
+        self._log(event, note.name, note.attributes, note.severity)
+
+    def _log(
+        self, event: Event, name: str, given: Mapping[str, Any], severity: str = "INFO"
+    ) -> None:
+        given = {names.RUN_ID: self._run_id, names.SEQ: event.seq, **given}
+        here = self._here()
+        self._told.append(
+            LogData(
+                self._run_id,
+                event.seq,
+                self.trace if here else "",
+                here,
+                name,
+                nanoseconds(event.time),
+                severity,
+                _known(given),
+            )
+        )
+
+    def _measure(
+        self, instrument: Instrument, value: float, given: Mapping[str, Any], call: str = ""
+    ) -> None:
+        known = _known({names.AGENT_NAME: self._line(self._agent), **given})
+        self._told.append(Measure(instrument, value, known, call))
+
+    def _here(self) -> str:
+        """The innermost open span that is not a call; the one around the run where none is open."""
+        inner = (self._recovery, self._stage, self._attempt, self._segment, self._question)
+        return next((span.id for span in inner if span is not None), self._around)
+
+    # The run ----------------------------------------------------------------------------------
+
+    def _run_started(self, event: RunStarted) -> None:
+        self._agent = event.agent
+        caller = caller_of(event)
+        if caller is not None and not self._around:
+            self.trace, self._around = caller
+        self._begin_segment(event)
+        assert self._segment is not None
+        self._segment.attributes |= {
+            names.RUN_PARENT: self._line(event.parent or "") or None,
+            names.TASK: self._if_shown(event.task),
+        }
+
+        if event.origin is not None:
+            caller = read_traceparent(event.trace)
+            self._origin = event.origin
+            self._origin_trace = trace_of(event.origin.run_id) if caller is None else caller.trace
+
+    def _leave_origin(self, origin: Origin) -> None:
+        """The copied events of a fork end: what is open in them is not this run's."""
+        self._segment = self._attempt = self._recovery = self._question = self._stage = None
+        self._calls, self._undoing, self.inside = {}, {}, {}
+        self._usage = self._attempt_usage = NO_USAGE
+        self._chosen = None
+        self._past = SpanRef(self._origin_trace, span_of(origin.run_id, 0, names.INVOKE_AGENT))
+        self._is_forked = True
+
+    def _begin_segment(self, event: Event, link: str = "") -> None:
+        agent = self._line(self._agent)
+        shown = f"{names.INVOKE_AGENT} {agent}".rstrip()
+        span = self._segment = _Open(event, names.INVOKE_AGENT, self._around, shown)
+        span.attributes |= {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.AGENT_NAME: agent or None,
+        }
+        if self._past is not None:
+            span.links.append(Link(*self._past, "forks" if self._is_forked else link))
+            self._is_forked = False
+
+    def _end_segment(
+        self, time: float, run_status: str, *, status: Status = "unset", message: str = ""
+    ) -> None:
+        span, self._segment = self._segment, None
+        if span is None:
+            return
+        used = self._usage
+        span.attributes |= {
+            names.RUN_STATUS: run_status,
+            names.TOTAL_INPUT: used.input_tokens or None,
+            names.TOTAL_OUTPUT: used.output_tokens or None,
+            names.COST: used.cost_usd,
+            names.EVENTS_LOST: self._lost or None,
+        }
+        self._past = SpanRef(self.trace, span.id)
+        self._end(span, time, status=status, message=message)
+
+    def _run_recovered(self, event: RunRecovered) -> None:
+        """What was open ended with its process; a recovery that was under way goes on in this one."""
+        recovering = self._recovery
+        self._cut({names.ATTEMPT_OUTCOME: "cut_off"})
+        self._answer("asked_anew", event.time)
+        self._begin_segment(event, "takes_over")
+        if recovering is not None:
+            self._begin_recovery(event)
+            assert self._recovery is not None
+            self._recovery.links.append(Link(self.trace, recovering.id, "goes_on"))
+
+    def _cut(self, given: Mapping[str, Any]) -> None:
+        """End all that is open with the last event, innermost first; `given` is noted on each span."""
+        time = self._last
+        for undoing in self._undoing.values():
+            undoing.attributes |= given
+            self._end(undoing, time)
+        self._undoing = {}
+        if self._recovery is not None:
+            self._recovery.attributes |= given
+            self._end(self._recovery, time)
+            self._recovery = None
+        self._end_attempt("cut_off", time, given=given)
+        if self._segment is not None:
+            self._segment.attributes |= given
+            self._segment.attributes.pop(names.ATTEMPT_OUTCOME, None)
+            self._end_segment(time, "cut_off")
+
+    def _run_suspended(self, event: RunSuspended) -> None:
+        self._end_recovery(event.time, "suspended")
+        self._end_attempt("suspended", event.time)
+        self._answer("asked_anew", event.time)
+        parent = self._around if self._segment is None else self._segment.id
+        span = _Open(event, names.QUESTION, parent)
+        span.attributes |= {
+            names.QUESTION_DOUBT: event.doubt,
+            names.QUESTION_CALL: self._line(event.call or "") or None,
+            names.QUESTION_TEXT: self._shown.text(event.question),
+        }
+        self._end_segment(event.time, "suspended")
+        self._question = span
+        self._measure(names.QUESTIONS, 1, {})
+
+    def _run_resumed(self, event: RunResumed) -> None:
+        self._cut({})  # what the answer has begun
+        self._answer("answered", event.time)
+        self._begin_segment(event, "resumes")
+        self._begin_recovery(event)
+        self._choose(event.action.kind, event.by or "person", delay=delay_of(event.action))
+
+    def _answer(self, outcome: str, time: float) -> None:
+        """The question that was open is open no more."""
+        span, self._question = self._question, None
+        if span is None:
+            return
+        span.attributes[names.QUESTION_OUTCOME] = outcome
+        self._end(span, time)
+        self._measure(names.QUESTIONS, -1, {})
+        seconds = max(0.0, time - span.start)
+        self._measure(names.WAITS, seconds, {names.WAIT_FOR: "person"})
+
+    def _run_finished(self, event: RunFinished) -> None:
+        done = event.status == "done"
+        error = event.error
+        self._end_recovery(event.time, event.status)
+        self._end_attempt(event.status, event.time, error=error)
+        if self._chosen is not None:
+            self._settle("recovered" if done else event.status)
+        self._answer(event.status, event.time)
+        if self._segment is not None:
+            self._segment.attributes[names.RUN_BY] = self._line(event.by) or None
+            self._segment.attributes[names.RESULT] = self._if_shown(event.result)
+            if not done and event.status != "cancelled":
+                kind = (error.type_name if error is not None else "") or self._failure
+                self._segment.attributes[names.ERROR_TYPE] = self._line(kind or event.status)
+        status: Status = "ok" if done else "unset" if event.status == "cancelled" else "error"
+        self._end_segment(event.time, event.status, status=status, message=event.status)
+        self._measure(names.RUNS, 1, {names.RUN_STATUS: event.status})
+
+    # Attempts and recoveries ------------------------------------------------------------------
+
+    def _attempt_started(self, event: AttemptStarted) -> None:
+        self._end_recovery(event.time, "proceeded")
+        self._end_attempt("cut_off", self._last)
+        parent = self._around if self._segment is None else self._segment.id
+        span = self._attempt = _Open(event, names.ATTEMPT, parent)
+        span.attributes |= {
+            names.ATTEMPT_NUMBER: event.attempt,
+            names.ATTEMPT_TOLD: event.hint is not None or event.subgoal is not None,
+            names.ATTEMPT_HINT: self._shown.text(event.hint),
+            names.RETURNS_TO: event.returns_to,
+        }
+        self._attempt_usage = NO_USAGE
+        self._routed_at = event.time
+
+    def _end_attempt(
+        self,
+        outcome: str,
+        time: float,
+        *,
+        error: ErrorInfo | None = None,
+        failure: str = "",
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End the attempt, and what is open in it."""
+        for call in self._calls.values():
+            call.attributes[names.CALL_OUTCOME] = "cut_off"
+            call.attributes |= given or {}
+            self._end(call, time)
+        self._calls = {}
+        self._end_stage(time)
+        span, self._attempt = self._attempt, None
+        if span is None:
+            return
+        failed = outcome not in ("done", "suspended", "cut_off", "cancelled")
+        used = self._attempt_usage
+        span.attributes |= {
+            names.ATTEMPT_OUTCOME: outcome,
+            names.TOTAL_INPUT: used.input_tokens or None,
+            names.TOTAL_OUTPUT: used.output_tokens or None,
+            names.COST: used.cost_usd,
+            **(given or {}),
+        }
+        if failed:
+            kind = (error.type_name if error is not None else "") or failure or outcome
+            span.attributes[names.ERROR_TYPE] = self._line(kind)
+        self._end(span, time, status="error" if failed else "unset", message=failure)
+        self._measure(names.ATTEMPTS, 1, {names.ATTEMPT_OUTCOME: outcome})
+
+    def _attempt_failed(self, event: AttemptFailed) -> None:
+        diagnosis = event.diagnosis
+        self._failure = diagnosis.failure_type.value
+        self._evaluate(event, event.error, diagnosis)
+        self._end_attempt("failed", event.time, error=event.error, failure=self._failure)
+        self._settle("failed")
+        self._end_recovery(event.time, "cut_off")
+        self._begin_recovery(event)
+        assert self._recovery is not None
+        self._recovery.attributes |= _of_diagnosis(diagnosis)
+
+    def _evaluate(self, event: Event, error: ErrorInfo | None, diagnosis: Diagnosis) -> None:
+        """Tell the diagnosis of a failure as a log event."""
+        given: dict[str, Any] = {
+            names.EVALUATION_NAME: "triage.diagnosis",
+            names.EVALUATION_LABEL: diagnosis.failure_type.value,
+            names.EVALUATION_SCORE: diagnosis.confidence,
+            **_of_diagnosis(diagnosis),
+        }
+        if error is not None:
+            given[names.ERROR_TYPE] = given[names.EXCEPTION_TYPE] = self._line(error.type_name)
+            given[names.EXCEPTION_MESSAGE] = self._line(error.message)
+        else:
+            given[names.ERROR_TYPE] = diagnosis.failure_type.value
+        if self._shown.content:
+            told = diagnosis.technical_details or diagnosis.user_message
+            given[names.EVALUATION_EXPLANATION] = self._line(told) or None
+            given[names.FAILURE_EVIDENCE] = [
+                self._line(f"{seen.rule}: {seen.text}") for seen in diagnosis.evidence
+            ] or None
+        self._log(event, self._names.evaluation, given, "ERROR")
+
+    def _begin_recovery(self, event: Event) -> None:
+        parent = self._around if self._segment is None else self._segment.id
+        self._recovery = _Open(event, names.RECOVERY, parent)
+
+    def _action_chosen(self, event: ActionChosen) -> None:
+        if self._recovery is None:
+            self._begin_recovery(event)
+        reason = self._shown.text(event.reason)
+        self._choose(event.action.kind, event.by or "policy", reason, delay_of(event.action))
+
+    def _choose(self, action: str, by: str, reason: str | None = None, delay: float = 0.0) -> None:
+        assert self._recovery is not None
+        self._recovery.attributes |= {
+            names.ACTION: action,
+            names.ACTION_BY: self._line(by),
+            names.ACTION_REASON: reason,
+            names.DELAY: delay or None,
+        }
+        self._chosen = _Recovery(self._failure, action)
+        if delay:
+            self._measure(names.WAITS, delay, {names.WAIT_FOR: "backoff"})
+
+    def _end_recovery(self, time: float, outcome: str) -> None:
+        for undoing in self._undoing.values():
+            self._end(undoing, time)
+        self._undoing = {}
+        span, self._recovery = self._recovery, None
+        if span is None:
+            return
+        span.attributes[names.RECOVERY_OUTCOME] = outcome
+        self._end(span, time)
+        if outcome == "suspended":
+            self._settle(outcome)
+
+    def _settle(self, outcome: str) -> None:
+        """It is known what the last action has led to."""
+        chosen, self._chosen = self._chosen, None
+        if chosen is not None:
+            given = {
+                names.FAILURE_TYPE: chosen.failure or None,
+                names.ACTION: chosen.action,
+                names.RECOVERY_OUTCOME: outcome,
+            }
+            self._measure(names.RECOVERIES, 1, given)
+
+    # Calls and steps --------------------------------------------------------------------------
+
+    def _call_started(self, event: CallStarted) -> None:
+        if event.keyed and event.key in self._calls:
+            return  # it runs already; now its tool has taken the idempotency key
+        self._enter_stage(event)
+        kind = event.kind or ("tool" if event.run is None else "run")
+        asks = kind in ("model", "judge")
+        operation = names.CHAT if asks else names.EXECUTE_TOOL
+        span = _Call(
+            event, operation, self._here(), operation, kind="client" if asks else "internal"
+        )
+        span.started = event
+        span.label = label_of(event.tool, event.idempotency_key)
+        span.attributes |= {
+            names.OPERATION: operation,
+            names.CALL_NAME: self._line(event.tool),
+            names.CALL_KEY: self._line(event.key),
+            names.CALL_KIND: self._line(kind),
+            names.CALL_EFFECT: self._line(event.effect),
+            names.CALL_RUN: self._line(event.run) if event.run is not None else None,
+        }
+        self._name_call(span, event.tool, asks=asks, about=event.arguments)
+        if not asks:
+            span.attributes[names.TOOL_ARGUMENTS] = self._if_shown(event.arguments)
+        if event.run is not None:
+            self.inside.setdefault(event.run, SpanRef(self.trace, span.id))
+        self._calls[event.key] = span
+
+    def _name_call(self, span: _Open, tool: str, *, asks: bool, about: Any) -> None:
+        """Name a call after the model or the tool. about: its arguments, or its step's metadata."""
+        if not asks:
+            span.name = f"{names.EXECUTE_TOOL} {self._line(tool)}"
+            span.attributes |= {names.TOOL_NAME: self._line(tool), names.TOOL_TYPE: "function"}
+            return
+        model = about.get(MODEL) if isinstance(about, Mapping) else None
+        # A function that asks a model is named in place of a model that is not known.
+        if isinstance(model, str) and model not in ("", tool):
+            span.name = f"{names.CHAT} {self._line(model)}"
+            span.attributes[names.REQUEST_MODEL] = self._line(model)
+        provider = names.PROVIDERS.get(tool.partition(" ")[0])
+        if provider is not None:
+            span.attributes[self._names.provider] = provider
+
+    def _step_recorded(self, event: StepRecorded) -> None:
+        self._enter_stage(event)
+        step = event.step
+        if is_call(step) and step.metadata is not None:
+            self._steps[str(step.metadata["call"])] = step  # the end of the call comes next
+            return
+        asks = step.tool_called is None and (step.llm_output is not None or step.usage is not None)
+        operation = names.CHAT if asks else names.EXECUTE_TOOL
+        if not asks and step.tool_called is None:
+            operation = names.STEP
+        end = event.time if step.timestamp is None else step.timestamp
+        span = _Open(event, operation, self._here(), kind="client" if asks else "internal")
+        span.start = end - (step.duration_s or 0.0)
+        span.attributes[names.STEP_ACTION] = self._line(step.action) or None
+        span.attributes[names.CALL_EFFECT] = step.effect
+        if operation != names.STEP:
+            span.attributes[names.OPERATION] = operation
+            self._name_call(span, step.tool_called or "", asks=asks, about=step.metadata)
+        self._describe(span, step, asks=asks)
+        self._end_call(span, end, step)
+
+    def _describe(self, span: _Open, step: Step, *, asks: bool, result: Any = None) -> None:
+        """Say what a step says: usage, and what was given and said where content is told.
+
+        result: of a model call, for an answer in a form that is not known.
+        """
+        given = span.attributes
+        metadata = step.metadata or {}
+        within = metadata.get(WITHIN)
+        for call in self._calls.values():
+            if call.label == within:
+                span.parent = call.id
+        tries = metadata.get("tries")
+        if isinstance(tries, list) and tries:
+            given[names.CALL_TRIES] = len(tries) + 1
+        if isinstance(metadata.get("id"), str):
+            given[names.TOOL_CALL_ID] = self._line(metadata["id"])
+        usage = step.usage
+        if usage is not None and not is_reused(metadata):
+            given |= {
+                names.INPUT_TOKENS: usage.input_tokens,
+                names.OUTPUT_TOKENS: usage.output_tokens,
+                names.COST: usage.cost_usd,
+                names.RESPONSE_MODEL: self._line(usage.model or "") or None,
+            }
+            self._use(usage, span)
+        if not self._shown.content:
+            return
+        if asks:
+            given[names.INPUT_MESSAGES] = content_json(input_messages(step.tool_input))
+            given[names.OUTPUT_MESSAGES] = content_json(output_messages(step, result))
+        elif step.tool_called is None:
+            given[names.STEP_INPUT] = self._if_shown(step.tool_input)
+            given[names.STEP_OUTPUT] = self._if_shown(step.tool_output)
+        else:
+            given.setdefault(names.TOOL_ARGUMENTS, self._if_shown(step.tool_input))
+            given[names.TOOL_RESULT] = self._if_shown(step.tool_output)
+
+    def _end_call(self, span: _Open, time: float, step: Step | None) -> None:
+        failed = step is not None and (step.error is not None or step.exception_type is not None)
+        if failed and step is not None:
+            span.attributes[names.ERROR_TYPE] = self._line(step.exception_type or "") or "_OTHER"
+        self._end(
+            span,
+            time,
+            status="error" if failed else "unset",
+            message="" if step is None else self._line(step.error or ""),
+        )
+
+    def _call_finished(self, event: CallFinished) -> None:
+        step = self._steps.pop(event.key, None)
+        span = self._calls.pop(event.key, None)
+        if event.replayed:
+            self._call_reused(event, step)
+            return
+        if span is None:
+            # Somebody has said how a call that was in doubt has ended.
+            given = {
+                names.CALL_KEY: self._line(event.key),
+                names.CALL_OUTCOME: self._line(event.outcome),
+            }
+            self._log(event, "triage.call.answered", given)
+            return
+        span.attributes[names.CALL_OUTCOME] = self._line(event.outcome)
+        if event.effect:
+            span.attributes[names.CALL_EFFECT] = self._line(event.effect)
+        asks = span.started.kind in ("model", "judge")
+        if step is not None:
+            if asks:
+                self._name_call(span, span.started.tool, asks=True, about=step.metadata)
+            self._describe(span, step, asks=asks, result=event.result)
+        if event.outcome == "done":
+            self._pay(event.key, span)
+        error = event.error
+        if error is not None and (step is None or step.error is None):
+            step = Step(error=error.message, exception_type=error.type_name)
+        self._end_call(span, event.time, step)
+
+    def _pay(self, key: str, span: _Call) -> None:
+        """Note the span in which a call ran; that of a copied call is in the trace of the run it is of."""
+        origin = self._origin
+        if origin is None or span.seq >= origin.events:
+            self._paid[key] = SpanRef(self.trace, span.id)
+        elif span.seq <= origin.at:
+            operation = span.attributes[names.OPERATION]
+            there = span_of(origin.run_id, span.seq, operation)
+            self._paid[key] = SpanRef(self._origin_trace, there)
+
+    def _call_reused(self, event: CallFinished, step: Step | None) -> None:
+        """A call whose recorded result was given again: a span without length, linked to what paid."""
+        tool = event.key.rsplit(":", 2)[0]
+        asks = step is not None and step.tool_called is None
+        operation = names.CHAT if asks else names.EXECUTE_TOOL
+        span = _Open(event, operation, self._here(), kind="client" if asks else "internal")
+        kind = "model" if asks else "tool"
+        span.attributes |= {
+            names.OPERATION: operation,
+            names.CALL_NAME: self._line(tool),
+            names.CALL_KEY: self._line(event.key),
+            names.CALL_REUSED: True,
+            names.CALL_OUTCOME: self._line(event.outcome),
+        }
+        self._name_call(span, tool, asks=asks, about=None if step is None else step.metadata)
+        if step is not None:
+            run = (step.metadata or {}).get("run")
+            if isinstance(run, str):
+                kind = "run"
+                span.attributes[names.CALL_RUN] = self._line(run)
+            self._describe(span, step, asks=asks)
+        span.attributes[names.CALL_KIND] = kind
+        paid = self._paid.get(event.key)
+        if paid is not None:
+            span.links.append(Link(*paid, "paid_by"))
+        self._end_call(span, event.time, step)
+        self._measure(names.REUSED, 1, {names.CALL_KIND: kind})
+
+    def _usage_recorded(self, event: UsageRecorded) -> None:
+        if event.run is None:
+            self._use(event.usage, None)
+        else:  # a run inside this one has measured it; the totals are the run's
+            self._usage = self._usage.plus(event.usage)
+            self._attempt_usage = self._attempt_usage.plus(event.usage)
+
+    def _use(self, usage: Usage, span: _Open | None) -> None:
+        self._usage = self._usage.plus(usage)
+        self._attempt_usage = self._attempt_usage.plus(usage)
+        about = {names.RESPONSE_MODEL: self._line(usage.model or "") or None}
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            if not count:
+                continue
+            by_kind = {**about, names.TOKEN_TYPE: kind}
+            self._measure(names.TOKENS, count, by_kind)
+            if span is not None:
+                known = {
+                    name: span.attributes.get(name)
+                    for name in (names.OPERATION, names.REQUEST_MODEL, self._names.provider)
+                }
+                self._measure(names.TOKEN_USAGE, count, {**by_kind, **known}, span.id)
+        if usage.cost_usd:
+            self._measure(names.COSTS, usage.cost_usd, about)
+
+    # What is undone ---------------------------------------------------------------------------
+
+    def _compensator_ran(self, event: CompensatorRan) -> None:
+        span = self._undoing.pop(event.registered, None)
+        if event.begins or span is None:
+            if span is not None:
+                self._end(span, self._last)
+            span = _Open(event, names.COMPENSATION, self._here())
+            span.attributes |= {
+                names.COMPENSATOR: self._line(event.name),
+                names.CALL_KEY: self._line(event.key),
+            }
+        if event.begins:
+            self._undoing[event.registered] = span
+            return
+        error = event.error
+        step = None if error is None else Step(error=error.message, exception_type=error.type_name)
+        self._end_call(span, event.time, step)
+
+    # Plans ------------------------------------------------------------------------------------
+
+    def _plan_routed(self, event: PlanRouted) -> None:
+        self._leave_stage(event.time)
+        if event.target == "planner" or event.target in names.PLAN_STAGES:
+            self._routed, self._routed_at = event, event.time
+        else:
+            self._log(event, "triage.plan.routed", self._route(event))
+        if event.delay_s:
+            self._measure(names.WAITS, event.delay_s, {names.WAIT_FOR: "backoff"})
+
+    def _route(self, event: PlanRouted) -> dict[str, Any]:
+        return {
+            names.PLAN_TARGET: self._line(event.target),
+            names.PLAN_STEP: self._line(event.step) or None,
+            names.PLAN_REASON: self._shown.text(event.reason),
+            names.DELAY: event.delay_s or None,
+        }
+
+    def _enter_stage(self, event: Event) -> None:
+        """Begin the span of the stage that the plan was routed to, at the first that is done in it.
+
+        A failed plan is routed before its attempt ends, and goes on there in the next attempt.
+        """
+        route = self._routed
+        if route is None or self._stage is not None or self._attempt is None:
+            return
+        planning = route.target == "planner"
+        name = self._names.plan if planning else names.PLAN_STAGES[route.target]
+        agent = self._line(self._agent)
+        span = _Open(event, name, self._here(), f"{name} {agent}".rstrip() if planning else name)
+        span.start = self._routed_at
+        span.attributes |= self._route(route)
+        if planning:
+            span.attributes |= {names.OPERATION: name, names.AGENT_NAME: agent or None}
+        self._stage = span
+
+    def _end_stage(self, time: float, error: str = "") -> None:
+        """End the span of a stage. The stage itself may go on in another attempt."""
+        span, self._stage = self._stage, None
+        if span is None:
+            return
+        if error:
+            span.attributes[names.ERROR_TYPE] = self._line(error)
+        self._end(span, time, status="error" if error else "unset", message=self._line(error))
+
+    def _leave_stage(self, time: float, error: str = "") -> None:
+        self._end_stage(time, error)
+        self._routed = None
+
+    def _capabilities_selected(self, event: CapabilitiesSelected) -> None:
+        self._enter_stage(event)
+        given = {"triage.plan.capabilities": [self._line(name) for name in event.names]}
+        self._log(event, "triage.plan.capabilities_selected", given)
+        self._leave_stage(event.time)
+
+    def _plan_made(self, event: PlanMade) -> None:
+        self._enter_stage(event)
+        if self._stage is not None:
+            self._stage.attributes |= {
+                names.PLAN_VERSION: event.version,
+                names.PLAN_CONTENT: self._if_shown(event.plan),
+            }
+        self._log(event, "triage.plan.made", {names.PLAN_VERSION: event.version})
+        self._leave_stage(event.time)
+
+    def _plan_failed(self, event: PlanFailed) -> None:
+        self._enter_stage(event)
+        self._evaluate(event, event.error, event.diagnosis)
+        error = event.error
+        kind = event.diagnosis.failure_type.value
+        self._leave_stage(event.time, kind if error is None else error.type_name or kind)
+
+    def _plan_step_moved(self, event: PlanStepMoved) -> None:
+        self._enter_stage(event)
+        given = {
+            names.PLAN_STEP: self._line(event.step),
+            "triage.plan.step.status": self._line(event.status),
+        }
+        self._log(event, "triage.plan.step_moved", given)
+        if event.status != "started":
+            self._leave_stage(event.time)
+
+    # What is said without a span of its own ----------------------------------------------------
+
+    def _approval_asked(self, event: ApprovalAsked) -> None:
+        self._enter_stage(event)
+        given = {
+            "triage.approval.kind": self._line(event.kind),
+            "triage.approval.subject": self._line(event.subject),
+            names.QUESTION_TEXT: self._shown.text(event.question),
+        }
+        self._log(event, "triage.approval.asked", given)
+
+    _MAPPING: ClassVar[dict[type, Callable[[RunTrace, Any], None]]] = {
+        RunStarted: _run_started,
+        AttemptStarted: _attempt_started,
+        StepRecorded: _step_recorded,
+        StateUpdated: _note,
+        UsageRecorded: _usage_recorded,
+        CallStarted: _call_started,
+        CallFinished: _call_finished,
+        WatchNoticed: _note,
+        SubgoalsDeclared: _note,
+        SubgoalCompleted: _note,
+        CompensatorRegistered: _note,
+        CompensatorRan: _compensator_ran,
+        AttemptFailed: _attempt_failed,
+        ActionChosen: _action_chosen,
+        CapabilitiesSelected: _capabilities_selected,
+        PlanMade: _plan_made,
+        PlanRouted: _plan_routed,
+        PlanFailed: _plan_failed,
+        PlanStepMoved: _plan_step_moved,
+        ApprovalAsked: _approval_asked,
+        ApprovalGiven: _note,
+        RunSuspended: _run_suspended,
+        RunResumed: _run_resumed,
+        RunRecovered: _run_recovered,
+        RunFinished: _run_finished,
+    }
+
+
+MAPPED = frozenset(RunTrace._MAPPING)
+"""The event types that have a place in the tree: all there are."""
+
+
+def _known(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that have a value."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _of_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        names.FAILURE_TYPE: diagnosis.failure_type.value,
+        names.FAILURE_CAUSE: one_line(str(diagnosis.cause))
+        if diagnosis.cause is not None
+        else None,
+        names.FAILURE_SEVERITY: str(diagnosis.severity),
+        names.FAILURE_LEVEL: str(diagnosis.level),
+        names.FAILURE_STEP: diagnosis.critical_step,
+        names.FAILURE_BY: one_line(diagnosis.classifier) or None,
+    }

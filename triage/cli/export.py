@@ -1,0 +1,75 @@
+"""`triage export`: a run of a store as an OpenTelemetry trace."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import anyio.to_thread
+from cyclopts import App, Parameter
+
+from triage.adapters.otel import check_target, export, names_of, read_tree, wants_content
+from triage.core import counted
+from triage.stores import Store
+
+from .options import Run, StoreText, epilogue, run_of, store_of, with_store
+from .output import note
+
+DONE = 0
+_CODES = """\
+exit codes:
+  0    it is exported
+  1    the store failed, or the file or the collector did not take it
+  2    it was never begun: no such run or store, bad arguments
+"""
+
+app = App(
+    name="export",
+    help_epilogue=epilogue(
+        _CODES,
+        "export trip-1 --otlp trace.jsonl",
+        "export trip-1 --otlp http://127.0.0.1:4318 --content",
+    ),
+)
+
+
+@app.default
+def export_run(
+    run: Run,
+    /,
+    *,
+    otlp: Annotated[
+        str,
+        Parameter(
+            metavar="FILE|URL",
+            help="A file of OTLP JSON, or a collector that takes OTLP over HTTP.",
+        ),
+    ],
+    content: Annotated[
+        bool,
+        Parameter(
+            help="With prompts, outputs, arguments and results, redacted (as the environment's "
+            "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says)."
+        ),
+    ] = False,
+    conventions: Annotated[
+        str | None,
+        Parameter(metavar="VERSION", help="Of the GenAI conventions (the newest known)."),
+    ] = None,
+    store: StoreText = None,
+) -> int:
+    """Export a run and the runs inside it as a trace, whether anybody traced it or not."""
+    check_target(otlp)
+    names = names_of(conventions)
+    told = wants_content(True if content else None)
+
+    async def work(opened: Store) -> None:
+        info = await run_of(opened, run, store)
+        spans, logs = await read_tree(opened, info.run_id, content=told, names=names)
+        await anyio.to_thread.run_sync(export, spans, logs, otlp, names)
+        note(
+            f"run {info.run_id}: {counted(len(spans), 'span')} and "
+            f"{counted(len(logs), 'log event')} are exported"
+        )
+
+    with_store(store_of(store), work)
+    return DONE
