@@ -35,6 +35,7 @@ from triage.core import (
     words_of,
 )
 
+from .detectors.arguments import takes
 from .detectors.finding import ASKED_AGAIN, REDIRECTED
 from .detectors.loops import same_step
 from .overrides import Overrides
@@ -428,7 +429,7 @@ def _arguments(case: _Case) -> str:
         text = f"Data{about} had not the agreed form. Correct these fields: {said}."
     else:
         text = f"Data{about} had not the agreed form: {case.said}. Correct it before the next call."
-    schema: Any = case.tools.get(case.tool) if case.tool else None
+    schema: Any = takes(case.tools.get(case.tool)) if case.tool else None
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping) or not properties:
         return text

@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -110,6 +111,19 @@ _UNIT = Pattern(
     r"years?|[kcm]?m|miles?|feet|ft|inch\w{0,2}|[km]?g|lbs?|pounds?|kilo\w{0,8}|met\w{2,3}|cents?|"
     r"dollars?|euros?|usd|eur|°[cf]?|degrees?)(?![a-z])"
 )
+
+
+_DAYS = Pattern(r"\s?-?(?:days?|nights?)\b")
+_FINE = 0.05
+"""Half a unit of the last place, at most, of a number that may be a quotient."""
+_SPELLED = {
+    word: float(at)
+    for at, word in enumerate(
+        "two three four five six seven eight nine ten eleven twelve".split(), start=2
+    )
+}
+_SPELLED_WORD = Pattern(rf"\b(?:{'|'.join(_SPELLED)})\b")
+_MOST_DAYS = 60
 
 
 class Grounding:
@@ -269,6 +283,13 @@ class _Index:
         )
 
     @cached_property
+    def spans(self) -> frozenset[float]:
+        """How many days lie between two days of the sources."""
+        days = [date(day.year, day.month, day.day) for day in self.days if day.year is not None]
+        days = days[:_MOST_DAYS]
+        return frozenset(float(abs((one - other).days)) for one in days for other in days)
+
+    @cached_property
     def any_year(self) -> frozenset[Day]:
         """The same days without their years."""
         return frozenset(day._replace(year=None) for day in self.days)
@@ -410,7 +431,12 @@ class _Answer:
                 return True
             if self._has_other_unit(fact, value, step):
                 return True
-            if self._has_sum(value, min(step * 0.5, 0.5), operands):
+            within = min(step * 0.5, 0.5)
+            if self._has_sum(value, within, operands) or self._has_rate(
+                fact, value, within, operands
+            ):
+                return True
+            if _DAYS.match(fact.after) and value in self.index.spans:
                 return True
         return fact.numbers[0].value in self.index.lengths
 
@@ -460,6 +486,18 @@ class _Answer:
                 if operand != 1 and _near(others, value / operand, within / operand):
                     return True
         return self._has_row(value, within)
+
+    def _has_rate(self, fact: Found, value: float, within: float, operands: list[float]) -> bool:
+        """Whether a number with decimals is a quotient: of two numbers, or by one that is spelled."""
+        if within > _FINE:
+            return False
+        spelled = [_SPELLED[word] for word in _SPELLED_WORD.findall(f"{fact.before} {fact.after}")]
+        by = [*spelled, *operands]
+        return any(
+            _near(operands, value * operand, max(within, 1e-9) * operand)
+            for operand in by
+            if operand > 1
+        )
 
     def _has_row(self, value: float, within: float) -> bool:
         own = [fact.numbers[0].value for fact in self.facts[:_MAX_OWN] if fact.numbers]

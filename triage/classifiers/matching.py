@@ -118,7 +118,7 @@ class Judge:
         """What an exception comes to, those it was raised from included; None if nothing speaks."""
         strong, weak = self._by_facts(info)
         if strong is not None:
-            return strong
+            return self._met(info, strong, depth) or strong
         if weak is not None:
             return self._refined(info, weak, depth)
         wrapped = list(self._wrapped(info, depth))
@@ -211,7 +211,10 @@ class Judge:
         if status is not None:
             return _more_special(status, named, weak), None
         if named is None or named.known:
-            return None, named or next(iter(weak), None)
+            # A code is stated; a class of badly formed data is also how clients wrap all answers.
+            form = named is not None and named.rule.failure_type is FailureType.SCHEMA_MISMATCH
+            stated = next(iter(weak), None)
+            return None, (stated or named) if form else (named or stated)
         if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
             # Some libraries exit over a full context window.
             full = self._some(lambda rule: rule.name == "text.context")
@@ -303,6 +306,12 @@ class Judge:
             if found is not None:
                 yield found.under(info)
 
+    def _met(self, info: ErrorInfo, strong: Verdict, depth: int) -> Verdict | None:
+        """What an error was raised from, where it says 500 of itself and no server was met."""
+        made_up = strong.rule.looks_at == "status" and info.status_code == 500 and info.body is None
+        found = next(self._wrapped(info, depth), None) if made_up else None
+        return found if found is not None and found.rule.cause in _UNMET else None
+
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
         """A verdict of a general name, made exact by its words or by what it was raised from."""
         rule = weak.rule
@@ -338,11 +347,14 @@ _NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", 
 """Last words of a name that say no more than that something went wrong."""
 _ABOUT_SETTINGS = frozenset({"config", "configuration", "settings", "option", "options"})
 """Last words of names that are about a setting: `InvalidTimeoutConfig` is about no invalid data."""
+_UNMET = frozenset({Cause.CONNECTION, Cause.DNS, Cause.TLS, Cause.TIMEOUT})
 _GENERAL = frozenset(
     {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
 )
 """Causes whose names say little; what such errors were raised from says more."""
-_OVER_FORM = frozenset({"text.unknown_tool", "text.context", "text.step_budget", "text.missing"})
+_OVER_FORM = frozenset(
+    {"name.unknown_tool", "text.unknown_tool", "text.context", "text.step_budget", "text.missing"}
+)
 """What words may say of an error whose class speaks of the form of data."""
 
 
@@ -470,13 +482,41 @@ _HOLDING = ("error", "status", "detail", "details")
 
 
 def _codes_of(info: ErrorInfo) -> tuple[str, ...]:
-    """The codes of an error and of its answer's body, most exact first."""
-    found = [info.code] if info.code else []
+    """The codes of an error, of its answer's body and of its message, most exact first."""
+    found = [_closing(info)] if _WEBSOCKET.search(info.type_name) else []
+    found += [info.code] if info.code else []
     body = _answer(info.body)
     if body is not None:
         said = _texts_in(body, _CODES, 2) + _reasons(body)
         found += [code for code in said if " " not in code]
-    return tuple(dict.fromkeys(found))
+    if not info.is_a(*OWN):
+        message = info.message[:_MAX_TEXT]
+        found += [hit["code"] for written in _WRITTEN if (hit := written.search(message))]
+        reply = _REPLY.match(message) if info.type_name.startswith("SMTP") else None
+        found += [f"SMTP_{reply['code']}"] if reply else []
+    return tuple(dict.fromkeys(code for code in found if code))
+
+
+_WEBSOCKET = Pattern(r"WebSocket|ConnectionClosed|WSClose|WSServer")
+_CLOSED_WITH = Pattern(r"\b(?:received|code|with|sent) ?[:=]? ?(?P<code>1\d{3}|4\d{3})\b")
+
+
+def _closing(info: ErrorInfo) -> str:
+    """The code with which a WebSocket was closed, empty where none is told."""
+    hit = _CLOSED_WITH.search(info.message[:_MAX_TEXT])
+    code = info.code if info.code is not None and info.code.isdigit() else hit and hit["code"]
+    return f"WS_{code}" if code else ""
+
+
+_WRITTEN = (
+    Pattern(r"(?:['\"]code['\"]\s?:\s?|\bcode: )['\"]?(?P<code>[A-Z][A-Za-z_]{4,40})\b"),
+    Pattern(r"\((?P<code>[A-Z]{2,20}(?:_[A-Z]{2,20}){1,6})\)"),
+    Pattern(r"\[(?P<code>[A-Z]{4,20}(?:-[A-Z]{2,20}){0,3})\] "),
+    Pattern(r"(?<![\w-])(?P<code>-32[67]\d\d)\b"),
+)
+"""Codes that a message writes out: GraphQL's and S3's, those in parentheses, IMAP's, JSON-RPC's."""
+_REPLY = Pattern(r"\D{0,40}\((?P<code>[45]\d\d),")
+"""How a refused recipient is written."""
 
 
 def _answer_text(info: ErrorInfo) -> str:

@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, cast, get_args
 
-from triage.classifiers.detectors.finding import FAILED_RESULT, Finding
+from triage.classifiers.detectors.finding import FAILED_RESULT, UNKNOWN_TOOL, Finding
 from triage.classifiers.detectors.post_mortem import likeliest
+from triage.classifiers.detectors.results import NOT_KNOWN, gave
 from triage.classifiers.detectors.tool_calls import bad_answer, last_call
 from triage.classifiers.detectors.watch import Seen, Watch, look, review
 from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
@@ -201,6 +202,8 @@ class RulesClassifier:
         steps = trajectory.steps
         certain = verdict is not None and _certain(verdict)
         for firm in seen.firm:
+            if error is None and firm.rule is UNKNOWN_TOOL and gave(steps[firm.step or 0]):
+                continue  # the manifest is not complete
             if not certain or _outranks(firm, steps):
                 return _from_finding(firm, seen.firm, verdict, steps)
         if error is not None and not certain:
@@ -220,7 +223,8 @@ class RulesClassifier:
             sure = ungrounded(steps, task, tools, self._grounds)
         if not sure and self._failed:
             likely = likeliest(steps, task) if steps and error is None else None
-            possible = [*found, *([] if likely is None else [likely])]
+            weak = [one for one in found if one.rule.confidence > NOT_KNOWN]
+            possible = [*weak, *([] if likely is None else [likely])]
             sure = sorted(possible, key=lambda one: -one.rule.confidence)[:1]
         if sure:
             decisive = sure[0] if error is None else _not_waited_out(sure[0], steps)

@@ -603,6 +603,8 @@ def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
 def _code(exc: BaseException, body: Any, names: tuple[str, ...]) -> str | None:
     for name in ("sqlstate", "pgcode", "sqlite_errorname"):
         code = words(attr(exc, name), 60)
+        if code in _GENERAL_STATES:
+            code = _driver_code(exc, names) or code
         if code is not None:
             return code
     for value in (call(exc, "code"), attr(exc, "grpc_status_code")):
@@ -610,6 +612,10 @@ def _code(exc: BaseException, body: Any, names: tuple[str, ...]) -> str | None:
         if code is not None and code.isupper():
             return code
     return _provider_code(exc, body) or _driver_code(exc, names) or _number_code(exc, names)
+
+
+_GENERAL_STATES = ("HY000", "42000")
+"""What MySQL's drivers give for what has no SQLSTATE of its own: their number says more."""
 
 
 def _provider_code(exc: BaseException, body: Any) -> str | None:

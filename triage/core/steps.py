@@ -182,9 +182,10 @@ class Trajectory(Sequence[Step]):
 
     Indexing gives a `Step`, slicing a `Trajectory`. error: what ended the attempt, None while it runs
     or when no exception did. attempt: its number, from 1. task: as given to the run. tools: the tools
-    that exist, name to JSON Schema of the arguments (None where unknown); empty if the tools are not
-    known. constraints: what every output must satisfy. run_id: of the attempt's run, None outside of
-    one; classifiers use it to limit what they do once per run.
+    that exist, name to JSON Schema of the arguments, or to MCP's `inputSchema` and `outputSchema` (None
+    where unknown); empty if the tools are not known. constraints: what every output must satisfy.
+    run_id: of the attempt's run, None outside of one; classifiers use it to limit what they do once
+    per run.
     """
 
     __slots__ = ("_steps", "attempt", "constraints", "error", "run_id", "task", "tools")

@@ -289,7 +289,7 @@ def _check_redact(given: object) -> None:
 
 
 Schema: TypeAlias = Mapping[str, Any]
-"""A JSON Schema of a tool's arguments."""
+"""A JSON Schema of a tool's arguments, or MCP's `inputSchema` and `outputSchema`."""
 
 _REMEDY = "give its name as text"
 _KEYS = (
@@ -367,7 +367,8 @@ def _entry(tool: object) -> tuple[str, Any]:
     name = getattr(tool, "name", None)
     if isinstance(name, str):
         schemas = (getattr(tool, key, None) for key in _KEYS)
-        return _name(name), next((found for found in schemas if isinstance(found, Mapping)), None)
+        takes = next((found for found in schemas if isinstance(found, Mapping)), None)
+        return _name(name), _whole(takes, getattr(tool, "outputSchema", None))
     name = getattr(tool, "__name__", None)
     if isinstance(name, str):
         return _name(name), tool if callable(tool) else None
@@ -382,7 +383,13 @@ def _definition(tool: Mapping[str, Any]) -> tuple[str, Any]:
         wanted = "a tool definition with a name"
         raise misuse("Checks.tools item", tool, wanted, _REMEDY)
     name = _name(function["name"])
-    return name, _schema(name, next((function[key] for key in _KEYS if key in function), None))
+    takes = _schema(name, next((function[key] for key in _KEYS if key in function), None))
+    return name, _whole(takes, function.get("outputSchema"))
+
+
+def _whole(takes: Any, gives: object) -> Any:
+    """What a tool takes, with what it gives where that is declared, as MCP's tools declare both."""
+    return {"inputSchema": takes, "outputSchema": gives} if isinstance(gives, Mapping) else takes
 
 
 def schema_of(function: Callable[..., Any]) -> Schema | None:

@@ -44,12 +44,52 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+def takes(declared: Any) -> Any:
+    """The schema of a tool's arguments: what is declared, or its part for them, as MCP's tools have it."""
+    parts = (_part(declared, key) for key in ("inputSchema", "input_schema", "parameters"))
+    return next((part for part in parts if part is not None), declared)
+
+
+def gives(declared: Any) -> Mapping[str, Any] | None:
+    """The schema of a tool's results, None where it declares none."""
+    return _part(declared, "outputSchema")
+
+
+def _part(declared: Any, key: str) -> Mapping[str, Any] | None:
+    try:
+        part = declared.get(key) if isinstance(declared, Mapping) else None
+    except Exception:  # a schema may be anything of the user's
+        return None
+    return part if isinstance(part, Mapping) else None
+
+
+def check_result(output: Any, schema: Mapping[str, Any]) -> str | None:
+    """What of a result does not fit its tool's schema, in one line; None if it fits. Never raises.
+
+    output: the value, its JSON text, or what a server of the Model Context Protocol answers.
+    """
+    if isinstance(output, Mapping) and "structuredContent" in output:
+        output = output["structuredContent"]
+    elif isinstance(output, str) and output.lstrip()[:1] in ("{", "["):
+        try:
+            output = json.loads(output[:MAX_TEXT])
+        except (ValueError, RecursionError):
+            return None  # what is no JSON is told elsewhere
+    if _is_large(output):
+        return None
+    problem = _first(output, schema)
+    if problem is None:
+        return None
+    return f"{problem.path or 'it'} must be {problem.wanted}, not {problem.found}"
+
+
 def check(tool: str, arguments: Any, schema: Mapping[str, Any] | None) -> Problem | None:
     """The first problem of a call's arguments; None if they fit, or if that cannot be said.
 
     arguments: an object, or JSON text of one. Anything else is how somebody wrote a step down, not
     what a model gave, and is accepted; so is a schema of None. Never raises.
     """
+    schema = takes(schema)
     if not isinstance(schema, Mapping):
         return None
     if isinstance(arguments, str):
@@ -70,10 +110,15 @@ def check(tool: str, arguments: Any, schema: Mapping[str, Any] | None) -> Proble
             )
     if not isinstance(arguments, Mapping) or _is_large(arguments):
         return None
+    return _first(arguments, schema)
+
+
+def _first(value: Any, schema: Mapping[str, Any]) -> Problem | None:
+    """The first problem of a value that is not excused."""
     _references.set(iter(range(_MAX_REFERENCES)))
     try:
         validator = _validator(msgspec.json.encode(schema, enc_hook=dict))
-        errors = () if validator is None else validator.iter_errors(arguments)
+        errors = () if validator is None else validator.iter_errors(value)
         error = next((error for error in errors if not _is_excused(error)), None)
         return None if error is None else _problem(error)
     except Exception:  # a schema may hold anything; what it says then is not known

@@ -28,7 +28,7 @@ class Finding(NamedTuple):
     length: int = 0
 
 
-EXACT, STRUCTURE, WEAK = 0.97, 0.9, 0.6
+EXACT, STRUCTURE, WEAK = 0.97, 0.93, 0.6
 """The confidences of findings, by how often their kind was right: what repeats itself exactly, what
 values and forms show, and what is merely unusual."""
 
@@ -77,6 +77,12 @@ MISSING_NAME = _rule("missing_name", _WRONG_TOOL, Cause.UNKNOWN_TOOL, STRUCTURE,
     "the name that is missing is the tool of the last call")
 ARGUMENTS = _rule("arguments", _SCHEMA, Cause.INVALID_ARGUMENTS, STRUCTURE,
     "the arguments of a call do not fit its tool")
+RESULT = _rule("result", _SCHEMA, Cause.BAD_RESPONSE, STRUCTURE,
+    "a result does not fit the schema that its tool declares for results")
+CUT_SHORT = _rule("cut_short", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
+    "the last answer begins as JSON, as the task asks, and does not parse")
+MADE_UP_DATA = _rule("made_up_data", _MISSING, Cause.UNGROUNDED, 0.8,
+    "code that a model ran holds a table of numbers that neither the task nor a result has")
 GENERATED = _rule("generated_code", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
     "code that came from text does not parse")
 BROKEN_ARGUMENT = _rule("broken_argument", _SCHEMA, Cause.INVALID_ARGUMENTS, STRUCTURE,
@@ -103,6 +109,12 @@ ALIEN = _rule("alien_topic", FailureType.GOAL_DRIFT, None, STRUCTURE,
     "two calls or more about words that neither the task nor any result has")
 SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, STRUCTURE,
     "different tools answer with the same sentence, whatever they are asked")
+SERVICE_TEXT = _rule("service_text", _EXTERNAL, None, STRUCTURE,
+    "as same_text, where the sentence does not ask for the call again; type and cause as its words say")
+OTHER_PAGES = _rule("other_pages", _MISSING, Cause.UNGROUNDED, STRUCTURE,
+    "as same_text, with several texts in turn: they belong to no question")
+GARBLED = _rule("garbled", _SCHEMA, Cause.BAD_RESPONSE, 0.85,
+    "results of different tools begin to have an amount stuck on or their words out of order")
 INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, STRUCTURE,
     "results of different tools begin to end with the same words, which came with no earlier result")
 CONTRADICTED = _rule("contradicted", _MISSING, Cause.UNGROUNDED, STRUCTURE,

@@ -17,16 +17,16 @@ from .finding import (
     ALIEN,
     CONTRADICTED,
     FORBIDDEN_TOOL,
-    INSERTED,
     MADE_TWICE,
     MADE_UP_ARGUMENT,
+    MADE_UP_DATA,
     OTHER_ENTITY,
-    SAME_TEXT,
+    SAME_ERROR,
     UNDONE,
     UNTOUCHED,
     Finding,
 )
-from .results import failure_of, says_error, text_in
+from .results import denies, failure_of, text_in
 
 _MAX_TEXT = 4_000
 _MAX_LEAVES = 40
@@ -52,8 +52,6 @@ def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
     given = text_in(task)
     found = [
         *_arguments(steps, given),
-        _same_text(steps),
-        _inserted(steps),
         _contradicted(steps),
         _forbidden_tool(steps, given),
         _undone(steps, given),
@@ -62,6 +60,8 @@ def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
         _other_entity(steps, given),
         _other_address(steps, given),
         _retold(steps),
+        _made_up_data(steps, given),
+        _same_failure(steps),
     ]
     return [one for one in found if one is not None]
 
@@ -101,7 +101,6 @@ def _leaves(value: Any) -> list[str]:
 # --- names and topics from nowhere ----------------------------------------------------------------
 
 _FEW = 80
-_DENIES = Pattern(r"\b(?:not|no|none|unknown|invalid|without|missing)\b|n't\b", re.IGNORECASE)
 
 
 class _Known:
@@ -159,7 +158,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
         if tool is not None:
             anchored = anchored or (bool(leaves) and not known.is_strange(leaves))
             unknown = known.unknown(leaves)
-            if failure_of(step) is None and not _is_denied(step.tool_output):
+            if failure_of(step) is None and not denies(step.tool_output):
                 made_up.pop(tool, None)
             elif unknown is not None:
                 text = f"{said_by(unknown)} stands neither in the task nor in a result"
@@ -180,81 +179,6 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
 def _family(name: str) -> str:
     """The letters an id begins with, up to its first digit."""
     return re.split(r"\d", name, maxsplit=1)[0]
-
-
-def _is_denied(output: Any) -> bool:
-    """Whether a result is nothing, or a few words with a negation."""
-    if output is None or output in ("", [], {}):
-        return True
-    text = output if isinstance(output, str) else ""
-    return text in ("[]", "{}", "null") or (len(text) < _FEW and _DENIES.search(text) is not None)
-
-
-# --- one text for every question ------------------------------------------------------------------
-
-_LONG_TEXT = 30
-
-
-def _same_text(steps: Sequence[Step]) -> Finding | None:
-    """A sentence that different tools begin to give for whatever they are asked: nothing comes back."""
-    told: dict[str, list[tuple[int, str]]] = {}
-    first: dict[str, str] = {}
-    for at, step in enumerate(steps):
-        text, tool = step.tool_output, step.tool_called
-        # A recorder may have put the answer down as an error, too.
-        if tool is None or not isinstance(text, str) or step.error not in (None, text):
-            continue
-        first.setdefault(tool, text)
-        if _LONG_TEXT <= len(text) <= _MAX_TEXT and text[0] not in "{[<":
-            told.setdefault(text, []).append((at, tool))
-    shared = [text for text, calls in told.items() if len({tool for _, tool in calls}) > 1]
-    if len(shared) != 1:
-        return None
-    (text,) = shared
-    calls = told[text]
-    if says_error(text) or all(first[tool] == text for _, tool in calls):
-        return None
-    at, tool = calls[0]
-    count = len({tool for _, tool in calls})
-    return Finding(SAME_TEXT, f"{count} tools gave the same answer: {said_by(text)}", at, tool)
-
-
-_TAIL = 50
-
-
-def _inserted(steps: Sequence[Step]) -> Finding | None:
-    """Words that results of different tools begin to end with: somebody speaks through them."""
-    tails: dict[str, list[tuple[int, str, str]]] = {}
-    first: dict[str, str] = {}
-    for at, step in enumerate(steps):
-        text, tool = step.tool_output, step.tool_called
-        if tool is None or not isinstance(text, str) or step.error is not None:
-            continue
-        tail = text[-_TAIL:]
-        first.setdefault(tool, tail)
-        if len(text) > _TAIL and text[0] not in "{[<":
-            tails.setdefault(tail, []).append((at, tool, text))
-    for tail, entries in tails.items():
-        at, tool, text = entries[0]
-        others = [other for _, name, other in entries if name != tool and other != text]
-        if not others or all(first[name] == tail for _, name, _ in entries):
-            continue
-        common = _common_end(text, others[0])
-        if len(common) < len(text):
-            return Finding(INSERTED, f"results of two tools end with {said_by(common)}", at, tool)
-    return None
-
-
-def _common_end(one: str, other: str) -> str:
-    size = next(
-        (
-            at
-            for at, pair in enumerate(zip(reversed(one), reversed(other), strict=False))
-            if pair[0] != pair[1]
-        ),
-        min(len(one), len(other)),
-    )
-    return one[len(one) - size :].strip()
 
 
 # --- what results say of the same thing -----------------------------------------------------------
@@ -581,6 +505,55 @@ def _other_address(steps: Sequence[Step], given: str) -> Finding | None:
     at, found = used[0]
     text = f"the task names the address {next(iter(wanted))}, the call was given {found}"
     return Finding(OTHER_ENTITY, text, at, steps[at].tool_called)
+
+
+_TABLE = Pattern(r"[\[{][^\[\]{}()]{0,400}[\]}]")
+"""A list or an object in code that holds no call."""
+_LEAST_FIGURES = 3
+_CODE = ("code", "script", "source", "program", "python")
+
+
+def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
+    """Code with a table of numbers, most of which nothing before has: the model made them up."""
+    known = set(_numbers(given))
+    for at, step in enumerate(steps):
+        if step.tool_called is not None and isinstance(step.tool_input, Mapping):
+            code = next(
+                (one for key in _CODE if isinstance(one := step.tool_input.get(key), str)), ""
+            )
+            for table in _TABLE.findall(code[:_MAX_TEXT]):
+                figures = {value for value in _numbers(table) if value >= 10}
+                strange = figures - known
+                if len(strange) >= _LEAST_FIGURES and len(strange) > len(figures) / 2:
+                    text = f"the code holds {said_by(table)}, which nothing before it has"
+                    return Finding(MADE_UP_DATA, text, at, step.tool_called)
+            known.update(_numbers(code[:_MAX_TEXT]))
+        for shown in (text_in(step.tool_output), step.llm_output if at == 0 else None):
+            known.update(_numbers(shown or ""))
+    return None
+
+
+_LEAST_FAILURES = 4
+
+
+def _same_failure(steps: Sequence[Step]) -> Finding | None:
+    """The same failure from the same tool to the end, although it was given something else each time."""
+    first, count, last = -1, 0, ("", "")
+    spoke = False
+    for at, step in enumerate(steps):
+        if step.tool_called is None:
+            spoke = True
+            continue
+        failure = failure_of(step)
+        told = "" if failure is None else failure.text.rstrip().rpartition("\n")[2]
+        now = (step.tool_called, re.sub(r"\d+", "#", told)) if told else ("", "")
+        if now != last or spoke or not told:
+            first, count, last, spoke = at, 0, now, False
+        count += 1
+    if count < _LEAST_FAILURES or not last[0]:
+        return None
+    text = f"{last[0]!r} failed {count} times alike: {said_by(last[1])}"
+    return Finding(SAME_ERROR, text, first, last[0], count, 1)
 
 
 def _sentences(text: str) -> list[str]:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from triage.core import Step
 
+from .results import denies
+
 REPEATS = 3
 """How often a step or a cycle must stand there."""
 COUNTED_REPEATS = 5
@@ -68,6 +70,7 @@ class Loops:
         self._same = dict.fromkeys(_LENGTHS, 0)
         self._near = dict.fromkeys(_LENGTHS, 0)
         self._counted = dict.fromkeys(_LENGTHS, 0)
+        self._turning = False
         # How many in a row, and the position of the first.
         self._failed = (0, -1)
         self._talk = (0, -1)
@@ -82,11 +85,17 @@ class Loops:
             self._clear()
             return None
         outline = _Outline(step)
+        turning = False
         for length in _LENGTHS[: len(self._recent)]:
             alike = _alike(outline, self._outlines[-length])
-            self._counted[length] = self._counted[length] + 1 if alike else 0
-            self._near[length] = self._near[length] + 1 if alike and alike != _COUNTED else 0
+            if not alike:
+                self._counted[length] = self._near[length] = self._same[length] = 0
+                continue
+            turning = True
+            self._counted[length] += 1
+            self._near[length] = self._near[length] + 1 if alike != _COUNTED else 0
             self._same[length] = self._same[length] + 1 if alike == _EQUAL else 0
+        self._turning = turning
         # A model that asks for calls says nothing itself: what its calls come to counts.
         asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
         if fresh and not asks:
@@ -137,7 +146,7 @@ class Loops:
     def standing(self) -> Loop | None:
         """The loop the steps are in now, None if they are in none; the surest kind first."""
         tables = (self._same, "same"), (self._near, "near"), (self._counted, "counted")
-        for counts, kind in tables:
+        for counts, kind in tables if self._turning else ():
             for length, count in counts.items():
                 if count < length * (REPEATS - 1):
                     continue
@@ -279,8 +288,9 @@ def _alike(one: _Outline, other: _Outline) -> str:
     ):
         return ""
     if one.output != other.output:
-        timely = left.tool_called is not None and one.timeless == other.timeless
-        return _COUNTED if timely and one.input == other.input else ""
+        if left.tool_called is None or left.tool_input != right.tool_input:
+            return ""
+        return _COUNTED if one.timeless == other.timeless else ""
     if left.tool_called is None and one.said != other.said:
         return _REWORDED if _said_alike(left, right) else ""
     if one.input == other.input:
@@ -301,8 +311,8 @@ _LONG_RESULT = 40
 def _is_counted(one: Any, other: Any, result: Any) -> bool:
     """Whether two calls differ in numbers alone: a try, a page, a time.
 
-    Working through a list differs in numbers too. So beside them there must be the id of one thing, or
-    the result must be more than an acknowledgement.
+    Working through a list differs in numbers too. So beside them there must be the id of one thing, or a
+    name and a result that is nothing, or the result must be more than an acknowledgement.
     """
     if not isinstance(one, Mapping) or not isinstance(other, Mapping) or one.keys() != other.keys():
         return False
@@ -311,7 +321,12 @@ def _is_counted(one: Any, other: Any, result: Any) -> bool:
     if not all(_is_count(left) and _is_count(right) for left, right in changed):
         return False
     named = any(isinstance(value, str) and re.search(r"\d", value) for value in same)
-    return named or (isinstance(result, str) and len(result) >= _LONG_RESULT)
+    about = any(isinstance(value, str) and len(value) > 2 for value in same)
+    return (
+        named
+        or (about and denies(result))
+        or (isinstance(result, str) and len(result) >= _LONG_RESULT)
+    )
 
 
 def _is_count(value: Any) -> bool:

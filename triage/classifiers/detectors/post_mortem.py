@@ -19,6 +19,7 @@ from .results import text_in
 _FACT = Pattern(r"\b\d[\d,.]{0,40}|\*\*[^*\n]{3,60}\*\*|\b[A-Z][a-z]+ [A-Z][a-z]+\b")
 """A number, what is set in bold, and a name of two words."""
 _LONG_RUN = 9
+_MOST_TURNS = 6
 _CLOSING = 60
 """Characters of a last turn that only ends the run."""
 _MAX_TEXT = 4_000
@@ -27,19 +28,41 @@ _MAX_TEXT = 4_000
 def likeliest(steps: Sequence[Step], task: Any) -> Finding | None:
     """The likeliest type of a failed run that shows nothing; None where it may be several."""
     answered = any(step.tool_output is not None for step in steps if step.tool_called)
+    failed = any(step.error for step in steps)
     last = steps[-1]
-    if last.tool_called is not None and not any(step.error for step in steps):
-        kind, why = FailureType.PLAN_INCOMPLETE, "the run ended with a call and no answer"
-    elif len(steps) >= _LONG_RUN:
-        kind, why = FailureType.PLAN_INCOMPLETE, "the run was long and came to no result"
+    kind, why, at = FailureType.PLAN_INCOMPLETE, "", None
+    if _turns_again(steps):
+        kind, why = FailureType.LOOP_DETECTED, "the last turns are those before them once more"
+        at = len(steps) // 2
+    elif last.tool_called is not None and not failed:
+        why = "the run ended with a call and no answer"
+    elif len(steps) >= _LONG_RUN and _speakers(steps) > 1:
+        why = "the run was long and came to no result"
     elif last.tool_called is not None or not answered:
         kind, why = FailureType.HALLUCINATED_STATE, "what was said rests on no result of a tool"
-    elif len(last.llm_output or "") < _CLOSING and not any(step.error for step in steps):
-        kind, why = FailureType.PLAN_INCOMPLETE, "the run was closed without an answer"
+    elif len(last.llm_output or "") < _CLOSING and not failed and _speakers(steps) > 1:
+        why = "the run was closed without an answer"
     else:
         return None
     rule = POST_MORTEM._replace(failure_type=kind)
-    return Finding(rule, f"{why}; nothing else was found", _first_doubt(steps, text_in(task)))
+    at = _first_doubt(steps, text_in(task)) if at is None else at
+    return Finding(rule, f"{why}; nothing else was found", at)
+
+
+def _speakers(steps: Sequence[Step]) -> int:
+    """How many agents speak, by the names of their steps."""
+    return len({step.action for step in steps if step.llm_output and step.tool_called is None})
+
+
+def _turns_again(steps: Sequence[Step]) -> bool:
+    """Whether several agents took the same turns twice in a row at the end, and called tools in them."""
+    turns = [(step.action, step.tool_called) for step in steps]
+    for length in range(2, min(_MOST_TURNS, len(turns) // 2) + 1):
+        rounds = turns[-length:], turns[-2 * length : -length]
+        who = {action for action, _ in rounds[0]}
+        if rounds[0] == rounds[1] and len(who) > 1 and any(tool for _, tool in rounds[0]):
+            return True
+    return False
 
 
 def _first_doubt(steps: Sequence[Step], given: str) -> int | None:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import WORDS, Rule
 from triage.core import ErrorInfo, FailureType, Step, said_by
 
+from .arguments import gives, takes
 from .finding import (
     ARGUMENTS,
     ASKED,
     BROKEN_RESULT,
     CUT_OFF,
+    CUT_SHORT,
     FAILED_RESULT,
     FILTERED,
     REDIRECT,
@@ -140,8 +142,8 @@ class Results:
                 self._failed[name] = _Failed(at, step, failure, at)
             else:
                 self._failed[name] = known_failure._replace(last=at)
-        elif is_broken_json(_content(output)):
-            said = f"the result of {name!r} is no valid JSON: {said_by(_content(output))}"
+        elif is_broken_json(_content(output)) or is_broken_xml(_content(output)):
+            said = f"the result of {name!r} breaks off: {said_by(_content(output))}"
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
         else:
             self._worked.add(name)
@@ -151,6 +153,11 @@ class Results:
 
     def _odd(self, step: Step) -> Failure | None:
         """A page, or an object with a message and nothing else, from a tool that has answered otherwise."""
+        output = step.tool_output
+        declared = gives(self._tools.get(step.tool_called or "")) if self._tools else None
+        if declared and isinstance(output, str) and output[:1] not in ("{", "["):
+            status = int(output) if _STATUS.fullmatch(output) else None
+            return Failure(output[:_MAX_SAID], status)
         known = self._shapes.get(step.tool_called or "")
         if not known or _RECORDS.search(step.tool_called or ""):
             return None
@@ -261,6 +268,7 @@ class Results:
             return False
         keys = set(self._keys.get(name, ()))
         schema = self._tools.get(name)
+        schema = takes(schema)
         if isinstance(schema, Mapping) and isinstance(schema.get("properties"), Mapping):
             keys.update(schema["properties"])
         text = failure.text[:_MAX_ERROR]
@@ -393,15 +401,38 @@ def failure_of(step: Step) -> Failure | None:
             return said
     elif text and _LEADS.match(text):
         return Failure(text[:_MAX_SAID])
-    if text is None or _RECORDS.search(step.tool_called or ""):
+    if (
+        text is None
+        or text.lstrip()[:1] not in ("{", "<")
+        or _RECORDS.search(step.tool_called or "")
+    ):
         return None
     # A list is how content comes in parts: the first text of it is what the model reads first.
     return _in_json(output if isinstance(output, str) else text) or _in_page(text)
 
 
-def says_error(text: str) -> bool:
-    """Whether a text begins as programs begin what is nothing but an error."""
-    return _LEADS.match(text) is not None
+def gave(step: Step) -> bool:
+    """Whether a step's tool gave something that is no failure: then it exists, whatever is declared."""
+    output = step.tool_output
+    if step.error is not None or denies(output) or failure_of(step) is not None:
+        return False
+    return not (isinstance(output, Mapping) and False in output.values())
+
+
+_STATUS = Pattern(r"[45]\d\d")
+_FEW = 80
+_DENIES = Pattern(
+    r"\b(?:not|no|none|unknown|invalid|without|missing|nicht|kein\w{0,2}|pas|aucune?)\b|n't\b",
+    re.IGNORECASE,
+)
+
+
+def denies(output: Any) -> bool:
+    """Whether a result is nothing, or a few words with a negation."""
+    if output is None or output in ("", [], {}):
+        return True
+    text = output if isinstance(output, str) else ""
+    return text in ("[]", "{}", "null") or (len(text) < _FEW and _DENIES.search(text) is not None)
 
 
 _RECORDS = Pattern(r"(?i:(?:^|[\W_])(?:file|log|cat|grep|tail|head|diff|doc)s?(?:$|[\W_]))")
@@ -432,7 +463,7 @@ _NAMED = Pattern(
 
 
 _ERROR_KEYS = ("error", "Error", "errorMessage", "error_message")
-_MESSAGE_KEYS = ("message", "detail", "title", "reason", "description")
+_MESSAGE_KEYS = ("message", "detail", "title", "reason", "description", "msg", "why", "cause")
 _STATUS_KEYS = ("status", "statusCode", "status_code", "http_status")
 _OUTCOMES = ("ok", "success", "succeeded")
 _NO_SUCCESS = frozenset({"error", "failed", "failure", "fail"})
@@ -457,7 +488,7 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     said = next((value for key in _ERROR_KEYS if (value := result.get(key))), None)
     if said is None:
         status = _status(result, _STATUS_KEYS)
-        if status is None and len(result) <= _FEW_FIELDS and "message" in result:
+        if status is None and len(result) <= _FEW_FIELDS and _message(result):
             status = _status(
                 result, ("code", "cod")
             )  # of a thing that has more fields it is the thing's
@@ -645,6 +676,22 @@ def is_broken_json(text: str) -> bool:
     return False
 
 
+_ELEMENT = Pattern(r"\s{0,9}(?:<\?xml[^>]{0,200}\?>\s{0,9})?<(?P<name>[A-Za-z][\w.:-]{0,60})[\s>]")
+
+
+def is_broken_xml(text: str) -> bool:
+    """Whether a text begins with an element, not of a page, that is never closed."""
+    if "<" not in text[:10] or len(text) > _MAX_JSON or _CUT_MARKS.search(text[-60:].lower()):
+        return False
+    begun = _ELEMENT.match(text)
+    if begun is None or begun["name"].lower() in _PAGE_ELEMENTS or len(text) % _ROUND == 0:
+        return False
+    return f"</{begun['name']}" not in text and f"</{begun['name']}"[:4] not in text[-8:]
+
+
+_PAGE_ELEMENTS = frozenset("html head body br p img hr input meta link div span a b i".split())
+
+
 # --- how the last answer ended ---------------------------------------------------------------
 
 _REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
@@ -668,3 +715,16 @@ def ended(step: Step, at: int) -> Finding | None:
             if reason.lower() in _FILTERS:
                 return Finding(FILTERED, said, at)
     return None
+
+
+def cut_short(steps: Sequence[Step], task: str) -> Finding | None:
+    """A last answer that begins as JSON and is none, where the task asks for JSON."""
+    at = len(steps) - 1
+    said = steps[at].llm_output if steps[at].tool_called is None else None
+    if not said or "json" not in task.lower():
+        return None
+    begins = min((place for mark in "{[" if (place := said.find(mark)) >= 0), default=-1)
+    text = said[begins:].partition("```")[0].rstrip() if begins >= 0 else ""
+    if not is_broken_json(text):
+        return None
+    return Finding(CUT_SHORT, f"the answer is no valid JSON: {said_by(text)}", at)

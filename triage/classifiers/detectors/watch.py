@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from triage.core import Constraint, ErrorInfo, Step, is_reused
 
-from .arguments import check
+from .arguments import check, check_result, gives
 from .finding import (
     ARGUMENTS,
     COUNTING,
@@ -22,14 +22,16 @@ from .finding import (
     NEAR_LOOP,
     OPEN_SUBGOALS,
     PAST_LOOP,
+    RESULT,
     SAME_ERROR,
     UNKNOWN_TOOL,
     WEAK,
     Finding,
 )
 from .flow import trace
-from .loops import Loop, Loops
-from .results import Results, ended
+from .loops import Loop, Loops, outline
+from .onset import onsets
+from .results import Results, cut_short, ended, failure_of, text_in
 from .tool_calls import WATCHED, check_output
 
 WHOLE = 400
@@ -65,6 +67,7 @@ class Watch:
         self._loops = Loops(frozenset(exempt), tools=bool(tools))
         self._at = start
         self._misfits: dict[str, Finding] = {}
+        self._odd_results: dict[str, Finding] = {}
         self.loop: Loop | None = None
         self.past: Finding | None = None
         self.unknown_tool: Finding | None = None
@@ -102,7 +105,9 @@ class Watch:
             self.unknown_tool = Finding(UNKNOWN_TOOL, text, at, tool)
             return self.unknown_tool
         self.unknown_tool = None
-        problem = check(tool, step.tool_input, self._tools[tool])
+        declared = self._tools[tool]
+        self._result(step, tool, at, gives(declared))
+        problem = check(tool, step.tool_input, declared)
         if problem is None:
             self._misfits.pop(tool, None)
             return None
@@ -113,6 +118,18 @@ class Watch:
         rule = ARGUMENTS._replace(confidence=WEAK) if taken else ARGUMENTS
         found = self._misfits[tool] = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
         return found
+
+    def _result(self, step: Step, tool: str, at: int, schema: Any) -> None:
+        """Hold a result against the schema that its tool declares for results."""
+        if schema is None or step.error is not None or step.tool_output is None:
+            return
+        asked = f"{tool} {outline(step.tool_input)}"
+        problem = None if failure_of(step) else check_result(step.tool_output, schema)
+        if problem is None:
+            self._odd_results.pop(asked, None)
+        elif len(self._odd_results) < _MAX_MISFITS:
+            found = Finding(RESULT, f"the result of {tool!r}: {problem}", at, tool)
+            self._odd_results.setdefault(asked, found)
 
     def found(self, loop: Loop) -> Finding:
         """The standing loop as a finding."""
@@ -139,6 +156,11 @@ class Watch:
     def misfit(self) -> Finding | None:
         """The earliest call whose arguments do not fit, and whose tool was not called better since."""
         return min(self._misfits.values(), key=lambda found: found.step or 0, default=None)
+
+    @property
+    def result(self) -> Finding | None:
+        """The earliest result that does not fit its tool's schema, and was not asked for again."""
+        return min(self._odd_results.values(), key=lambda found: found.step or 0, default=None)
 
 
 def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Finding | None:
@@ -171,7 +193,7 @@ def look(
     for step in steps:
         watch.add(step)
     firm = [watch.unknown_tool, watch.forbidden]
-    loose = [watch.misfit, watch.past]
+    loose = [watch.misfit, watch.result, watch.past]
     loop = watch.loop
     if loop is not None and loop.kind == "same":
         firm.insert(0, watch.found(loop))
@@ -197,13 +219,31 @@ def review(
     for at, step in enumerate(steps):
         results.add(step, at)
     found = [
+        *(onsets(steps, text_in(task), judge) if whole else ()),
         *results.standing(judge),
         *seen.loose,
         _open_subgoals(steps, subgoals),
         ended(steps[-1], len(steps) - 1),
+        cut_short(steps, text_in(task)),
         *(trace(steps, task) if whole else ()),
     ]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.rule.confidence)
+    ranked = sorted((one for one in found if one is not None), key=lambda one: -one.rule.confidence)
+    return _earliest_first(ranked)
+
+
+def _earliest_first(ranked: list[Finding]) -> list[Finding]:
+    """Put the earliest of those findings first that are as sure as the first and of its type."""
+    alike = [
+        one
+        for one in ranked
+        if one.rule.failure_type is ranked[0].rule.failure_type
+        and one.rule.confidence == ranked[0].rule.confidence
+        and one.step is not None
+    ]
+    if not alike:
+        return ranked
+    first = min(alike, key=lambda one: one.step or 0)
+    return [first, *(one for one in ranked if one is not first)]
 
 
 def _open_subgoals(steps: Sequence[Step], subgoals: Iterable[str]) -> Finding | None:

@@ -1,4 +1,4 @@
-"""Rules on HTTP statuses, SQLSTATE, errno names and the codes of gRPC, SQLite, AMQP and SMTP."""
+"""Rules on HTTP statuses, SQLSTATE, errno names and the codes of protocols and databases."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ _sqlite = partial(_rule, "sqlite", "sqlite.org/rescode.html")
 _mysql = partial(_rule, "mysql", "MySQL reference manual, error messages")
 _amqp = partial(_rule, "amqp", "AMQP 0-9-1, reply codes")
 _smtp = partial(_rule, "smtp", "RFC 5321 and RFC 4954, reply codes")
+_ws = partial(_rule, "websocket", "RFC 6455 section 7.4 and the registry of close codes")
+_imap = partial(_rule, "imap", "RFC 5530, IMAP response codes; RFC 2449 for POP3")
 _jsonrpc = partial(_rule, "jsonrpc", "JSON-RPC 2.0 section 5.1, Model Context Protocol")
 _http = partial(
     _rule,
@@ -178,6 +180,17 @@ CODE_RULES: tuple[Rule, ...] = (
     _smtp("refused", _EXTERNAL, Cause.PERMISSION, "SMTP_553 SMTP_554"),
     _smtp("command", _SCHEMA, Cause.BAD_REQUEST,
         "SMTP_500 SMTP_501 SMTP_502 SMTP_503 SMTP_504 SMTP_555"),
+    _ws("refused", _EXTERNAL, Cause.PERMISSION, "WS_1008 WS_4001 WS_4003 WS_4401 WS_4403"),
+    _ws("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, "WS_1009"),
+    _ws("data", _SCHEMA, Cause.BAD_REQUEST, "WS_1002 WS_1003 WS_1007 WS_1010"),
+    _ws("server", _EXTERNAL, Cause.SERVER_ERROR, "WS_1011"),
+    _ws("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "WS_1001 WS_1012 WS_1013 WS_1014"),
+    _ws("connection", _EXTERNAL, Cause.CONNECTION, "WS_1005 WS_1006"),
+    _ws("tls", _EXTERNAL, Cause.TLS, "WS_1015"),
+    _imap("auth", _EXTERNAL, Cause.AUTH, "AUTHENTICATIONFAILED AUTHORIZATIONFAILED"),
+    _imap("missing", _MISSING, Cause.MISSING_RESOURCE, "NONEXISTENT TRYCREATE"),
+    _imap("busy", _EXTERNAL, Cause.CONFLICT, "INUSE IN-USE"),
+    _imap("quota", _EXTERNAL, Cause.QUOTA_EXHAUSTED, "OVERQUOTA"),
     _jsonrpc("method", _SCHEMA, Cause.BAD_REQUEST, "-32601", weak=True),
     _jsonrpc("arguments", _SCHEMA, Cause.BAD_REQUEST, "-32602 -32600 -32700", weak=True),
     _jsonrpc("timeout", _EXTERNAL, Cause.TIMEOUT, "-32001", weak=True),

@@ -24,7 +24,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         request limit exceeded, slow down, resource exhausted, request rate too large,
         requests limit exceeded, rejected execution, flood wait, flood control, retry after,
         request quota exceeded, tokens per minute exceeded, limit burst exceeded,
-        concurrency limit exceeded
+        concurrency limit exceeded, too many simultaneous queries
         + RateLimitError TooManyRequests rate_limit_exceeded ThrottlingException
         - RateLimitConfigError RateLimitSettings
         """, weak=True),
@@ -51,7 +51,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         primary stepped down, interrupted at shutdown, no master, not discovered, target closed,
         not available, no responders, busy, down, worker busy, not ready, transient, on maintenance,
         slot not covered, empty pool, full pool, pool exhausted, =again, not leader for partition,
-        not leader or follower, not coordinator, not controller
+        not leader or follower, not coordinator, not controller, not enough replicas
         + ServiceUnavailable NotPrimaryError cluster_manager_not_discovered_exception
         - UnavailableItemReport
         """),
@@ -81,7 +81,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """),
     _name("tls", _EXTERNAL, Cause.TLS, """
         ssl, ssl cert verification, certificate, insecure certificate, tls, bad host key,
-        handshake failure, cert verification, fingerprint mismatch, incompatible peer
+        handshake failure, cert verification, host key not verifiable,
+        fingerprint mismatch, incompatible peer
         + SSLError SSLCertVerificationError InsecureCertificateException
         - CertificatePrinter
         """, weak=True),
@@ -96,7 +97,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         broken resource, content length, no valid connections, service request, service response,
         connection timeout wrapper, communication, connect call failed, peer gone, no servers,
         no host available, ssleof, ssl zero return, ssl syscall, imaplib.IMAP4.abort, disconnection,
-        not connected, response streaming, http client, proxy command failure, content too short
+        not connected, connector, response streaming, http client, proxy command failure, content too short
         + ConnectError APIConnectionError RemoteProtocolError ServerDisconnectedError
         - ConnectionSettings ProtocolVersionTable
         """, weak=True),
@@ -148,6 +149,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         optimistic lock, write conflict, precondition failed, aborted, concurrent modification,
         resource modified, transaction rollback, conditional check failed, transaction canceled,
         lock not available, locked, already locked, lock, resource in use, resource locked,
+        already enqueued, locked resource,
         transaction conflict, =watch, concurrency, lock lost, in progress, unable to lock row
         + ConflictError version_conflict_engine_exception WriteConflict
         - ConflictReport
@@ -165,7 +167,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """),
     _name("exhausted", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, """
         disk full, cluster block, no space, storage full, no space left, out of memory,
-        storage limit exceeded
+        storage limit exceeded, memory limit exceeded
         + DiskFull cluster_block_exception
         - DiskFullnessReport
         """),
@@ -205,7 +207,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         max steps reached, max turns, max steps exceeded, iteration limit,
         pydantic_ai.exceptions.UsageLimitExceeded, max iterations exceeded, max component runs,
         step limit, turn limit exceeded, step limit exceeded, step limit reached, agent max steps,
-        max rounds, rounds exceeded
+        max rounds, rounds exceeded, call limit exceeded, call limits exceeded
         + GraphRecursionError MaxTurnsExceeded MaxIterationsReached AgentMaxStepsError
         - MaxStepsTable
         """),
@@ -264,7 +266,8 @@ AGENT_NAMES: tuple[Rule, ...] = (
         no such entity, namespace not found, no such file, undefined function, =missing,
         no such alert, move target out of bounds, no such cookie, no such object, =gone,
         not in channel, no such *, unknown *, non existent *, no result, no results, no script,
-        detached shadow root, no alert present, =catalog, =binder
+        detached shadow root, no alert present, =catalog, =binder, resource missing,
+        hvac.exceptions.InvalidPath, not found entity, nonexistent
         + NotFoundError NoSuchElementException channel_not_found index_not_found_exception
         - NotFoundPageTheme
         """, weak=True),
@@ -280,7 +283,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         query shard, schema validation, input validation, invalid input, =malformed, query, syntax,
         invalid *, bad *, malformed *, unsupported *, missing *, re.error, re.PatternError,
         compilation, command syntax, cross slot, cross slot transaction, exec abort,
-        string too long, name too long
+        string too long, name too long, request malformed
         + BadRequestError invalid_request_error parsing_exception MissingSchema
         - BadRequestCounter
         """, weak=True),

@@ -139,6 +139,8 @@ def max_tokens_of(options: Mapping[str, Any]) -> int | None:
 def tools_of(value: object) -> dict[str, Any]:
     """Return the declared tools, name to JSON Schema or None.
 
+    A tool that declares an `outputSchema`, as MCP's do, keeps both of its schemas.
+
     value: a mapping of names to schemas, a list of names, or a list of declarations in any usual
     provider's form. Entries of another kind are skipped.
     """
@@ -167,7 +169,9 @@ def _schema(declared: object) -> Any:
     found = mapping(declared)
     for key in ("parameters", "input_schema", "inputSchema"):
         if isinstance(found.get(key), dict):
-            return found[key]
+            gives = found.get("outputSchema")
+            both = {"inputSchema": found[key], "outputSchema": gives}
+            return both if isinstance(gives, dict) else found[key]
     is_schema = any(key in found for key in ("properties", "type", "$ref", "anyOf", "oneOf"))
     return found if is_schema and found.get("type") != "function" else None
 
