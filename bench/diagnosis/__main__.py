@@ -3,13 +3,15 @@
     python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
         [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
         [--only {trajectories,exceptions,faultlab} ...] [--misses]
+    python -m bench.diagnosis --ablate
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
 Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
-not (`fresh`, the first look, `fresh_second` and `fresh_third`), each as of a live run and as a post-mortem,
-beside constant answers and triage-agent. The made-up ones are also told by fault and wording. Exceptions:
-those of the fault lab, beside what was published of triage-agent; those of `clients`, which are other
-libraries; and near misses, which need none. The libraries are many; `--make-lab` alone installs them.
+not (`fresh`, the first look, `fresh_second`, `fresh_third` and `fresh_fourth`), each as of a live run and
+as a post-mortem, beside constant answers and triage-agent. The made-up ones are also told by fault and
+wording. `--ablate` shows instead what each rule on steps does for all of them. Exceptions: those of the
+fault lab, beside what was published of triage-agent; those of `clients`, which are other libraries; and
+near misses, which need none. The libraries are many; `--make-lab` alone installs them.
 With `--model` only a model is asked, about some records of each source, by `LLMClassifier` and its
 environment variables; without a key the exit status is 2.
 """
@@ -26,13 +28,16 @@ from typing import Any
 from bench import envs, figures
 from triage import UsageError
 from triage.classifiers import LLMClassifier
+from triage.classifiers.tables.steps import STEP_RULES
 
 from . import (
+    ablate,
     answers_third,
     asked,
     dealing,
     exceptions,
     fresh,
+    fresh_fourth,
     fresh_second,
     fresh_third,
     lab,
@@ -56,6 +61,7 @@ _LOOKS: Mapping[str, dealing.Look[Any]] = {
     "first look": fresh.LOOK,
     "second look": fresh_second.LOOK,
     "third look": fresh_third.LOOK,
+    "fourth look": fresh_fourth.LOOK,
 }
 """The made-up sets."""
 _HEAD = (
@@ -86,6 +92,9 @@ def main() -> int:
     options = _options()
     if options.model is not None:
         return _model(options)
+    if options.ablate:
+        _ablate(options)
+        return 0
     if "trajectories" in options.only:
         _trajectories(options)
     if "exceptions" in options.only:
@@ -166,6 +175,16 @@ def _trajectories(options: argparse.Namespace) -> None:
     _table(("confidence", "answers", "mean", "right"), list(map(_tenth, scores.tenths(pairs))))
     seconds = [ours.seconds() for _ in range(options.rounds)]
     print(f"\n10,000 steps: {1000 * median(seconds):.0f} ms")
+
+
+def _ablate(options: argparse.Namespace) -> None:
+    """Print what each rule on steps does for all records, live and as post-mortems."""
+    taken = [record for some in _sets(options).values() for record in some]
+    found = ablate.needs([rule.name for rule in STEP_RULES], taken)
+    rows: list[tuple[str, ...]] = [
+        (one.rule, str(one.decides), str(one.lost), str(one.spared)) for one in found
+    ]
+    _table(("", "decides", "right less without it", "wrong less without it"), rows)
 
 
 def _tenth(tenth: scores.Tenth) -> tuple[str, ...]:
@@ -292,6 +311,11 @@ def _options() -> argparse.Namespace:
         "--only", nargs="+", choices=_PARTS, default=_PARTS, help="measure these parts alone"
     )
     parser.add_argument("--misses", action="store_true", help="show each exception told wrongly")
+    parser.add_argument(
+        "--ablate",
+        action="store_true",
+        help="switch each rule on steps off, and count what that changes",
+    )
     parser.add_argument("--model", help="score this model alone")
     parser.add_argument(
         "--provider", default="openai", help="openai, openai-responses or anthropic"

@@ -131,15 +131,6 @@ def test_the_same_error_again_is_a_loop_whatever_the_arguments() -> None:
     assert found.evidence[0].rule == "steps.same_error"
 
 
-def test_a_monologue_of_one_who_has_tools_is_a_loop() -> None:
-    talk = [Step(action="model", llm_output=f"thought number {at}") for at in range(12)]
-    assert seen(talk) == []  # one without tools can only talk
-    [found] = seen(talk, tools={"search": None})
-    assert (found.rule.name, found.step) == ("steps.monologue", 0)
-    group = [Step(action=f"agent {at % 3}", llm_output=f"thought {at}") for at in range(30)]
-    assert seen(group, tools={"search": None}) == []
-
-
 def test_an_answer_said_again_after_the_work_is_no_loop_yet() -> None:
     answer = Step(action="model", llm_output="It costs 40 EUR.")
     work = call("search", {"q": "fare"}, "40 EUR")

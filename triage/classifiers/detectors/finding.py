@@ -67,8 +67,6 @@ PAST_LOOP = _rule("past_loop", _LOOP, Cause.REPETITION, 0.5,
     "a loop out of which the run came by itself")
 SAME_ERROR = _rule("same_error", _LOOP, Cause.REPETITION, STRUCTURE,
     "the same error from the same tool three times, whatever the arguments")
-MONOLOGUE = _rule("monologue", _LOOP, Cause.REPETITION, WEAK,
-    "ten turns of words in a row by one that has tools and called none")
 ASKED = _rule("asked_again", _LOOP, ASKED_AGAIN, STRUCTURE,
     "a result that asks for exactly the same call again, and nothing better came after it")
 UNKNOWN_TOOL = _rule("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, EXACT,

@@ -27,8 +27,6 @@ SAID_REPEATS = 5
 """How often words without a call must, where calls came before them."""
 MAX_CYCLE = 6
 """The longest cycle looked for, in steps."""
-TALK = 10
-"""Turns of words in a row that are a monologue."""
 _KEPT = REPEATS * MAX_CYCLE
 _LENGTHS = range(1, MAX_CYCLE + 1)
 _EQUAL, _REWORDED, _COUNTED = "equal", "reworded", "counted"
@@ -55,9 +53,8 @@ class Loops:
     tools, without which words alone are no monologue.
     """
 
-    def __init__(self, exempt: frozenset[str] = frozenset(), *, tools: bool = False) -> None:
+    def __init__(self, exempt: frozenset[str] = frozenset()) -> None:
         self._exempt = exempt
-        self._tools = tools
         self._called = False
         self._clear()
 
@@ -73,7 +70,6 @@ class Loops:
         self._turning = False
         # How many in a row, and the position of the first.
         self._failed = (0, -1)
-        self._talk = (0, -1)
 
     def add(self, step: Step, at: int, *, fresh: bool = True) -> Loop | None:
         """The next step of the attempt, which stands at this position; the loop it stands in, if any.
@@ -100,10 +96,8 @@ class Loops:
         asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
         if fresh and not asks:
             self._count_errors(step, at)
-            self._count_talk(step, at)
         if step.tool_called is not None:
-            self._tools = self._called = True
-            self._talk = (0, -1)
+            self._called = True
         self._recent.append(step)
         self._outlines.append(outline)
         self._fresh.append(fresh)
@@ -131,17 +125,6 @@ class Loops:
         else:
             self._failed = (1, at)
 
-    def _count_talk(self, step: Step, at: int) -> None:
-        last = self._recent[-1] if self._recent else None
-        same = last is not None and last.tool_called is None and last.action == step.action
-        count, first = self._talk
-        if not step.llm_output:
-            self._talk = (0, -1)
-        elif same and count:
-            self._talk = (count + 1, first)
-        else:
-            self._talk = (1, at)
-
     @property
     def standing(self) -> Loop | None:
         """The loop the steps are in now, None if they are in none; the surest kind first."""
@@ -160,8 +143,6 @@ class Loops:
                     return Loop(self._place(size), length, size // length - stale, kind)
         if self._failed[0] >= REPEATS:
             return Loop(self._failed[1], 1, self._failed[0], "error")
-        if self._tools and self._talk[0] >= TALK:
-            return Loop(self._talk[1], 1, self._talk[0], "talk")
         return None
 
     def _fresh_rounds(self, length: int, rounds: int) -> list[bool]:

@@ -24,8 +24,6 @@ _MAX_TEXT = 4_000
 _LEAST_SHARE = 0.5
 """Of the results from the first marked one on, how many must be marked."""
 _LEAST_TEXT = 12
-_LEAST_ODD = 3
-"""How many results must have the same few words, where no rule knows them."""
 _GRAM = 4
 """Words and marks in a row that two results must have in common."""
 _MAX_TOKENS = 150
@@ -118,12 +116,10 @@ def _shared(results: Sequence[_Result], judge: Callable[[ErrorInfo], Any]) -> Fi
     if first is None:
         return None
     rule = _rule_of(first.text, len(shared), judge)
-    few = len(marked) < _LEAST_ODD and len(_LETTERS.findall(first.text)) < _GRAM
+    few = len(_LETTERS.findall(first.text)) < _GRAM and first.text not in errno.errorcode.values()
     nothing = denies(first.text) and not first.failed and first.tool not in first.text
     if rule in (SERVICE_TEXT, OTHER_PAGES) and (few or nothing):
-        return (
-            None  # that there is nothing is an answer, and twice the same few words may be chance
-        )
+        return None  # that there is nothing is an answer, and few words may be a state of work
     return Finding(
         rule, f"different tools gave the same answer: {said_by(first.text)}", first.at, first.tool
     )

@@ -422,7 +422,7 @@ def gave(step: Step) -> bool:
 _STATUS = Pattern(r"[45]\d\d")
 _FEW = 80
 _DENIES = Pattern(
-    r"\b(?:not|no|none|unknown|invalid|without|missing|nicht|kein\w{0,2}|pas|aucune?)\b|n't\b",
+    r"\b(?:not|no|none|unknown|invalid|without|missing|nothing|nobody|nicht|nichts|kein\w{0,2}|pas|aucune?)\b|n't\b",
     re.IGNORECASE,
 )
 

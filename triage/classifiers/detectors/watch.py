@@ -18,7 +18,6 @@ from .finding import (
     CYCLE,
     FORBIDDEN,
     LOOP,
-    MONOLOGUE,
     NEAR_LOOP,
     OPEN_SUBGOALS,
     PAST_LOOP,
@@ -37,7 +36,7 @@ from .tool_calls import WATCHED, check_output
 WHOLE = 400
 """Of a longer trajectory calls and results are read, not where each value came from."""
 _RULES = {
-    "same": LOOP, "near": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR, "talk": MONOLOGUE,
+    "same": LOOP, "near": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR,
 }  # fmt: skip
 _MAX_MISFITS = 256
 
@@ -64,7 +63,7 @@ class Watch:
     ) -> None:
         self._tools = tools or {}
         self._constraints = tuple(constraints)
-        self._loops = Loops(frozenset(exempt), tools=bool(tools))
+        self._loops = Loops(frozenset(exempt))
         self._at = start
         self._misfits: dict[str, Finding] = {}
         self._odd_results: dict[str, Finding] = {}
@@ -139,8 +138,6 @@ class Watch:
         name = names[0]
         if loop.kind == "error":
             text = f"{name!r} failed {loop.repeats} times with the same error"
-        elif loop.kind == "talk":
-            text = f"{loop.repeats} turns of words in a row, and no tool was called"
         elif len(names) > 1:
             text = f"the cycle {' → '.join(names)} {loop.repeats} times"
         elif loop.kind == "counted":

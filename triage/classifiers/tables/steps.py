@@ -104,10 +104,6 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(*(_fails("plan", at, f"day {at} does not work") for at in (1, 2, 3))),
         run(_fails("plan", 1, "no such day"), _fails("plan", 2, "too early"), _OPEN),
     ),
-    "steps.monologue": (
-        run(*(said(f"thought number {at}") for at in range(10)), tools=["search"]),
-        run(*(said(f"thought number {at}") for at in range(10))),
-    ),
     "steps.asked_again": (
         run(call("fare", {"to": "Porto"}, "Values differ, retry the exact same query."), _DONE),
         run(call("fare", {"to": "Porto"}, "Both calls gave the same result."), _DONE),
