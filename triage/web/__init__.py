@@ -1,10 +1,10 @@
-"""The page: the runs of a store in a browser, one run in depth, live. Needs the extra `web`.
+"""The page: the runs of a store in a browser, each in detail and live. Needs the extra `web`.
 
     from triage.web import app
 
-    application = app("sqlite:///runs.db")      # an ASGI application, to mount behind a login
+    application = app("sqlite:///runs.db")      # an ASGI application to mount behind a login
 
-`triage web --store URL` serves it on this machine alone.
+`triage web --store URL` serves it to this machine only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers to runs: their questions one by one and in bulk, ends, recoveries and forks."""
+"""The pages that change runs: answer questions singly or in bulk, cancel, recover and fork."""
 
 from __future__ import annotations
 
@@ -36,12 +36,16 @@ from .pages import Pages, slug, unslug
 from .security import Person, Role, form_of, need, person_of
 
 MOST_WAITING = 200
-"""Runs that the page of questions shows, and that one click answers."""
+"""The most runs that the page of questions lists and that one click can answer."""
 _MOST_NAMED = 120
 
 
 class Waiting(NamedTuple):
-    """A run that waits. pick: names its question in a form. asks: what it asks."""
+    """A suspended run.
+
+    pick: identifies its question in a form. asks: the text of the question. since: when it asked, in
+    seconds since the epoch. offer: how it can be answered.
+    """
 
     info: RunInfo
     pick: str
@@ -51,7 +55,7 @@ class Waiting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What has become of an answer in bulk. first: who was faster, None where nobody was."""
+    """The outcome for one run of a bulk answer. first: the earlier answer that won; None without one."""
 
     run_id: str
     done: bool
@@ -60,10 +64,10 @@ class Outcome(NamedTuple):
 
 
 class Answers:
-    """Answers requests that change runs.
+    """Handle the requests that change runs.
 
-    agents: go on with their runs in this process, in the event loop of the server; a run of another agent
-    is only answered, for whoever recovers it.
+    agents: agents whose answered runs continue in this process, in the server's event loop. For any
+    other agent the answer is only recorded, and the run waits for a worker to recover it.
     """
 
     def __init__(self, store: Store, pages: Pages, agents: Iterable[Any] = ()) -> None:
@@ -82,7 +86,7 @@ class Answers:
             self._schemas |= {} if checks is None else dict(checks.manifest)
 
     def routes(self) -> list[BaseRoute]:
-        """The routes of these pages."""
+        """Return the routes of these pages."""
         return [
             Route("/questions", self.questions, name="questions"),
             Route("/questions", self.answer_many, methods=["POST"]),
@@ -94,23 +98,23 @@ class Answers:
         ]
 
     def offer(self, info: RunInfo, events: Sequence[Event]) -> Offer:
-        """What may be done with a run."""
+        """Return what can be done with a run."""
         schemas: Schemas = self._schemas
         return offer_of(info, events, schemas, runs_here=self.runs(info.agent))
 
     def runs(self, agent: str) -> bool:
-        """Whether this process goes on with the runs of an agent."""
+        """Return whether this process can continue the runs of this agent."""
         return agent in self._agents
 
     # One run --------------------------------------------------------------------------------------
 
     async def question(self, request: Request) -> Response:
-        """The question of a run, and the form that answers it."""
+        """Show a run's question and the form that answers it."""
         info, events = await self._read(request)
         return self._form(request, info, events, self.offer(info, events))
 
     async def answer(self, request: Request) -> Response:
-        """Write an answer down; what was typed is kept where it cannot be."""
+        """Record an answer. If it is invalid, show the form again with what was typed."""
         person = need(request, Role.ANSWER)
         info, events = await self._read(request)
         form = dict(await form_of(request))
@@ -162,7 +166,7 @@ class Answers:
         return self._pages.render(request, "answers/late.html", status=409, info=info, first=first)
 
     async def cancel(self, request: Request) -> Response:
-        """End a run, whoever has it."""
+        """Cancel a run, even one that another process owns."""
         person = need(request, Role.ADMIN)
         info, _ = await self._read(request)
         try:
@@ -175,7 +179,7 @@ class Answers:
         return _to_run(request, info.run_id)
 
     async def recover(self, request: Request) -> Response:
-        """Go on with a run that its process has left, where its agent is here."""
+        """Recover a run whose process is gone, if its agent is available here."""
         need(request, Role.ADMIN)
         info, events = await self._read(request)
         if not self.runs(info.agent):
@@ -187,7 +191,7 @@ class Answers:
         return _to_run(request, info.run_id)
 
     async def fork(self, request: Request) -> Response:
-        """Begin a new run that goes on from a step or a failure of this one."""
+        """Start a new run that continues from a step or a failure of this one."""
         person = need(request, Role.ADMIN)
         info, _ = await self._read(request)
         form = dict(await form_of(request))
@@ -210,7 +214,7 @@ class Answers:
         return _to_run(request, made)
 
     def _go_on(self, info: RunInfo) -> None:
-        """Recover a run in this process, where its agent is here and no other run holds it."""
+        """Recover a run in this process if its agent is available here and no other run contains it."""
         agent = self._agents.get(info.agent)
         if agent is None or info.parent is not None:
             return
@@ -231,7 +235,7 @@ class Answers:
     # Many runs ------------------------------------------------------------------------------------
 
     async def questions(self, request: Request) -> Response:
-        """The runs that wait, those asked first at the top."""
+        """List the suspended runs, oldest question first."""
         agent, words = _filter_of(request.query_params)
         waiting = await self._waiting(agent, words)
         return self._pages.render(
@@ -246,7 +250,7 @@ class Answers:
         )
 
     async def answer_many(self, request: Request) -> Response:
-        """Answer the picked questions, or all that fit the filter and had been asked when it was shown."""
+        """Answer the picked questions, or all that match the filter and were asked when it was shown."""
         person = need(request, Role.ANSWER)
         pairs = await form_of(request)
         form = dict(pairs)

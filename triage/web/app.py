@@ -1,4 +1,4 @@
-"""`app`: the page as an ASGI application."""
+"""Build the page as an ASGI application."""
 
 from __future__ import annotations
 
@@ -72,17 +72,18 @@ def app(
     tabs: Sequence[tuple[str, str]] = (),
     routes: Callable[[Pages, Store], Sequence[BaseRoute]] = lambda _pages, _store: (),
 ) -> Starlette:
-    """Make the page of a store's runs, to serve or to mount.
+    """Make the page of a store's runs, to serve on its own or to mount in another application.
 
-    store: a `Store`, or text such as `"sqlite:///runs.db"`. who: says who asks, where a host application
-    has logged them in. login: lets in by a token instead. With neither, everybody may see and nobody may
-    change anything. hosts: exact names to answer to, as in `Guard`; none: this machine's own. agents: go
-    on with their runs in this process once they are answered; a run of any other is answered for whoever
-    recovers it. desk: the incidents; None makes a desk on the store. title: the name on every page.
-    middleware: put around all but the guard, the first outermost. tabs: names and paths of more sections.
-    routes: makes more routes of the pages and the store.
+    store: a `Store`, or its URL such as `"sqlite:///runs.db"`. who: identifies the person behind a
+    request when the host application has its own login. login: admits one person by a token instead.
+    Without either, everybody can view and nobody can change anything. hosts: the exact host names to
+    answer to, as in `Guard`; empty (default): only this machine's own names. agents: agents whose runs
+    continue in this process once they are answered; runs of other agents wait for a worker to recover
+    them. desk: the incident desk; None makes one on the store. title: the name shown on every page.
+    middleware: wraps everything inside the guard, the first outermost. tabs: names and paths of
+    additional sections. routes: makes additional routes from the `Pages` and the store.
 
-    Raises UsageError for a store that is none, a host that is none, and for `who` together with `login`.
+    Raises UsageError for an invalid store or host name, and if both `who` and `login` are given.
     """
     if who is not None and login is not None:
         raise UsageError("give app() either who= or login=: one of them says who asks")
@@ -130,7 +131,7 @@ def _statics(files: dict[str, StaticFile]) -> Callable[[Request], Awaitable[Resp
         file = files.get(request.path_params["name"])
         if file is None:
             raise HTTPException(404)
-        if request.path_params["digest"] != file.digest:  # of another release: a page left open
+        if request.path_params["digest"] != file.digest:  # a page of an older release
             digest, name = file.digest, request.path_params["name"]
             return RedirectResponse(request.url_for("static", digest=digest, name=name))
         return Response(file.body, media_type=file.media_type, headers={"Cache-Control": _KEPT})
@@ -139,7 +140,7 @@ def _statics(files: dict[str, StaticFile]) -> Callable[[Request], Awaitable[Resp
 
 
 class _Troubles:
-    """Pages for what goes wrong."""
+    """Answer errors with pages that name the problem and the remedy."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages

@@ -1,4 +1,4 @@
-"""What a run may be answered with, as forms, and how what somebody types becomes an answer."""
+"""The answers a run accepts, as forms, and the conversion of a submitted form into an answer."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from triage.plan import ApprovalAnswer, ApprovalRequest, request_in
 from triage.stores import RunInfo
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Any] | None]
-"""JSON schemas of arguments, by the name of a tool."""
+"""JSON Schemas of tools' arguments by tool name; None for an unknown schema."""
 
 ENDED = ("escalated", "aborted", "fatal", "cancelled", "error")
-"""Ends of runs from which a new one may go on."""
+"""Final statuses of runs that can be tried again in a new run."""
 _LONG = 80
 _WORDS = {
     "approve": "Approve",
@@ -63,10 +63,11 @@ _WITH_REASON = ("reject", "retry", "replan", "abort", "escalate")
 
 
 class Field(NamedTuple):
-    """A field of a form.
+    """A form field for one argument of a call.
 
-    name: of the argument. key: of the field. kind: `text`, `lines`, `number`, `flag`, `choice` or `json`.
-    value: as text. choices: of a `choice`. note: what the schema says of it.
+    name: the argument's name. key: the field's name in the form. kind: `text`, `lines`, `number`, `flag`,
+    `choice` or `json`. value: the current value as text. choices: the values a `choice` allows. note: the
+    description in the schema, or "".
     """
 
     name: str
@@ -78,20 +79,20 @@ class Field(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An answer that a run may be given. word: on its button."""
+    """An answer that a run accepts. word: the label of its button."""
 
     name: str
     word: str
 
 
 class Offer(NamedTuple):
-    """What may be done with a run.
+    """What a person can do with a run.
 
-    question: identifies what it asks, empty where it does not wait. choices: the answers to that. tool,
-    effect, arguments: of the call in question; empty without one. fields: to change its arguments. plan:
-    the plan or step that is to be approved, as JSON; empty for none. retries_at: position of the failure
-    from which a new run may try again, None for none. command: how somebody goes on with it, empty where
-    nobody need.
+    question: identifies the open question; empty if the run is not waiting. choices: the answers it
+    accepts. tool, effect, arguments: the call in question; empty if it is not about a call. fields: the
+    form fields for changing the arguments. plan: the plan or step to approve, as JSON; empty if there is
+    none. retries_at: position of the failure from which a new run can try again; None if there is none.
+    command: the shell command that recovers the run; empty if nobody needs to run it.
     """
 
     question: str = ""
@@ -106,16 +107,16 @@ class Offer(NamedTuple):
 
     @property
     def takes_reason(self) -> bool:
-        """Whether one of the answers takes a reason."""
+        """Whether any of the answers takes a reason."""
         return any(choice.name in _WITH_REASON for choice in self.choices)
 
     def takes(self, name: str) -> bool:
-        """Whether this is one of the answers."""
+        """Return whether the run accepts the answer of this name."""
         return any(choice.name == name for choice in self.choices)
 
 
 def offer_of(info: RunInfo, events: Sequence[Event], schemas: Schemas, *, runs_here: bool) -> Offer:
-    """What may be done with a run. runs_here: this process goes on with it by itself."""
+    """Return what can be done with a run. runs_here: whether this process continues it by itself."""
     force = " --force" if info.status == "dead_letter" else ""
     recover = f"triage runs recover {shlex.quote(info.run_id)} module:agent{force}"
     left = info.status == "dead_letter" or (info.status == "running" and info.lease_until is None)
@@ -136,7 +137,7 @@ def offer_of(info: RunInfo, events: Sequence[Event], schemas: Schemas, *, runs_h
     names = tuple(
         name
         for name in answers_to(events)
-        if name != "edit" or fields  # what no person may change is approved or rejected
+        if name != "edit" or fields  # nothing to edit
     )
     offer = offer._replace(question=asked.token_digest, choices=_choices(names), fields=fields)
     if question is None:
@@ -153,7 +154,7 @@ def _choices(names: Sequence[str]) -> tuple[Choice, ...]:
 
 
 def _shown(value: Any) -> Any:
-    """A JSON value without secrets."""
+    """Convert a value to JSON data with its secrets redacted."""
     return Redactor().value(to_json(value))[0]
 
 
@@ -170,7 +171,7 @@ def _fields(question: Question | None, schemas: Schemas) -> Iterator[Field]:
 
 
 def _field(name: str, key: str, value: Any, known: Any) -> Field:
-    """The field of an argument. known: its schema; without one, the value says what it is."""
+    """Make the field of an argument. known: its schema; without one, the value decides the kind."""
     schema: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
     note = str(schema.get("description", ""))
     choices = schema.get("enum")
@@ -190,12 +191,12 @@ def _field(name: str, key: str, value: Any, known: Any) -> Field:
 
 
 def refilled(fields: Sequence[Field], form: Mapping[str, str]) -> tuple[Field, ...]:
-    """The fields with what somebody has typed."""
+    """Return the fields with the submitted values filled in."""
     return tuple(field._replace(value=form.get(field.key, field.value)) for field in fields)
 
 
 def _changed(fields: Sequence[Field], form: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments that somebody has changed. Raises UsageError for a value that is none."""
+    """Return the changed arguments. Raises UsageError if one is not valid JSON or none has changed."""
     changed: dict[str, Any] = {}
     for field in fields:
         given = form.get(field.key, field.value)
@@ -211,7 +212,7 @@ def _changed(fields: Sequence[Field], form: Mapping[str, str]) -> dict[str, Any]
 
 
 def _check_schema(question: Question, changed: Mapping[str, Any], schemas: Schemas) -> None:
-    """Raise UsageError where the arguments do not fit their schema."""
+    """Raise UsageError if the changed arguments do not match the tool's schema."""
     schema = schemas.get(question.tool)
     if not schema or not isinstance(question.arguments, Mapping):
         return
@@ -239,7 +240,7 @@ def _json(name: str, text: str) -> Any:
 def reply_of(
     events: Sequence[Event], offer: Offer, form: Mapping[str, str], schemas: Schemas, by: str
 ) -> Reply | ApprovalAnswer:
-    """The answer that a form gives. Raises UsageError, which names the field, for none that fits."""
+    """Convert a submitted form to an answer. Raises UsageError naming the field that is wrong."""
     name = form.get("answer", "")
     if not offer.takes(name):
         known = ", ".join(choice.name for choice in offer.choices) or "nothing"
@@ -297,12 +298,13 @@ def _of_plan(
     return request.answer("approved", by=by)
 
 
-# Who was first --------------------------------------------------------------------------------------
+# The first answer -----------------------------------------------------------------------------------
 
 
 class First(NamedTuple):
-    """An answer that was given. by: who gave it, empty where it is not known. time: seconds since the
-    epoch. said: what they said.
+    """An answer that has been given.
+
+    by: who gave it; empty if unknown. time: in seconds since the epoch. said: the answer in words.
     """
 
     by: str
@@ -311,7 +313,7 @@ class First(NamedTuple):
 
 
 def first_answer(events: Sequence[Event], question: str) -> First | None:
-    """How a question was answered; None where it is not, or was never asked."""
+    """Return how a question was answered; None if it is still open or was never asked."""
     given: First | None = None
     found = False
     for event in events:

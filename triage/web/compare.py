@@ -1,4 +1,4 @@
-"""Two attempts of a run side by side: which steps are the same, and which differ."""
+"""Compare two attempts of a run step by step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from .story import AttemptStory, Story
 from .timeline import Entry, Moment, entries_of
 
 MOST_STEPS = 400
-"""Steps of an attempt that are compared, the newest."""
+"""The most steps of an attempt that are compared: its newest."""
 
 
 class Pair(NamedTuple):
-    """A line of the comparison. how: `same`, `differs` (in its outcome), or only `left` or `right`."""
+    """A row of the comparison.
+
+    how: `same`, `differs` (same call, different outcome), `left` or `right` (in that attempt only).
+    """
 
     how: str
     left: Entry | None
@@ -24,7 +27,7 @@ class Pair(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """The comparison of two attempts. left_out: steps before those that are compared."""
+    """The comparison of two attempts. left_out: how many earlier steps of both were not compared."""
 
     left: AttemptStory
     right: AttemptStory
@@ -33,7 +36,7 @@ class Sides(NamedTuple):
 
 
 def compared(story: Story, left: int, right: int) -> Sides:
-    """Compare two attempts, by their numbers."""
+    """Compare the attempts with these numbers."""
     one, two = (next(a for a in story.attempts if a.number == number) for number in (left, right))
     ours, theirs = _steps(story, one), _steps(story, two)
     left_out = max(0, len(ours) - MOST_STEPS) + max(0, len(theirs) - MOST_STEPS)

@@ -1,4 +1,4 @@
-"""What a list says of a run beyond its row in the store, read from its journal once and then kept."""
+"""Digests: what the list shows of a run beyond its row in the store, folded from its journal and cached."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ from triage.stores import RunInfo, Store
 from .pages import money, slug
 
 KEPT = 500
-"""Digests that are kept, of the runs that were looked at last: some 2 KB each at the most."""
+"""The most digests kept in memory, least recently used dropped first; each takes at most about 2 KB."""
 _MOST_ERRORS = 5
 _MOST_TOOLS = 20
 
 
 class Digest:
-    """The figures of a run and the words it can be found by. It takes events in as they come.
+    """The figures of a run and the words a search finds it by, updated event by event.
 
-    events: how many it has seen. task: in one line. attempts, steps, reused: counts. usage: of the run.
-    busy: seconds at work. failure, cause: of the newest failed attempt; error: in words. question: what it
-    waits with. errors, tools: words to search, the newest errors and the first tools.
+    events: how many events it has applied. task: the task on one line. attempts, steps, reused: counts;
+    reused steps are not in `steps`. usage: the run's total usage. busy: seconds of work, without waits.
+    failure, cause: failure type and cause of the latest failed attempt. error: the latest error on one
+    line. question: the open question, or "". errors, tools: the latest errors and the first tools, for
+    the search.
     """
 
     __slots__ = (
@@ -64,7 +66,7 @@ class Digest:
         self._waited = False
 
     def apply(self, event: Event) -> None:
-        """Take the next event in."""
+        """Apply the next event."""
         self.events = event.seq + 1
         self._work(event)
         match event:
@@ -123,26 +125,26 @@ class Digest:
             self.errors = [*self.errors, self.error][-_MOST_ERRORS:]
 
     def words(self, info: RunInfo) -> str:
-        """All the words by which the run can be found, in lower case."""
+        """Return the text that a search looks at, case-folded."""
         parts = [info.run_id, info.agent, info.status, self.task, self.failure, self.cause]
         return "\n".join([*parts, self.question, *self.errors, *self.tools]).casefold()
 
 
 class Digests:
-    """The digests of a store's runs. Those that changed are brought up to date by their new events."""
+    """A cache of the digests of a store's runs, each updated by reading only the run's new events."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept: OrderedDict[str, Digest] = OrderedDict()
 
     async def of(self, info: RunInfo) -> Digest:
-        """The digest of a run as it stands."""
+        """Return the digest of a run, up to date with its journal."""
         digest = self._kept.get(info.run_id)
         if digest is None or digest.events > info.events:
             digest = Digest()
         if digest.events < info.events:
             for event in await self._store.read(info.run_id, digest.events - 1):
-                # Somebody else may have brought it up to date meanwhile.
+                # Another task may have applied these events while this one read them.
                 if event.seq == digest.events:
                     digest.apply(event)
         self._kept[info.run_id] = digest
@@ -153,9 +155,10 @@ class Digests:
 
 
 class Query(NamedTuple):
-    """What a list is to show. All is optional.
+    """A search in the list of runs. Empty fields and None match every run.
 
-    words: all of them must be found. status, agent, failure: exactly. hours: begun in so many.
+    words: must all be found, ignoring case. status, agent, failure: must match exactly. hours: the run
+    started within this many hours.
     """
 
     words: str = ""
@@ -166,7 +169,7 @@ class Query(NamedTuple):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Query:
-        """Read a query from the parameters of an address; what makes no sense is left out."""
+        """Read a query from URL parameters; cut long values and ignore invalid hours."""
         hours = given.get("hours", "")
         return cls(
             given.get("q", "").strip()[:200],
@@ -177,7 +180,7 @@ class Query(NamedTuple):
         )
 
     def fits(self, info: RunInfo, digest: Digest) -> bool:
-        """Whether a run of this status and agent is one of those sought."""
+        """Return whether a run matches by failure and words; the store has matched status and agent."""
         if self.failure and digest.failure != self.failure:
             return False
         words = self.words.casefold().split()
@@ -188,9 +191,10 @@ class Query(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A page of a list. older: where to go on, None at the end. looked_at: how many runs were read.
+    """A page of search results.
 
-    hasty: it ended since it took too long, so a page may hold fewer than there are.
+    older: the position to continue from; None at the end. looked_at: how many runs were searched. hasty:
+    whether the search ran out of time, so that the page may be incomplete.
     """
 
     runs: Sequence[tuple[RunInfo, Digest]]
@@ -201,11 +205,11 @@ class Found(NamedTuple):
 
 _AT_ONCE = 200
 _LONGEST_S = 1.0
-"""Seconds after which a search shows what it has found so far."""
+"""Seconds after which a search stops and shows what it has found."""
 
 
 async def find(store: Store, digests: Digests, query: Query, start: int, most: int) -> Found:
-    """Find the newest runs of a query, from the run at position `start` on."""
+    """Find at most `most` runs that match a query, newest first, starting at position `start`."""
     found: list[tuple[RunInfo, Digest]] = []
     deadline = time.monotonic() + _LONGEST_S
     since = None if query.hours is None else await store.now() - 3_600 * query.hours
@@ -229,7 +233,10 @@ async def find(store: Store, digests: Digests, query: Query, start: int, most: i
 
 
 class Row(NamedTuple):
-    """A run as the list shows it. why: its question, else what it failed with. began: since the epoch."""
+    """A row of the list.
+
+    why: the open question, or else the latest failure. began: in seconds since the epoch.
+    """
 
     run_id: str
     slug: str
@@ -244,7 +251,7 @@ class Row(NamedTuple):
 
 
 def row_of(info: RunInfo, digest: Digest) -> Row:
-    """Say what a list shows of a run."""
+    """Make the list's row for a run."""
     failure = " ".join(
         filter(
             None, (digest.failure.replace("_", " "), f"({digest.cause})" if digest.cause else "")

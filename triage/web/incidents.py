@@ -1,4 +1,4 @@
-"""Incidents: the queue, one incident with its log, and what a person does about it."""
+"""The pages of incidents: the queue, and one incident with its log and the actions on it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .pages import Pages
 from .security import Role, form_of, need, person_of
 
 MOST = 100
-"""Incidents, and entries of a log, on a page."""
+"""The most incidents, and log entries of one incident, shown on a page."""
 OUTCOMES = ("recovered", "failed", "ignored")
 Act = Callable[[str, Mapping[str, str], str], Awaitable[dict[str, Any]]]
 
 
 def desk_of(store: Store) -> IncidentDesk | None:
-    """A desk on the incidents of a store; None where the store can have none."""
+    """Return a desk on the incidents of a store; None if the store cannot hold incidents."""
     try:
         return IncidentDesk(store, owner="page")
     except UsageError:
@@ -32,7 +32,7 @@ def desk_of(store: Store) -> IncidentDesk | None:
 
 
 class Incidents:
-    """Answers requests for pages of incidents."""
+    """Handle the requests for pages of incidents."""
 
     def __init__(self, desk: IncidentDesk, pages: Pages) -> None:
         self._desk = desk
@@ -46,7 +46,7 @@ class Incidents:
         }
 
     def routes(self) -> list[BaseRoute]:
-        """The routes of these pages."""
+        """Return the routes of these pages."""
         return [
             Route("/incidents", self.queue, name="incidents"),
             Route("/incidents/{error}", self.incident, name="incident"),
@@ -54,7 +54,7 @@ class Incidents:
         ]
 
     async def queue(self, request: Request) -> Response:
-        """The open incidents, or those of a status."""
+        """List the open incidents, or those with the chosen status."""
         status = request.query_params.get("status", "")
         known = tuple(map(str, Status))
         found = await self._desk.incidents(status if status in known else None, limit=MOST)
@@ -70,12 +70,12 @@ class Incidents:
         )
 
     async def incident(self, request: Request) -> Response:
-        """One incident, with its log and messages."""
+        """Show one incident with its log and messages."""
         one = await self._found(request)
         return await self._page(request, one)
 
     async def act(self, request: Request) -> Response:
-        """Do what a form says; what was typed is kept where it cannot be done."""
+        """Carry out the submitted action. If it is refused, show the form again with what was typed."""
         person = need(request, Role.ANSWER)
         one = await self._found(request)
         form = dict(await form_of(request))

@@ -1,4 +1,4 @@
-"""Live pages: one look at the store serves all tabs that show the same, as server-sent events."""
+"""Live updates as server-sent events: all tabs that show the same page share one poll of the store."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from .pages import money
 from .timeline import Moments, entry_of, lasted
 
 EVERY_S = 0.1
-"""Seconds between two looks at a run that somebody has open."""
+"""Seconds between polls of a run that is open in a browser."""
 _LIST_EVERY_S = 0.25
 _HEARTBEAT_S = 15.0
 _MOST_MESSAGES = 128
 _NEWEST = 200
-"""Runs of which a list is told when they change."""
+"""How many of the newest runs the list is updated about."""
 _MOST_ENTRIES = 200
-"""Moments in one message; where more have come at once, the page is loaded anew."""
+"""The most timeline entries in one message; if there are more, the page reloads."""
 
 _NOTHING = b":\n\n"
 _STALE = b"event: stale\ndata: {}\n\n"
 
 
 def message(event: str, data: Any) -> bytes:
-    """Write a server-sent event."""
+    """Encode a server-sent event with JSON data."""
     return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 class Feed:
-    """What is told of a run or a list. One of its readers looks for all of them.
+    """The messages about a run or a list. One reader at a time polls on behalf of all of them.
 
-    look: gives the next message, None while there is nothing new. told: how many messages there were.
-    readers: how many there are.
+    look: returns the next message, or None if nothing is new. every_s: seconds between polls. told: how
+    many messages there have been. readers: how many readers there are.
     """
 
     def __init__(self, look: Callable[[], Awaitable[bytes | None]], every_s: float) -> None:
@@ -56,7 +56,7 @@ class Feed:
         self.readers = 0
 
     async def read(self, at: int) -> AsyncGenerator[bytes]:
-        """Yield the messages after the first `at`, and now and then a comment: a lost reader is noticed."""
+        """Yield the messages after the first `at`, and regular comments that reveal a lost connection."""
         while True:
             with anyio.move_on_after(_HEARTBEAT_S):
                 while at == self.told:
@@ -71,7 +71,7 @@ class Feed:
             at = self.told
 
     async def _wait(self) -> None:
-        """Wait for news; the first to wait looks for them."""
+        """Wait for a new message; the first reader to wait does the polling."""
         if self._looking:
             await self._news.wait()
             return
@@ -85,14 +85,14 @@ class Feed:
                     return
                 await anyio.sleep(self._every_s)
         finally:
-            # Also where this reader has left: another one looks from now on.
+            # If this reader was cancelled, another one takes over the polling.
             self._looking = False
             self._news.set()
             self._news = anyio.Event()
 
 
 class RunWatch:
-    """Looks at one run for what is new. It holds no more of it than its figures and the open calls."""
+    """Poll one run for new events. Keeps only its digest and its open calls in memory."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -106,15 +106,15 @@ class RunWatch:
 
     @property
     def seen(self) -> int:
-        """How many events it has seen."""
+        """How many events of the run have been read."""
         return self._digest.events
 
     async def start(self) -> None:
-        """Read what there is; from then on only what is new is told."""
+        """Read the existing events; `look` reports only later ones."""
         await self._news()
 
     async def look(self) -> bytes | None:
-        """What is new since the last look; a store that fails is told of once."""
+        """Return what is new since the last look, or None. Reports an error of the store once."""
         try:
             found = await self._news()
         except StoreError as error:
@@ -139,7 +139,7 @@ class RunWatch:
             moment = self._moments.apply(event)
             before = self._before if moment.first is event else None
             told = entry_of(moment, self._started, before)._asdict()
-            # The pause before a call was told when it began.
+            # A call that ends keeps the pause shown when it began.
             told["idle"] = told["idle"] or changed.get(moment.first.seq, told)["idle"]
             changed[moment.first.seq] = told
             self._before = event.time
@@ -160,7 +160,7 @@ class RunWatch:
 
 
 def figures_of(digest: Digest) -> dict[str, str]:
-    """The figures of a run, as texts."""
+    """Format the figures of a run."""
     return {
         "attempts": str(digest.attempts),
         "steps": f"{digest.steps:,}",
@@ -173,7 +173,7 @@ def figures_of(digest: Digest) -> dict[str, str]:
 
 
 class ListWatch:
-    """Looks at the newest runs for those that changed."""
+    """Poll the newest runs for changes."""
 
     def __init__(self, store: Store, digests: Digests) -> None:
         self._store = store
@@ -181,11 +181,11 @@ class ListWatch:
         self._standing: dict[str, RunInfo] = {}
 
     async def start(self) -> None:
-        """Take in how the runs stand."""
+        """Read the current state of the runs; `look` reports only later changes."""
         self._standing = {info.run_id: info for info in await self._store.runs(limit=_NEWEST)}
 
     async def look(self) -> bytes | None:
-        """The rows that changed, the oldest first."""
+        """Return the rows that changed, oldest first, or None. Reports an error of the store."""
         try:
             infos = await self._store.runs(limit=_NEWEST)
             changed = [info for info in infos if self._changed(info)]
@@ -197,7 +197,7 @@ class ListWatch:
         return message("rows", [row._asdict() for row in rows]) if rows else None
 
     def _changed(self, info: RunInfo) -> bool:
-        # A lease that is renewed is nothing to see.
+        # The list does not show leases, so a renewed one is no change.
         known = self._standing.get(info.run_id)
         return known is None or known._replace(lease_until=None) != info._replace(lease_until=None)
 
@@ -208,7 +208,7 @@ class _Shared(NamedTuple):
 
 
 class Live:
-    """The feeds of a store, each shared by all that read it and dropped with the last of them."""
+    """The feeds of a store, each shared by its readers and dropped when the last reader leaves."""
 
     def __init__(self, store: Store, digests: Digests) -> None:
         self._store = store
@@ -218,18 +218,18 @@ class Live:
 
     @property
     def watched(self) -> int:
-        """How many runs and lists somebody has open."""
+        """How many runs and lists are open in a browser."""
         return len(self._shared)
 
     async def run(self, request: Request, run_id: str, after: int) -> StreamingResponse:
-        """Tell what becomes of a run. after: the event that the page has seen last."""
+        """Stream the changes of a run. after: position of the last event on the page."""
         shared = await self._of(run_id, lambda: RunWatch(self._store, run_id), EVERY_S)
         assert isinstance(shared.watch, RunWatch)
         stale = shared.watch.seen - 1 != after
         return _Stream(self._read(run_id, shared, first=_STALE if stale else _NOTHING))
 
     async def runs(self, request: Request) -> StreamingResponse:
-        """Tell which runs change."""
+        """Stream the changes of the list of runs."""
         made = lambda: ListWatch(self._store, self._digests)  # noqa: E731
         shared = await self._of(None, made, _LIST_EVERY_S)
         return _Stream(self._read(None, shared, first=_NOTHING))
@@ -262,7 +262,7 @@ class Live:
 
 
 class _Stream(StreamingResponse):
-    """Server-sent events. The reader counts as gone as soon as its connection is."""
+    """A response of server-sent events that releases its reader as soon as the connection closes."""
 
     def __init__(self, messages: AsyncGenerator[bytes]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

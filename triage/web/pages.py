@@ -1,4 +1,4 @@
-"""How a page is made: the templates, the addresses of runs, and what is said when something is wrong."""
+"""Render pages: templates and their filters, static files, and the slugs of runs in paths."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _MEDIA = {
 
 
 def slug(run_id: str) -> str:
-    """Write a run's id as one part of a path, whatever characters it has; `unslug` reads it.
+    """Encode any run id as one segment of a path; `unslug` decodes it.
 
-    Letters, digits, `_` and `-` stay, and dots inside; every other byte of its UTF-8 is `~` and two
-    digits. A server that decodes the path cannot change its meaning.
+    ASCII letters, digits, `_`, `-` and dots after the first character stay; every other byte of the UTF-8
+    becomes `~` and two hexadecimal digits. The result holds no `%`, so it survives servers that decode
+    paths.
     """
     parts = [
         char
@@ -52,7 +53,7 @@ def slug(run_id: str) -> str:
 
 
 def unslug(part: str) -> str | None:
-    """Read the run's id that `slug` wrote; None for what it never writes."""
+    """Decode a run id that `slug` encoded; None for a text that `slug` never produces."""
     raw = part.encode("utf-8", "surrogatepass")
     found = [
         bytes.fromhex(match[1].decode()) if match[1] else match[2]
@@ -66,7 +67,7 @@ def unslug(part: str) -> str | None:
 
 
 class StaticFile(NamedTuple):
-    """A file that pages name. digest: part of its address, so that a browser may keep it for good."""
+    """A static file. digest: part of its URL, so that browsers can cache the file forever."""
 
     body: bytes
     media_type: str
@@ -74,7 +75,7 @@ class StaticFile(NamedTuple):
 
 
 def static_files() -> dict[str, StaticFile]:
-    """Read the files that pages name, by name."""
+    """Read the static files, by name."""
     found: dict[str, StaticFile] = {}
     for path in sorted((HERE / "static").iterdir()):
         if path.suffix in _MEDIA:
@@ -91,10 +92,10 @@ def _templates() -> dict[str, str]:
 
 
 class Pages:
-    """Makes pages of templates. Every value is escaped; there is no way around that.
+    """Render pages from templates, escaping every value.
 
-    title: the name on every page. tabs: names and paths of its sections. All templates are read when
-    this is made.
+    title: the name shown on every page. files: the static files, by name. tabs: names and paths of the
+    sections. All templates are read and compiled at once.
     """
 
     def __init__(
@@ -120,20 +121,20 @@ class Pages:
             self._environment.get_template(name)
 
     def text(self, request: Request, name: str, **values: Any) -> str:
-        """Fill a template in. It knows the request, `base` (where the page is mounted) and `now`."""
+        """Render a template. It also gets `request`, `base` (where the page is mounted) and `now`."""
         template = self._environment.get_template(name)
         base = request.scope.get("root_path", "").rstrip("/")
         always = {"request": request, "base": base, "now": time.time(), **self._always}
         return template.render({**always, **values})
 
     def render(self, request: Request, name: str, *, status: int = 200, **values: Any) -> Response:
-        """Answer with a page."""
+        """Render a template as a response."""
         return HTMLResponse(self.text(request, name, **values), status)
 
     def problem(
         self, request: Request, status: int, title: str, text: str, remedies: Sequence[str] = ()
     ) -> Response:
-        """Answer with a page that says what is wrong and what to do."""
+        """Make a response that says what is wrong and what to do."""
         return self.render(
             request,
             "problem.html",
@@ -145,20 +146,20 @@ class Pages:
 
 
 def money(dollars: float | None) -> str:
-    """An amount in US dollars, with as many digits as it needs; a dash where it is not known."""
+    """Format US dollars with two decimals, or four below $1; a dash for None (unknown)."""
     if dollars is None:
         return "—"
     return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
 
 
 def lines(text: str, longest: int) -> str:
-    """A text of several lines without secrets, cut; what cannot be seen is written as an escape."""
+    """Redact a text of several lines, escape invisible characters and cut it to `longest` characters."""
     text = escaped(redact(text), lines=True)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def shown(value: Any) -> str:
-    """A JSON value on several lines, without secrets."""
+    """Format a JSON value on several lines with its secrets redacted."""
     found = Redactor().value(to_json(value))[0]
     text = found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
     return lines(text, 20_000)

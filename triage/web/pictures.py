@@ -1,4 +1,4 @@
-"""Where things stand in the pictures of a run: attempts as lanes of calls, and what it cost over time."""
+"""Lay out the charts of a run: attempts as lanes of calls, and usage over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .story import AttemptStory, Sample, Story
 from .timeline import IDLE_S, Moment
 
 WIDTH = 1_000
-"""Units from the first event to the last; a picture is stretched to the room there is."""
+"""Horizontal units from the first event to the last; the SVG scales to the available width."""
 _IDLE_WIDTH = 28
 _MOST_LANES = 24
 _MOST_BARS = 400
@@ -21,7 +21,10 @@ _NARROWEST = 2.0
 
 
 class Scale:
-    """Places of times. A long time without events takes little room, whatever its length."""
+    """Map times to horizontal positions. Every pause of at least `IDLE_S` gets the same short width.
+
+    idle: the position and the length in words of each pause. narrow: the width of a pause.
+    """
 
     def __init__(self, times: Iterable[float]) -> None:
         self._times = sorted(times) or [0.0]
@@ -44,7 +47,7 @@ class Scale:
         self.narrow = narrow
 
     def at(self, time: float) -> float:
-        """The place of a time, from 0 to `WIDTH`."""
+        """Return the position of a time, from 0 to `WIDTH`."""
         after = bisect_right(self._times, time)
         if after == 0:
             return 0.0
@@ -57,7 +60,7 @@ class Scale:
 
 
 class Bar(NamedTuple):
-    """Something that took time. tone: as in `Entry`, or `model`. seq: its address."""
+    """A bar for a call or a step. tone: as in `Entry`, or `model`. seq: position of its first event."""
 
     x: float
     width: float
@@ -66,7 +69,7 @@ class Bar(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """An attempt with its bars. x, width: from its start to its end. end: `bad`, `warn`, `ok`, `open`."""
+    """An attempt and its bars. x, width: its extent. end: tone of its end: `bad`, `warn`, `ok`, `open`."""
 
     attempt: AttemptStory
     x: float
@@ -76,7 +79,7 @@ class Lane(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Two lines over time, as points of polylines in a box of `WIDTH` by 100, and their highest values."""
+    """Tokens and cost over time, as polyline points in a box of `WIDTH` by 100, and their maxima."""
 
     tokens: str
     cost: str
@@ -85,7 +88,11 @@ class Chart(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Both pictures of a run. idle: places where nothing happened, each with its length in words."""
+    """The charts of a run.
+
+    idle: the position and the length in words of each pause; all are `idle_width` wide. chart: None if the
+    run used no tokens and cost nothing.
+    """
 
     lanes: Sequence[Lane]
     idle: Sequence[tuple[float, str]]
@@ -94,7 +101,7 @@ class Picture(NamedTuple):
 
 
 def picture_of(story: Story) -> Picture:
-    """Draw a run."""
+    """Lay out the charts of a run."""
     scale = Scale(event.time for moment in story.moments for event in moment.events)
     shown = story.attempts[-_MOST_LANES:]
     by_attempt: dict[int, list[Moment]] = {one.number: [] for one in shown}
@@ -123,7 +130,7 @@ def _end(story: Story, attempt: AttemptStory) -> str:
 
 
 def _bars(moments: Sequence[Moment], scale: Scale, left: float) -> list[Bar]:
-    """The calls and steps of an attempt. Of very many, those that went well are thinned out."""
+    """Make the bars of an attempt. If there are very many, keep only a sample of the successful ones."""
     every = len(moments) // _MOST_BARS + 1
     found: list[Bar] = []
     for number, moment in enumerate(moments):

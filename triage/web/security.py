@@ -1,4 +1,4 @@
-"""Who may ask the page for what: hosts, origins, logins and roles, checked before anything else."""
+"""Access control of the page: hosts, origins, logins and roles, checked before anything else."""
 
 from __future__ import annotations
 
@@ -24,41 +24,44 @@ from triage.core import UsageError, logger, misuse, one_line
 
 
 class Role(StrEnum):
-    """What somebody may do: see; also answer questions and see to incidents; or also the rest."""
+    """What a person may do, each role including the one before.
+
+    view: read all pages. answer: answer questions and handle incidents. admin: cancel, recover and fork.
+    """
 
     VIEW = "view"
     ANSWER = "answer"
     ADMIN = "admin"
 
     def covers(self, other: Role) -> bool:
-        """Whether it may do all that the other may."""
+        """Return whether this role includes the other."""
         order = list(Role)
         return order.index(self) >= order.index(other)
 
 
 class Person(NamedTuple):
-    """Who asks. name: as it stands in journals, 1 to 256 characters. role: what they may do."""
+    """The person behind a request. name: as journals record it, 1 to 256 characters. role: their rights."""
 
     name: str
     role: Role
 
 
 Who: TypeAlias = Callable[[HTTPConnection], Person | Awaitable[Person | None] | None]
-"""Says who asks, for a request that the host application has let through; None: nobody who may."""
+"""Identifies the person behind a request that the host application let through; None refuses them."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MAX_FIELDS = 2_000
-"""Fields of the longest form."""
+"""The most fields in a form."""
 MAX_BODY = 1_048_576
-"""Bytes of the largest form."""
+"""The most bytes in a form."""
 MAX_QUERY = 8_192
-"""Bytes of the longest query."""
+"""The most bytes in a query string."""
 SHORTEST_TOKEN = 16
 _MAX_NAME = 256
 _TRIES, _TRIES_S = 20, 60.0
-"""So many wrong tokens are looked at in so many seconds."""
+"""The most wrong tokens that are checked, and the seconds in which they count."""
 _PERSON = "triage.person"
-"""Key of the scope under which the guard leaves who asks."""
+"""The key in the ASGI scope under which the guard stores the person."""
 
 _PATH = re.compile(r"/?|(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~:-]*)+/?")
 _HOST = re.compile(r"(?:(https?)://)?((?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?)")
@@ -73,7 +76,7 @@ HEADERS: Mapping[str, str] = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Not `no-referrer`: with it browsers send `Origin: null` along with our own forms.
+    # Not `no-referrer`, with which browsers send our own forms with `Origin: null`.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -81,17 +84,17 @@ HEADERS: Mapping[str, str] = {
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "cache-control": "no-store",
 }
-"""Headers of every answer, unless the answer has its own."""
+"""The headers of every response that does not set its own."""
 
 
 def person_of(request: HTTPConnection) -> Person:
-    """Who asks."""
+    """Return the person behind a request."""
     found: Person = request.scope[_PERSON]
     return found
 
 
 def need(request: HTTPConnection, role: Role) -> Person:
-    """Who asks, where they may do what this role may. Raises HTTPException (403) where they may not."""
+    """Return the person behind a request. Raises HTTPException (403) if they lack this role."""
     person = person_of(request)
     if not person.role.covers(role):
         raise HTTPException(403, f"this needs the role {role}, and {person.name} has {person.role}")
@@ -99,7 +102,7 @@ def need(request: HTTPConnection, role: Role) -> Person:
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Raise UsageError for a name that is none; see `Guard`."""
+    """Raise UsageError for an invalid host name; see `Guard`."""
     for name in hosts:
         _host_of(name)
 
@@ -107,7 +110,7 @@ def check_hosts(hosts: Iterable[str]) -> None:
 def check_bind(host: str, *, token: str | None, hosts: Iterable[str]) -> None:
     """Raise UsageError unless a server may listen on this address and answer to these names.
 
-    Loopback needs nothing; any other address needs a token that was chosen, and names to answer to.
+    A loopback address needs neither token nor names; any other address needs both.
     """
     check_hosts(hosts)
     if host == "localhost":
@@ -133,13 +136,13 @@ def check_bind(host: str, *, token: str | None, hosts: Iterable[str]) -> None:
 
 
 class Login:
-    """Lets one person in by a token, and knows them again by a cookie.
+    """Log one person in by a token, and recognize them afterwards by a cookie.
 
-    person: who that is. token: at least 16 characters, for as many logins as one likes; None makes one
-    that is good for one login, after which `told` is called with the next one. The cookie is derived
-    from the token, so a browser that has one stays logged in when the same token is used again.
+    person: whoever logs in. token: at least 16 printable characters, valid for any number of logins; None
+    makes a token that is valid for one login, after which `told` is called with the next. The cookie is
+    derived from the first token, so browsers stay logged in when a restart uses the same token.
 
-    Raises UsageError for a token that is too short.
+    Raises UsageError for a token that is too short or not printable.
     """
 
     def __init__(
@@ -166,12 +169,12 @@ class Login:
 
     @property
     def is_closed(self) -> bool:
-        """Whether so many wrong tokens were given that none is looked at for a while."""
+        """Whether too many wrong tokens were given in the last minute, so that no token is checked."""
         wrong = self._wrong
         return len(wrong) == _TRIES and self._clock() - wrong[0] < _TRIES_S
 
     def takes(self, token: str) -> bool:
-        """Whether this token lets in; one that is good for one login is used up by it."""
+        """Return whether the token is right. A token for one login is then replaced by the next."""
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             self._wrong.append(self._clock())
             return False
@@ -181,7 +184,7 @@ class Login:
         return True
 
     def knows(self, cookie: str) -> bool:
-        """Whether this is the cookie of who was let in."""
+        """Return whether this is the cookie that a login sets."""
         return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie.encode())
 
 
@@ -189,7 +192,7 @@ class Login:
 
 
 class _Refused(Exception):
-    """A request is not answered. status: of HTTP. text: why, and what to do."""
+    """A request is refused. status: the HTTP status. text: why, and what to do."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -198,14 +201,16 @@ class _Refused(Exception):
 
 
 class Guard:
-    """Middleware of ASGI that lets through what comes from a page of ours and from somebody who may.
+    """ASGI middleware that refuses requests from other sites and from people without access.
 
-    who: says who asks, where a host application has logged them in. login: lets in by a token instead;
-    with neither, everybody may see and nobody may change anything. hosts: exact names to answer to, with
-    the port unless it is the scheme's own (`ops.example.com`, `127.0.0.1:8100`), and before it the scheme
-    where a proxy speaks another (`https://ops.example.com`); none: this machine's own names.
+    who: identifies the person behind a request when the host application has its own login. login: admits
+    one person by a token instead. Without either, everybody can view and nobody can change anything.
+    hosts: the exact host names to answer to, with the port unless it is the scheme's default
+    (`ops.example.com`, `127.0.0.1:8100`), preceded by the scheme if a proxy in front speaks another
+    (`https://ops.example.com`); empty (default): this machine's own names. max_body: the most bytes in a
+    request's body.
 
-    Raises UsageError for a name that is none.
+    Raises UsageError for an invalid host name.
     """
 
     def __init__(
@@ -224,7 +229,7 @@ class Guard:
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Pass a request on, answer a login, or refuse the request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -269,7 +274,7 @@ class Guard:
         raise _Refused(401, "")
 
     async def _logs_in(self, request: _Checked, body: _Body, answer: _Answer) -> bool:
-        """Answer a login, by link or by form; False for any other request."""
+        """Answer a login by link or form and return True; return False for any other request."""
         assert self._login is not None
         if request.changes and request.path == "/login":
             form = await form_of(Request(request.scope, body))
@@ -295,7 +300,7 @@ class Guard:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """A name for each port: browsers give a cookie to all servers of a host."""
+    """Name the cookie after the port: browsers send a cookie to every port of its host."""
     server = scope.get("server") or ("", 0)
     return f"triage_{server[1] or 0}"
 
@@ -308,7 +313,7 @@ def _host_of(name: object) -> tuple[str, str]:
 
 
 def _person(found: object) -> Person:
-    """Check what `who` says; a mistake in it lets nobody in."""
+    """Return what `who` answered. Raises UsageError unless it is a valid Person."""
     if isinstance(found, Person) and isinstance(found.name, str) and isinstance(found.role, Role):
         name = found.name.strip()
         if name and len(name) <= _MAX_NAME and name.isprintable():
@@ -320,10 +325,10 @@ def _person(found: object) -> Person:
 
 
 class _Checked:
-    """A request whose method, headers, address and origin are as they must be. Raises _Refused.
+    """A request whose method, headers, path and origin are valid. Raises _Refused if one is not.
 
-    path: within the page. base: where the page is mounted. changes: it may change something. is_opened: a
-    person has opened the page, and no other site's page has.
+    path: the path within the page. base: where the page is mounted. changes: whether the request can
+    change something (POST). is_opened: whether a person opened the page, not another site's page.
     """
 
     def __init__(self, scope: Scope, hosts: Mapping[str, str]) -> None:
@@ -346,12 +351,12 @@ class _Checked:
             self._check_form()
 
     def header(self, name: bytes) -> str | None:
-        """A header; None where it is not there."""
+        """Return the value of a header; None if it is absent."""
         found = [value for known, value in self._headers if known.lower() == name]
         return found[0].decode("latin-1") if found else None
 
     def cookies(self, name: str) -> list[str]:
-        """The values of a cookie; more than one where somebody else has set it too."""
+        """Return the values of a cookie; there are several if another site on this host set it too."""
         lines = [value for known, value in self._headers if known.lower() == b"cookie"]
         pairs = [
             part.strip().partition("=")
@@ -363,7 +368,7 @@ class _Checked:
     def _path(self) -> str:
         path: str = scope_path(self.scope)
         raw = self.scope.get("raw_path")
-        # Nothing in our addresses is escaped: what is means to be read otherwise by somebody else.
+        # Our paths need no escapes; one that has them tries to be read differently somewhere else.
         same = raw is None or raw.partition(b"?")[0].decode("latin-1").endswith(path)
         if len(path) > MAX_QUERY or not same or not _PATH.fullmatch(path):
             raise _Refused(400, "there can be nothing at this address")
@@ -376,7 +381,7 @@ class _Checked:
         return parse_qsl(raw.decode("latin-1"), keep_blank_values=True)
 
     def _origin(self, hosts: Mapping[str, str]) -> str:
-        """The origin of the page: scheme, host and port. Raises _Refused for the name of somebody else."""
+        """Return the page's origin: scheme, host and port. Raises _Refused for an unknown host name."""
         host = (self.header(b"host") or "").lower()
         scheme = self.scope.get("scheme", "http")
         if not hosts:
@@ -397,7 +402,7 @@ class _Checked:
         )
 
     def _check_site(self) -> None:
-        """Raise _Refused for what another site's page has asked for, but for a link to a page of ours."""
+        """Raise _Refused for a request made by another site's page, unless it follows a link to ours."""
         site, origin = self.header(b"sec-fetch-site"), self.header(b"origin")
         ours = site in (None, "same-origin", "none")
         if not self.changes:
@@ -420,14 +425,14 @@ class _Checked:
 
 
 def scope_path(scope: Scope) -> str:
-    """The path of a request within the application that it was mounted as."""
+    """Return the path of a request without the prefix the application is mounted under."""
     path: str = scope["path"]
     base: str = scope.get("root_path", "").rstrip("/")
     return path.removeprefix(base) if path == base or path.startswith(f"{base}/") else path
 
 
 class _Body:
-    """Receives a request's body, and refuses one that is too large."""
+    """Receive a request's body. Raises _Refused if it is larger than `most` bytes."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
@@ -444,7 +449,7 @@ class _Body:
 
 
 async def form_of(request: Request) -> list[tuple[str, str]]:
-    """The fields of a form, in their order. Raises HTTPException (400) for too many."""
+    """Read the fields of a form, in order. Raises HTTPException (400) for more than `MAX_FIELDS`."""
     raw = await request.body()
     try:
         return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
@@ -453,7 +458,7 @@ async def form_of(request: Request) -> list[tuple[str, str]]:
 
 
 class _Answer:
-    """Sends an answer with the headers that every one has. began: it has been begun."""
+    """Send a response with the headers in `HEADERS`. began: whether its headers have been sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -488,12 +493,12 @@ class _Answer:
         await self({"type": "http.response.body", "body": body})
 
     async def redirect(self, place: str, cookie: str) -> None:
-        """Send the browser to another address of ours, with a cookie."""
+        """Redirect the browser to another page of ours and set a cookie."""
         headers = [(b"location", place.encode()), (b"set-cookie", cookie.encode())]
         await self._whole(303, headers, b"")
 
     async def page(self, status: int, text: str, base: str = "") -> None:
-        """Say why a request is refused, and what to do. base: where the page is mounted."""
+        """Send a page that says why a request is refused. base: where the page is mounted."""
         said = f"<p>{escape(text[:1].upper() + text[1:])}.</p>" if text else ""
         login = _LOGIN.format(base=escape(base)) if status == 401 else ""
         title = "Not let in" if status == 401 else "Refused"

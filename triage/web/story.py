@@ -1,4 +1,4 @@
-"""What there is to see of one run: its attempts, what each took up and paid, and its moments."""
+"""Fold a run's journal for its page: its attempts, their usage, and its timeline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _MOST_SAMPLES = 160
 
 
 class Proof(NamedTuple):
-    """A finding that supports a diagnosis. seq: the event of its step, None where it is about no step."""
+    """A piece of evidence for a diagnosis.
+
+    step: number of the step it is about. seq: position of that step's event. None if there is none.
+    """
 
     rule: str
     text: str
@@ -39,12 +42,13 @@ class Proof(NamedTuple):
 
 
 class AttemptStory:
-    """One attempt, filled in as its events come.
+    """One attempt, updated event by event.
 
-    seq: of its start. hint: as the model got it. returns_to: position before which it reuses recorded
-    calls. steps, reused, failed: how many steps, those that were reused, those with an error. paid: model
-    calls that were made. seqs: of its steps. diagnosis, error, action: how it failed and what was done;
-    None and empty until then. waits: it ended with a question, which is no failure.
+    seq: position of its start. hint: as the model received it. returns_to: position before which it
+    reuses recorded calls. steps, reused, failed: counts of all steps, of reused ones and of those with an
+    error. paid: how many model calls it made itself. seqs: positions of its steps. diagnosis, error,
+    action: how it failed and what was done about it; None or empty until then. waits: whether it ended
+    with a question, which is no failure.
     """
 
     def __init__(self, event: AttemptStarted, usage: Usage) -> None:
@@ -69,7 +73,7 @@ class AttemptStory:
         self._before = usage
 
     def step(self, event: StepRecorded) -> None:
-        """Count a step in."""
+        """Count a step."""
         self.steps += 1
         self.seqs.append(event.seq)
         self.failed += event.step.error is not None
@@ -79,13 +83,13 @@ class AttemptStory:
             self.paid += event.step.usage.calls
 
     def used(self, usage: Usage) -> None:
-        """Take in what the run has consumed so far."""
+        """Update the attempt's usage from the run's total so far."""
         self.tokens = usage.total_tokens - self._before.total_tokens
         if usage.cost_usd is not None:
             self.cost = usage.cost_usd - (self._before.cost_usd or 0.0)
 
     def fail(self, event: AttemptFailed, positions: Sequence[int]) -> None:
-        """Take in how it failed. positions: of the steps that the diagnosis numbers."""
+        """Record how the attempt failed. positions: of the steps, by their number in the diagnosis."""
         found = event.diagnosis
 
         def seq_of(step: int | None) -> int | None:
@@ -103,7 +107,7 @@ class AttemptStory:
 
 
 class Sample(NamedTuple):
-    """What a run had consumed at some time."""
+    """The total usage of a run at one time. time: in seconds since the epoch. cost: in US dollars."""
 
     time: float
     tokens: int
@@ -111,10 +115,11 @@ class Sample(NamedTuple):
 
 
 class Story:
-    """A run as its journal tells it.
+    """A run as its page shows it.
 
-    state: folded from all events. moments: see `Moments`. attempts: oldest first. samples: what was
-    consumed over time. busy: seconds at work. changed: whether its code changed while it ran.
+    state: folded from all events. moments: the timeline; see `Moments`. attempts: oldest first. has_plan:
+    whether the run made a plan. samples: usage over time, thinned out. busy: seconds of work, without
+    waits. started, ended: times of the first and last event, in seconds since the epoch.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -164,7 +169,7 @@ class Story:
 
     @property
     def failure(self) -> AttemptStory | None:
-        """The newest attempt that failed; None where none did."""
+        """The latest attempt that failed; None if none did."""
         failed = (
             one for one in reversed(self.attempts) if one.diagnosis is not None and not one.waits
         )
@@ -172,21 +177,21 @@ class Story:
 
     @property
     def task(self) -> object:
-        """The task, as JSON."""
+        """The task as JSON data."""
         return to_json(self.state.task)
 
     @property
     def reused(self) -> int:
-        """Steps whose results were reused."""
+        """How many steps were reused."""
         return sum(one.reused for one in self.attempts)
 
     def page_of(self, seq: int, per_page: int) -> int:
-        """The page of the timeline, from 1, on which an event is."""
+        """Return the page of the timeline, counted from 1, that shows an event."""
         place = bisect_right(self.moments, seq, key=lambda moment: moment.first.seq)
         return max(0, place - 1) // per_page + 1
 
     def page(self, number: int, per_page: int) -> tuple[Sequence[Moment], float | None]:
-        """The moments of a page, and when the event before them was."""
+        """Return the moments of a page and the time of the event before them; None on the first page."""
         start = (number - 1) * per_page
         before = self.moments[start - 1].last.time if start else None
         return self.moments[start : start + per_page], before

@@ -1,4 +1,4 @@
-"""A journal as a timeline: which events are one moment, and what is said of each."""
+"""Turn a journal into a timeline: group events into moments and describe each in one line."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from triage.core import (
 from triage.engine import WAITING
 
 IDLE_S = 60.0
-"""Seconds without an event from which a timeline says how long nothing happened."""
+"""Seconds without an event from which the timeline shows a pause."""
 _LONGEST = 200
 _LONGEST_RESULT = 140
-"""Characters of a text and its result on the timeline; the page of the event has all."""
+"""The most characters of a text and of its result on the timeline; the event's own page shows all."""
 _GIVEN = 100
 
 
 class Moment:
-    """Events that are one thing: a call from its start to its end, or one event of another kind."""
+    """Events shown as one line: a call from its start to its end, or a single other event."""
 
     __slots__ = ("events",)
 
@@ -63,23 +63,23 @@ class Moment:
 
     @property
     def first(self) -> Event:
-        """The event that gives the moment its place and its address."""
+        """The first event, whose position is the moment's address."""
         return self.events[0]
 
     @property
     def last(self) -> Event:
-        """Its newest event."""
+        """The latest event."""
         return self.events[-1]
 
 
 class Moments:
-    """Puts the events of a journal together, in order. It holds the calls that have not ended."""
+    """Group the events of a journal into moments, in order. Keeps only the calls that have not ended."""
 
     def __init__(self) -> None:
         self._open: dict[str, Moment] = {}
 
     def apply(self, event: Event) -> Moment:
-        """Take the next event in: the moment that it begins or belongs to."""
+        """Apply the next event; return the moment it starts or joins."""
         match event:
             case CallStarted(key=key, keyed=keyed):
                 known = self._open.get(key) if keyed else None
@@ -89,7 +89,7 @@ class Moments:
             case StepRecorded(step=step) if is_call(step):
                 key = str((step.metadata or {})["call"])
                 known = self._open.get(key)
-                if known is None:  # a call that is reused begins with its step
+                if known is None:  # a reused call starts with its step
                     known = self._open[key] = Moment(event)
                     return known
             case CallFinished(key=key):
@@ -103,12 +103,13 @@ class Moments:
 
 
 class Entry(NamedTuple):
-    """What is said of a moment in one line.
+    """A moment as one line of the timeline.
 
-    seq: position of its first event, which is its address; last: of its newest. kind: what it is, in a
-    word. tone: `ok`, `reused`, `bad`, `warn`, `open` or `quiet`. text: what happened. result: what came of
-    it. at: since the run began. took: how long. idle: how long nothing had happened before; empty for
-    less than a minute. attempt: its number, 0 outside of one. step: its index in the attempt, -1 for none.
+    seq, last: positions of its first and latest event; `seq` is its address. kind: one or two words. tone:
+    `ok`, `reused`, `bad`, `warn`, `open` or `quiet`. text: what happened. result: the outcome. at: time
+    since the run started. took: duration and usage. idle: length of the pause before it; empty below
+    `IDLE_S`. attempt: its attempt's number; 0 outside an attempt. step: its step's index in the attempt;
+    -1 if it has no step. All times are in words, and empty if unknown.
     """
 
     seq: int
@@ -125,7 +126,11 @@ class Entry(NamedTuple):
 
 
 def entry_of(moment: Moment, started: float, before: float | None) -> Entry:
-    """Say what a moment was. started: when the run began. before: when the event before it was."""
+    """Describe a moment.
+
+    started: when the run started. before: when the event before it happened; None for the first. Both in
+    seconds since the epoch.
+    """
     first = moment.first
     idle = 0.0 if before is None else first.time - before
     step = next((e for e in moment.events if isinstance(e, StepRecorded)), None)
@@ -141,7 +146,7 @@ def entry_of(moment: Moment, started: float, before: float | None) -> Entry:
 
 
 def since(seconds: float) -> str:
-    """How long after the start something was: `+0.42 s`, `+3 min 20 s`, `+2 h 5 min`."""
+    """Format the time since the start: `+0.42 s`, `+3 min 20 s`, `+2 h 5 min`."""
     seconds = max(0.0, seconds)
     if seconds < 100:
         return f"+{seconds:.2f} s"
@@ -152,7 +157,7 @@ def since(seconds: float) -> str:
 
 
 def lasted(seconds: float | None) -> str:
-    """A duration: `3 ms`, `1.24 s`, `2 min`; empty where it is not known."""
+    """Format a duration: `3 ms`, `1.24 s`, `2 min`; empty for None (unknown)."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -161,7 +166,7 @@ def lasted(seconds: float | None) -> str:
 
 
 def used(usage: Usage | None) -> str:
-    """What was consumed: `1,200 tokens, $0.0031`; empty for nothing."""
+    """Format a usage: `1,200 tokens, $0.0031`; empty for None or nothing."""
     if usage is None:
         return ""
     parts = [f"{usage.total_tokens:,} tokens"] if usage.total_tokens else []
@@ -343,7 +348,7 @@ def _planned(event: Event) -> Entry:
 
 
 def entries_of(moments: Iterable[Moment], started: float, before: float | None) -> Iterator[Entry]:
-    """Say what some moments of a run were, in order. before: when the event before the first was."""
+    """Describe consecutive moments of a run. started, before: as in `entry_of`, for the first of them."""
     for moment in moments:
         yield entry_of(moment, started, before)
         before = max(before or 0.0, *(event.time for event in moment.events))

@@ -1,4 +1,4 @@
-"""The pages of runs: the list, one run, its attempts side by side, and single events."""
+"""The pages that show runs: the list, one run, its attempts side by side, and single events."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ STATUSES = (
     "running", "suspended", "dead_letter", "done", "escalated", "aborted", "fatal", "cancelled", "error",
 )  # fmt: skip
 PER_PAGE = 50
-"""Runs on a page of the list."""
+"""How many runs a page of the list shows."""
 MOMENTS = 100
-"""Moments on a page of a run's timeline."""
+"""How many moments a page of a run's timeline shows."""
 _MOST_SHOWN = 200_000
-"""Characters of an event that its page shows."""
+"""The most characters of an event's field that its page shows."""
 
 
 class Views:
-    """Answers requests for pages of runs."""
+    """Handle the requests for pages of runs."""
 
     def __init__(self, store: Store, pages: Pages, answers: Answers) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class Views:
         self._live = Live(store, self._digests)
 
     def routes(self) -> list[BaseRoute]:
-        """The routes of these pages."""
+        """Return the routes of these pages."""
         return [
             Route("/", self.runs, name="runs"),
             Route("/live", self.live, name="live"),
@@ -60,7 +60,7 @@ class Views:
         ]
 
     async def runs(self, request: Request) -> Response:
-        """The newest runs, or those that are sought."""
+        """List the runs that match the query, newest first."""
         query = Query.of(request.query_params)
         start = _number(request, "from") or 0
         found = await find(self._store, self._digests, query, start, PER_PAGE)
@@ -86,17 +86,17 @@ class Views:
         )
 
     async def live(self, request: Request) -> Response:
-        """Which runs change, as they do."""
+        """Stream the changes of the list."""
         return await self._live.runs(request)
 
     async def live_run(self, request: Request) -> Response:
-        """What becomes of a run."""
+        """Stream the changes of a run."""
         info = await run_at(self._store, request.path_params["run"])
         after = _number(request, "after")
         return await self._live.run(request, info.run_id, -1 if after is None else after)
 
     async def run(self, request: Request) -> Response:
-        """One run: where it stands, why it failed, and its timeline."""
+        """Show one run: its status, why it failed, and its timeline."""
         info, events = await self._read(request)
         now = await self._store.now()
         at, page = _number(request, "at"), _number(request, "page")
@@ -138,7 +138,7 @@ class Views:
         return await to_thread.run_sync(made)
 
     async def event(self, request: Request) -> Response:
-        """One event, whole."""
+        """Show all fields of one event."""
         info, events = await self._read(request)
         seq = _whole(request.path_params["seq"])
         if seq is None or seq >= len(events):
@@ -165,7 +165,7 @@ class Views:
         return await to_thread.run_sync(made)
 
     async def attempts(self, request: Request) -> Response:
-        """Two attempts side by side."""
+        """Show two attempts side by side; by default, the last two."""
         info, events = await self._read(request)
         left, right = _number(request, "left"), _number(request, "right")
 
@@ -191,7 +191,7 @@ class Views:
         return await to_thread.run_sync(made)
 
     async def report(self, request: Request) -> Response:
-        """The report of a run that has failed, as Markdown."""
+        """Return the report of a failed run as Markdown."""
         _, events = await self._read(request)
         text = await to_thread.run_sync(lambda: report_of(fold(events)).to_markdown("developer"))
         return PlainTextResponse(text)
@@ -202,7 +202,7 @@ class Views:
 
 
 async def run_at(store: Store, part: str) -> RunInfo:
-    """The run whose id is this part of a path (see `slug`). Raises UnknownRun."""
+    """Return the run whose slug (see `slug`) is this part of a path. Raises UnknownRun."""
     run_id = unslug(part)
     info = None if run_id is None else await store.info(run_id)
     if info is None:
@@ -211,22 +211,22 @@ async def run_at(store: Store, part: str) -> RunInfo:
 
 
 def _agents(*names: str) -> list[str]:
-    """The names of agents to choose from, without those that cannot be shown as they are."""
+    """Return the distinct agent names in order, leaving out names that cannot be displayed unchanged."""
     return sorted({name for name in names if name and one_line(name) == name})
 
 
 def _number(request: Request, name: str) -> int | None:
-    """A whole number of the query; None where there is none."""
+    """Read a whole number from the query; None if it is missing or invalid."""
     return _whole(request.query_params.get(name, ""))
 
 
 def _whole(text: str) -> int | None:
-    """A whole number from 0 of up to nine digits; None for any other text."""
+    """Read a non-negative whole number of at most nine digits; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def _fields(event: Event) -> list[tuple[str, str]]:
-    """The fields of an event, each as text without secrets; JSON where it is no text."""
+    """Return the fields of an event as redacted text; values other than text as JSON."""
     found: dict[str, Any] = Redactor().value(dump(event))[0]
     return [
         (
