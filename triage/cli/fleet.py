@@ -1,4 +1,4 @@
-"""`triage fleet`: the tables of a fleet, and where its runs are."""
+"""`triage fleet`: create the tables of a fleet and show where its runs are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ app = App(
 
 
 def fleet_of(place: str) -> Fleet:
-    """Import a fleet. Raises UsageError for anything else."""
+    """Import a fleet. Raises UsageError if the object is not a Fleet."""
     found = load(place)
     if not (hasattr(found, "engine") and hasattr(found, "enqueue")):
         raise UsageError(f"{place} is no Fleet but {type(found).__name__}")
@@ -55,7 +55,7 @@ def fleet_of(place: str) -> Fleet:
 
 
 async def places_of(fleet: Fleet | None, run_ids: Sequence[str]) -> dict[str, Place]:
-    """Where runs are in a fleet; nothing without one. Closes the connections of its engine."""
+    """Return the places of runs in a fleet, empty if it is None, and close the fleet's engine."""
     if fleet is None:
         return {}
     try:
@@ -66,7 +66,7 @@ async def places_of(fleet: Fleet | None, run_ids: Sequence[str]) -> dict[str, Pl
 
 
 def with_fleet(fleet: Fleet, work: Callable[[], Awaitable[T]]) -> T:
-    """Do something with a fleet, and close it."""
+    """Run an async function, then close the fleet."""
 
     async def done() -> T:
         try:

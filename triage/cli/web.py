@@ -1,4 +1,4 @@
-"""`triage web`: the page of a store's runs, on this machine."""
+"""`triage web`: serve the page of a store's runs on this machine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def web(
     hosts = [*trusted_host, *(f"{name}:{port}" for name in LOOPBACK)] if trusted_host else []
     config = uvicorn.Config(
         page(kept, login=login, hosts=hosts),
-        # What a browser asks for holds the token once, and what a proxy says is not to be believed.
+        # The link to log in contains the token, and headers of a proxy can be forged.
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -122,7 +122,7 @@ async def _serve(server: object, listening: socket.socket, store: Store) -> None
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UsageError, which says what to do, where it cannot."""
+    """Open a listening socket. Raises UsageError naming the remedy if it cannot."""
     if not 0 <= port < 65_536:
         raise UsageError(f"--port must be a number from 0 to 65535, not {port}")
     try:

@@ -1,4 +1,4 @@
-"""`triage worker`: a process that carries out the runs of a fleet."""
+"""`triage worker`: execute the runs of a fleet in this process."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ class Recorded(_Placed, frozen=True, kw_only=True, tag=True, tag_field="event"):
 
 
 class Origin(Value, frozen=True):
-    """The run that another was forked from. run_id: its id. at: position of the event it was forked at.
+    """Where a forked run comes from.
 
-    events: how many events at the beginning of the fork are copies: those up to `at`, and behind them what
-    the origin did later and must not be repeated. salt: with which digests of calls are made, the id of
-    the first run of a line of forks.
+    run_id: id of the run it was forked from. at: position of the event it was forked at. events: how many
+    events at the start of the fork are copies: those up to `at`, then the later calls that must not be
+    repeated. salt: the salt of the digests of calls: the id of the first run in a chain of forks.
     """
 
     run_id: str
@@ -61,9 +61,9 @@ class RunStarted(Recorded, frozen=True):
     """The run began. agent: its name. task, args: as given, in JSON.
 
     unstored: names of arguments without a JSON form. parent: id of the enclosing run, None at the top.
-    code: fingerprint of the agent's code, empty where the run does not outlive its process. origin: the
-    run it was forked from, None for one that was not. trace: the tracing span that the run was started
-    in, as a W3C `traceparent`; empty for none.
+    code: fingerprint of the agent's code, empty if the run does not outlive its process. origin: the run
+    it was forked from; None if it is no fork. trace: the tracing span that the run was started in, as a
+    W3C `traceparent`; empty for none.
     """
 
     agent: str
@@ -323,7 +323,7 @@ class RunSuspended(Recorded, frozen=True):
 
 
 class RunResumed(Recorded, frozen=True):
-    """action: the answer, which replaces the suspension. by: the name of who gave it, where it is known."""
+    """action: the answer, which replaces the suspension. by: who gave it; empty if unknown."""
 
     attempt: int
     action: Action
@@ -345,7 +345,7 @@ class RunFinished(Recorded, frozen=True):
     """status: `done`, `escalated`, `aborted`, `fatal`, `cancelled` or `error`. result: as JSON.
 
     exact: the JSON loses nothing. typed: it loses nothing if read as the agent's declared result type.
-    by: the name of who cancelled it, where it is known.
+    by: who cancelled it; empty if unknown or not cancelled.
     """
 
     status: str

@@ -1,4 +1,4 @@
-"""Show values of a run in a notebook: a small table that takes its colours from the page around it."""
+"""Render values of a run as HTML for notebooks, in the colours of the surrounding page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .escaping import escaped
 from .redaction import redact
 
 MAX_ROWS = 40
-"""Rows a table shows; of more, the first and the last half."""
+"""The most rows of a table; a longer one shows its first and last rows."""
 _READ = 4_000
 _SHOWN = 300
 _LINE = "border:0;border-top:1px solid rgba(127,127,127,.4);padding:2px 8px;text-align:left"
@@ -18,9 +18,10 @@ _TABLE = "border-collapse:collapse;background:none;color:inherit"
 
 
 def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Write a title and named values as HTML, each redacted, escaped and cut to one short text.
+    """Render a title and named values as an HTML table, each redacted, escaped and cut.
 
-    A value of None or "" leaves its row out. A function is called for its text only where it is shown.
+    Rows with a value of None or "" are left out. A value that is a function is called only if its row is
+    shown.
     """
     known = [(name, value) for name, value in rows if value is not None and value != ""]
     if (left_out := len(known) - MAX_ROWS) > 0:
@@ -36,7 +37,7 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 
 def lines(text: str) -> str:
-    """Write a text with lines of its own as HTML, redacted and escaped."""
+    """Render a text of several lines as HTML, redacted and escaped."""
     shown = escape(escaped(redact(text), lines=True))
     return f'<pre style="white-space:pre-wrap;background:none;color:inherit">{shown}</pre>'
 

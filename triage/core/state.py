@@ -200,7 +200,7 @@ class RunState:
     often its amount was granted again. price: fills in the cost of a usage without one; None leaves it
     unknown. returns: by attempt, the position before which it reuses recorded reads and model calls of
     earlier attempts. starts: by attempt, the position of its latest start. origin: the run it was forked
-    from, None for one that was not.
+    from; None if it is no fork.
     """
 
     __slots__ = (
@@ -264,11 +264,11 @@ class RunState:
 
     @property
     def salt(self) -> str:
-        """What digests of its calls are salted with: the id of the run, of a fork that of the first run."""
+        """The salt of the digests of its calls: the run's id, or for a fork the id of the first run."""
         return self.run_id if self.origin is None else self.origin.salt
 
     def inherits(self, seq: int) -> bool:
-        """Whether the event at this position is a copy from the run that this one was forked from."""
+        """Return whether the event at this position was copied from the run this one was forked from."""
         return self.origin is not None and seq < self.origin.events
 
     @property
@@ -294,7 +294,7 @@ class RunState:
         return None
 
     def _repr_html_(self) -> str:
-        """Show the run in a notebook."""
+        """Render the run as HTML for notebooks."""
         rows: list[tuple[str, object]] = [("agent", self.agent), ("task", self.task)]
         rows += [
             (
@@ -435,7 +435,7 @@ class RunState:
 
     def _apply_compensator(self, event: CompensatorRegistered) -> None:
         if self.inherits(event.seq):
-            return  # forks share what their origin did, so none of them may take it back
+            return  # forks share the effects of their origin, so none of them may undo these
         call = self.calls.get(event.key)
         position = event.key.removeprefix("step@")
         at = event.seq

@@ -1,4 +1,4 @@
-"""Forks: a new run that goes on from a step, or from a failure, of one that has ended."""
+"""Fork a run: start a new one that continues from a step or a failure of a run that has ended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .nested import had_effect
 from .outside import cancel
 
 FORK = "fork"
-"""The kind of the `ApprovalGiven` with which a fork says who made it; its subject is the origin's id."""
+"""The kind of the `ApprovalGiven` that records who made a fork; its subject is the id of the origin."""
 
 
 async def fork(
@@ -60,21 +60,23 @@ async def fork(
     new_id: str | None = None,
     keys: Keyring | None = None,
 ) -> str:
-    """Begin a new run that goes on from a step or a failure of another, for any worker to recover; its id.
+    """Start a new run from a step or a failure of another, for any worker to recover; return its id.
 
-    at: position of a step, behind which the attempt goes on, or of an `AttemptFailed`, which `action`
-    answers. now: the time of the new events, seconds since the epoch. by: who forks it, for the journal.
-    action: None: `Retry()` for a failure; a step takes none. end: cancel the run first where it has not
-    ended. new_id: as `run_id` of `Agent.run`; None makes one. keys: open and seal what is encrypted.
+    at: position of a step, after which the attempt continues, or of an `AttemptFailed`, which `action`
+    answers. now: the time of the new events, in seconds since the epoch. by: who forks the run, for the
+    journal. action: the answer to a failure; None (default) means `Retry()`, and a step takes None only.
+    end: whether to cancel the run first if it has not ended; False by default. new_id: the id of the new
+    run, as `run_id` of `Agent.run`; None makes one. keys: decrypt and encrypt the journal's events.
 
-    The new run has the same agent and begins with a copy of the journal up to `at`. What that part did is
-    reused and not repeated. Neither is what the run did behind `at` and took not back: it is known to the
-    new run, which is given the same results for the same calls and asks about others of these tools. It
-    cannot undo what it shares with other forks, and asks a person instead.
+    The new run has the same agent and starts with a copy of the journal up to `at`; it reuses those
+    results instead of repeating the calls. Effects that the run had after `at` and that were not undone
+    are not repeated either: the new run gets the recorded result for an identical call, and asks a person
+    before it makes a different call of the same tool. It cannot undo effects that it shares with other
+    forks, and asks a person instead.
 
-    Raises UnknownRun, StoreKeyMissing, and UsageError for an id that is taken, a position that is neither
-    step nor failure, a run that has not ended, one that follows a plan a person has approved, and one
-    whose effects cannot be told from what is repeated.
+    Raises UnknownRun; StoreKeyMissing; UsageError for an id that is taken, a position that is neither a
+    step nor a failure, a run that has not ended, a run that follows a plan approved by a person, and a
+    run with effects that a fork could repeat unnoticed.
     """
     if new_id is None:
         new_id = SYSTEM.new_id()
@@ -89,12 +91,12 @@ async def fork(
                 "cancel it first, or have the fork end it"
             )
         _check_point(events, at, action)
-        with suppress(RunOver):  # it has just ended
+        with suppress(RunOver):  # it ended in the meantime
             await cancel(store, run_id, now=now, by=by)
         events = await store.read(run_id)
     _check_point(events, at, action)
     await _check_effects(store, events, at)
-    # Opened here and sealed anew below: what is encrypted opens in its own run only.
+    # Decrypted here and encrypted again below: sealed events open under their own run id only.
     copies = [
         *unsealed(events[: at + 1], keys),
         *_behind(unsealed(events[at + 1 :], keys), at, events),
@@ -127,7 +129,7 @@ def _placed(made: list[Event], run_id: str, now: float, make: Callable[..., Even
 
 
 def _check_point(events: Sequence[Event], at: int, action: Retry | Replan | None) -> None:
-    """Raise UsageError where a run cannot be forked at this position with this action."""
+    """Raise UsageError if a run cannot be forked at this position with this action."""
     run_id = events[0].run_id
     here = events[at] if 0 <= at < len(events) else None
     if not isinstance(here, StepRecorded | AttemptFailed):
@@ -147,7 +149,7 @@ def _check_point(events: Sequence[Event], at: int, action: Retry | Replan | None
 
 
 async def _check_effects(store: Store, events: Sequence[Event], at: int) -> None:
-    """Raise UsageError where the new run could repeat an effect without noticing."""
+    """Raise UsageError if the new run could repeat an effect unnoticed."""
     state = fold(events)
     run_id, here = state.run_id, events[at]
     starts = [event.seq for event in events[:at] if isinstance(event, AttemptStarted)]
@@ -171,9 +173,9 @@ async def _check_effects(store: Store, events: Sequence[Event], at: int) -> None
 
 
 def _behind(later: Sequence[Event], at: int, events: Sequence[Event]) -> Iterator[Event]:
-    """What the origin did behind the point and must not be repeated, as of the attempt that goes on.
+    """Yield the calls after the fork's point that must not be repeated, moved to the continued attempt.
 
-    Steps stay behind; the calls have none.
+    Their steps are not copied.
     """
     whole, before = fold(events), fold(events[: at + 1])
     known = {*before.calls, *(effect.key for effect in before.effects)}
@@ -192,7 +194,7 @@ def _behind(later: Sequence[Event], at: int, events: Sequence[Event]) -> Iterato
 
 
 def _lasts(whole: RunState, key: str) -> bool:
-    """Whether a call has, or may have, an effect that was not taken back."""
+    """Return whether a call has, or may have, an effect that was not undone."""
     call = whole.calls[key]
     return call.effect in UNSAFE and not call.undone
 

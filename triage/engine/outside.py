@@ -1,4 +1,4 @@
-"""Runs that are answered and cancelled at their store, by whoever need not have their agent."""
+"""Answer and cancel runs through their store, from a process that need not have their agent."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from .approvals import answered, check, question_at, question_of, waits_for
 from .journal import Session, hurry, release
 
 LEASE_S = 30.0
-"""Lease, in seconds, of an operator who answers or cancels a run, which takes milliseconds."""
+"""Seconds of the lease taken while a run is answered or cancelled, which takes milliseconds."""
 
 
 Refusal: TypeAlias = Callable[[Sequence[Event], Action], str | None]
-"""Why an agent cannot carry out an action in the run of this journal; None if it can."""
+"""Returns why an agent cannot carry out an action in the run of this journal; None if it can."""
 
 
 async def resolve(
@@ -53,14 +53,16 @@ async def resolve(
     question: str | None = None,
     refuses: Refusal | None = None,
 ) -> Action:
-    """Write an answer to a suspended run, for any worker to recover; the action that follows.
+    """Record an answer to a suspended run, for any worker to recover; return the action that follows.
 
-    now: the time of the events, seconds since the epoch. by: who answers, for the journal. question:
-    digest of the token of the question that is answered; None: what the run asks now. refuses: says for
-    the agent what it cannot carry out; None: there is no agent at hand, and what only it can tell is
-    refused. Raises UnknownRun, RunOver, RunBusy while somebody else is answering, AlreadyResumed if
-    somebody has; UsageError for a run that does not wait, an answer that does not fit or needs the agent,
-    and a result or arguments that hold what looks like a secret.
+    now: the time of the events, in seconds since the epoch. by: who answers, for the journal. question:
+    digest of the token of the question that is answered; None means the question that is open now.
+    refuses: checks whether the agent can carry out the action; None means that no agent is available, so
+    answers that only an agent can check are refused.
+
+    Raises UnknownRun; RunOver; RunBusy while somebody else is answering; AlreadyResumed if somebody has
+    answered; UsageError for a run that is not waiting, an answer that does not fit the question or needs
+    the agent, and a result or arguments that contain what looks like a secret.
     """
     events = await store.read(run_id)
     if not events:
@@ -100,7 +102,7 @@ async def resolve(
 async def _resolve_inner(
     store: Store, state: RunState, key: str, answer: Reply, now: float, by: str
 ) -> None:
-    """Give an answer to the run inside that asks for it, unless it has been given one."""
+    """Pass an answer to the inner run that asked for it, unless it has one already."""
     inner = state.calls[key].run
     assert inner is not None
     info = await store.info(inner)
@@ -114,11 +116,11 @@ async def _resolve_inner(
 
 
 async def cancel(store: Store, run_id: str, *, now: float, by: str = "") -> None:
-    """End a run and those inside it, whoever has them; nobody goes on with it afterwards.
+    """End a run and its inner runs for good, even if another process owns them.
 
-    An owner that lives gets StaleWriter, and its agent function is cancelled: at once in this process,
-    elsewhere when the lease is renewed next. now: the time of the event, seconds since the epoch. by: who
-    ends it, for the journal. Raises UnknownRun, and RunOver for a run that has ended.
+    A live owner gets StaleWriter, and its agent function is cancelled: at once in this process, in another
+    one when it next renews the lease. now: the time of the event, in seconds since the epoch. by: who
+    cancels the run, for the journal. Raises UnknownRun, and RunOver if the run has ended.
     """
     claim = await store.claim(run_id, lease_s=LEASE_S, force=True, revive=True)
     events = await store.read(run_id)
@@ -130,9 +132,9 @@ async def cancel(store: Store, run_id: str, *, now: float, by: str = "") -> None
 
 
 async def end_inner(session: Session) -> None:
-    """Cancel the inner runs of a run that has ended: they were cut off, and nothing reaches them again.
+    """Cancel the unfinished inner runs of a run that has ended, since nothing can reach them again.
 
-    Does nothing before the store has the end: until then another process may own the run and go on.
+    Does nothing until the end is stored: before that, another process may own the run and continue it.
     """
     if session.inner is None or not session.is_stored:
         return
@@ -143,7 +145,7 @@ async def end_inner(session: Session) -> None:
 
 
 def open_inside(state: RunState) -> list[str]:
-    """The ids of the runs inside one that have come to no end."""
+    """Return the ids of the inner runs that have not ended."""
     calls = state.calls.values()
     return [call.run for call in calls if call.run is not None and call.outcome is None]
 
@@ -151,7 +153,7 @@ def open_inside(state: RunState) -> list[str]:
 async def _cancel_inner(store: Store, run_id: str, parent: str, now: float) -> None:
     try:
         info = await store.info(run_id)
-        # One of an id that the caller chose may be somebody else's.
+        # An id chosen by the caller may belong to a run of somebody else.
         if info is not None and info.parent == parent:
             await cancel(store, run_id, now=now)
     except StoreError as error:
@@ -161,7 +163,7 @@ async def _cancel_inner(store: Store, run_id: str, parent: str, now: float) -> N
 async def _write(
     store: Store, run_id: str, entries: Sequence[Callable[..., Event]], claim: Claim, now: float
 ) -> None:
-    """Append events and let the run go, written or not."""
+    """Append events and release the run, even if the append fails."""
     at, epoch = claim.events, claim.epoch
     made = [make(run_id=run_id, seq=seq, time=now) for seq, make in enumerate(entries, at)]
     try:
@@ -171,7 +173,7 @@ async def _write(
 
 
 def _refuse_secrets(value: Any, name: str) -> None:
-    """A redacted value could not be given to the agent, and no other may be stored."""
+    """Raise UsageError for a value with a secret: the store would redact what the agent needs whole."""
     data, _ = plain_noting(value)
     places = Redactor().fields_of(data, name)
     if places:
