@@ -1,1 +1,1 @@
-"""A fleet in a storm: `python -m bench.fleet`."""
+"""Test a fleet whose workers are killed at random instants: `python -m bench.fleet`."""

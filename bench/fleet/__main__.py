@@ -1,4 +1,4 @@
-"""`python -m bench.fleet`."""
+"""Run the storm: `python -m bench.fleet`."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The fleet of the storm, as its workers load it: `triage worker bench.fleet.agents:fleet`.
+"""The storm's fleet, which its workers load with `triage worker bench.fleet.agents:fleet`.
 
-The environment says where: STORM_STORE, STORM_EFFECTS, STORM_LEASE_S and STORM_ENGINE.
+Read from the environment: STORM_STORE (a URL), STORM_EFFECTS (a file), STORM_LEASE_S and STORM_ENGINE.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PAUSE_S = 0.2
 
 
 def key_of(run_id: str, tool: str, number: int) -> str:
-    """What an effect is called in the log."""
+    """Return the key of an effect in the log."""
     return f"{run_id}/{tool}/{number}"
 
 
 @triage.tool(effect="once")
 async def pay(number: int) -> str:
-    """Pay, which must not happen twice."""
+    """Pay; this effect must not happen twice."""
     run = triage.current_run()
     assert run is not None
     await asyncio.sleep(PAUSE_S)
@@ -40,7 +40,7 @@ async def pay(number: int) -> str:
 
 @triage.tool(effect="idempotent")
 async def book(number: int) -> str:
-    """Book, under a key by which the other side knows a repetition."""
+    """Book; this effect may be repeated."""
     run = triage.current_run()
     assert run is not None
     await asyncio.sleep(PAUSE_S)
@@ -50,7 +50,7 @@ async def book(number: int) -> str:
 
 
 async def desk(task: dict[str, Any], *, run: triage.Run) -> list[str]:
-    """Pays; its first attempt fails in every third run, and in every fifth it asks a person first."""
+    """Pay four times; every third run fails in its first attempt, and every fifth asks a person."""
     done = [await pay(number) for number in range(STEPS // 2)]
     if run.attempt == 1 and task["number"] % 5 == 0:
         raise PermissionError("may I go on?")
@@ -60,7 +60,7 @@ async def desk(task: dict[str, Any], *, run: triage.Run) -> list[str]:
 
 
 async def clerk(task: dict[str, Any]) -> list[str]:
-    """Books."""
+    """Book four times."""
     assert task["number"] % 2
     return [await book(number) for number in range(STEPS)]
 
@@ -79,7 +79,7 @@ options: dict[str, Any] = {
 
 
 def made(engine: str, store: str) -> Fleet:
-    """The fleet on an engine."""
+    """Return the fleet on this engine, `dbos` or `procrastinate`."""
     kinds: dict[str, type[Fleet]] = {"dbos": dbos.Fleet, "procrastinate": procrastinate.Fleet}
     return kinds[engine](agents, store, **options)
 

@@ -1,8 +1,8 @@
-"""Limits over several workers, counted in the log of effects: `python -m bench.fleet.limits`.
+"""Measure queue limits over several workers: `python -m bench.fleet.limits`.
 
-Three workers in processes of their own take runs from queues with a limit each. The last line is JSON: for
-each limit what it allows, and the most that was seen. A rate is counted as its runs are handed out; `begun`
-is how many of them began in such a span.
+Three worker processes take runs from five queues, each with a limit of its own. The last line is JSON: for
+each limit, what it allows and the most that was seen in the log of effects. A rate is counted when DBOS
+hands out the runs; `begun` is the most runs that began within one span.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUEUES = (
 
 
 def fleet_of(store: str, world: World) -> Fleet:
-    """A fleet whose runs note when they begin and end."""
+    """Return a fleet whose runs log when they begin and end."""
 
     async def desk(task: dict[str, Any], *, run: triage.Run) -> None:
         world.do(f"begin/{task['queue']}/{task['part']}/{run.run_id}")
@@ -52,7 +52,7 @@ def fleet_of(store: str, world: World) -> Fleet:
 
 
 def forked(store: str, effects: str) -> int:
-    """A worker in a process of its own; its number."""
+    """Fork a worker process and return its process id."""
     number = os.fork()
     if number:
         return number
@@ -85,7 +85,7 @@ async def _measured(store: str, effects: str, count: int, seed: int) -> dict[str
 
 
 def _claims(store: str) -> list[float]:
-    """When DBOS handed out the runs of the rated queue, in seconds of the database's clock."""
+    """Return when DBOS handed out the rated queue's runs, in seconds since the epoch (database clock)."""
     with psycopg.connect(store) as db:
         rows = db.execute(
             "SELECT started_at_epoch_ms / 1000.0 FROM triage_dbos.workflow_status "
@@ -95,7 +95,7 @@ def _claims(store: str) -> list[float]:
 
 
 def judged(world: World, count: int, claims: list[float]) -> dict[str, Any]:
-    """For each limit, what it allows and the most that was seen."""
+    """Return for each limit what it allows and the most that was seen."""
     effects = sorted(world.done(), key=lambda effect: effect.at)
     most: dict[str, int] = {}
     now: dict[tuple[str, Any], int] = {}
@@ -108,7 +108,7 @@ def judged(world: World, count: int, claims: list[float]) -> dict[str, Any]:
         most[queue] = max(most.get(queue, 0), now[place])
         if (what, queue) == ("begin", "rated"):
             starts.append(effect.at)
-    # A run begins some time after it was handed out, so on a busy machine starts come closer together.
+    # Runs begin some time after they are handed out, so starts may bunch up on a busy machine.
     most["rated"] = _most_in(PERIOD_S, claims)
     allowed = {"together": 2, "ranked": 2, "each": 1, "rated": RATE, "parted": 1}
     seen = {queue: {"allowed": allowed[queue], "seen": most[queue]} for queue in allowed}
@@ -122,17 +122,19 @@ def judged(world: World, count: int, claims: list[float]) -> dict[str, Any]:
 
 
 def _most_in(seconds: float, times: list[float]) -> int:
-    """The most of these times that lie in a span of so many seconds."""
+    """Return the largest number of these times that fall within a span of `seconds`."""
     return max(sum(first <= at < first + seconds for at in times) for first in times)
 
 
 def main() -> int:
-    """Carry out the command line."""
+    """Run the command line; return 1 if a limit was exceeded or a run is missing, else 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=30, help="Runs of each queue.")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))  # and drop the database
+    signal.signal(
+        signal.SIGTERM, lambda _number, _frame: sys.exit(1)
+    )  # so that the database is dropped
     with tempfile.TemporaryDirectory() as folder, database() as store:
         effects = f"{folder}/effects"
 

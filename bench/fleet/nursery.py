@@ -1,7 +1,6 @@
-"""Workers as processes that are forked, so that none has to import what all need.
+"""Forks worker processes, so that each starts with the imports already done.
 
-Reads lines from standard input, each the file for what a worker prints; answers each with the number of its
-process.
+Each line on standard input names the file for a new worker's output; the answer is the worker's process id.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ WORKER = ("worker", f"{agents.__name__}:fleet", "--drain", "1")
 
 
 def begin(path: str) -> int:
-    """Fork a worker; its process."""
+    """Fork a worker that writes its output to this file, and return its process id."""
     number = os.fork()
     if number:
         return number
@@ -43,8 +42,8 @@ def begin(path: str) -> int:
 
 
 def serve() -> None:
-    """Fork as many as are asked for, until nobody can ask any more."""
-    # Whoever ends is forgotten at once: the storm sees it by its number being free.
+    """Fork a worker for each line of standard input, until it is closed."""
+    # Ended workers are reaped at once: the storm sees the end by the process id being free.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     for line in sys.stdin:

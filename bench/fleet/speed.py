@@ -1,7 +1,7 @@
-"""How fast a fleet is beside plain DBOS that does the same: `python -m bench.fleet.speed`.
+"""Compare the speed of a fleet with plain DBOS: `python -m bench.fleet.speed`.
 
-Runs of two calls with an effect each, on one worker: as many a second as it can, and how long after it was
-enqueued one begins. Both have the same queue, and neither waits for anything but its database.
+Each run makes two calls with one effect each, on one worker. Measured are the runs per second and the time
+from enqueueing a run to its first effect. Both sides have the same queue, and wait only for their database.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from .storm import database
 from .world import World
 
 WORKERS = 20
-"""Runs at once in the worker."""
+"""How many runs the worker executes at once."""
 POLL_S = 0.2
 
 
 class Side:
-    """One way to do the work, on a database of its own."""
+    """One side of the comparison, on a database of its own."""
 
     def __init__(self, store: str, world: World) -> None:
         self.store = store
         self.world = world
 
     async def prepare(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
 
     async def enqueue(self, name: str) -> None:
         """Enqueue a run."""
 
     async def work(self) -> None:
-        """Be the worker, until the process ends."""
+        """Work until the process ends."""
 
 
 class Ours(Side):
@@ -79,7 +79,7 @@ class Ours(Side):
 
 
 class Plain(Side):
-    """DBOS alone, each call a step."""
+    """Plain DBOS, with each call as a step."""
 
     async def prepare(self) -> None:
         await asyncio.to_thread(DBOS.migrate, self.store)
@@ -133,7 +133,7 @@ SIDES: dict[str, type[Side]] = {"triage": Ours, "plain": Plain}
 
 @asynccontextmanager
 async def worker(side: str, store: str, effects: str) -> AsyncGenerator[Process]:
-    """A worker in a process of its own."""
+    """Run a worker in a process of its own while the context is open."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -152,7 +152,10 @@ async def worker(side: str, store: str, effects: str) -> AsyncGenerator[Process]
 
 
 async def measured(side: str, runs: int, single: int) -> dict[str, float]:
-    """Runs a second, and seconds until one begins."""
+    """Return the runs per second, and the median seconds until a single run begins.
+
+    runs: how many are enqueued for the rate. single: how many are enqueued one by one.
+    """
     with tempfile.TemporaryDirectory() as folder, database() as store:
         effects = f"{folder}/effects"
         world = World(effects)
@@ -180,7 +183,7 @@ async def measured(side: str, runs: int, single: int) -> dict[str, float]:
 
 
 async def compared(runs: int, single: int, rounds: int) -> dict[str, Any]:
-    """Both sides, in turn, the better round of each."""
+    """Measure both sides in turn; return the best round of each and their ratio."""
     found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for _ in range(rounds):
         for side in SIDES:
@@ -191,7 +194,7 @@ async def compared(runs: int, single: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Carry out the command line."""
+    """Run the command line; return 1 if the fleet is less than half as fast as plain DBOS, else 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--single", type=int, default=10)

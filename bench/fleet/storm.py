@@ -1,4 +1,4 @@
-"""A fleet whose workers are killed, stopped, restarted and cut off while they work."""
+"""Kill, stop, restart and disconnect a fleet's workers while they work, and judge the outcome."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPEN = ("running", "suspended")
 
 @contextmanager
 def database(prefix: str = "triage_fleet_storm") -> Iterator[str]:
-    """A database of its own, dropped afterwards; its URL."""
+    """Create a database, yield its URL, and drop it afterwards."""
     name = f"{prefix}_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(SERVER, autocommit=True) as db:
         db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -56,7 +56,10 @@ def database(prefix: str = "triage_fleet_storm") -> Iterator[str]:
 
 @dataclass
 class Death:
-    """A worker that was killed or stopped: when, and which runs it had."""
+    """A worker that was killed or stopped.
+
+    at: when, in seconds since the epoch. runs: the runs it had. stopped: SIGSTOP instead of SIGKILL.
+    """
 
     worker: int
     at: float
@@ -66,7 +69,7 @@ class Death:
 
 @dataclass
 class Storm:
-    """Counts of one storm."""
+    """One storm: its options, its workers and what has been counted."""
 
     engine: str
     store: str
@@ -106,7 +109,7 @@ class Storm:
     # Processes ------------------------------------------------------------------------------------
 
     async def begin_worker(self) -> None:
-        """Start a worker, and wait until it takes runs."""
+        """Start a worker and wait until it takes runs."""
         path = self.folder / f"worker-{self.begun}"
         self.begun += 1
         assert self.nursery.stdin is not None
@@ -118,7 +121,7 @@ class Storm:
         self.living.append(number)
 
     async def _gone(self, number: int, patience_s: float = 60.0) -> bool:
-        """Wait until a worker has ended; whether it has."""
+        """Wait until a worker has ended; return False if it has not within `patience_s`."""
         ends = time.monotonic() + patience_s
         while time.monotonic() < ends:
             try:
@@ -129,7 +132,7 @@ class Storm:
         return False
 
     async def held_by(self, number: int) -> list[str]:
-        """The runs that a worker has."""
+        """Return the ids of the runs that a worker has."""
         with suppress(StoreError):
             places = await self.fleet.places()
             mark = f"-{number}-"
@@ -141,7 +144,7 @@ class Storm:
         return []
 
     async def strike(self, count: int) -> None:
-        """Kill a worker, or stop it for longer than its lease."""
+        """Kill a worker, or every fourth time stop it for longer than its lease, and start another."""
         number, runs = await self._busy()
         self.living.remove(number)
         stop = count % 4 == 3
@@ -153,7 +156,7 @@ class Storm:
         await self.begin_worker()
 
     async def _busy(self) -> tuple[int, list[str]]:
-        """A worker that has runs, and those; any worker if none has in a while."""
+        """Return a worker that has runs, and their ids; after two seconds without one, any worker."""
         for _ in range(20):
             for number in self.rng.sample(self.living, len(self.living)):
                 runs = await self.held_by(number)
@@ -163,7 +166,7 @@ class Storm:
         return self.rng.choice(self.living), []
 
     async def _let_go_on(self, number: int) -> None:
-        """Let a worker that was stopped go on, see that its runs are others', and leave."""
+        """Resume a stopped worker, which finds its runs taken over, and then terminate it."""
         await asyncio.sleep(self.lease_s + 2.0)
         os.kill(number, signal.SIGCONT)
         await asyncio.sleep(2.0)
@@ -172,7 +175,7 @@ class Storm:
         self.zombies.discard(number)
 
     async def restart_all(self) -> None:
-        """Replace every worker by a new one, one after the other."""
+        """Replace the workers by new ones, one after the other."""
         for number in list(self.living):
             await self.begin_worker()
             os.kill(number, signal.SIGTERM)
@@ -181,7 +184,7 @@ class Storm:
         self.restarts += 1
 
     def cut(self) -> None:
-        """End all sessions of the database."""
+        """Terminate all sessions of the database."""
         with psycopg.connect(SERVER, autocommit=True) as db:
             name = self.store.rpartition("/")[2]
             db.execute(
@@ -192,7 +195,7 @@ class Storm:
     # A person -------------------------------------------------------------------------------------
 
     async def answer_all(self) -> None:
-        """Answer what runs ask, as somebody does who can look at the world."""
+        """Answer every suspended run, as a person would who can look at the world."""
         with suppress(StoreError):
             for info in await self.fleet.store.runs("suspended"):
                 await self._answer(info.run_id)
@@ -220,7 +223,10 @@ class Storm:
     # All of it ------------------------------------------------------------------------------------
 
     async def rage(self, patience_s: float, restarts: int) -> dict[str, Any]:
-        """Go through the storm; what became of the runs."""
+        """Carry out the storm, and return what became of the runs.
+
+        patience_s: seconds that runs have to end afterwards. restarts: rolling restarts on the way.
+        """
         await self.fleet.migrate()
         self.nursery = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bench.fleet.nursery", env=self.env, stdin=PIPE, stdout=PIPE
@@ -262,7 +268,7 @@ class Storm:
             await asyncio.sleep(0.3)
 
     async def _enqueue(self) -> None:
-        """Enqueue the runs over the time of the storm."""
+        """Enqueue the runs, spread over the storm."""
         for number in range(self.runs):
             due = number * self.kills / self.runs - 1
             while len(self.deaths) < due:  # noqa: ASYNC110 - so that there is work all the time
@@ -276,7 +282,7 @@ class Storm:
                     await asyncio.sleep(0.2)
 
     async def _calm(self, patience_s: float) -> list[str]:
-        """Wait until all runs have ended; those that have not."""
+        """Wait until all runs have ended; return those that have not within `patience_s`."""
         ends = time.monotonic() + patience_s
         while True:
             left: list[str] = []
@@ -313,8 +319,8 @@ class Storm:
                 if again <= 0:
                     continue
                 repeated += again
-                # P2: what may be repeated is what was running when its owner was lost, once for each
-                # owner. P3: the body of a zombie cannot be called back.
+                # An idempotent effect may be repeated once for each owner lost. An effect with `once` may
+                # be repeated only by a stopped worker, whose call cannot be called back.
                 owners = sum(isinstance(event, RunRecovered) for event in events)
                 by_zombie = sum(
                     effect.key == key and effect.process in stopped for effect in self.world.done()
@@ -346,7 +352,7 @@ class Storm:
         }
 
     def _takeovers(self, journals: dict[str, list[Any]]) -> Iterator[float]:
-        """Seconds from the loss of a worker until its runs were taken over."""
+        """Yield the seconds from the loss of a worker to the takeover of each of its runs."""
         for death in self.deaths:
             for run_id in death.runs:
                 after = [event for event in journals.get(run_id, ()) if event.time > death.at]
@@ -375,7 +381,7 @@ async def storm(
     patience_s: float,
     keep: str | None = None,
 ) -> dict[str, Any]:
-    """Have a fleet in a database of its own go through a storm; what became of it."""
+    """Put a fleet through a storm in a database of its own, and return what became of its runs."""
     with tempfile.TemporaryDirectory() as made, database() as store:
         folder = Path(keep or made)
         found = Storm(engine, store, folder, runs, kills, workers, lease_s, random.Random(seed))
@@ -383,7 +389,7 @@ async def storm(
 
 
 def main() -> int:
-    """Carry out the command line."""
+    """Run the command line; return 1 if the fleet broke a promise or a takeover was late, else 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", default="dbos")
     parser.add_argument("--runs", type=int, default=200)
@@ -395,7 +401,9 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=300.0)
     parser.add_argument("--keep", help="Keep the workers' logs and the effects in this folder.")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))  # and drop the database
+    signal.signal(
+        signal.SIGTERM, lambda _number, _frame: sys.exit(1)
+    )  # so that the database is dropped
     found = asyncio.run(
         storm(
             given.engine,

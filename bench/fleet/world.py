@@ -1,4 +1,4 @@
-"""What is outside of the runs in a storm: a log of effects that no kill and no database takes back."""
+"""The world outside a storm: a log of effects that survives kills and lost databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Effect(NamedTuple):
-    """An effect: which, by the process of which number, and when (seconds since the epoch)."""
+    """An effect: its key, the id of the process that had it, and when, in seconds since the epoch."""
 
     key: str
     process: int
@@ -18,13 +18,13 @@ class Effect(NamedTuple):
 
 
 class World:
-    """Effects, one a line of a file. A line is written whole or not at all."""
+    """A file with one effect per line. A line is written whole or not at all."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = os.fspath(path)
 
     def do(self, key: str) -> None:
-        """Have an effect."""
+        """Append an effect to the log."""
         line = f"{key} {os.getpid()} {time.time():.6f}\n"
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -33,7 +33,7 @@ class World:
             os.close(file)
 
     def done(self) -> Iterator[Effect]:
-        """All effects, in their order."""
+        """Yield all effects in order."""
         if not Path(self._path).exists():
             return
         for line in Path(self._path).read_text(encoding="utf-8").splitlines():
@@ -41,5 +41,5 @@ class World:
             yield Effect(key, int(process), float(at))
 
     def has(self, key: str) -> bool:
-        """Whether an effect has happened."""
+        """Return whether an effect has happened."""
         return any(effect.key == key for effect in self.done())

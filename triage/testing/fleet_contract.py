@@ -1,12 +1,12 @@
-"""What every engine of a fleet must do, as checks that run against yours.
+"""Checks of what every fleet engine must do, to run against your own.
 
     @pytest.mark.parametrize("check", fleet_checks, ids=lambda check: check.__name__)
     async def test_my_engine_keeps_the_contract(check):
         await check(make)
 
-`make(agents, queues, lease_s)` gives a `Fleet` on the engine, whose tables are there, and which shares no
-name with another that it gave. `await fleet_contract(make)` runs all checks. They need asyncio, as workers
-do, and some seconds each; what an engine does not name among its abilities is left out.
+`make(agents, queues, lease_s)` returns a `Fleet` on the engine, with its tables created and a name that no
+other fleet has. `await fleet_contract(make)` runs all checks. The checks need asyncio, as workers do, and
+take a few seconds each. Checks of abilities that the engine does not declare are skipped.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Check = Callable[[Make], Awaitable[None]]
 _checks: list[Check] = []
 POLL_S = 0.1
 PATIENCE_S = 30.0
-"""Seconds within which what must happen has to."""
+"""Seconds to wait for something that must happen before the check fails."""
 LEASE_S = 1.5
 
 
 def check(function: Check) -> Check:
-    """Add a check to those that an engine must pass."""
+    """Register a check that every engine must pass."""
     _checks.append(function)
     return function
 
 
 def promise(kept: object, text: str) -> None:
-    """Raise AssertionError with the promise that is broken, also where `assert` is switched off."""
+    """Raise AssertionError naming the broken promise, even when `assert` is switched off."""
     if not kept:
         raise AssertionError(text)
 
 
 async def until(true: Callable[[], Any], text: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition, plain or async, is true; fail with the text after `PATIENCE_S`."""
     ends = time.monotonic() + PATIENCE_S
     while True:
         found = true()
@@ -63,12 +63,12 @@ async def until(true: Callable[[], Any], text: str) -> None:
 
 
 def name() -> str:
-    """A name that nobody else has."""
+    """Return a unique name."""
     return f"n{uuid.uuid4().hex[:12]}"
 
 
 class Log:
-    """A body of jobs that notes when each began and ended."""
+    """Carries out jobs, and records when each began and how many executed at once."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.began: list[tuple[str, float]] = []
@@ -80,7 +80,7 @@ class Log:
         self.hangs: set[str] = set()
 
     async def carry(self, job: Job) -> dict[str, Any]:
-        """Note a job, and work on it for a while."""
+        """Record a job and work on it for a while, or for an hour if its id is in `hangs`."""
         self.began.append((job.id, time.monotonic()))
         self.jobs[job.id] = job
         part = str(job.task)
@@ -96,7 +96,7 @@ class Log:
         return {"status": "done"}
 
     def times(self, id: str) -> int:
-        """How often a job was carried out."""
+        """Return how many times a job was begun."""
         return sum(began == id for began, _ in self.began)
 
 
@@ -105,13 +105,13 @@ async def _nothing_due(entry: Mapping[str, Any], moment: float) -> None:
 
 
 async def idle(task: Any) -> Any:
-    """Give the task back."""
+    """Return the task."""
     return task
 
 
 @asynccontextmanager
 async def closing(fleet: Fleet) -> AsyncGenerator[Fleet]:
-    """Close a fleet at the end."""
+    """Close a fleet when the context ends."""
     try:
         yield fleet
     finally:
@@ -120,7 +120,7 @@ async def closing(fleet: Fleet) -> AsyncGenerator[Fleet]:
 
 @asynccontextmanager
 async def working(fleet: Fleet, **options: Any) -> AsyncGenerator[Worker]:
-    """Have a worker of the fleet work in this context."""
+    """Run a worker of the fleet while the context is open."""
     worker = Worker(fleet, look_s=0.2, **options)
     task = asyncio.ensure_future(worker.run())
     try:
@@ -133,7 +133,7 @@ async def working(fleet: Fleet, **options: Any) -> AsyncGenerator[Worker]:
 # The engine ---------------------------------------------------------------------------------------
 @check
 async def every_job_is_carried_out_with_what_it_was_given(make: Make) -> None:
-    """Submit jobs, one of them twice and one that is withdrawn, and have them carried out."""
+    """Submit jobs, one of them twice, withdraw one, and let a worker carry them out."""
     queue = Queue(name(), polling_s=POLL_S)
     async with closing(make([Agent(idle, name=name())], [queue], LEASE_S)) as fleet:
         engine, log = fleet.engine, Log()
@@ -182,7 +182,7 @@ async def every_job_is_carried_out_with_what_it_was_given(make: Make) -> None:
 
 @check
 async def a_job_that_its_worker_has_lost_comes_back(make: Make) -> None:
-    """Put jobs back: one whose worker says nothing any more, and one that its worker gives up itself."""
+    """Requeue two jobs: one whose worker went silent, and one that its worker gives back itself."""
     queue = Queue(name(), polling_s=POLL_S)
     async with closing(make([Agent(idle, name=name())], [queue], LEASE_S)) as fleet:
         engine, log = fleet.engine, Log()
@@ -223,7 +223,7 @@ async def a_job_that_its_worker_has_lost_comes_back(make: Make) -> None:
 
 @check
 async def a_worker_that_leaves_takes_no_more(make: Make) -> None:
-    """Submit a job after its worker was told to leave."""
+    """Submit a job after the worker was told to leave; the next worker takes it."""
     queue = Queue(name(), polling_s=POLL_S)
     async with closing(make([Agent(idle, name=name())], [queue], LEASE_S)) as fleet:
         engine, log = fleet.engine, Log()
@@ -241,7 +241,7 @@ async def a_worker_that_leaves_takes_no_more(make: Make) -> None:
 
 @check
 async def limits_hold(make: Make) -> None:
-    """Submit more than each limit allows, each limit in a queue of its own, and count."""
+    """Submit more jobs than each limit allows, each in a queue of its own, and count."""
     async with closing(make([Agent(idle, name=name())], [], LEASE_S)) as fleet:
         engine = fleet.engine
         able = engine.abilities
@@ -297,7 +297,7 @@ def _rate(_engine: Any) -> Any:
     def judge(log: Log, _jobs: Any) -> None:
         starts = sorted(at for _, at in log.began)
         spans = [later - first for first, later in zip(starts, starts[count:], strict=False)]
-        # A start is noted some time after the engine has counted it.
+        # A start is recorded some time after the engine has counted it.
         promise(min(spans) > seconds - 0.5, f"{count + 1} runs started within {min(spans):.2f} s")
 
     return queue, Log(), jobs, judge
@@ -355,7 +355,7 @@ _LIMITS: dict[str, Callable[[Any], Any]] = {
 
 @check
 async def of_runs_with_the_same_deduplication_one_is_enqueued(make: Make) -> None:
-    """Enqueue two runs of one text, and a third when the first has ended."""
+    """Enqueue two runs with the same text, and a third when the first has ended."""
     agent, queue = Agent(idle, name=name()), Queue(name(), polling_s=POLL_S)
     async with closing(make([agent], [queue], LEASE_S)) as fleet:
         if "deduplication" not in fleet.engine.abilities:
@@ -383,7 +383,7 @@ async def of_runs_with_the_same_deduplication_one_is_enqueued(make: Make) -> Non
 
 @check
 async def a_schedule_enqueues_a_run_at_each_time_once(make: Make) -> None:
-    """Have a run each second, for a few seconds."""
+    """Schedule a run every second, for a few seconds."""
     agent = Agent(idle, name=name())
     async with closing(make([agent], [Queue(agent.name, polling_s=POLL_S)], LEASE_S)) as fleet:
         if "schedule" not in fleet.engine.abilities:
@@ -406,7 +406,7 @@ async def a_schedule_enqueues_a_run_at_each_time_once(make: Make) -> None:
 # The fleet ----------------------------------------------------------------------------------------
 @check
 async def a_run_is_enqueued_once_and_gives_its_result(make: Make) -> None:
-    """Enqueue runs, good ones and ones that are refused, and wait for their results."""
+    """Enqueue valid and invalid runs, and wait for the results of the valid ones."""
 
     async def works(task: Any, *, more: int = 0) -> Any:
         if task == "fail":
@@ -464,7 +464,7 @@ async def a_run_is_enqueued_once_and_gives_its_result(make: Make) -> None:
 
 @check
 async def a_run_that_waits_holds_no_place_and_goes_on_when_it_is_answered(make: Make) -> None:
-    """Have two runs ask in a queue with one place, and answer one by the fleet and one by its store."""
+    """Let two runs ask in a queue with one place; answer one through the fleet, one through the store."""
 
     async def asks(task: Any, *, run: triage.Run) -> Any:
         if run.attempt == 1:
@@ -483,7 +483,7 @@ async def a_run_that_waits_holds_no_place_and_goes_on_when_it_is_answered(make: 
 
             await until(asked, "a run that waits for an answer keeps the others waiting")
             await fleet.answer(ids[0], triage.Retry(), by="ann")
-            # By whoever has the store alone, as the command line has.
+            # As the command line does, which has only the store.
             await agent.stored_in(fleet.store).answer(ids[1], triage.Retry())
             for number, run_id in enumerate(ids):
                 promise(
@@ -493,7 +493,7 @@ async def a_run_that_waits_holds_no_place_and_goes_on_when_it_is_answered(make: 
 
 @check
 async def a_run_is_cancelled_wherever_it_is(make: Make) -> None:
-    """Cancel a run that waits in its queue, and one that goes on."""
+    """Cancel a queued run and a running one."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def works(task: Any) -> Any:
@@ -532,7 +532,7 @@ async def a_run_is_cancelled_wherever_it_is(make: Make) -> None:
 
 @check
 async def a_worker_that_stops_gives_its_runs_to_the_next(make: Make) -> None:
-    """Stop a worker in the middle of a run, and have another go on with it."""
+    """Stop a worker in the middle of a run, and let another continue the run."""
     begun, told = asyncio.Event(), asyncio.Event()
     done: list[int] = []
 
@@ -558,7 +558,7 @@ async def a_worker_that_stops_gives_its_runs_to_the_next(make: Make) -> None:
         promise(
             [place.state for place in places] == ["queued"], "a run was not put back into its queue"
         )
-        async with working(fleet):  # long before the lease of 30 s has ended
+        async with working(fleet):  # long before the lease of 30 s expires
             promise(
                 await fleet.result(run_id, timeout_s=15) == ["task", "paid 1", "paid 2"],
                 "another result",
@@ -572,6 +572,6 @@ fleet_checks: tuple[Check, ...] = tuple(_checks)
 
 
 async def fleet_contract(make: Make) -> None:
-    """Run all checks against fleets that `make` gives."""
+    """Run all checks on fleets that `make` returns."""
     for one in fleet_checks:
         await one(make)

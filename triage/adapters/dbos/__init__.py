@@ -1,7 +1,7 @@
-"""A fleet on DBOS: durable queues in the Postgres that holds the journals. Needs the extra `dbos`.
+"""A fleet on DBOS: durable queues in the same Postgres as the journals. Needs the extra `dbos`.
 
-One workflow of DBOS is one run, and has its id. DBOS says which worker is given a run next; the run's lease
-says who goes on with it; its journal says what has become of it.
+Each run is a DBOS workflow with the same id. DBOS decides which worker is offered a run, the run's lease
+decides which worker may continue it, and the run's journal records what happened.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["DBOSEngine", "Deduplicated", "Fleet", "Place", "Queue", "Worker"]
 
 
 class Fleet(_Fleet):
-    """Agents whose runs are queued by DBOS, in the Postgres of their journals, and run by any worker.
+    """Agents whose runs are queued by DBOS in the Postgres of their journals, and run by any worker.
 
-    agents, store, queues, lease_s: as in `triage.adapters.fleet.Fleet`. name: of the fleet; another fleet
-    in the same database has another. version: the fleet's workers take only runs enqueued under it, `"1"`
-    by default; change it when new code cannot go on with old runs, and keep workers of the old one until
-    those are done.
+    agents, store, queues, lease_s: as in `triage.adapters.fleet.Fleet`. name: the fleet's name, `"triage"`
+    by default; fleets in the same database need different names. version: `"1"` by default; workers take
+    only runs that were enqueued under their own version. Change it when new code cannot continue old runs,
+    and keep workers of the old version until those runs are done.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`DBOSEngine`: a fleet's queues in DBOS, from the side of those who enqueue and look."""
+"""`DBOSEngine`: a fleet's queues in DBOS."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _STATES = {"DELAYED": "delayed", "ENQUEUED": "queued", "PENDING": "running"}
 POOL = 4
-"""Connections of those who enqueue and look."""
+"""Size of the connection pool for enqueueing and reading."""
 
 
 class DBOSEngine:
-    """Queues in DBOS, in the database of a store, in a schema of their own beside the store's.
+    """Keeps queues in DBOS, in a schema of its own in the store's database.
 
-    name: of the fleet, DBOS' application name. version: DBOS' application version.
+    name: the fleet's name, which is DBOS' application name. version: the fleet's version; DBOS' application
+    version is `name:version`. Raises UsageError if either is not a word of up to 63 characters.
     """
 
     name = "dbos"
@@ -75,7 +76,7 @@ class DBOSEngine:
 
     @property
     def client(self) -> DBOSClient:
-        """DBOS' own client, made when it is first used."""
+        """DBOS' own client, created on first use."""
         if self._client is None:
             self._client = DBOSClient(
                 system_database_url=self.url,
@@ -84,7 +85,7 @@ class DBOSEngine:
                 system_database_pool_size=POOL,
                 application_name=self.fleet,
                 lazy=True,
-                # A web request must not wait for ever for a database that is gone.
+                # A web request must not wait for ever for a lost database.
                 retry_connection_errors=False,
             )
         return self._client
@@ -126,8 +127,8 @@ class DBOSEngine:
     async def submit(self, job: Job, connection: Any = None) -> Job | None:
         """As in `FleetEngine`.
 
-        connection: of SQLAlchemy (Connection, Session, AsyncConnection, AsyncSession) or of psycopg
-        (Connection, AsyncConnection).
+        connection: a Connection, Session, AsyncConnection or AsyncSession of SQLAlchemy, or a Connection or
+        AsyncConnection of psycopg.
         """
         if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
             return await self._submit_by_function(job, connection)
@@ -169,7 +170,7 @@ class DBOSEngine:
     async def _submit_by_function(
         self, job: Job, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
     ) -> Job | None:
-        """Enqueue by DBOS' function in the database, which accepts a taken id without a word."""
+        """Enqueue with DBOS' SQL function, which silently ignores a job whose id is taken."""
         known = await self._known(job.id, connection)
         if known is not None:
             return known
@@ -192,11 +193,11 @@ class DBOSEngine:
                 await in_thread(partial(connection.execute, self._tables.enqueue, values))
         except psycopg.errors.UniqueViolation as error:
             raise _deduplicated(job) from error
-        # What stands there now is ours, or another's that was committed meanwhile.
+        # The job there now is ours, or one that another connection has committed meanwhile.
         return await self._known(job.id, connection)
 
     async def _known(self, id: str, connection: Any = None) -> Job | None:
-        """The job of this id, as the transaction of a connection sees it."""
+        """Return the job with this id as the connection's transaction sees it, or None."""
         query, values = self._tables.known, {"id": id}
         rows: Sequence[Any]
         if isinstance(connection, psycopg.AsyncConnection):
@@ -325,7 +326,10 @@ class DBOSEngine:
         await self._database.close()
 
     async def _asked(self, ask: Callable[[], T]) -> T:
-        """Ask DBOS in a thread. Raises StoreUnavailable, and UsageError for what it refuses."""
+        """Call DBOS in a thread.
+
+        Raises StoreUnavailable if the database does not answer, and UsageError if DBOS refuses the call.
+        """
         try:
             return await in_thread(ask)
         except alchemy_errors.OperationalError as error:
@@ -352,7 +356,7 @@ class DBOSEngine:
 
 
 def url_of(conninfo: str) -> str:
-    """Return libpq's text of a connection as SQLAlchemy writes it, its hosts and options as a query."""
+    """Convert a libpq connection string to a SQLAlchemy URL, with hosts and options in its query."""
     given = conninfo_to_dict(conninfo)
     user, password = given.pop("user", None), given.pop("password", None)
     database = given.pop("dbname", None)
@@ -384,7 +388,7 @@ def _deduplicated(job: Job) -> Deduplicated:
 
 
 def _within(worker: int | None, all_workers: int | None) -> int | None:
-    """The limit of one worker, which DBOS refuses where it is above that of all."""
+    """Cap the limit per worker at the limit over all workers, since DBOS refuses a higher one."""
     if worker is None or all_workers is None:
         return worker
     return min(worker, all_workers)

@@ -1,4 +1,4 @@
-"""DBOS in a worker's process: launched, given the two workflows of a fleet, and shut down."""
+"""Run DBOS in a worker's process: launch it, register the fleet's two workflows, and shut it down."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from triage.adapters.fleet import Carry, Due, Job
 from triage.core import UsageError
 
 RUN = "triage.run"
-"""The workflow that carries out a run."""
+"""Name of the workflow that carries out a run."""
 DUE = "triage.due"
-"""The workflow that enqueues the run of a schedule."""
+"""Name of the workflow that enqueues a scheduled run."""
 POOL = 6
-"""Connections of a worker's DBOS."""
+"""Size of DBOS' connection pool in a worker."""
 SETTLING_S, PAUSE_S = 2.0, 0.02
-"""Seconds that DBOS has to write down how its last workflows ended, and between two looks."""
+"""Seconds that DBOS has to record how its last workflows ended, and seconds between two checks."""
 
 _serving = threading.Lock()
 
@@ -31,10 +31,10 @@ _serving = threading.Lock()
 async def serving(
     config: Mapping[str, Any], queues: Sequence[str], carry: Carry, due: Due
 ) -> AsyncGenerator[Callable[[], None]]:
-    """Have DBOS take workflows from these queues; gives what stops that.
+    """Have DBOS take workflows from these queues; yield a function that makes it take no more.
 
-    DBOS' workflows go on in its own event loop, and the runs in the one that called this. Raises UsageError
-    where DBOS serves something else in this process already.
+    DBOS runs its workflows in an event loop of its own; the agents' runs stay in the caller's loop. Raises
+    UsageError if this process already has a worker.
     """
     if not _serving.acquire(blocking=False):
         raise UsageError("one process has one worker; start another process for another")
@@ -43,7 +43,7 @@ async def serving(
         dbos = await asyncio.to_thread(_launch, config, queues, elsewhere, carry, due)
 
         def leave() -> None:
-            """Take no more; returns at once."""
+            """Take no more workflows, without waiting for those that have begun."""
             for event in dbos.background_thread_stop_events:
                 event.set()
 
@@ -58,7 +58,7 @@ async def serving(
 
 
 async def _settled(dbos: DBOS) -> None:
-    """Let DBOS begin what it has just claimed, and write down the end of what has just ended."""
+    """Let DBOS begin the workflows it has just claimed, and record the ends of finished ones."""
     for _ in range(int(SETTLING_S / PAUSE_S)):
         claims = any(thread.name.startswith("queue-worker-") for thread in threading.enumerate())
         if not claims and not dbos._active_workflows_set.activeList():
@@ -85,7 +85,7 @@ def _launch(
         }
     )
 
-    # What a run may not be is limited by its journal, not by how often DBOS began it.
+    # The journal limits how often a run is taken over, so DBOS must not count its own attempts.
     @DBOS.workflow(
         name=RUN,
         max_recovery_attempts=None,
@@ -121,5 +121,5 @@ async def _done(due: Due, entry: Mapping[str, Any], moment: float) -> None:
 
 
 async def _elsewhere(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
-    """Wait for work in another event loop. Cancelled where it is cancelled."""
+    """Await a coroutine in another event loop. Cancelling this call cancels the coroutine too."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,15 +1,15 @@
-"""What is asked of DBOS' tables beside its own client: one join with the journals, and where runs are."""
+"""SQL statements on DBOS' tables for which its client has no call, such as joins with the journals."""
 
 from __future__ import annotations
 
 from psycopg import sql
 
 PATIENT = 2
-"""Owners that a run may lose while it stands still before the next one waits longer."""
+"""How many owners a run may lose without progress before the next takeover is delayed."""
 SPACING = 2
-"""Leases that are waited for then in addition: a run that kills workers is not to kill all at once."""
+"""The delay in leases, so that a run that kills its workers does not kill all of them at once."""
 MOST = 500
-"""Rows of one look."""
+"""Maximum number of rows returned by one query."""
 
 _ABANDONED = """
 SELECT w.workflow_uuid, w.queue_name
@@ -63,7 +63,10 @@ SELECT {function}(
 
 
 class Tables:
-    """The statements for the tables of one schema of DBOS and one of journals."""
+    """Statements for one schema of DBOS and one of journals.
+
+    dbos: the name of DBOS' schema. triage: the name of the store's schema.
+    """
 
     def __init__(self, dbos: str, triage: str) -> None:
         names = {

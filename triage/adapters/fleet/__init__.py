@@ -1,7 +1,7 @@
 """Runs on more than one machine: queues in Postgres, workers anywhere, one journal.
 
-`triage.adapters.dbos` and `triage.adapters.procrastinate` have a `Fleet` each, which differ in the engine
-that keeps the queues; here is what both share, and what a third would have to do.
+`triage.adapters.dbos` and `triage.adapters.procrastinate` each provide a `Fleet` with its own queue engine.
+This package holds the code they share, and the protocol that another engine would implement.
 """
 
 from __future__ import annotations

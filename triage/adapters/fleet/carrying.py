@@ -1,4 +1,4 @@
-"""The runs that a worker has in hand: begun, or gone on with once their lease is free."""
+"""`Runs`: the runs that a worker is carrying out, whether new or taken over from another worker."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ from triage.stores import Store
 from .engine import Job, Ticket
 
 SHORTEST_S, LONGEST_S = 0.05, 1.0
-"""Seconds between two looks at a run that somebody else has."""
+"""The shortest and longest pause in seconds between two checks of a run that another worker holds."""
 GRACE_S = 10.0
-"""Seconds that runs have to stop when they are given back."""
+"""Seconds that runs get to stop after being cancelled, before the worker leaves without them."""
 STRANGER_S = 2.0
-"""Seconds after which a job of an agent that is not known here is put back for another worker."""
+"""Average delay in seconds before a job for an agent unknown to this worker is requeued."""
 
 MOVED = (StaleWriter, DeadLetter, RunOver, UnknownRun)
-"""Errors after which the run's status tells what has become of it."""
+"""Errors that mean the run has changed hands or ended: read its status again to find out."""
 PASSING = (StoreUnavailable, StoreFull, StoreReadOnly)
-"""Errors of a store that may work again."""
+"""Store errors that may pass: the operation is retried."""
 
 _log = child_logger("fleet")
 
 
 class Runs:
-    """Carries out jobs, each run at most once at a time in this process.
+    """Carries out jobs, with at most one task per run in this process.
 
-    agents: by name and alias, with the fleet's store. put_back: puts jobs into their queues again.
+    agents: the agents by name and alias, each already using the fleet's store. put_back: returns jobs to
+    their queues.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Runs:
         self._closed = False
 
     async def carry(self, job: Job) -> dict[str, Any]:
-        """Carry out a job as `Carry` says.
+        """Carry out a job and return how it ended, as `Carry` describes.
 
-        A job whose run is in hand already, since its first job was taken for abandoned, waits for it.
+        If the run is already being carried out here, because its first job was taken for abandoned, wait
+        for that task instead of starting another.
         """
         if self._closed:
             await self._put_back([Ticket(job.id, job.queue)])
@@ -80,7 +82,7 @@ class Runs:
             raise asyncio.CancelledError
         task = self._tasks.get(job.run_id)
         if task is None:
-            # In a context of its own: what the engine keeps in the caller's is not the agent's.
+            # A context of its own keeps the engine's context variables out of the agent.
             task = self._context.copy().run(asyncio.ensure_future, self._go(job))
             self._tasks[job.run_id] = task
             self._jobs[job.run_id] = job
@@ -93,16 +95,16 @@ class Runs:
 
     @property
     def in_hand(self) -> list[str]:
-        """The runs that are in hand."""
+        """The ids of the runs being carried out."""
         return list(self._tasks)
 
     async def idle(self) -> None:
-        """Wait until no run is in hand."""
+        """Wait until no run is being carried out."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def give_back(self) -> int:
-        """Hand all runs back to their store and their queues, and take no more; how many."""
+        """Cancel all runs, requeue those that stopped and refuse new jobs; return how many."""
         self._closed = True
         jobs, tasks = list(self._jobs.values()), list(self._tasks.values())
         for task in tasks:
@@ -126,7 +128,7 @@ class Runs:
             ender.cancel()
 
     async def _go_on(self, job: Job) -> dict[str, Any]:
-        """Begin the run or go on with it, whoever else has it in between, until it ends or waits."""
+        """Begin or continue the run until it ends or suspends, waiting while another worker holds it."""
         while True:
             try:
                 return {"status": await self._tried(job)}
@@ -140,7 +142,7 @@ class Runs:
             await asyncio.sleep(pause)
 
     async def _tried(self, job: Job) -> str:
-        """Begin the run or go on with it; its status afterwards, or `stuck` where a person must look."""
+        """Begin or continue the run; return its status, or `stuck` if it needs a person's attention."""
         agent, run_id, store = self._agents[job.agent], job.run_id, self._store
         info = await store.info(run_id)
         if info is not None and info.status != "running":
@@ -182,9 +184,9 @@ class Runs:
 
 
 async def end_unbegun(store: Store, job: Job, error: Exception | None = None) -> None:
-    """Write down the end of a run that was never begun; one that has begun is cancelled.
+    """Record the end of a run that never began; if it has begun after all, cancel it.
 
-    error: why it cannot begin; None: it is cancelled.
+    error: why the run cannot begin, recorded with status `error`. None records status `cancelled`.
     """
     now, run_id = await store.now(), job.run_id
     args = dict(job.args or {})

@@ -1,4 +1,4 @@
-"""The statements of a fleet beside its engine's and its store's own: one connection, in a thread."""
+"""A fleet's own database connection, for statements that neither its engine nor its store makes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ except ImportError as error:
 
 T = TypeVar("T")
 THREADS = 8
-"""Threads of an event loop that wait for a fleet's database."""
+"""How many threads per event loop may wait for a fleet's database at once."""
 TIMEOUT_S = 10
-"""Seconds after which a database that does not answer is given up."""
+"""Seconds to wait for an answer from the database before giving up."""
 
 _limiter: RunVar[anyio.CapacityLimiter | None] = RunVar("triage_fleet_threads", default=None)
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Wait for blocking work on a database, in threads of the fleet's own."""
+    """Run blocking database work in a thread, at most `THREADS` at once per event loop."""
     limiter = _limiter.get()
     if limiter is None:
         limiter = anyio.CapacityLimiter(THREADS)
@@ -39,9 +39,9 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 class Database:
-    """A connection that is opened when it is used, and again when it was lost.
+    """One connection, opened on first use and reopened when it is lost.
 
-    search_path: the schema of names without one; None leaves the server's.
+    search_path: the schema for unqualified names. None keeps the server's default.
     """
 
     def __init__(self, url: str, search_path: str | None = None) -> None:
@@ -53,7 +53,7 @@ class Database:
         self._db: psycopg.Connection[Any] | None = None
 
     async def rows(self, query: sql.Composed, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement. Raises StoreUnavailable."""
+        """Return a statement's rows. Raises StoreUnavailable if the database does not answer."""
         return await in_thread(lambda: self._rows(query, values))
 
     def _rows(self, query: sql.Composed, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -67,7 +67,7 @@ class Database:
                     self._close()
                     if not again:
                         raise unavailable(error) from error
-        raise AssertionError  # the second time returns or raises
+        raise AssertionError  # the second attempt returns or raises
 
     def _connected(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
@@ -86,7 +86,7 @@ class Database:
             self._db = None
 
     async def close(self) -> None:
-        """Close the connection; used again, it is opened again."""
+        """Close the connection. The next statement opens it again."""
 
         def close() -> None:
             with self._lock:
@@ -96,6 +96,6 @@ class Database:
 
 
 def unavailable(error: Exception) -> StoreUnavailable:
-    """Return what to raise for a database that does not answer."""
+    """Return the error to raise when the database does not answer, with its message redacted."""
     text = redact(str(error).strip().partition("\n")[0])
     return StoreUnavailable(f"the fleet's database does not answer ({text})")

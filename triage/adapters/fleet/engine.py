@@ -1,4 +1,4 @@
-"""What a fleet needs of the system that keeps its queues: `FleetEngine`, and the values they exchange."""
+"""`FleetEngine`, the protocol between a fleet and the system that keeps its queues, and its values."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ ABILITIES = (
     "worker_concurrency", "concurrency", "rate", "partition", "priority", "deduplication", "delay",
     "transaction", "schedule",
 )  # fmt: skip
-"""What an engine may be able to do beyond queueing runs; each engine declares its own."""
+"""The optional features of an engine; each engine declares those it supports."""
 
 WAKE = "~"
-"""Stands in the id of a job between the run's id, in which it cannot be, and what woke the run."""
+"""Separates the run's id from a number in the id of a job that wakes a run. No run id contains it."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue of a fleet, and its limits.
+    """A queue of a fleet and its limits.
 
-    concurrency: how many of its runs go on at once in all workers, None (default) for any number.
-    worker_concurrency: in each worker, 10 by default, None for any number. rate: `(count, seconds)`: no
-    more runs start in any such span. partition_concurrency: how many go on at once of those with the same
-    `partition`, which every run of this queue then has. polling_s: seconds between two looks of a worker
-    for new runs, 0.5 by default.
+    concurrency: how many runs of this queue may execute at once across all workers; None (default) for no
+    limit. worker_concurrency: the same within one worker, 10 by default, None for no limit. rate: `(count,
+    seconds)`, at most `count` runs are started in any such span; None (default) for no limit.
+    partition_concurrency: how many runs with the same `partition` may execute at once; every run of this
+    queue must then name a partition. None (default): the queue has no partitions. polling_s: seconds
+    between two checks of a worker for new runs, 0.5 by default.
 
-    Raises UsageError, which names the field, for any other value.
+    Raises UsageError naming the field for an invalid value.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Queue:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The abilities an engine must have to hold this queue's limits."""
+        """The abilities that an engine must have to enforce this queue's limits."""
         limits = {
             "concurrency": self.concurrency,
             "rate": self.rate,
@@ -67,11 +68,11 @@ class Queue:
 
 @dataclass(frozen=True)
 class Job:
-    """A run as a queue keeps it, or what wakes a run that was answered.
+    """A queued request to begin a run, or to wake a run that was answered.
 
-    id: the run's, or for a run that is woken its id, `~` and a number that is another for each answer.
-    task, args: as JSON. deadline: seconds since the epoch, on the store's clock, after which the run is
-    cancelled; None for no limit. The rest is as in `Fleet.enqueue`.
+    id: the run's id; to wake a run, its id followed by `~` and a number that differs for each answer.
+    task, args: JSON values. deadline: seconds since the epoch, on the store's clock, after which the run is
+    cancelled; None for no deadline. The other fields are as in `Fleet.enqueue`.
     """
 
     id: str
@@ -87,12 +88,12 @@ class Job:
 
     @property
     def run_id(self) -> str:
-        """The run that is begun or woken."""
+        """The id of the run to begin or wake."""
         return self.id.partition(WAKE)[0]
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What an engine keeps for the worker: JSON, the same for equal runs."""
+        """The JSON value that an engine keeps for the worker; equal jobs have equal payloads."""
         return {
             "agent": self.agent,
             "queue": self.queue,
@@ -103,18 +104,18 @@ class Job:
 
     @staticmethod
     def read(id: str, payload: Mapping[str, Any]) -> Job:
-        """Return the job that has this payload."""
+        """Return the job with this id and payload."""
         return Job(id, **payload)
 
     def is_same(self, other: Job) -> bool:
-        """Return whether both ask for the same work; when it is due does not matter."""
+        """Return whether both jobs have the same agent, task and arguments."""
         return (self.agent, self.task, dict(self.args or {})) == (
             other.agent, other.task, dict(other.args or {}),
         )  # fmt: skip
 
 
 class Ticket(NamedTuple):
-    """A job that is put back into its queue."""
+    """A job to requeue: its id, and the queue it goes back to."""
 
     id: str
     queue: str
@@ -123,9 +124,10 @@ class Ticket(NamedTuple):
 class Place(NamedTuple):
     """Where a run is in its fleet.
 
-    state: `delayed`, `queued`, `running` on a worker, or `ended`, which a run that waits for an answer is
-    too. worker: which has it or had it, None for none yet. waited_s: seconds it was in the queue. version:
-    of the fleet that alone takes it.
+    queue: the queue of its last job. state: `delayed`, `queued`, `running` on a worker, or `ended`; a
+    suspended run's job has ended too. worker: the worker that last took the run, None if none has.
+    waited_s: seconds the run spent in the queue. version: the fleet version whose workers may take the run;
+    None if the engine has no versions.
     """
 
     run_id: str
@@ -138,84 +140,90 @@ class Place(NamedTuple):
 
 
 Carry: TypeAlias = Callable[[Job], Awaitable[dict[str, Any]]]
-"""Carries out a job, and gives the small JSON that the engine may keep of how it ended.
+"""Carries out a job, and returns a small JSON object about how it ended, which the engine may keep.
 
-Cancelled where the job was put back into its queue: then the engine notes no end.
+Raises CancelledError if the job was requeued; the engine then records no end for it.
 """
 Due: TypeAlias = Callable[[Mapping[str, Any], float], Awaitable[None]]
-"""Enqueues the run of a schedule. Given what was scheduled, and for when (seconds since the epoch)."""
+"""Enqueues a scheduled run. Takes the schedule's entry and the due time, in seconds since the epoch."""
 
 
 class FleetEngine(Protocol):
-    """Keeps a fleet's queues in the database in which the journals are, and hands jobs to workers.
+    """Keeps a fleet's queues in the same database as the journals, and hands jobs to workers.
 
-    An engine may hand out a job more than once: who goes on with a run is decided by its lease alone. It
-    never decides that a worker is dead. Every method but `serve` may be called on asyncio and trio, and
-    raises StoreUnavailable when the database does not answer.
+    An engine may hand out a job more than once, and must not decide that a worker is dead: the run's lease
+    alone decides which worker may continue it. Every method except `serve` works on asyncio and trio, and
+    raises StoreUnavailable if the database does not answer.
     """
 
     name: str
     abilities: frozenset[str]
 
     async def migrate(self) -> None:
-        """Make or update the engine's tables."""
+        """Create or update the engine's tables."""
         ...
 
     async def check(self) -> None:
-        """Raise UsageError, with the remedy, where the tables are not there or too old."""
+        """Raise UsageError, with the remedy, if the tables are missing or too old."""
         ...
 
     async def declare(self, queues: Sequence[Queue]) -> None:
-        """Write down the queues and their limits, for all workers."""
+        """Record the queues and their limits for all workers."""
         ...
 
     async def submit(self, job: Job, connection: Any = None) -> Job | None:
-        """Put a job into its queue; the job that has the same id already, None where it is new.
+        """Enqueue a job if its id is new and return None, else return the job that has the id.
 
-        connection: of the caller, in whose transaction it is done. Raises Deduplicated.
+        connection: a connection of the caller's, in whose transaction the job is enqueued. None enqueues it
+        in a transaction of its own. Raises Deduplicated if an unfinished job of the queue has the same
+        `deduplication`.
         """
         ...
 
     async def withdraw(self, run_id: str) -> Job | None:
-        """Take a run that no worker has begun out of its queue.
+        """Remove a run from its queue, unless a worker has begun it.
 
-        Gives its job, begun or not, and None where the engine knows none.
+        Returns the run's job, whether begun or not, or None if the engine knows no such run.
         """
         ...
 
     async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:
-        """Return where these runs are; None: all that wait or go on."""
+        """Return the places of these runs; None for every run that is delayed, queued or running."""
         ...
 
     async def requeue(self, tickets: Sequence[Ticket]) -> None:
-        """Put jobs that a worker had back into their queues. Doing so twice does no harm."""
+        """Put jobs that a worker had taken back into their queues. Repeating the call is harmless."""
         ...
 
     async def abandoned(self, lease_s: float) -> list[Ticket]:
-        """Return the jobs that a worker has taken and whose runs' leases are over."""
+        """Return the jobs that a worker has taken and whose runs' leases have expired.
+
+        lease_s: also the time in seconds that a worker has to claim a run after taking its job.
+        """
         ...
 
     async def answered(self) -> list[Job]:
-        """Return a job for each run that may go on and of which no job is left."""
+        """Return a job for each run that may continue but has no unfinished job."""
         ...
 
     async def schedule(self, name: str, cron: str, entry: Mapping[str, Any], zone: str) -> None:
-        """Have `entry` given to `Due` at these times, once for all workers. Replaces one of the name."""
+        """Pass `entry` to `Due` at each time, on one worker only. Replaces a schedule of the same name."""
         ...
 
     async def unschedule(self, name: str) -> None:
-        """Remove a schedule, if there is one of the name."""
+        """Remove the schedule of this name, if there is one."""
         ...
 
     def serve(
         self, worker: str, queues: Sequence[Queue], carry: Carry, due: Due
     ) -> AbstractAsyncContextManager[Callable[[], None]]:
-        """Take jobs from these queues while the context is open; gives what stops that.
+        """Take jobs from these queues while the context is open.
 
-        worker: its name, which no other process has or had.
+        Yields a function that makes the worker take no more jobs. worker: the worker's name, never used by
+        another process.
         """
         ...
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close the engine's connections."""
         ...

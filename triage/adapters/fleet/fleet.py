@@ -29,16 +29,16 @@ from .carrying import end_unbegun
 from .engine import ABILITIES, FleetEngine, Job, Place, Queue
 
 LEASE_S = 10.0
-"""Seconds after which the runs of a silent worker are taken over."""
+"""Default time in seconds after which the runs of a silent worker are taken over."""
 TRIES, PAUSE_S = 5, 0.2
-"""How often a job is submitted whose connection was lost, and seconds in between."""
+"""Attempts to submit a job when the connection is lost, and the pause between them in seconds."""
 SHORTEST_S, LONGEST_S = 0.05, 1.0
-"""Seconds between two looks at a run whose result is awaited."""
+"""The shortest and longest pause in seconds between two checks of a run whose result is awaited."""
 OPEN = ("running", "suspended", "dead_letter")
 
 
 def postgres_of(store: Store | str) -> PostgresStore:
-    """Return the store of a fleet. Raises UsageError for one that is not in Postgres."""
+    """Open the store of a fleet. Raises UsageError for a store that is not in Postgres."""
     opened = open_store(store)
     if not isinstance(opened, PostgresStore):
         raise UsageError(
@@ -50,13 +50,14 @@ def postgres_of(store: Store | str) -> PostgresStore:
 class Fleet:
     """Agents whose runs are queued in Postgres and carried out by workers on any machine.
 
-    agents: whose runs they are, told apart by name. store: a database in Postgres, for the journals and
-    for the engine's tables; the agents have none of their own. engine: keeps the queues. queues: with their
-    limits; an agent whose name is no queue has one of that name, with the default limits. lease_s: seconds
-    after which the runs of a silent worker are taken over, 10 by default.
+    agents: the agents to run, each with a name of its own and no store of its own. store: a `PostgresStore`
+    or the URL of a Postgres database, for the journals and the engine's tables. engine: keeps the queues.
+    queues: the queues and their limits; each agent also gets a queue of its own name with the default
+    limits, unless one is given. lease_s: seconds after which the runs of a silent worker are taken over,
+    10 by default.
 
-    Raises UsageError for agents of the same name or with another durable store, for another store than
-    Postgres, and for a limit that the engine cannot hold.
+    Raises UsageError for two agents of the same name, an agent with another durable store, a store that is
+    not in Postgres, and a limit that the engine cannot enforce.
     """
 
     def __init__(
@@ -94,17 +95,20 @@ class Fleet:
         connection: Any = None,
         **kwargs: Any,
     ) -> str:
-        """Have a worker run an agent on a task; the run's id.
+        """Enqueue a run of an agent on a task, and return the run's id.
 
-        run_id: as for `Agent.run`; enqueued again with the same task it is no second run. queue: the
-        agent's own by default. priority: lower ones go first, 1 by default. delay_s: seconds before which
-        it does not begin. deadline: when it is cancelled, begun or not: seconds from now, or a time with
-        its zone. partition: of a queue with `partition_concurrency`. deduplication: no other run of the
-        queue with this text waits or goes on. connection: yours, of a kind that the engine names: the run
-        is enqueued in its transaction, so not at all where that is rolled back. kwargs: for the function.
+        run_id: as in `Agent.run`; enqueueing the same task again under its id changes nothing. queue: the
+        name of a queue, by default the agent's own. priority: lower numbers go first, 1 by default.
+        delay_s: seconds before the run may begin. deadline: when the run is cancelled, begun or not, in
+        seconds from now or as a `datetime` with a time zone; None for no deadline. partition: required for
+        a queue with `partition_concurrency`, refused for any other. deduplication: a text; enqueueing is
+        refused while another run of the queue with the same text is queued or running. connection: your own
+        connection, of a kind that the engine supports, in whose transaction the run is enqueued; if it is
+        rolled back, the run is not enqueued. kwargs: arguments for the agent's function.
 
-        Raises UsageError for a task or an argument without a JSON form or with a secret, a run id that
-        another task has, and what the queue or the engine cannot do; Deduplicated; StoreUnavailable.
+        Raises UsageError for a task or argument that has no JSON form or holds a secret, for a `run_id`
+        that another task has, and for an option that the queue or the engine does not support; Deduplicated
+        if another run has the same `deduplication`; StoreUnavailable if the database does not answer.
         """
         known = self._agent(agent)
         shown, args = known.portable(task, **kwargs)
@@ -151,7 +155,7 @@ class Fleet:
         return found
 
     def _check(self, job: Job, queue: Queue, *, in_transaction: bool) -> None:
-        """Raise UsageError for what the engine or the queue cannot do."""
+        """Raise UsageError for an option that the engine or the queue does not support."""
         check_count("enqueue.priority", job.priority, 1, "lower ones go first")
         if job.delay_s is not None:
             check_number("enqueue.delay_s", job.delay_s, "seconds")
@@ -190,14 +194,14 @@ class Fleet:
         return await self.store.now() + deadline
 
     async def _check_unknown(self, job: Job) -> None:
-        """Raise UsageError for the id of a run that this fleet has not enqueued."""
+        """Raise UsageError if a run that this fleet did not enqueue has this id."""
         if await self.store.info(job.run_id) is None:
             return
         if not await self.engine.places([job.run_id]):
             raise UsageError(f"run_id {job.run_id} is taken by a run outside this fleet")
 
     async def _submit(self, job: Job, connection: Any = None) -> None:
-        """Put a job into its queue, again where the connection was lost: the second time does nothing."""
+        """Enqueue a job, retrying if the connection is lost: a job that arrived is not enqueued twice."""
         tries = 1 if connection is not None else TRIES
         while True:
             tries -= 1
@@ -216,11 +220,13 @@ class Fleet:
         self, cron: str, agent: str | Agent[Any], task: Any, *, name: str | None = None,
         queue: str | None = None, zone: str = "UTC", **kwargs: Any,
     ) -> str:  # fmt: skip
-        """Enqueue a run at each of these times, once for all workers; the schedule's name.
+        """Enqueue a run at each of these times, once for all workers; return the schedule's name.
 
-        cron: minute, hour, day, month and weekday, or six fields with the second first. name: a schedule of
-        the same name is replaced; None: one for each agent, task and queue. Its runs are called by it and
-        the time. zone: in which the times are meant, such as `Europe/Lisbon`. Raises as `enqueue` does.
+        cron: minute, hour, day, month and weekday, or six fields beginning with the second. name: the id of
+        each run is this name and the time, and a schedule of the same name is replaced; None (default)
+        derives the name from the agent, task and queue. zone: the time zone of `cron`, such as
+        `Europe/Lisbon`; UTC by default. Raises as `enqueue` does, and UsageError if the engine has no
+        schedules.
         """
         self._check_able("schedule")
         known = self._agent(agent)
@@ -234,11 +240,11 @@ class Fleet:
         return name
 
     async def unschedule(self, name: str) -> None:
-        """Enqueue no more runs by this schedule."""
+        """Remove a schedule. Runs that it has already enqueued stay."""
         await self.engine.unschedule(name)
 
     async def due(self, entry: Mapping[str, Any], moment: float) -> None:
-        """Enqueue the run of a schedule for this time, as `Due`; the second time does nothing."""
+        """Enqueue a scheduled run for this time, as `Due`. Repeating the call does nothing."""
         payload = dict(entry)
         name = payload.pop("name")
         at = datetime.fromtimestamp(moment, UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -247,10 +253,10 @@ class Fleet:
     # What becomes of them ---------------------------------------------------------------------------
 
     async def result(self, run_id: str, *, timeout_s: float | None = None) -> Any:
-        """Wait until a run has ended; its result, as `Agent.run` gives it, or the error it ended with.
+        """Wait until a run has ended, and return its result or raise its error, as `Agent.run` does.
 
-        A run that waits for an answer is waited for too. timeout_s: TimeoutError after so many seconds;
-        None waits for ever. Raises UnknownRun for a run that this fleet does not have.
+        A suspended run is waited for too. timeout_s: seconds to wait before raising TimeoutError; None
+        (default) waits for ever. Raises UnknownRun if this fleet does not know the run.
         """
         pause = SHORTEST_S
         with anyio.fail_after(timeout_s):
@@ -264,7 +270,10 @@ class Fleet:
                 pause = min(2 * pause, LONGEST_S)
 
     async def status(self, run_id: str) -> str:
-        """How a run is: as in its journal, or `queued` or `delayed` before it begins. Raises UnknownRun."""
+        """Return a run's status in its journal, or `queued` or `delayed` before it begins.
+
+        Raises UnknownRun if this fleet does not know the run.
+        """
         info = await self.store.info(run_id)
         if info is not None:
             return info.status
@@ -274,31 +283,31 @@ class Fleet:
         return "delayed" if places[0].state == "delayed" else "queued"
 
     async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:
-        """Return where these runs are: their queue, worker and wait. None: all that wait or go on."""
+        """Return the queue, state, worker and wait of these runs; None for all that have not ended."""
         return await self.engine.places(run_ids)
 
     async def answer(self, asked: str, answer: Reply, *, by: str = "") -> Action:
-        """Write down the answer to what a run asks, and wake it on any worker; the action that follows.
+        """Record the answer to a run's question, wake the run, and return the action that follows.
 
-        Takes what `Agent.answer` takes, and raises as it does. A run that was answered by any other way is
-        woken too, within a second.
+        Takes and raises what `Agent.answer` does. A run that was answered in another way is woken too,
+        usually within a second.
         """
         run_id = asked.partition("~")[0]
         info = await self.store.info(run_id)
         if info is None:
             raise UnknownRun(f"this fleet knows no run {run_id}")
         action = await self._agent(info.agent).answer(asked, answer, by=by)
-        with suppress(StoreUnavailable):  # workers look for answered runs every second too
+        with suppress(StoreUnavailable):  # workers also look for answered runs every second
             await self.wake()
         return action
 
     async def wake(self) -> None:
-        """Enqueue all runs that may go on and of which no worker and no queue knows."""
+        """Enqueue every run that may continue but is in no queue and with no worker."""
         for job in await self.engine.answered():
             await self.engine.submit(job)
 
     async def cancel(self, run_id: str) -> None:
-        """End a run, queued or begun, wherever it is; raises as `Agent.cancel` does.
+        """Cancel a run, queued or begun, on whichever worker it is; raise as `Agent.cancel` does.
 
         A running agent function is cancelled within a third of the lease.
         """
@@ -317,12 +326,12 @@ class Fleet:
     # The fleet itself -------------------------------------------------------------------------------
 
     async def migrate(self) -> None:
-        """Make or update the tables of the store and of the engine, where they are not in order."""
+        """Create or update the tables of the store and the engine, if needed."""
         await self.store.now()
         await self.engine.migrate()
 
     async def close(self) -> None:
-        """Close connections. A fleet that is used afterwards opens them again."""
+        """Close all connections. Using the fleet afterwards opens them again."""
         await self.engine.close()
         await self.store.close()
 
@@ -334,7 +343,7 @@ class Fleet:
 def _by_name(
     agents: Iterable[Agent[Any]], store: PostgresStore, lease_s: float
 ) -> dict[str, Agent[Any]]:
-    """Return the agents with the fleet's store, by name and alias."""
+    """Give the agents the fleet's store, and return them by name and alias."""
     found: dict[str, Agent[Any]] = {}
     for agent in agents:
         if not isinstance(agent, Agent):

@@ -1,4 +1,4 @@
-"""A worker: takes runs from a fleet's queues until told to stop, and looks after those of dead workers."""
+"""`Worker`: takes runs from a fleet's queues, and requeues the runs of dead workers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .engine import Queue
 from .fleet import Fleet
 
 LOOK_S = 1.0
-"""Seconds between two looks of a worker for runs whose lease is over, or that were answered."""
+"""Default time in seconds between two checks for runs that were answered or whose lease has expired."""
 AT_ONCE = 50
-"""Runs that a worker takes from dead ones in one look, so that not all come at the same moment."""
+"""How many runs of dead workers are requeued in one check, so that they do not all begin at once."""
 DRAIN_S = 30.0
-"""Seconds that runs have to end once their worker was told to stop."""
+"""Default time in seconds that runs have to end after their worker was told to stop."""
 
 _log = child_logger("fleet")
 
@@ -31,10 +31,13 @@ _log = child_logger("fleet")
 class Worker:
     """Carries out the runs of a fleet, on asyncio.
 
-    queues: names of those it takes from, all by default. concurrency: how many runs of each queue go on in
-    one worker at once; it stands with the queue, so all workers have that of the last that started. None
-    takes what the queues say. drain_s: seconds that runs have to end once it was told to stop; those that
-    have not are given back. look_s: seconds between two looks for runs of dead workers.
+    queues: names of the queues to take from, all by default. concurrency: how many runs of each queue this
+    worker executes at once; None (default) uses the queue's own limit. An engine may keep the value with
+    the queue, so that the worker started last sets it for all. drain_s: seconds that runs have to end after
+    the worker was told to stop, 30 by default; the rest are requeued. look_s: seconds between two checks
+    for runs that were answered or left by dead workers, 1 by default.
+
+    Raises UsageError for a queue that the fleet does not have, and for a number out of range.
     """
 
     def __init__(
@@ -67,16 +70,16 @@ class Worker:
         self.runs = Runs(fleet.agents, fleet.store, fleet.engine.requeue)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Take no more runs, and end once those in hand have ended or were given back.
+        """Take no more runs, and leave once the current ones have ended or `drain_s` is over.
 
-        at_once: give them back now.
+        at_once: requeue the current runs now instead of waiting for them.
         """
         self._stopped.set()
         if at_once:
             self._hurried.set()
 
     async def run(self) -> None:
-        """Work until `stop`. Raises UsageError where the fleet's tables are missing."""
+        """Work until `stop` is called. Raises UsageError if the fleet's tables are missing or old."""
         engine = self._fleet.engine
         await engine.check()
         await engine.declare(self.queues)
@@ -98,7 +101,7 @@ class Worker:
 
     @contextmanager
     def signals(self) -> Generator[None]:
-        """Stop at SIGTERM and SIGINT, at once at the second, inside this context."""
+        """While the context is open, stop on SIGTERM or SIGINT, and at once on the second signal."""
         loop = asyncio.get_running_loop()
 
         def told() -> None:
@@ -115,7 +118,7 @@ class Worker:
     # Looking after others' runs ---------------------------------------------------------------------
 
     async def _look_after(self) -> None:
-        """Put runs whose lease is over back into their queues, and wake those that were answered."""
+        """Call `look` at intervals; log the first of several failures in a row."""
         while True:
             await asyncio.sleep(self._look_s * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load
             try:
@@ -128,7 +131,7 @@ class Worker:
                 self._troubled = False
 
     async def look(self) -> int:
-        """Look once; how many runs it took from dead workers."""
+        """Requeue the runs of dead workers and wake answered runs; return how many were requeued."""
         engine = self._fleet.engine
         abandoned = (await engine.abandoned(self._fleet.lease_s))[:AT_ONCE]
         if abandoned:

@@ -1,7 +1,7 @@
-"""A fleet on procrastinate: queues in the Postgres of the journals. Needs the extra `procrastinate`.
+"""A fleet on procrastinate: queues in the same Postgres as the journals. Needs the extra `procrastinate`.
 
-It holds fewer limits than DBOS (`ProcrastinateEngine.abilities`), needs no SQLAlchemy, and tells its
-workers of new runs at once.
+It enforces fewer limits than DBOS (see `ProcrastinateEngine.abilities`), does not need SQLAlchemy, and
+notifies workers of new runs at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Deduplicated", "Fleet", "Place", "ProcrastinateEngine", "Queue", "Wo
 
 
 class Fleet(_Fleet):
-    """Agents whose runs are queued by procrastinate, in the Postgres of their journals.
+    """Agents whose runs are queued by procrastinate in the Postgres of their journals.
 
-    agents, store, queues, lease_s: as in `triage.adapters.fleet.Fleet`. name: of the fleet; another fleet
-    in the same database has another.
+    agents, store, queues, lease_s: as in `triage.adapters.fleet.Fleet`. name: the fleet's name, `"triage"`
+    by default; fleets in the same database need different names.
     """
 
     def __init__(

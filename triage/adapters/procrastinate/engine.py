@@ -39,20 +39,20 @@ except ImportError as error:
     ) from error
 
 RUN = "triage.run"
-"""The task that carries out a run."""
+"""Name of the task that carries out a run."""
 UNLIMITED = 1000
-"""Runs of a queue at once in a worker whose queue has no limit."""
+"""Concurrency of a worker for a queue without a limit, since procrastinate needs a number."""
 AGAIN_S = 1.0
-"""Seconds after which a worker whose connection was lost takes runs again."""
+"""Seconds before an operation that failed, usually for a lost connection, is tried again."""
 
 _log = child_logger("fleet")
 _serving = threading.Lock()
 
 
 class ProcrastinateEngine:
-    """Queues in procrastinate, in the database of a store, in a schema of their own beside the store's.
+    """Keeps queues in procrastinate, in a schema of its own in the store's database.
 
-    name: of the fleet.
+    name: the fleet's name. Raises UsageError if it is not a text or is empty.
     """
 
     name = "procrastinate"
@@ -101,12 +101,12 @@ class ProcrastinateEngine:
             )
 
     async def declare(self, queues: Sequence[Queue]) -> None:
-        """As in `FleetEngine`: limits are those of each worker, which has them from its fleet."""
+        """Do nothing: each worker reads the queues' limits from its own fleet."""
 
     # Jobs -----------------------------------------------------------------------------------------
 
     async def submit(self, job: Job, connection: Any = None) -> Job | None:
-        """As in `FleetEngine`. connection: of psycopg (Connection, AsyncConnection)."""
+        """As in `FleetEngine`. connection: a Connection or AsyncConnection of psycopg."""
         args = {
             "id": job.id,
             "fleet": self.fleet,
@@ -193,11 +193,11 @@ class ProcrastinateEngine:
         ]
 
     async def schedule(self, name: str, cron: str, entry: Mapping[str, Any], zone: str) -> None:
-        """Raise UsageError: procrastinate has its times in code, not in its database."""
+        """Raise UsageError: procrastinate declares schedules in code, not in its database."""
         raise UsageError("procrastinate keeps no schedules; enqueue by a cron job of the machine")
 
     async def unschedule(self, name: str) -> None:
-        """Do nothing: there is no schedule."""
+        """Do nothing: there are no schedules to remove."""
 
     # Working --------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class ProcrastinateEngine:
         left = asyncio.Event()
 
         def leave() -> None:
-            """Take no more; returns at once."""
+            """Take no more jobs, without waiting for those that have begun."""
             left.set()
             for one in serving:
                 one.stop()
@@ -258,7 +258,7 @@ class ProcrastinateEngine:
 
 
 async def _steadily(worker: Any, left: asyncio.Event) -> None:
-    """Have a worker of procrastinate work, again where its connection was lost."""
+    """Run a procrastinate worker until it should leave, restarting it when it fails."""
     while not left.is_set():
         try:
             await worker.run()
@@ -269,7 +269,7 @@ async def _steadily(worker: Any, left: asyncio.Event) -> None:
 
 
 class _Manager(manager.JobManager):
-    """Notes how a job has ended only where the job is still this worker's, as it was fetched."""
+    """Records how a job ended only if this worker still has it, in the attempt that it fetched."""
 
     def __init__(self, connector: Any, database: Database, tables: Tables) -> None:
         super().__init__(connector)

@@ -1,13 +1,13 @@
-"""What is asked of procrastinate's tables: a job for each run, found by the run's id."""
+"""SQL statements on procrastinate's tables, where each run has a job that is found by the run's id."""
 
 from __future__ import annotations
 
 from psycopg import sql
 
 PATIENT, SPACING = 2, 2
-"""Owners that a run may lose while it stands still, and the leases that the next one waits in addition."""
+"""How many owners a run may lose without progress before takeovers are delayed, and by how many leases."""
 MOST = 500
-"""Rows of one look."""
+"""Maximum number of rows returned by one query."""
 
 OURS = """
 CREATE INDEX IF NOT EXISTS triage_jobs_by_id ON procrastinate_jobs ((args ->> 'id'));
@@ -39,7 +39,7 @@ BEGIN
     ]::procrastinate_job_to_defer_v1[]);
     RETURN NULL;
 END $$"""
-"""What is made beside procrastinate's own tables."""
+"""The indexes and the function that triage adds to procrastinate's schema."""
 
 _BEGAN = """(SELECT extract(epoch FROM max(e.at)) FROM procrastinate_events e
     WHERE e.job_id = j.id AND e.type = 'started')"""
@@ -84,7 +84,10 @@ _THESE = f"(j.args ->> 'id' = ANY(%(ids)s) OR ({_LIVING} AND {_RUN} = ANY(%(ids)
 
 
 class Tables:
-    """The statements for the tables of one schema of procrastinate and one of journals."""
+    """Statements for one schema of procrastinate and one of journals.
+
+    schema: the name of procrastinate's schema. triage: the name of the store's schema.
+    """
 
     def __init__(self, schema: str, triage: str) -> None:
         names = {
