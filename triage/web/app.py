@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from triage.adapters.otel import CONTENT_TYPE, StoreMetrics
 from triage.core import (
     StoreCorrupt,
     StoreError,
@@ -108,6 +109,7 @@ def app(
         routes=[
             Route("/static/{digest}/{name}", _statics(files), name="static"),
             *routes(pages, opened),
+            Route("/metrics", _metrics(opened), name="metrics"),
             *answers.routes(),
             *([] if desk is None else Incidents(desk, pages).routes()),
             *views.routes(),
@@ -137,6 +139,16 @@ def _statics(files: dict[str, StaticFile]) -> Callable[[Request], Awaitable[Resp
         return Response(file.body, media_type=file.media_type, headers={"Cache-Control": _KEPT})
 
     return static
+
+
+def _metrics(store: Store) -> Callable[[Request], Awaitable[Response]]:
+    counts = StoreMetrics(store)
+
+    async def metrics(_request: Request) -> Response:
+        """Return what `triage supervise --metrics` serves, for Prometheus."""
+        return Response(await counts.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    return metrics
 
 
 class _Troubles:

@@ -66,7 +66,16 @@ _PERSON = "triage.person"
 _PATH = re.compile(r"/?|(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~:-]*)+/?")
 _HOST = re.compile(r"(?:(https?)://)?((?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?)")
 _FORM = re.compile(r"application/x-www-form-urlencoded(?: *; *charset=\"?utf-8\"?)?", re.IGNORECASE)
-_SINGLE = (b"host", b"origin", b"content-length", b"content-type", b"sec-fetch-site")
+METRICS = "/metrics"
+"""The one address that a program reads by the token itself, as Prometheus does, without a cookie."""
+_SINGLE = (
+    b"authorization",
+    b"host",
+    b"origin",
+    b"content-length",
+    b"content-type",
+    b"sec-fetch-site",
+)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -183,6 +192,12 @@ class Login:
             self.told(self.token)
         return True
 
+    def admits(self, token: str) -> bool:
+        """Whether a program may present this token with each request: a chosen one, not one for a login."""
+        if self._once or self.is_closed:
+            return False
+        return self.takes(token)
+
     def knows(self, cookie: str) -> bool:
         """Return whether this is the cookie that a login sets."""
         return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.cookie.encode())
@@ -271,6 +286,9 @@ class Guard:
         cookies = request.cookies(_cookie_name(request.scope))
         if len(cookies) == 1 and self._login.knows(cookies[0]):
             return self._login.person
+        scheme, _, token = (request.header(b"authorization") or "").partition(" ")
+        if request.path == METRICS and scheme.lower() == "bearer" and self._login.admits(token):
+            return Person(self._login.person.name, Role.VIEW)
         raise _Refused(401, "")
 
     async def _logs_in(self, request: _Checked, body: _Body, answer: _Answer) -> bool:
