@@ -1,6 +1,6 @@
-"""Turns a decision into a `Diagnosis` with its texts for the next attempt, the end user and the operator.
+"""Build a `Diagnosis` from a decision, with texts for the next attempt, the end user and the operator.
 
-Words that come from an error or a tool are data: they are quoted and cut.
+Words that come from an error or a tool are data, so they are quoted and truncated.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _MAX_SAID = 1_500
 class Outcome(NamedTuple):
     """A decision without its texts.
 
-    step: position of the decisive step. repeats, length, text: from the detector that fired. path: from
-    the outermost exception to the one that decided.
+    step: the position of the decisive step, None for none. repeats, length, text: from the detector that
+    fired. path: the exceptions from the outermost to the one that decided.
     """
 
     rule: Rule
@@ -76,7 +76,7 @@ def diagnosis_of(
     tools: Mapping[str, Any],
     overrides: Overrides,
 ) -> Diagnosis:
-    """Build the diagnosis of an outcome. What an exception says about itself takes precedence."""
+    """Build the diagnosis of an outcome. What the exception says about itself takes precedence."""
     hinted = None if error is None else error.decisive
     given: dict[str, Any] = {} if hinted is None else said_in(hinted.hint)
     tool = outcome.tool
@@ -91,7 +91,7 @@ def diagnosis_of(
         delay = _delay(outcome.path or (error,))
     if "retry_after_s" in given:
         members = error is not None and hinted is not error and error.is_a("BaseExceptionGroup")
-        # What one member of a group says does not shorten what another one says.
+        # The delay of one member of a group must not shorten that of another.
         delay = max(given["retry_after_s"], (delay if members else None) or 0.0)
     recovery = None if given.get("recovery") is None else Recovery(given["recovery"])
     told: str | None = given.get("hint")
@@ -111,7 +111,7 @@ def diagnosis_of(
             carried = f"the recovery {recovery}" + (
                 f" and the category {category}" if category else ""
             )
-        # That no rule knows it matters to nobody where it names its own type.
+        # If the exception names its own type, that no rule fired is of no interest.
         beside = [
             one for one in evidence if "failure_type" not in given or one.rule != UNKNOWN.name
         ]
@@ -140,13 +140,13 @@ _RECOVERIES = {
     Recovery.REPLAN: "The way taken cannot lead there: {}. Make another plan.",
     Recovery.RECLASSIFY: "The means that were chosen do not fit: {}. Choose others.",
 }
-"""Hints for the next attempt, by the recovery an exception asks for. Other recoveries need no hint: the
-same call is repeated, or nothing is tried.
+"""Hints for the next attempt, by the recovery that an exception asks for. Other recoveries need no hint:
+they repeat the same call, or attempt nothing.
 """
 
 
 def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
-    """The rule with the type and cause that the exception carries, if it carries any."""
+    """Return the rule, with the failure type and cause that the exception carries, if any."""
     kind = given.get("failure_type")
     if kind is not None:
         same = rule.failure_type == kind
@@ -165,9 +165,10 @@ def _hinted(rule: Rule, given: Mapping[str, Any]) -> Rule:
 
 
 def _delay(path: tuple[ErrorInfo, ...]) -> float | None:
-    """The delay that an exception on this path asks for, the one nearest to the deciding error first.
+    """Return the delay in seconds that the exceptions on this path ask for, or None.
 
-    An exception group comes before all others: it holds the longest delay of its members.
+    The exception nearest to the deciding one counts, except that a group comes first, since it holds the
+    longest delay of its members.
     """
     groups = [info for info in path if info.is_a("BaseExceptionGroup")]
     causes = (info for info in path[-1].walk() if info.relation in ("", "cause"))
@@ -178,7 +179,7 @@ def _delay(path: tuple[ErrorInfo, ...]) -> float | None:
 
 
 def index_of(steps: tuple[Step, ...], position: int | None) -> int | None:
-    """The step's own index, or its position if it has none."""
+    """Return the step's own index, or its position if it has none."""
     if position is None:
         return None
     index = steps[position].index
@@ -186,7 +187,7 @@ def index_of(steps: tuple[Step, ...], position: int | None) -> int | None:
 
 
 def _details(error: ErrorInfo | None, rule: str, said: str | None) -> str:
-    """The technical details of an error. rule: the name of the rule that decided."""
+    """Describe an error for the operator. rule: the rule that decided. said: the error's own details."""
     if error is None:
         return "no exception was raised" if rule == UNKNOWN.name else f"rule {rule}"
     text = f"{error.type_name}: {redact(error.message[:MAX_CLEAN])}"
@@ -250,7 +251,7 @@ _FOR_PEOPLE: dict[str, tuple[str, ...]] = {
 
 
 def user_message(failure_type: FailureType, cause: str | None) -> str:
-    """A sentence for the end user. The words are fixed, so it can leak no address, path or secret."""
+    """Return a fixed sentence for the end user, which can leak no address, path or secret."""
     return _FOR_USERS.get(cause or "") or _FOR_USERS_BY_TYPE[failure_type]
 
 
@@ -260,7 +261,7 @@ def suggestions(
     severity: Severity,
     retry_after_s: float | None,
 ) -> tuple[str, ...]:
-    """What the operator can do. For a fault that passes by itself: wait."""
+    """Return what the operator can do; for a fault that passes by itself, that includes waiting."""
     known = _FOR_PEOPLE.get(cause or "", ())
     if failure_type is not FailureType.EXTERNAL_FAULT or severity is not Severity.RETRIABLE:
         return known
@@ -274,10 +275,10 @@ def suggestions(
 
 
 class _Case(NamedTuple):
-    """The facts a hint is made of.
+    """The facts from which a hint is made.
 
-    step: the decisive one. tools: name to schema, empty if unknown. cycle: the steps of one round of a
-    loop. found: the text of the detector that fired.
+    step: the decisive step. tools: the schemas of the tools by name, empty if unknown. cycle: the steps of
+    one round of a loop. found: the text of the detector that fired.
     """
 
     failure_type: FailureType
@@ -292,7 +293,7 @@ class _Case(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The error's words or the finding, quoted."""
+        """The error's message or the finding, quoted."""
         if self.error is None:
             return quote(self.found) if self.found else "no more is known"
         return quote(words_of(self.error), 200)
@@ -309,8 +310,8 @@ def _case(
     cycle, repeats = steps[: outcome.length], outcome.repeats
     calls = [step for step in cycle if step.tool_called is not None]
     if outcome.length > 1 and len(calls) == 1:
-        # A round that holds one call is counted by that call: the last round may be half. The first
-        # round stands before the critical step, which is the first repetition.
+        # Count a round with a single call by that call, since the last round may be incomplete. The
+        # critical step is the first repetition, so the first round is before it.
         rounds = trajectory.steps[max(0, (outcome.step or 0) - outcome.length) :]
         repeats = max(repeats, sum(same_step(step, calls[0]) for step in rounds))
     return _Case(
@@ -327,7 +328,7 @@ def _case(
 
 
 def _hint(case: _Case) -> str:
-    """What to do differently, in full sentences, about a failure that does not pass by itself."""
+    """Say in full sentences what to do differently, for a failure that does not pass by itself."""
     found = _HINTS_ON_FINDINGS.get((case.failure_type, case.cause or ""))
     if found is not None and case.found:
         return found.format(found=case.found)
@@ -355,7 +356,7 @@ _HINTS_ON_FINDINGS: dict[tuple[FailureType, str], str] = {
         "or say that it could not be found."
     ),
 }
-"""Hints for findings with a cause of their own."""
+"""Hints for findings, by failure type and cause."""
 
 
 def _unknown_tool(case: _Case) -> str:
@@ -368,7 +369,7 @@ def _unknown_tool(case: _Case) -> str:
     if not names:
         return text + "Call only tools you were given, by their exact names."
     close = get_close_matches(called, names, 1, 0.5) if called else []
-    # Every name once: what comes after this in a prompt may name the tools too.
+    # Name each tool only once, since the rest of the prompt may list them too.
     others = [name for name in names if name not in close]
     listed = [f"{name[:80]} (the closest name)" for name in close]
     listed += [name[:80] for name in others[:_MAX_TOOLS]]
@@ -394,7 +395,7 @@ _LISTED = Pattern(
 
 
 def _called(case: _Case) -> str | None:
-    """The name of the tool that was called, from the error's message, else from the record."""
+    """Return the name of the called tool, from the error's message or else from the step."""
     for info in case.error.walk() if case.error else ():
         for pattern in _NAMED:
             hit = pattern.search(info.message[:4_000])
@@ -404,7 +405,7 @@ def _called(case: _Case) -> str | None:
 
 
 def _tool_names(case: _Case) -> list[str]:
-    """The names of the existing tools, from the manifest, else from the error's message."""
+    """Return the names of the existing tools, from the manifest or else from the error's message."""
     if case.tools:
         return list(case.tools)
     for info in case.error.walk() if case.error else ():

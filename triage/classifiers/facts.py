@@ -1,7 +1,7 @@
-"""The hard facts of an answer: what is written in it that somebody must have looked up.
+"""Find the hard facts of an answer: values in it that somebody must have looked up.
 
-Facts are values that can be compared however they were written: numbers, dates and times, names. Every
-repetition in an expression is bounded or over one class, so reading a text takes linear time.
+Facts are numbers, dates, times and names, in a form that can be compared however they were written. Every
+repetition in a regex is bounded or over a single character class, so reading a text takes linear time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCALES = {
 
 
 class Day(NamedTuple):
-    """A day of the calendar. year: None where it was not written."""
+    """A calendar day. year: None if it was not written."""
 
     year: int | None
     month: int
@@ -53,11 +53,11 @@ forms = (
     r"(?<!\d)(?P<y5>20\d\d)(?P<m5>0[1-9]|1[0-2])(?P<d5>0[1-9]|[12]\d|3[01])(?!\d)",
 )
 DATES = Pattern("|".join(forms), re.IGNORECASE)
-"""A day in the forms it is written in. Groups say which part is which."""
+"""Matches a day in any of its written forms, with a named group for each part."""
 
 
 def days_of(match: re.Match[str]) -> tuple[Day, ...]:
-    """The days a match of `dates` may mean: 03/04/2024 is two. Empty if it is no day at all."""
+    """Return the days that a match of `DATES` may mean: two for 03/04/2024, none for no valid day."""
     parts = match.groupdict()
     if parts["a"]:
         year = int(parts["y2"])
@@ -81,7 +81,7 @@ def _is_day(day: Day) -> bool:
 
 
 def moved(day: Day, by: int) -> Day:
-    """The day so many days later."""
+    """Return the day `by` days later; the day itself if the result is outside the calendar."""
     try:
         date = dt.date(day.year or 2001, day.month, day.day) + dt.timedelta(days=by)
     except (ValueError, OverflowError):
@@ -90,7 +90,7 @@ def moved(day: Day, by: int) -> Day:
 
 
 def day_of_epoch(value: float) -> Day | None:
-    """The day of a time in seconds or milliseconds since the epoch; None for other numbers."""
+    """Return the UTC day of a time in seconds or milliseconds since the epoch; None for other numbers."""
     if value >= 1e11:  # milliseconds from 1973 on
         value /= 1e3
     if not 1e8 <= value < 1e10:  # 1973 to 2286
@@ -105,34 +105,35 @@ TIMES = Pattern(
     r"|(?<![\d:.])(?P<h2>1?\d)\s?(?P<half2>[ap]\.?m\b\.?)",
     re.IGNORECASE,
 )
-"""A time of day: 14:05, 14:05:30, 2:05 pm, 2 pm."""
+"""Matches a time of day: 14:05, 14:05:30, 2:05 pm, 2 pm."""
 
 
 def minutes_of(match: re.Match[str]) -> tuple[int, ...]:
-    """The minutes after midnight a match of `times` may mean; two where the half is not said."""
+    """Return the minutes after midnight that a match of `TIMES` may mean: two if am or pm is missing."""
     hour = int(match["h"] or match["h2"])
     minute = int(match["m"] or 0)
     half = (match["half"] or match["half2"] or "").lower()
-    if hour > 24 or (half and hour > 12):  # hours of a day and of its half
+    if hour > 24 or (half and hour > 12):  # the last hour of a day, and of half a day
         return ()
     if half:
         return ((hour % 12 + (12 if half[0] == "p" else 0)) * 60 + minute,)
     first = hour % 24 * 60 + minute
-    either = 1 <= hour <= 12 and match["h"][0] != "0"  # 9:05 may be in the evening, 09:05 not
+    either = 1 <= hour <= 12 and match["h"][0] != "0"  # 9:05 may be in the evening, 09:05 may not
     return (first, (first + 12 * 60) % (24 * 60)) if either else (first,)
 
 
 class Number(NamedTuple):
-    """A number as written. step: what its last digit counts, 0.01 for 3.14."""
+    """A number as written. step: the value of its last digit, such as 0.01 for 3.14."""
 
     value: float
     step: float
 
 
 def numbers_of(token: str) -> tuple[Number, ...]:
-    """What a token of digits and separators may mean, likeliest first; empty if it is no number.
+    """Return the numbers that a token of digits and separators may mean, likeliest first.
 
-    `1,234` is 1234 and, elsewhere, 1.234. `1,2,3` is three numbers, of which none is returned.
+    `1,234` may mean 1234 or, in other countries, 1.234. Empty if the token is not one number, such as
+    `1,2,3`.
     """
     token = token.strip(",.'\u2019_\u00a0\u202f")
     plain = re.sub(r"['\u2019_\u00a0\u202f]", "", token)
@@ -166,7 +167,7 @@ _SOURCE_NUMBERS = Pattern(rf"({NUMBER})(?:\s?({scales})\b)?", re.IGNORECASE)
 
 
 def numbers_in(text: str) -> Iterator[float]:
-    """Every number a text may hold, in digits or in words, also those inside of names."""
+    """Yield every number that a text may hold, in digits or words, including those inside names."""
     for match in _SOURCE_NUMBERS.finditer(text):
         token = match[1]
         scale = SCALES[match[2].lower()] if match[2] else 0.0
@@ -211,14 +212,14 @@ def _numbers_in_words(text: str) -> Iterator[float]:
         for word in re.findall(r"[a-z]+", match[0].lower()):
             if word in _POWERS:
                 group = (group or 1.0) * _POWERS[word]
-                if _POWERS[word] > 100:  # above a hundred a group is closed
+                if _POWERS[word] > 100:  # a power above a hundred closes the group
                     total, group = total + group, 0.0
             else:
                 group += _WORDS.get(word, 0.0)
         yield total + group
 
 
-# --- figures an answer reckons itself --------------------------------------------------------
+# --- figures that an answer calculates itself -------------------------------------------------
 
 _MAX_DEPTH = 16
 _MAX_SUM = 300
@@ -236,7 +237,7 @@ _TOTAL = Pattern(
     r"\bamounts? to|\badds? up)[^.\n]{0,50}$"
 )
 _MAX_REACH = 20_000_000
-"""The largest total, in hundredths, of which it is told whether numbers add up to it."""
+"""The largest total, in hundredths, that `add_up` checks."""
 _MAX_TIMES = 12
 _COMPARED = Pattern(
     r"(?:\bdifference|\bremain\w{0,5}|\bleft\b|\bbalance|\bsav\w{2,4}|\bcheaper|\bmore\b|\bless\b|"
@@ -245,7 +246,7 @@ _COMPARED = Pattern(
 
 
 class Shown(NamedTuple):
-    """A sum that is written out. at: where its result ends. right: whether it is right."""
+    """A written calculation. at: position where its result ends. right: whether the result is correct."""
 
     at: int
     right: bool
@@ -255,7 +256,7 @@ _RESULT = Pattern(rf"=\s?[$€£¥]?\s?({NUMBER})")
 
 
 def sums_in(text: str) -> Iterator[Shown]:
-    """The sums an answer writes out with their result: `3 * 120 + 430 = 790`."""
+    """Yield the calculations that a text writes out with their results, such as `3 * 120 + 430 = 790`."""
     for match in _RESULT.finditer(text):
         before = text[max(0, match.start() - _MAX_SUM) : match.start()]
         value = _value(before[len(before.rstrip(_SUM)) :])
@@ -267,23 +268,23 @@ def sums_in(text: str) -> Iterator[Shown]:
 
 
 def is_labelled(before: str, text: str, *, bare: bool) -> bool:
-    """Whether the words before a number call it a sum, an average or the like.
+    """Return whether the words before a number call it a sum, an average or the like.
 
-    bare: a number that is all of the text is taken for one, too: it answers what was asked.
+    bare: also accept a number that makes up nearly all of the text, since it answers the question asked.
     """
     return _LABEL.search(before) is not None or (bare and len(text.split()) <= _BARE)
 
 
 def is_total(before: str) -> bool:
-    """Whether the words before a number call it the sum of others."""
+    """Return whether the words before a number call it the sum of others."""
     return _TOTAL.search(before) is not None
 
 
 def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
-    """Whether some of these numbers add up to one from `low` to `high`.
+    """Return whether some of these numbers add up to a total from `low` to `high`.
 
-    Each may count up to twelve times (three nights at 120), so whole numbers up to twelve are how often,
-    not how much, beside others. True, too, where the total is so large that it cannot be told.
+    Each number may count up to twelve times, as in three nights at 120, so whole numbers up to twelve are
+    taken for counts, not amounts, unless there are no others. Also True for a total too large to check.
     """
     top = round(high * 100)
     if not 0 <= top <= _MAX_REACH:
@@ -291,7 +292,7 @@ def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
     prices = {one for one in numbers if not (one.is_integer() and one <= _MAX_TIMES)} or set(
         numbers
     )
-    reached = 1  # the bit at n: n hundredths are reached
+    reached = 1  # bit n is set if a total of n hundredths can be reached
     within = (1 << (top + 1)) - 1
     for price in prices:
         cents = round(abs(price) * 100)
@@ -303,18 +304,18 @@ def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
 
 
 def is_compared(before: str) -> bool:
-    """Whether the words before a number speak of two others: a difference, a rest, a price."""
+    """Return whether the words before a number compare others: a difference, a remainder, a saving."""
     return _COMPARED.search(before) is not None
 
 
 def _value(text: str) -> float | None:
-    """The value of a sum, None if it is none: fewer than two numbers, or not written as one."""
+    """Return the value of a calculation; None for any other text, or fewer than two numbers."""
     text = re.sub(r"[$€£¥\s]", "", text).translate(_SIGNS)
     tokens = re.findall(rf"{NUMBER}|[-+*/()]", text)
     if "".join(tokens) != text or sum(token[0].isdigit() for token in tokens) < 2:
         return None
     try:
-        # Spaces keep `**` and `//` from being operators.
+        # Joining with spaces keeps `**` and `//` from becoming operators.
         sides = [
             repr(numbers_of(token)[0].value) if token[0].isdigit() else token for token in tokens
         ]
@@ -332,7 +333,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 
 def _evaluated(node: ast.expr, depth: int) -> float:
-    """Raises ValueError for what is no arithmetic of numbers."""
+    """Evaluate arithmetic on numbers. Raises ValueError for any other expression."""
     match node:
         case ast.Constant(value=float(value)):
             return value
@@ -347,22 +348,22 @@ def _evaluated(node: ast.expr, depth: int) -> float:
 # --- the facts of a text -----------------------------------------------------------------------
 
 MAX_ANSWER = 100_000
-"""An answer is looked at up to so many characters."""
+"""How many characters of an answer are examined."""
 MAX_FACTS = 500
 SMALL = 13
-"""Whole numbers below it are counts anybody makes."""
+"""Whole numbers below this are everyday counts, not facts."""
 _MAX_TEXT = 200
 
 
 class Fact(NamedTuple):
-    """A fact of an answer. kind: one of `FACT_KINDS`. text: as it stands in the answer, cut at 200."""
+    """A fact of an answer. kind: one of `FACT_KINDS`. text: as in the answer, up to 200 characters."""
 
     kind: str
     text: str
 
     @property
     def fault(self) -> str:
-        """What is wrong with it where it is not grounded."""
+        """A phrase for what is wrong with the fact if it is not grounded."""
         return _FAULTS.get(self.kind, "has no source")
 
 
@@ -370,11 +371,12 @@ _FAULTS = {"sum": "does not come out", "claim": "is shown by no step"}
 
 
 class Found(NamedTuple):
-    """A fact with what it means. around: the words before and after it, in small letters.
+    """A fact and what it may mean. before, after: the words around it, in lower case.
 
-    numbers: what a number may mean. percent, hedged, ending: it is so written. reckoned: it is said to
-    be a sum or the like; total: a sum. right: whether the sum that is written out before it is right,
-    None if none is. days, minutes: of a date.
+    numbers: the numbers it may mean. percent: written with a percent sign. hedged: written as approximate,
+    such as "about". ending: written as the last digits of a longer number. reckoned: described as a sum,
+    an average or the like. total: described as a sum. right: whether the calculation written out before it
+    is correct, None if there is none. days, minutes: the days or times of day it may mean.
     """
 
     kind: str
@@ -396,7 +398,7 @@ CURRENCY = "$€£¥₹₩"
 _UNRATED = frozenset(
     {"confidence", "score", "probability", "rating", "relevance", "priority", "index"}
 )
-# What looks like an id and is a name everybody knows.
+# Well-known names that look like ids.
 _STANDARDS = Pattern(
     r"(?:sha|aes|rsa|utf|iso|rfc|ieee|hs|rs|es|x|h|win|arm|amd|base|http|ipv|covid|ecma|crc|mp|cuda)"
     r"[-_]?\d{1,5}(?:-\d{1,4})?|[a-z]{1,5}-?\d{1,2}[a-z]?",
@@ -441,7 +443,7 @@ _MASKED = (
     Pattern(r"\b24/7\b"),
     Pattern(r"^[ \t>#*-]{0,12}\(?\d{1,3}[.):](?=\s)", re.MULTILINE),
 )
-"""What holds no facts: code, numbers of footnotes and lists."""
+"""Text that holds no facts: code, and the numbers of footnotes and lists."""
 
 
 _NAMED = (
@@ -462,7 +464,7 @@ _NAMED = (
         ),
     ),
 )
-"""What has a form of its own, in the order in which it is looked for."""
+"""Patterns of facts with a form of their own, in the order in which they are searched."""
 
 
 _TOKENS = Pattern(
@@ -471,11 +473,11 @@ _TOKENS = Pattern(
     rf"(?P<unit>\s?(?:%|percent\b)|\s?(?:{'|'.join(sorted(SCALES, key=len, reverse=True))})\b)?",
     re.IGNORECASE,
 )
-"""A word with a digit: a number or an id, with what stands at its sides."""
+"""Matches a word with a digit, which is a number or an id, and the currency or unit beside it."""
 
 
 def facts_in(answer: Any) -> Iterator[Found]:
-    """The facts of an answer, at most 500. A JSON value is looked at text by text."""
+    """Yield the facts of an answer, at most 500. A JSON value is searched text by text."""
     count = 0
     for name, text in texts_of(answer):
         for found in _in_text(text, name):
@@ -486,7 +488,7 @@ def facts_in(answer: Any) -> Iterator[Found]:
 
 
 def texts_of(answer: Any) -> Iterator[tuple[str, str]]:
-    """The texts of an answer, each with the key it stands under, up to 100,000 characters."""
+    """Yield each text of an answer with the key it stands under, up to 100,000 characters in all."""
     left = MAX_ANSWER
     for name, text in _texts(answer):
         yield name, text[:left]
@@ -510,10 +512,10 @@ def _texts(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def prose(text: str) -> str:
-    """The text without code, footnotes and list numbers; as long as it was."""
+    """Blank out code, footnotes and list numbers, keeping the length of the text."""
     for pattern in _MASKED:
         text = pattern.sub(lambda match: _blank(match[0]), text)
-    # A single word between backticks is a name like any other.
+    # A single word in backticks is a name like any other.
     text = re.sub(
         r"`[^`\n]{1,400}`",
         lambda code: _blank(code[0]) if re.search(r"[\s=(){}<>|*+;]", code[0]) else code[0],
@@ -533,7 +535,7 @@ def _in_text(text: str, name: str) -> Iterator[Found]:
             found = _named_fact(kind, match, text)
             if found is not None:
                 yield found
-        if kind != "quote":  # what is quoted may hold other facts
+        if kind != "quote":  # a quotation may hold other facts
             text = pattern.sub(
                 lambda match: " " * len(match[0]) if _is_named(match[0]) else match[0], text
             )
@@ -556,7 +558,7 @@ def _in_text(text: str, name: str) -> Iterator[Found]:
 
 
 def _is_named(name: str) -> bool:
-    """False for those pairs that look like a path: 24/7, and/or."""
+    """Return whether this is a URL, an email address or a path, and not a pair such as and/or."""
     return "@" in name or "://" in name or name.lower().startswith("www.") or _is_path(name)
 
 
@@ -631,14 +633,14 @@ def _number_or_id(match: re.Match[str], text: str) -> Found | None:
 
 
 def _is_id(word: str) -> bool:
-    """Letters and digits that no two things have in common by chance."""
+    """Return whether a word is so distinctive that two things would hardly share it by chance."""
     bare = word.lstrip("#")
     digits = sum(letter.isdigit() for letter in bare)
     letters = sum(letter.isalpha() for letter in bare)
     if not letters:
-        if word[:1] == "#" and digits > 4:  # an order's number
+        if word[:1] == "#" and digits > 4:  # an order number
             return True
-        return digits >= 7 and _PHONE.fullmatch(bare) is not None  # a phone's number
+        return digits >= 7 and _PHONE.fullmatch(bare) is not None  # a phone number
     if _STANDARDS.fullmatch(bare) or _ORDINARY.fullmatch(bare):
         return False
     if digits > 2 and len(bare) > 4:  # `QF9311`
@@ -673,14 +675,14 @@ def _times(numbers: tuple[Number, ...], scale: float) -> tuple[Number, ...]:
 
 
 def _is_common(number: Number, *, percent: bool, money: bool, before: str, after: str) -> bool:
-    """A number that says nothing hard: a small count, a place in a list, a usual span of time."""
+    """Return whether a number is no hard fact: a small count, a list number, a usual span of time."""
     value = number.value
     whole = value == int(value) and number.step >= 1
     if whole and value < SMALL and not money:
         return True
     if value in (0, 100) and (percent or value == 0):
         return True
-    if _NUMBERED.search(before) and value < 1000:  # longer ones are ids
+    if _NUMBERED.search(before) and value < 1000:  # larger ones are ids
         return True
     if re.match(r"(?:st|nd|rd|th)\b", after.lstrip()):
         return True

@@ -1,4 +1,4 @@
-"""How strictly an answer must rest on what the agent was given or found: `Grounds`."""
+"""Check whether the facts of an answer rest on what the agent was given or found."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .facts import (
 from .patterns import Pattern
 
 FACT_KINDS = ("number", "id", "url", "path", "quote", "email", "date", "sum", "claim")
-"""The kinds of facts an answer may be judged by."""
+"""The kinds of facts that an answer can be checked for."""
 _BY_DEFAULT = tuple(kind for kind in FACT_KINDS if kind != "sum")
 
 
@@ -45,13 +45,13 @@ _BY_DEFAULT = tuple(kind for kind in FACT_KINDS if kind != "sum")
 class Grounds:
     """How strictly an answer must rest on what the agent was given or found.
 
-    kinds: the facts that are looked at, any of `number`, `id`, `url`, `path`, `quote`, `email`,
-    `date` (times too), `sum` (one that is written out and wrong) and `claim` (of an action no step
-    shows); all but `sum` by default, as wrong arithmetic is no invention. at_least: how many facts
-    without a source fail a result, 1 by default. sources: what the agent knows besides its task and
-    steps, such as its system prompt: any JSON value, or None.
+    kinds: the kinds of facts to check: `number`, `id`, `url`, `path`, `quote`, `email`, `date` (including
+    times), `sum` (a calculation that is written out and wrong) and `claim` (an action that no step shows).
+    All but `sum` by default, since wrong arithmetic is not invention. at_least: how many facts without a
+    source fail a result, 1 by default. sources: what the agent knows besides its task and steps, such as
+    its system prompt, as any JSON value; None (default) for nothing.
 
-    Raises UsageError, which names the field, for a value of another kind.
+    Raises UsageError naming the field for an invalid value.
     """
 
     kinds: tuple[str, ...] = _BY_DEFAULT
@@ -70,16 +70,14 @@ class Grounds:
         check_count("Grounds.at_least", self.at_least, 1, "1 fails a result for any fact")
 
 
-# Does something the agent was given or looked up hold the facts of its answer?
-#
-# `Grounding` is fed with sources as they come and asked about answers. It finds no lies: it finds
-# hard facts that stand nowhere, by comparing values. Where it is in doubt, a fact has a source.
-# Claims of an action ("I have sent the email") are held against the tools that were called.
+# `Grounding` takes sources as they arrive, and tells which facts of an answer they do not contain. It does
+# not detect lies: it compares values, and gives a fact the benefit of the doubt. Claims of an action ("I
+# have sent the email") are checked against the tools that were called.
 
 
 MAX_READ = 1_000_000
-"""Numbers, dates and times are read from the first so many characters of all sources; the whole is
-searched for the fact as it is written."""
+"""How many characters of all sources together are parsed for numbers, dates and times. Beyond that, a fact
+is only searched for as it is written."""
 _MAX_FACT = 200
 _PIECE = 65_536
 _OPERANDS = 40
@@ -93,7 +91,7 @@ _NEXT_DAY = Pattern(
 )
 _OPERANDS_OF_A_SUM = 3
 _NO_SOURCES = ("call", "said", "id", "conversation")
-"""Of a step's metadata: names of calls and conversations, and the model's own words."""
+"""Keys of a step's metadata that are no sources: ids, and the model's own words."""
 
 _FACTORS = (
     60.0, 3600.0, 86400.0, 24.0, 7.0, 12.0, 30.0, 52.0, 365.0, 100.0, 1000.0, 1e6, 1e9,
@@ -127,10 +125,10 @@ _MOST_DAYS = 60
 
 
 class Grounding:
-    """What the sources say, and which facts of an answer they do not.
+    """Collects sources, and tells which facts of an answer they do not support.
 
-    kinds: which facts are looked at. Feeding costs what the text costs to keep; it is read when the
-    first answer is asked about. Not safe for use from several threads at once.
+    kinds: the kinds of facts to check, all by default. Adding a source only stores its text; the sources
+    are parsed when an answer is checked. Not safe for use by several threads at once.
     """
 
     def __init__(self, kinds: Iterable[str] = FACT_KINDS) -> None:
@@ -142,7 +140,7 @@ class Grounding:
         self._index: _Index | None = None
 
     def source(self, value: Any) -> None:
-        """Add what the agent was given or found: any JSON value."""
+        """Add something that the agent was given or found, as any JSON value."""
         stack: list[Any] = [value]
         while stack:
             item = stack.pop()
@@ -160,7 +158,10 @@ class Grounding:
         self._index = None
 
     def did(self, tool: str | None, arguments: Any, output: Any, *, failed: bool = False) -> None:
-        """Add a call of a tool: a source, and what a claim of an action may rest on."""
+        """Add a tool call, which is a source and may support the claim of an action.
+
+        tool: None if no tool was called. failed: whether the call failed and so supports no claim.
+        """
         self.source(arguments)
         self.source(output)
         if tool is not None:
@@ -170,21 +171,21 @@ class Grounding:
             self.deeds.add(tool, arguments, output, failed=failed)
 
     def step(self, step: Step) -> None:
-        """Add what a step shows, but for what the model said in it."""
+        """Add what a step shows, except the model's own words."""
         self.source(step.action)
         self.source(step.error)
         self.source(
             {key: value for key, value in (step.metadata or {}).items() if key not in _NO_SOURCES}
         )
         failed = step.error is not None or step.exception_type is not None
-        # What a model's step has put out are the calls the model asked for, or its answer.
+        # The output of a model's step is its answer or the calls it asked for, so it is no source.
         output = None if step.tool_called is None and step.action == "model" else step.tool_output
         self.did(step.tool_called, step.tool_input, output, failed=failed)
 
     def unsupported(self, answer: Any) -> tuple[Fact, ...]:
-        """The facts of an answer that no source holds, in order. answer: text or any JSON value."""
+        """Return the facts of an answer that no source contains, in order. answer: any JSON value."""
         if self._index is None:
-            # How often it has called a tool in one form, the run itself knows: "There were 29 pages."
+            # The run itself is the source for how often it called a tool, as in "There were 29 pages."
             counts = {*self._calls.values(), self._calls.total()}
             self._index = _Index(self._texts, self._lists, counts)
         found = [fact for fact in facts_in(answer) if fact.kind in self.kinds]
@@ -200,7 +201,7 @@ class Grounding:
         return tuple(dict.fromkeys(facts))
 
     def _keep(self, items: list[Any] | tuple[Any, ...]) -> None:
-        """Lists of numbers, also those under one key of a list of objects: their sum is known."""
+        """Keep lists of numbers and the columns of a list of objects, whose sums an answer may give."""
         columns: dict[str, list[float]] = {}
         for item in items:
             if isinstance(item, Mapping):
@@ -217,19 +218,19 @@ def _is_number(value: object) -> bool:
 
 
 def compact(text: str) -> str:
-    """Letters and digits alone, in small letters: how a name is compared."""
+    """Reduce a name to its letters and digits in lower case, for comparison."""
     pieces = _pieces(text.casefold(), 0)
     return "".join(re.sub(r"[\W_]+", "", piece) for piece in pieces)
 
 
 def _pieces(text: str, overlap: int = 100) -> Iterator[str]:
-    """A text in pieces: a regex lets no other thread run until it is done with what it is given."""
+    """Split a text into overlapping pieces, since a regex blocks other threads while it searches."""
     for at in range(0, len(text), _PIECE):
         yield text[at : at + _PIECE + overlap]
 
 
 class _Index:
-    """The sources as they are asked: by value, and as one text."""
+    """The sources indexed for search, by value and as one text."""
 
     def __init__(self, texts: list[str], lists: list[list[float]], counts: set[int]) -> None:
         self.text = "\n".join(texts)
@@ -241,7 +242,7 @@ class _Index:
 
     @cached_property
     def words(self) -> str:
-        """All of it in small letters."""
+        """The whole text in lower case."""
         return self.text.casefold()
 
     @cached_property
@@ -250,12 +251,12 @@ class _Index:
 
     @cached_property
     def spoken(self) -> str:
-        """All of it as words with one space between them: how quotes are compared."""
+        """The words of the whole text separated by single spaces, for comparing quotations."""
         return " ".join(match[0] for match in re.finditer(r"\w+", self.words))
 
     @cached_property
     def in_order(self) -> list[float]:
-        """Distinct numbers, the newest last."""
+        """The distinct numbers, newest last."""
         found: dict[float, None] = {}
         read = (value for piece in self._pieces for value in numbers_in(piece))
         for value in chain(read, map(sum, self._lists)):
@@ -268,14 +269,14 @@ class _Index:
         return sorted(self.in_order)
 
     def operands(self, most: int) -> list[float]:
-        """The newest of the numbers, in order of size: what an agent may have reckoned with."""
+        """Return the newest `most` numbers, sorted: those that the agent may have calculated with."""
         if most not in self._operands:
             self._operands[most] = sorted(self.in_order[-most:])
         return self._operands[most]
 
     @cached_property
     def days(self) -> frozenset[Day]:
-        """Days as they are written, and those of times in seconds since the epoch."""
+        """The days in the sources, including those of epoch timestamps."""
         matches = (match for piece in self._pieces for match in DATES.finditer(piece))
         found = {day for match in matches for day in days_of(match)}
         return frozenset(
@@ -296,13 +297,13 @@ class _Index:
 
     @cached_property
     def minutes(self) -> frozenset[int]:
-        """Times of day, in minutes after midnight."""
+        """The times of day in the sources, in minutes after midnight."""
         matches = (match for piece in self._pieces for match in TIMES.finditer(piece))
         return frozenset(at for match in matches for at in minutes_of(match))
 
     @cached_property
     def shifts(self) -> frozenset[int]:
-        """By how many days a day may have been moved, as the sources speak of it."""
+        """By how many days an answer may move a date, given the spans of time that the sources mention."""
         found = {0}
         for piece in map(str.casefold, self._pieces):
             if _NEXT_DAY.search(piece):
@@ -315,7 +316,7 @@ class _Index:
         return frozenset(found)
 
     def has(self, value: float, low: float, high: float) -> bool:
-        """Whether a source has a number from `value - low` to `value + high`, whatever its sign."""
+        """Return whether a source has a number from `value - low` to `value + high`, of either sign."""
         numbers = self.numbers
         return _between(numbers, value - low, value + high) or (
             value > 0 and _between(numbers, -value - high, -value + low)
@@ -332,18 +333,18 @@ def _near(numbers: list[float], value: float, within: float) -> bool:
 
 
 class _Answer:
-    """The facts of one answer against the sources, and against each other."""
+    """Checks the facts of one answer against the sources and against each other."""
 
     def __init__(self, facts: list[Found], index: _Index) -> None:
         self.facts = facts
         self.index = index
-        # Numbers the answer has from a source itself: what it sums up from.
+        # Numbers that the answer took from a source, and may have added up.
         self.own = sorted(
             {f.numbers[0].value for f in facts[:_MAX_OWN] if f.numbers and self._is_written(f)}
         )
 
     def missing(self) -> list[Found]:
-        """The facts without a source, in order. A number that is derived may serve the next."""
+        """Return the facts without a source, in order. Later numbers may derive from earlier ones."""
         found: list[Found] = []
         for fact in self.facts:
             if not self._has(fact):
@@ -406,17 +407,17 @@ class _Answer:
         if fact.right is not None:
             return fact.right or self._is_written(fact)
         if fact.reckoned and len(self.index.numbers) >= _OPERANDS_OF_A_SUM:
-            # Of several, most that can be reckoned cannot be told; what is called their total must be one.
+            # Most figures derived from several numbers cannot be checked, but a total must add up.
             return not fact.total or self._is_written(fact) or self._is_total(fact)
         if self._is_written(fact):
             return True
         if re.fullmatch(r"\d{7,}", fact.text):
-            return False  # so long and ungrouped, it is the name of something
+            return False  # a number this long without separators is an id
         most = _MOST_OPERANDS if is_compared(fact.before) else _OPERANDS
         return self._is_derived(fact, most)
 
     def _is_total(self, fact: Found) -> bool:
-        """Whether numbers of the sources, or of the answer itself, add up to this one."""
+        """Return whether numbers of the sources or of the answer itself add up to this one."""
         operands = [*self.index.operands(_OPERANDS), *self.own]
         for value, step in fact.numbers:
             around = max(step, abs(value) * 0.1) if fact.hedged else step * 0.5
@@ -441,9 +442,9 @@ class _Answer:
         return fact.numbers[0].value in self.index.lengths
 
     def _is_written(self, fact: Found) -> bool:
-        """Whether a source has this number, rounded or cut as it may be."""
+        """Return whether a source has this number, possibly with more digits."""
         for value, step in fact.numbers:
-            low, high = step * 0.5, step * 0.999  # rounded, or cut
+            low, high = step * 0.5, step * 0.999  # rounded, or truncated
             if fact.hedged:
                 low = high = max(step, abs(value) * 0.1)
             if self.index.has(value, low + abs(value) * 1e-12, high):
@@ -451,7 +452,7 @@ class _Answer:
         return False
 
     def _has_share(self, value: float, within: float) -> bool:
-        """A percentage of a fraction in the sources, or of two of their numbers."""
+        """Return whether this percentage is a fraction in the sources, or relates two of their numbers."""
         if self.index.has(value / 100, within / 100, within / 100):
             return True
         operands = self.index.operands(_OPERANDS)
@@ -463,7 +464,7 @@ class _Answer:
         return False
 
     def _has_other_unit(self, fact: Found, value: float, step: float) -> bool:
-        """Whether it is a sourced number in another unit, of time, size, money or length."""
+        """Return whether a source has this number in another unit of time, size, money or length."""
         conversions: tuple[tuple[float, float], ...] = _CENTS if fact.text[:1] in CURRENCY else ()
         if _UNIT.match(fact.after):
             conversions = _CONVERSIONS
@@ -474,7 +475,7 @@ class _Answer:
         return False
 
     def _has_sum(self, value: float, within: float, operands: list[float]) -> bool:
-        """The sum, difference or product of two numbers, or the sum of a row of the answer's own."""
+        """Return whether two numbers, or a row of the answer's own, give this value by arithmetic."""
         within = max(within, abs(value) * 1e-9)
         own = self.own
         for operand in (*operands, *own):
@@ -516,8 +517,8 @@ _MAX_ARGUMENTS = 20_000
 _MAX_CLAIM = 200
 _MAX_CLAIMS = 50
 
-# What an agent says it did, and the stems of tools that do it. A stem fits at the beginning of any word
-# in the name of a tool, in its arguments or in what it answered.
+# The verbs of claims, with the stems of the tools that do such a thing. A stem matches the beginning of any
+# word in a tool's name, arguments or result.
 _DEEDS: dict[str, tuple[str, ...]] = {
     deed: tuple(stems.split())
     for deed, stems in {
@@ -568,13 +569,13 @@ _NOUNS = {
 }
 _SPELLINGS = {"canceled": "cancelled", "e-mailed": "emailed"}
 
-# Tools that may do anything: with one of them, no claim is without a deed.
+# Tools that may do anything: once one was called, every claim may be true.
 _ANYTHING = Pattern(
     r"(?:^|[\W_])(?:python|bash|shell|sh|exec|execute|run|code|terminal|computer|browser|http|curl|"
     r"fetch|api|sql|query|db|eval|script|command|cmd|powershell|repl|interpreter|invoke|agent|"
     r"delegate|handoff|task|workflow|playwright|selenium|click|mcp|rpc|requests?|graphql)(?:$|[\W_])"
 )
-# Tools that only look: what they answer shows what others did.
+# Tools that only read: their results show what others did.
 _LOOKS = Pattern(
     r"(?:get|list|search|lookup|look|fetch|read|view|show|describe|count|retrieve|load)(?:_|$)"
 )
@@ -586,7 +587,7 @@ _NOT_REALLY = Pattern(
 
 
 class Claim(NamedTuple):
-    """A claim in an answer. deed: the verb, a key of the deeds. own: said in the first person."""
+    """A claim of an action in an answer. deed: its verb, a key of `_DEEDS`. own: in the first person."""
 
     text: str
     deed: str
@@ -605,7 +606,7 @@ noun = (
     rf"have) "
     rf"{adverbs}been {adverbs}(?:processed|completed|made|placed)\b"
 )
-# Without "successfully" the past tense may tell of anything that happened.
+# Without "successfully", the past tense may describe anything that happened.
 past = (
     rf"\b(?:the|your|this|that)(?: [\w.'\u2019#-]{{1,60}}){{1,6}} (?:was|were) "
     rf"(?:(?P<well>successfully) )?(?P<past>{verbs})\b(?(well)|(?=[^!?\n]{{0,80}}\bsuccessfully\b))"
@@ -614,7 +615,7 @@ _CLAIM = Pattern(f"{own}|{done}|{noun}|{past}", re.IGNORECASE)
 
 
 def claims_in(text: str) -> Iterator[Claim]:
-    """The claims of a text, at most 50: not what is asked, quoted, denied, supposed or yet to come."""
+    """Yield the claims of a text, at most 50, without questions, quotations, negations and intentions."""
     count = 0
     for sentence in re.finditer(r"(?:[^.!?\n]|\.(?=\w)){1,2000}[.!?]?", text):
         said = sentence[0]
@@ -635,12 +636,12 @@ def claims_in(text: str) -> Iterator[Claim]:
 
 
 def is_quoted(before: str) -> bool:
-    """Whether a quotation is open at the end of this text."""
+    """Return whether a quotation is still open at the end of this text."""
     return before.count('"') % 2 == 1 or before.count("“") > before.count("”")
 
 
 class Deeds:
-    """What the agent did: the names of its tools, their arguments and answers."""
+    """What the agent did: the names, arguments and results of its tool calls."""
 
     def __init__(self) -> None:
         self.known = False
@@ -648,11 +649,11 @@ class Deeds:
         self._texts: list[str] = []
 
     def tools(self, names: Iterable[str]) -> None:
-        """Tools that exist, called or not: an agent without tools can do nothing to be judged by."""
+        """Note which tools exist, called or not. The claims of an agent without tools cannot be checked."""
         self.known = self.known or any(True for _ in names)
 
     def add(self, tool: str, arguments: Any, output: Any, *, failed: bool = False) -> None:
-        """A call of a tool. failed: it did nothing, so nothing rests on it."""
+        """Add a tool call. failed: whether the call had no effect and so supports no claim."""
         self.known = True
         if failed:
             return
@@ -662,7 +663,7 @@ class Deeds:
             self._texts += (spaced, _text(arguments), _text(output))
 
     def without(self, claims: Iterable[Claim], sources: str) -> list[str]:
-        """The claims that no call fits. sources: all that is known, in small letters."""
+        """Return the claims that no call supports. sources: the text of all sources in lower case."""
         if self._anything:
             return []
         done = "\n".join(self._texts)
@@ -674,7 +675,7 @@ class Deeds:
 
 
 def _spaced(tool: str) -> str:
-    """The name of a tool in small letters, its words apart."""
+    """Return a tool's name in lower case, with its words separated."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tool[:_MAX_CLAIM]).lower()
 
 
@@ -702,10 +703,10 @@ _MAX_NAMED = 5
 def ungrounded(
     steps: Sequence[Step], task: Any, tools: Mapping[str, Any], grounds: Grounds
 ) -> list[Finding]:
-    """The facts without a source, at most five, each with the step that was the first to state it.
+    """Return a finding for each fact without a source, at most five, at the first step that stated it.
 
-    The answer is what was said last without calling a tool. What the model said before it is no
-    source. Empty where there is no answer, or where there are fewer facts than `grounds.at_least`.
+    The answer is the model's last output without a tool call; its earlier words are not sources. Empty if
+    there is no answer, or fewer such facts than `grounds.at_least`.
     """
     last = next(
         (at for at in range(len(steps) - 1, -1, -1) if _answer(steps[at]) is not None), None
@@ -734,5 +735,5 @@ def _answer(step: Step) -> str | None:
 
 
 def _first(steps: Sequence[Step], text: str, last: int) -> int:
-    """The earliest answer that has this fact in the same words; the last where none has."""
+    """Return the first step whose answer states this fact in the same words, or else `last`."""
     return next((at for at in range(last) if text in (_answer(steps[at]) or "")), last)

@@ -1,7 +1,7 @@
-"""What an exception says, and those behind it: the rules applied to `ErrorInfo`.
+"""Apply the rules to an exception and the exceptions behind it, given as `ErrorInfo`.
 
-Facts come first: codes, what the other side answered in words, class names and the status. The words of a
-plain message are read last, and may make a general name exact.
+Facts come first: codes, the other side's answer, class names and the status. The words of the message are
+read last, and may make the verdict of a general class name more exact.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MAX_DEPTH = 24
 _MAX_DETAILS = 8
 _NOT_THERE = frozenset({429, 502, 503, 504})
 _AGREED = 0.95
-"""Confidence where a status and the words, code or class beside it say the same."""
+"""Confidence when a status agrees with the words, code or class beside it."""
 _SHOWN_FIELDS = 3
 
 
 class Verdict(NamedTuple):
-    """What a rule said of an exception. path: from the outermost exception to the deciding one."""
+    """A rule's verdict on an exception. path: the exceptions from the outermost to the deciding one."""
 
     rule: Rule
     text: str
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """False when all that is known is that nothing is."""
+        """Whether the failure type is anything but unknown."""
         return self.rule.failure_type is not FailureType.UNKNOWN
 
     @property
@@ -92,7 +92,7 @@ NOT_JSON = Rule(
 
 
 class Judge:
-    """The rules, in tables made once; `judge` is pure."""
+    """The rules, indexed once in tables. `judge` has no side effects."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
@@ -110,12 +110,12 @@ class Judge:
         return [rule for rule in self._rules if wanted(rule)]
 
     def _table(self, looks_at: str) -> dict[str, Rule]:
-        """The rules of a kind by their keys; of two with the same key the earlier."""
+        """Index rules by their keys; of two rules with the same key, keep the earlier."""
         rules = self._some(lambda rule: rule.looks_at == looks_at)
         return {key: rule for rule in reversed(rules) for key in rule.keys}
 
     def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
-        """What an exception comes to, those it was raised from included; None if nothing speaks."""
+        """Return the verdict on an exception and those it was raised from; None if no rule fires."""
         strong, weak = self._by_facts(info)
         if strong is not None:
             return self._met(info, strong, depth) or strong
@@ -135,11 +135,12 @@ class Judge:
         return None
 
     def weigh(self, verdict: Verdict) -> tuple[str, float]:
-        """What was seen, quoted where others wrote it, and how sure it makes."""
+        """Return a verdict's evidence, with foreign words quoted, and its confidence."""
         rule, info, seen = verdict.rule, verdict.info, verdict.text
         confidence, status = rule.confidence, info.status_code
         if status is None and rule.looks_at == "text":
-            status = status_in(info.message)  # an error without an answer may write one out
+            # An error without an answer may state a status in its text.
+            status = status_in(info.message)
         if status is not None and 100 <= status <= 599:  # the range of HTTP statuses
             other = self._status_rule(status)
             if (
@@ -168,7 +169,7 @@ class Judge:
     # --- facts ---
 
     def _by_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
-        """The verdict by code, answer, class and status, and the weak one that more may refine."""
+        """Return a final verdict by code, answer, class or status, or a weak one that may be refined."""
         final = self._final(info)
         decided, weak = self._by_all_facts(info)
         if decided is not None and final is not None and _may_pass(decided.rule):
@@ -176,7 +177,7 @@ class Judge:
         return decided, weak
 
     def _final(self, info: ErrorInfo) -> Verdict | None:
-        """What no words or codes may make milder: a refused key, and a bug by the language's own class."""
+        """Return a verdict that nothing may soften: a refused key, or a bug by a built-in class."""
         if info.status_code == _UNAUTHORIZED:
             return self._by_status(info)
         if info.mro and info.mro[0].startswith("builtins."):
@@ -194,16 +195,16 @@ class Judge:
             weak.append(found)
         if info.status_code is not None or info.body is not None or codes:
             answered = _searched(info, self._answers, _answer_text(info))
-            if answered is not None and info.status_code != 200:  # what went well refuses nothing
+            if answered is not None and info.status_code != 200:  # a success refuses nothing
                 limited = self._statuses.get("429")
                 quota = answered.rule.cause == Cause.QUOTA_EXHAUSTED
                 if quota and limited is not None and info.retry_after_s is not None:
-                    # A quota for which the other side names a delay is a rate: waiting helps.
+                    # A quota with a delay is a rate limit: waiting helps.
                     answered = Verdict(limited, f"{answered.text}, and a delay to wait", (info,))
                 return answered, None
         named = self._by_class(info)
         if named is not None and named.known and not named.rule.weak:
-            # `Refusal` and `Blocked` are also what people call the error of a service that is not there.
+            # Some libraries also raise a `Refusal` or `Blocked` for a service that is down.
             refused = named.rule.failure_type is FailureType.CONSTRAINT_IGNORED
             if not (refused and info.status_code in _NOT_THERE):
                 return named, None
@@ -216,7 +217,7 @@ class Judge:
             stated = next(iter(weak), None)
             return None, (stated or named) if form else (named or stated)
         if named.rule.cause == Cause.CANCELLED and info.message != info.type_name:
-            # Some libraries exit over a full context window.
+            # Some libraries exit when the context window is full.
             full = self._some(lambda rule: rule.name == "text.context")
             return _searched(info, full) or named, None
         return named, None
@@ -224,7 +225,7 @@ class Judge:
     def _by_codes(self, info: ErrorInfo, codes: tuple[str, ...]) -> Iterator[Verdict]:
         for code in codes:
             sql = _is_sqlstate(code, info)
-            # Two characters are the key of a class of SQLSTATE, never a code of their own.
+            # A key of two characters is a class of SQLSTATE, never a code of its own.
             rule = self._codes.get(code) if sql or len(code) > _CLASS_LENGTH else None
             if rule is None and sql:
                 rule = self._codes.get(code[:_CLASS_LENGTH])
@@ -234,9 +235,9 @@ class Judge:
                 yield Verdict(rule, f"code {code}", (info,))
 
     def _by_class(self, info: ErrorInfo) -> Verdict | None:
-        """The verdict on the first of an error's classes that has a rule."""
+        """Return the verdict on the first of an error's classes that has a rule, or None."""
         classes = info.mro or (info.type_name,)
-        # A library's own base class says what its names are: `InvalidPath(VaultError)`.
+        # A library's base class tells that a name is an error's: `InvalidPath(VaultError)`.
         base = next((entry for entry in classes[1:2] if not entry.startswith("builtins.")), "")
         for entry in classes:
             name = entry.rpartition(".")[2]
@@ -247,9 +248,9 @@ class Judge:
         return None
 
     def _by_name(self, words: tuple[str, ...], *, stated: bool) -> Rule | None:
-        """The rule on a name: of the whole, else of its end, else of what it begins to say.
+        """Return the rule for a name, looking up the whole name, then its end, then its beginning.
 
-        stated: the name is that of an error, so that its beginning says what is wrong.
+        stated: whether the name is known to be an error's, so that its beginning says what is wrong.
         """
         table = self._names
         whole = table.get(f"={' '.join(words)}")
@@ -272,7 +273,7 @@ class Judge:
         return None
 
     def _status_rule(self, status: int) -> Rule | None:
-        """The rule on a status, None for a success and where no rule is."""
+        """Return the rule for a status; None for a success, a redirect or a status without a rule."""
         if status < 400:  # a success or a redirect
             return None
         return self._statuses.get(str(status)) or self._statuses.get(f"{status // 100}xx")
@@ -296,7 +297,7 @@ class Judge:
     # --- what it wraps ---
 
     def _wrapped(self, info: ErrorInfo, depth: int) -> Iterator[Verdict]:
-        """Verdicts on what the exception was raised from, and on the members of a group."""
+        """Yield verdicts on the exceptions that this one was raised from, and on a group's members."""
         if depth == 0:
             return
         for inner in info.related:
@@ -313,7 +314,7 @@ class Judge:
         return found if found is not None and found.rule.cause in _UNMET else None
 
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
-        """A verdict of a general name, made exact by its words or by what it was raised from."""
+        """Refine the verdict of a general name by the message or by the exceptions behind it."""
         rule = weak.rule
         if rule.cause == Cause.INVALID_ARGUMENTS and is_invalid_json(info):
             return weak._replace(rule=NOT_JSON)
@@ -337,29 +338,29 @@ class Judge:
 
 
 OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError")
-"""What code raises over its own data: whatever its words are, nobody else has failed."""
+"""Classes that code raises about its own data: whatever the message, no other side has failed."""
 _NOT_OF_OWN = frozenset(
     {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}
 )
 _UNAUTHORIZED = 401
 _STATES = ("Error", "Exception")
 _NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
-"""Last words of a name that say no more than that something went wrong."""
+"""Last words of a name that say only that something went wrong."""
 _ABOUT_SETTINGS = frozenset({"config", "configuration", "settings", "option", "options"})
-"""Last words of names that are about a setting: `InvalidTimeoutConfig` is about no invalid data."""
+"""Last words of names about a setting: `InvalidTimeoutConfig` does not mean invalid data."""
 _UNMET = frozenset({Cause.CONNECTION, Cause.DNS, Cause.TLS, Cause.TIMEOUT})
 _GENERAL = frozenset(
     {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
 )
-"""Causes whose names say little; what such errors were raised from says more."""
+"""Causes with vague class names; the exceptions behind such an error say more."""
 _OVER_FORM = frozenset(
     {"name.unknown_tool", "text.unknown_tool", "text.context", "text.step_budget", "text.missing"}
 )
-"""What words may say of an error whose class speaks of the form of data."""
+"""Rules on words that may replace a verdict about the form of data."""
 
 
 def _may_refine(rule: Rule, kind: FailureType) -> bool:
-    """Whether words may replace a verdict that a general name gave."""
+    """Return whether this rule on words may replace the verdict of a general name."""
     if kind is FailureType.SCHEMA_MISMATCH:
         return rule.name in _OVER_FORM
     if kind in (FailureType.EXTERNAL_FAULT, FailureType.HALLUCINATED_STATE):
@@ -368,7 +369,7 @@ def _may_refine(rule: Rule, kind: FailureType) -> bool:
 
 
 def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -> Verdict:
-    """The status' verdict, or that of a name or code of the same kind that says it more exactly."""
+    """Return the status' verdict, or that of a name or code which is more exact."""
     status_code = status.info.status_code
     if status_code == 403 and status.info.retry_after_s is not None:  # forbidden, but only for now
         return status._replace(
@@ -379,10 +380,10 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
         if other is None:
             continue
         limits = other.rule.cause == Cause.RATE_LIMITED and status_code in (403, 429)
-        # Some services answer 400 to everything; their code, not their status, says what it was.
+        # Some services answer 400 to everything, so their code says more than the status.
         coded = other is not named and other.rule.failure_type is not FailureType.SCHEMA_MISMATCH
         coarse = coded and status.rule.cause == Cause.BAD_REQUEST
-        # A client that refuses data itself gives it the status of any defect: no answer came with it.
+        # A client that rejects data itself may use status 500, without an answer.
         own = (
             other.rule.failure_type is FailureType.SCHEMA_MISMATCH
             and status_code == 500
@@ -398,7 +399,7 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
 
 
 def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict:
-    """A group's verdict: that of its members where they agree, unknown where they differ."""
+    """Return the most severe verdict of a group's members if they agree, or else an unknown one."""
     members = [inner for inner in info.related if inner.relation == "group"]
     kinds = {found.rule.failure_type for found in wrapped}
     if len(kinds) == 1 and len(wrapped) >= len(members):
@@ -413,19 +414,20 @@ def _may_pass(rule: Rule) -> bool:
 
 
 def severity_of_rule(rule: Rule) -> Severity:
-    """The severity a rule's diagnosis has."""
+    """Return the severity of a rule's diagnosis."""
     return rule.severity or severity_of(rule.failure_type, rule.cause)
 
 
 def _only_repeats(info: ErrorInfo, inner: ErrorInfo) -> bool:
-    """True if an error raised while another was handled only passes that one on."""
+    """Return whether an error raised while handling another only passes that one on."""
     message = inner.message.strip()
     own = info.message.strip()
-    return own == info.type_name or (len(message) > 4 and message[:200] in own)  # shorter is chance
+    # A shorter message may occur by chance.
+    return own == info.type_name or (len(message) > 4 and message[:200] in own)
 
 
 def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
-    """Five capitals and digits; digits alone only on a database's error, since others count too."""
+    """Return whether a code is a SQLSTATE; digits alone count only for a database error."""
     if len(code) != _SQLSTATE_LENGTH or not code.isalnum() or code != code.upper():
         return False
     return not code.isdigit() or info.is_a(
@@ -437,7 +439,7 @@ def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
 
 
 def _searched(info: ErrorInfo, rules: Sequence[Rule], text: str | None = None) -> Verdict | None:
-    """The first of these rules whose words stand in a text, the message if none is given."""
+    """Return the verdict of the first rule whose words are in the text, by default the message."""
     whole = normal(_cut(info.message if text is None else text))
     bare = unquoted(whole)
     for rule in rules:
@@ -451,7 +453,7 @@ def _searched(info: ErrorInfo, rules: Sequence[Rule], text: str | None = None) -
 
 @cache
 def _patterns(keys: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """The keys of a rule, bounded by words: as one expression, unless a key refers to groups of its own."""
+    """Compile a rule's keys to match whole words, in one regex unless a key has groups of its own."""
     if any(re.search(r"(?<!\\)\((?!\?)|\(\?P", key) for key in keys):
         return tuple(re.compile(rf"(?<!\w)(?:{key})(?!\w)", re.DOTALL) for key in keys)
     return (re.compile(rf"(?<!\w)(?:{'|'.join(keys)})(?!\w)", re.DOTALL),)
@@ -461,7 +463,7 @@ _STATUSES = [Pattern(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT]
 
 
 def status_in(message: str) -> int | None:
-    """The HTTP status a message writes out, where its words leave no doubt that it is one."""
+    """Return the HTTP status in a message if the words make clear that it is one, or else None."""
     text = normal(_cut(message))
     if re.search(r"[45]\d\d(?!\d)", text) is None:
         return None
@@ -470,11 +472,11 @@ def status_in(message: str) -> int | None:
 
 
 def _cut(text: str) -> str:
-    """The beginning and the end of a long text: all work on it is bounded."""
+    """Cut a long text to its beginning and end, so that work on it is bounded."""
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1000]} {text[-1000:]}"
 
 
-# --- the answer an error holds ---------------------------------------------------------------
+# --- the answer in an error ------------------------------------------------------------------
 
 _CODES = ("code", "type", "status", "codeName", "errorCode", "error")
 _SAYING = ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg")
@@ -482,7 +484,7 @@ _HOLDING = ("error", "status", "detail", "details")
 
 
 def _codes_of(info: ErrorInfo) -> tuple[str, ...]:
-    """The codes of an error, of its answer's body and of its message, most exact first."""
+    """Return the codes of an error, of its answer's body and of its message, most exact first."""
     found = [_closing(info)] if _WEBSOCKET.search(info.type_name) else []
     found += [info.code] if info.code else []
     body = _answer(info.body)
@@ -520,7 +522,7 @@ _REPLY = Pattern(r"\D{0,40}\((?P<code>[45]\d\d),")
 
 
 def _answer_text(info: ErrorInfo) -> str:
-    """The message and what the body says in words."""
+    """Return the message and the texts in the body."""
     message = info.message[:_MAX_TEXT]
     if isinstance(info.body, str):
         return f"{message}\n{info.body}"
@@ -530,14 +532,14 @@ def _answer_text(info: ErrorInfo) -> str:
 
 
 def _answer(body: Any) -> dict[str, Any] | None:
-    """The answer itself: some services put it into a list, even where it is only one."""
+    """Return the answer as an object, since some services wrap it in a list; None for no object."""
     if isinstance(body, list | tuple) and body:
         body = body[0]
     return body if isinstance(body, dict) else None
 
 
 def _reasons(body: dict[str, Any]) -> list[str]:
-    """The reasons in the details of an answer, as Google's services list them."""
+    """Return the reasons in an answer's details, as Google's services list them."""
     error = body.get("error")
     within = error if isinstance(error, dict) else body
     lists = [value for name in ("details", "errors") if isinstance(value := within.get(name), list)]
@@ -547,7 +549,7 @@ def _reasons(body: dict[str, Any]) -> list[str]:
 
 
 def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[str]:
-    """The texts under these names, in the body and in what it holds."""
+    """Return the texts under these names in the body and, down to `depth`, in its objects."""
     values = [body.get(name) for name in names]
     found = [value[:_MAX_TEXT] for value in values if isinstance(value, str) and value]
     for inner in [body.get(name) for name in _HOLDING] if depth else ():
@@ -560,7 +562,7 @@ def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[
 
 
 def _content(info: ErrorInfo) -> str:
-    """The first fields that failed, for data without the agreed form; else as `_message`."""
+    """Describe the first fields that failed validation, or else return the quoted message."""
     parser = not_json(info)
     if parser is not None:
         return said_by(parser)
@@ -576,6 +578,6 @@ def _content(info: ErrorInfo) -> str:
 
 
 def _message(info: ErrorInfo) -> str:
-    """The message, quoted; empty where it is only the name of the class."""
+    """Return the quoted message; empty if it is only the class name."""
     said = info.message.strip()
     return "" if not said or said == info.type_name else said_by(said)
