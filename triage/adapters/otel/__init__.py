@@ -2,8 +2,8 @@
 
     agent = Agent(book, observers=[Telemetry()])        # live; pip install triage-recovery[otel]
 
-`triage export RUN --otlp FILE|URL` makes the same tree of a run that is in a store, without the extra;
-`StoreMetrics` and `prometheus` tell what all runs of a store have come to.
+`triage export RUN --otlp FILE|URL` builds the same tree for a run in a store, without the extra.
+`StoreMetrics` and `prometheus` give the metrics of all runs in a store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was said to and by models and tools, as the conventions write it; told only on demand."""
+"""Write the inputs and outputs of models and tools as the conventions do, only if content is wanted."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from triage.core import Step, escaped, one_line, plain, redact_value
 
 LONGEST = 16_384
-"""Characters of one attribute with content; what is longer is cut and ends in "…"."""
+"""Maximum number of characters of an attribute with content; longer text is cut and ends in "…"."""
 _MOST_LINES = 500
-"""Texts of a run that are remembered as they are shown."""
+"""How many texts of a run are cached in the form in which they are shown."""
 
 
 class Shown:
-    """How the values of a run are shown. content: whether prompts, outputs, arguments and results are."""
+    """Formats the values of a run. content: whether to include prompts, outputs, arguments and results."""
 
     def __init__(self, *, content: bool) -> None:
         self.content = content
         self._lines: dict[str, str] = {}
 
     def line(self, text: str) -> str:
-        """A text on one line, redacted and cut, as every name is. They come again and again."""
+        """Return a text on one line, redacted and cut. The same few names recur, so results are cached."""
         known = self._lines.get(text)
         if known is None:
             known = one_line(text)
@@ -31,16 +31,16 @@ class Shown:
         return known
 
     def text(self, text: str | None) -> str | None:
-        """A text that is content: on one line where content is told, None elsewhere and for none."""
+        """Return a text that is content on one line; None if content is not wanted or the text is empty."""
         return one_line(text) if self.content and text else None
 
     def json(self, value: Any) -> str | None:
-        """A value that is content: its JSON where content is told, None elsewhere and for none."""
+        """Return a value that is content as JSON; None if content is not wanted or the value is None."""
         return content_json(value) if self.content and value is not None else None
 
 
 def content_json(value: Any) -> str:
-    """Write a value as JSON, redacted as in stores and cut at `LONGEST` characters; a text as it is."""
+    """Write a value as JSON, or a text as it is, redacted as in stores and cut at `LONGEST` characters."""
     clean = redact_value(plain(value))
     text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False)
     text = escaped(text, lines=True)
@@ -48,7 +48,7 @@ def content_json(value: Any) -> str:
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:
-    """What a model was given, as messages. Steps hold what was new in a request, not all of it."""
+    """Return a model's input as messages. A step holds only what was new in the request."""
     entries = given if isinstance(given, list) else [given]
     messages: list[dict[str, Any]] = []
     for entry in entries:
@@ -60,9 +60,9 @@ def input_messages(given: Any) -> list[dict[str, Any]]:
 
 
 def output_messages(step: Step, result: Any = None) -> list[dict[str, Any]]:
-    """What a model said in a step, and which calls it asked for, as one message.
+    """Return a model's words in a step and the calls it asked for, as one message.
 
-    result: of the call, told where the step says neither.
+    result: the call's result, used if the step has neither words nor calls.
     """
     metadata = step.metadata or {}
     words = metadata.get("said") if step.llm_output is None else step.llm_output

@@ -1,4 +1,4 @@
-"""The tree of a run through the OpenTelemetry API: the one module that imports it."""
+"""Emit a run's tree through the OpenTelemetry API. Only this module imports it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CHATS = ("chat", "text_completion", "generate_content")
 
 
 class AttemptSpan(Span):
-    """The span of a running attempt. What code inside notes on it is kept until it is emitted."""
+    """The span of a running attempt. It keeps what code sets on it until the attempt is emitted."""
 
     def __init__(self, place: SpanContext) -> None:
         self._place = place
@@ -56,15 +56,15 @@ class AttemptSpan(Span):
             self.notes.append((method, args))
 
     def get_span_context(self) -> SpanContext:
-        """Return the place of the span, which is known before it is emitted."""
+        """Return the span's context, which is known before the span is emitted."""
         return self._place
 
     def is_recording(self) -> bool:
-        """Return whether it will be emitted."""
+        """Return whether the span will be emitted."""
         return self._place.trace_flags.sampled
 
     def end(self, end_time: int | None = None) -> None:
-        """Do nothing: it ends with the attempt."""
+        """Do nothing: the span ends with the attempt."""
 
     def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
         """Set attributes."""
@@ -85,11 +85,11 @@ class AttemptSpan(Span):
         self._note("add_link", context, attributes)
 
     def update_name(self, name: str) -> None:
-        """Give the span another name."""
+        """Rename the span."""
         self._note("update_name", name)
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status; a failure of the attempt has the last word."""
+        """Set the status, which a failure of the attempt overrides."""
         self._note("set_status", status, description)
 
     def record_exception(
@@ -104,7 +104,7 @@ class AttemptSpan(Span):
 
 
 class Around(AbstractContextManager[None]):
-    """Makes a span the current one."""
+    """Makes a span current while the context is open."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -119,7 +119,7 @@ class Around(AbstractContextManager[None]):
 
 
 class _Ids:
-    """Generates ids for a tracer: those that are wanted, else what its own generator gives."""
+    """Generates ids for a tracer: the requested ones, or else those of its own generator."""
 
     def __init__(self, usual: Any) -> None:
         self._usual = usual
@@ -127,7 +127,7 @@ class _Ids:
 
     @contextmanager
     def giving(self, trace_id: int, span_id: int) -> Generator[None]:
-        """Give these ids to the span that is started inside."""
+        """Give these ids to the span that is started while the context is open."""
         self._wanted.ids = trace_id, span_id
         try:
             yield
@@ -143,12 +143,12 @@ class _Ids:
         return cast("int", self._usual.generate_span_id() if ids is None else ids[1])
 
     def is_trace_id_random(self) -> bool:
-        """Return True: ids of ours are digests, as evenly spread as chance."""
+        """Return True: our ids are digests, which are as evenly spread as random ones."""
         return True
 
 
 class Watch:
-    """A span processor that says when a span begins."""
+    """A span processor that calls a function for each span that begins."""
 
     def __init__(self, began: Callable[[Any], None]) -> None:
         self._began = began
@@ -170,7 +170,7 @@ class Watch:
 
 
 def operation_of(span: Any) -> str:
-    """The GenAI operation of a span that somebody else records, `chat` or `execute_tool`; "" for others."""
+    """Return the GenAI operation of another library's span: `chat`, `execute_tool`, or "" for others."""
     given = getattr(span, "attributes", None) or {}
     operation = given.get(names.OPERATION)
     if operation is None:
@@ -181,9 +181,9 @@ def operation_of(span: Any) -> str:
 
 
 class Emitter:
-    """Emits what `RunTrace` tells, with its ids and times.
+    """Emits the spans, log events and measurements of `RunTrace`, with their ids and times.
 
-    The providers are OpenTelemetry's, None for the global ones.
+    tracer_provider, meter_provider, logger_provider: OpenTelemetry's providers, None for the global ones.
     """
 
     def __init__(
@@ -203,12 +203,12 @@ class Emitter:
 
     @staticmethod
     def current() -> Span:
-        """The span that the calling code is in."""
+        """Return the current span."""
         return trace.get_current_span()
 
     @staticmethod
     def traceparent() -> str:
-        """The span that the calling code is in, as a W3C `traceparent`; empty for none."""
+        """Return the current span as a W3C `traceparent`, or an empty text if there is none."""
         place = trace.get_current_span().get_span_context()
         if not place.is_valid:
             return ""
@@ -216,12 +216,12 @@ class Emitter:
 
     @staticmethod
     def attempt_span(trace_id: int, span_id: int, flags: int) -> AttemptSpan:
-        """The span of an attempt that begins."""
+        """Return the span for an attempt that begins."""
         place = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags))
         return AttemptSpan(place)
 
     def flags(self, trace_id: int, agent: str) -> int:
-        """Whether the sampler takes a trace that begins with a run, as the flags of its spans."""
+        """Ask the sampler whether to sample a run's trace, and return the flags for its spans."""
         sampler = getattr(self._found_tracer(), "sampler", None)
         if sampler is None:
             return TraceFlags.SAMPLED
@@ -232,7 +232,7 @@ class Emitter:
         return TraceFlags.SAMPLED if asked.decision.is_sampled() else TraceFlags.DEFAULT
 
     def watch(self, began: Callable[[Any], None]) -> bool:
-        """Call `began` with each span that anybody begins; whether the provider can say so."""
+        """Call `began` with each span that begins; return False if the provider does not support it."""
         add = getattr(self._provider(), "add_span_processor", None)
         if add is None:
             return False
@@ -243,10 +243,10 @@ class Emitter:
         return self._tracer_provider or trace.get_tracer_provider()
 
     def _found_tracer(self) -> Any:
-        """The tracer of an SDK, which lets its ids be given; None while there is none."""
+        """Return the SDK's tracer, after making its ids settable; None if no SDK is installed."""
         if self._tracer is None:
             found: Any = self._provider().get_tracer(SCOPE, __version__, self._conventions.schema)
-            # The API's own and Logfire's stand before the SDK's.
+            # The tracers of the API and of Logfire wrap that of the SDK.
             for _ in range(3):
                 if hasattr(found, "id_generator"):
                     break
@@ -263,7 +263,11 @@ class Emitter:
     def span(
         self, span: SpanData, flags: int, caller: Context, attempt: AttemptSpan | None
     ) -> None:
-        """Emit a span. caller: the context that the run was started in. attempt: what was noted on it."""
+        """Emit a span.
+
+        flags: its trace flags. caller: the context in which the run was started. attempt: holds what code
+        set on the span; None for a span that is not an attempt's.
+        """
         tracer = self._found_tracer()
         if tracer is None or self._ids is None:
             self._say_nothing_is_emitted()
@@ -322,7 +326,7 @@ class Emitter:
         self._instruments[measure.instrument.name](measure.value, measure.attributes)
 
     def flush(self, timeout_s: float) -> None:
-        """Have the providers send what they hold, where they can be told to."""
+        """Flush the providers that can be flushed, each within `timeout_s` seconds."""
         logs = self._logger_provider or get_logger_provider()
         for provider in (self._provider(), logs):
             force = getattr(provider, "force_flush", None)
@@ -365,5 +369,5 @@ def _inside(trace_id: int, span_id: int, flags: int) -> Context:
 
 
 def caller() -> Context:
-    """The OpenTelemetry context of the calling code."""
+    """Return the OpenTelemetry context of the calling code."""
     return contexts.get_current()

@@ -1,4 +1,4 @@
-"""The tree of a run from a store, whether anybody traced it or not."""
+"""Build the tree of a run from a store, whether or not the run was traced."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .spans import LogData, SpanData, SpanRef, caller_of, span_of
 from .tree import RunTrace
 
 _DEEPEST = 100
-"""Runs inside runs that are followed."""
+"""Maximum depth of runs inside runs."""
 
 
 def place_in(outer: RunTrace | None, started: Event) -> SpanRef | None:
-    """The span that a run is inside of: the call that began it. None where the run's own start says it."""
+    """Return the span around a run: the call that began it. None if the run's own start names its span."""
     if outer is None:
         return None
     call = outer.inside.get(started.run_id)
@@ -27,7 +27,7 @@ def place_in(outer: RunTrace | None, started: Event) -> SpanRef | None:
         return call
     if caller_of(started) is not None:
         return None
-    # No call of the outer run could record it, as its task has no form to know it by.
+    # No call of the outer run recorded this run, since its task has no form to identify it by.
     outermost = started.parent if isinstance(started, RunStarted) else None
     return SpanRef(outer.trace, span_of(outermost or "", 0, INVOKE_AGENT))
 
@@ -35,9 +35,9 @@ def place_in(outer: RunTrace | None, started: Event) -> SpanRef | None:
 def tree_of(
     journals: Sequence[Sequence[Event]], *, content: bool = False, names: Names = NEWEST
 ) -> tuple[list[SpanData], list[LogData]]:
-    """Return the spans and log events of runs, those that have not ended marked `triage.incomplete`.
+    """Return the spans and log events of runs. Unfinished spans are marked `triage.incomplete`.
 
-    journals: each run's events, an outer run's before those of the runs inside it.
+    journals: the events of each run, with an outer run before the runs inside it.
     """
     traces: dict[str, RunTrace] = {}
     spans: list[SpanData] = []
@@ -60,9 +60,9 @@ def tree_of(
 async def read_tree(
     store: Store, run_id: str, *, content: bool = False, names: Names = NEWEST
 ) -> tuple[list[SpanData], list[LogData]]:
-    """Return the spans and log events of a run in a store, with the runs inside it.
+    """Return the spans and log events of a run in a store and of the runs inside it.
 
-    Raises UnknownRun for a run that is not there.
+    Raises UnknownRun if the store has no such run.
     """
     if await store.info(run_id) is None:
         raise UnknownRun(f"the store knows no run {run_id}")
@@ -95,9 +95,10 @@ async def read_tree(
 async def export_run(
     store: Store, run_id: str, target: str, *, content: bool = False, names: Names = NEWEST
 ) -> tuple[int, int]:
-    """Export a run of a store to a file or a collector, as `export` says; how many spans and log events.
+    """Export a run of a store to a file or a collector; return the number of spans and of log events.
 
-    It may be done again: the ids are the same, and those of the living process.
+    target: as in `export`, which also says what is raised. Exporting again gives the same ids, which are
+    those of live traces too.
     """
     spans, logs = await read_tree(store, run_id, content=content, names=names)
     await anyio.to_thread.run_sync(export, spans, logs, target, names)

@@ -1,4 +1,4 @@
-"""What the runs of a store have come to, in the text format of Prometheus."""
+"""Metrics of the runs in a store, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .spans import Measure
 from .tree import RunTrace
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of the text, for the answer to a scrape."""
+"""The content type with which to answer a scrape."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 _SHOWN = tuple(one for one in names.INSTRUMENTS if one.prometheus)
@@ -27,14 +27,14 @@ _TYPE = {"counter": "counter", "histogram": "histogram", "updown": "gauge"}
 
 
 class Metrics:
-    """Measurements added up, by instrument and labels. Give it what `RunTrace.feed` returns."""
+    """Sums up the measurements that `RunTrace.feed` returns, by instrument and labels."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, Labels], float] = {}
         self._buckets: dict[tuple[str, Labels], list[int]] = {}
 
     def add(self, told: Iterable[object]) -> None:
-        """Count the measurements among what was told."""
+        """Count the measurements among these values."""
         for one in told:
             if isinstance(one, Measure) and one.instrument.prometheus:
                 self._count(one)
@@ -52,7 +52,7 @@ class Metrics:
             counts[bisect_left(instrument.buckets, measure.value)] += 1
 
     def lines(self) -> Iterator[str]:
-        """The lines of the text, in an order that stays."""
+        """Yield the lines of the text, in a stable order."""
         for instrument in _SHOWN:
             found = sorted(key for key in self._sums if key[0] == instrument.name)
             if found:
@@ -82,7 +82,7 @@ def _head(name: str, instrument: Instrument) -> Iterator[str]:
 
 
 def sample(name: str, labels: Labels, value: float) -> str:
-    """One line of the text format."""
+    """Return one line of the text format."""
     told = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
     return f"{name}{{{told}}} {_number(value)}" if told else f"{name} {_number(value)}"
 
@@ -98,10 +98,10 @@ def _number(value: float) -> str:
 
 
 class StoreMetrics:
-    """The metrics of all runs in a store. Keep one: it reads only what is new since the last time.
+    """The metrics of all runs in a store. Keep the object: each call reads only what is new since the last.
 
-    Runs that were pruned since stay in the counts, as Prometheus wants of a counter. most: at most so many
-    of the newest runs are read at the first time.
+    Runs that were pruned in between stay in the counts, as Prometheus expects of a counter. most: how many
+    of the newest runs each call looks at, 10,000 by default.
     """
 
     def __init__(self, store: Store, *, most: int = 10_000) -> None:
@@ -113,7 +113,7 @@ class StoreMetrics:
         self._lock = anyio.Lock()
 
     async def text(self) -> str:
-        """The text for one scrape. Raises StoreError where the store fails."""
+        """Return the text for one scrape. Raises StoreError if the store fails."""
         async with self._lock:
             found = await self._store.runs(limit=self._most)
             for info in found:
@@ -134,7 +134,7 @@ class StoreMetrics:
 
 
 def _statuses(found: Iterable[RunInfo]) -> Iterator[str]:
-    """How many runs have not ended, by their status."""
+    """Yield the number of unfinished runs by status."""
     counts = dict.fromkeys(("running", "suspended", "dead_letter"), 0)
     for info in found:
         if info.status in counts:
@@ -146,5 +146,5 @@ def _statuses(found: Iterable[RunInfo]) -> Iterator[str]:
 
 
 async def prometheus(store: Store) -> str:
-    """The metrics of a store, read from its journals. Use `StoreMetrics` to be asked again and again."""
+    """Return the metrics of a store, read from its journals. For repeated use, keep a `StoreMetrics`."""
     return await StoreMetrics(store).text()

@@ -1,6 +1,6 @@
-"""All names that telemetry uses: those of the GenAI conventions, and ours where there are none.
+"""The names that telemetry uses: those of the GenAI conventions, and our own where they have none.
 
-The conventions move; everything that differs between their versions is in `Names`.
+Names that differ between versions of the conventions are in `Names`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from triage.core import UsageError
 
 SCOPE = "triage"
-"""The instrumentation scope of everything that is emitted."""
+"""The instrumentation scope of all telemetry."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a version of the conventions calls things, where the versions differ.
+    """The names in one version of the conventions that differ between versions.
 
-    schema: URL of the version. provider: attribute with the provider of a model. evaluation: log event with
-    the diagnosis of a failure. plan: operation that makes a plan.
+    schema: the version's URL. provider: the attribute for a model's provider. evaluation: the log event for
+    the diagnosis of a failure. plan: the operation that makes a plan.
     """
 
     schema: str
@@ -38,13 +38,13 @@ VERSIONS: Mapping[str, Names] = {
         plan="triage.plan",
     ),
 }
-"""The versions there are names for, the newest first. What a version has no name for gets one of ours."""
+"""The supported versions, newest first. Where a version has no name, one of our own is used."""
 
 NEWEST = VERSIONS[_NEWEST]
 
 
 def names_of(version: str | None) -> Names:
-    """The names of a version; None: of the newest. Raises UsageError for one that is not known."""
+    """Return the names of a version; None for the newest. Raises UsageError for an unknown version."""
     if version is None:
         return NEWEST
     try:
@@ -70,7 +70,7 @@ PLAN_STAGES = {
     "approver": "triage.plan.approve",
     "step": "triage.plan.step",
 }
-"""By the target of a `PlanRouted`. The planner's is the operation `plan`; the others end the plan."""
+"""Span names by the target of a `PlanRouted`. The target `planner` has `plan`; others end the plan."""
 
 # Attributes of the conventions.
 OPERATION = "gen_ai.operation.name"
@@ -96,9 +96,9 @@ EXCEPTION_TYPE = "exception.type"
 EXCEPTION_MESSAGE = "exception.message"
 
 PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini"}
-"""By the name of the client that records the calls; of other clients the provider is not known."""
+"""Providers by the name of the client that records the calls; unknown for other clients."""
 
-# Attributes of ours.
+# Our own attributes.
 RUN_ID = "triage.run.id"
 RUN_STATUS = "triage.run.status"
 RUN_BY = "triage.run.by"
@@ -154,8 +154,11 @@ LINK = "triage.link"
 
 @dataclass(frozen=True)
 class Instrument:
-    """A metric. kind: `counter`, `histogram` or `updown`. prometheus: its name without the suffix of its
-    kind. labels: attribute of a measurement → label. buckets: upper bounds, of a histogram.
+    """A metric.
+
+    kind: `counter`, `histogram` or `updown`. prometheus: its name for Prometheus without the suffix of its
+    kind, empty if it is not served there. labels: the label for each attribute of a measurement. buckets:
+    the upper bounds of a histogram.
     """
 
     name: str

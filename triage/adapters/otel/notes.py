@@ -1,4 +1,4 @@
-"""Events that begin and end no span: what is told of each, as a log event."""
+"""Log events for the events that neither begin nor end a span."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .content import Shown
 
 
 class Note(NamedTuple):
-    """A log event. An attribute that is None is left out."""
+    """A log event. Attributes that are None are left out."""
 
     name: str
     attributes: Mapping[str, Any]

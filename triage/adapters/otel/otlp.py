@@ -1,4 +1,4 @@
-"""Spans and log events as OTLP JSON, into a file or to a collector over HTTP."""
+"""Write spans and log events as OTLP JSON to a file, or send them to a collector over HTTP."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TIMEOUT_S = 10.0
 
 
 class NotExported(TriageError):
-    """A collector or a file did not take a trace."""
+    """A collector or a file did not accept a trace."""
 
 
 def resource() -> dict[str, Any]:
-    """What emits, by the environment: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`."""
+    """Return the resource attributes, with `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` applied."""
     found: dict[str, Any] = {"service.name": "triage"}
     found |= _pairs(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if os.environ.get("OTEL_SERVICE_NAME"):
@@ -39,19 +39,19 @@ def resource() -> dict[str, Any]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """Read `name=value,…`, percent-decoded, as the environment of OpenTelemetry has it."""
+    """Read `name=value,…` with percent-encoded values, the form of OpenTelemetry's variables."""
     pairs = (entry.partition("=") for entry in text.split(","))
     return {name.strip(): unquote(value.strip()) for name, equals, value in pairs if equals}
 
 
 def trace_request(spans: Iterable[SpanData], names: Names = NEWEST) -> dict[str, Any]:
-    """Spans as an `ExportTraceServiceRequest`."""
+    """Return spans as an `ExportTraceServiceRequest`."""
     scope = {**_scope(names), "spans": [_span(span) for span in spans]}
     return {"resourceSpans": [{"resource": _resource(), "scopeSpans": [scope]}]}
 
 
 def logs_request(logs: Iterable[LogData], names: Names = NEWEST) -> dict[str, Any]:
-    """Log events as an `ExportLogsServiceRequest`."""
+    """Return log events as an `ExportLogsServiceRequest`."""
     scope = {**_scope(names), "logRecords": [_log(log) for log in logs]}
     return {"resourceLogs": [{"resource": _resource(), "scopeLogs": [scope]}]}
 
@@ -128,12 +128,12 @@ def _value(value: Any) -> dict[str, Any]:
 
 
 def is_url(target: str) -> bool:
-    """Whether a target names a collector, rather than a file."""
+    """Return whether a target is the URL of a collector rather than a file."""
     return target.lower().startswith(("http://", "https://"))
 
 
 def check_target(target: str) -> None:
-    """Raise UsageError for what is neither a URL of a collector nor a file that can be written."""
+    """Raise UsageError if a target is neither the URL of a collector nor a file in an existing folder."""
     if not is_url(target):
         if "://" in target:
             raise UsageError(f"--otlp {target}: name a file, or a collector by http:// or https://")
@@ -154,11 +154,11 @@ def check_target(target: str) -> None:
 def export(
     spans: Sequence[SpanData], logs: Sequence[LogData], target: str, names: Names = NEWEST
 ) -> None:
-    """Write spans and log events to a file, a request a line, or send them to a collector.
+    """Write spans and log events to a file, one request per line, or send them to a collector.
 
-    target: a path, or the URL of a collector (`http://127.0.0.1:4318`), to which `/v1/traces` and
-    `/v1/logs` are added. Headers are those of `OTEL_EXPORTER_OTLP_HEADERS`. Raises UsageError for a target
-    of another kind, and NotExported where it does not take them.
+    target: a path, or the URL of a collector such as `http://127.0.0.1:4318`, to which `/v1/traces` and
+    `/v1/logs` are added. `OTEL_EXPORTER_OTLP_HEADERS` may give headers. Raises UsageError for any other
+    target, and NotExported if the target does not accept the data.
     """
     check_target(target)
     if not is_url(target):
@@ -203,7 +203,7 @@ def _post(url: str, request: Mapping[str, Any]) -> None:
 
 
 def _refused(answer: bytes) -> str:
-    """What a collector says it did not take."""
+    """Return what a collector says it rejected, or an empty text."""
     try:
         partial = json.loads(answer).get("partialSuccess") or {}
         rejected = int(partial.get("rejectedSpans") or partial.get("rejectedLogRecords") or 0)

@@ -1,4 +1,4 @@
-"""Spans, log events and measurements as plain values, and the ids that are derived from a journal."""
+"""Spans, log events and measurements as plain values, and the ids derived from a journal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_NS = 2**64 - 1
 
 
 class SpanRef(NamedTuple):
-    """A span's place. trace: 32 hexadecimal digits. span: 16, empty for none."""
+    """The ids of a span. trace: 32 hexadecimal digits. span: 16 hexadecimal digits, empty for no span."""
 
     trace: str
     span: str = ""
 
 
 class Link(msgspec.Struct, frozen=True):
-    """From a span to an earlier one. kind: `takes_over`, `resumes`, `forks`, `goes_on` or `paid_by`."""
+    """A link to an earlier span. kind: `takes_over`, `resumes`, `forks`, `goes_on` or `paid_by`."""
 
     trace: str
     span: str
@@ -34,7 +34,10 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class SpanData(msgspec.Struct, frozen=True):
-    """A span that has ended. start, end: nanoseconds since the epoch. seq: of the event that began it."""
+    """A span that has ended.
+
+    seq: position in the journal of the event that began it. start, end: nanoseconds since the epoch.
+    """
 
     run_id: str
     seq: int
@@ -52,8 +55,10 @@ class SpanData(msgspec.Struct, frozen=True):
 
 
 class LogData(msgspec.Struct, frozen=True):
-    """A log event. trace, span: empty where no span is open. time: nanoseconds since the epoch.
-    severity: `INFO`, `WARN` or `ERROR`.
+    """A log event.
+
+    trace, span: the ids of the span that it belongs to; `span` is empty if none is open. time: nanoseconds
+    since the epoch. severity: `INFO`, `WARN` or `ERROR`.
     """
 
     run_id: str
@@ -67,7 +72,7 @@ class LogData(msgspec.Struct, frozen=True):
 
 
 class Measure(NamedTuple):
-    """A measurement of an instrument. call: the span of the model call it is of, empty for none."""
+    """A measurement by an instrument. call: the id of the measured model call's span, empty for none."""
 
     instrument: Instrument
     value: float
@@ -79,12 +84,12 @@ Told: TypeAlias = SpanData | LogData | Measure
 
 
 def trace_of(run_id: str) -> str:
-    """The id of the trace of a run that nobody's span is around."""
+    """Return the trace id of a run that is in no other span."""
     return sha256(f"triage.trace\0{run_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def span_of(run_id: str, seq: int, name: str) -> str:
-    """The id of the span of this name that the event at this position of the journal begins."""
+    """Return the id of the span with this name that begins with the event at position `seq`."""
     told = f"triage.span\0{run_id}\0{seq}\0{name}"
     return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -93,7 +98,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2
 
 
 def read_traceparent(text: str) -> SpanRef | None:
-    """The span that a W3C `traceparent` names; None for anything else."""
+    """Return the span that a W3C `traceparent` names; None for any other text."""
     found = _TRACEPARENT.fullmatch(text)
     if found is None or not (int(found[1], 16) and int(found[2], 16)):
         return None
@@ -101,12 +106,12 @@ def read_traceparent(text: str) -> SpanRef | None:
 
 
 def caller_of(started: Event) -> SpanRef | None:
-    """The span that a run was started in; None for none. A fork is in no span of the run it came from."""
+    """Return the span in which a run was started, or None. A fork is not in a span of its original run."""
     if not isinstance(started, RunStarted) or started.origin is not None:
         return None
     return read_traceparent(started.trace)
 
 
 def nanoseconds(time: float) -> int:
-    """Seconds since the epoch in nanoseconds, within what OTLP can hold."""
+    """Convert seconds since the epoch to nanoseconds, within the range of OTLP."""
     return min(max(0, int(time * 1e9)), _MOST_NS)

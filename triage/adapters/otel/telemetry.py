@@ -1,4 +1,4 @@
-"""`Telemetry`: an observer that traces runs while they live."""
+"""`Telemetry`: an observer that traces runs while they execute."""
 
 from __future__ import annotations
 
@@ -42,13 +42,16 @@ if TYPE_CHECKING:
 _log = child_logger("otel")
 _VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EVERY_S = 0.1
-"""Seconds for which events are gathered before the worker looks at them."""
+"""How long the worker waits, in seconds, to collect events before it processes them."""
 _MOST_RUNS = 10_000
-"""Runs that are followed at the same time; beyond it the oldest are forgotten."""
+"""How many runs are traced at the same time; beyond that, the oldest is forgotten."""
 
 
 def wants_content(content: bool | None) -> bool:  # noqa: FBT001 - an option that is handed on
-    """Whether content is told: as given, else as the environment's variable for it says."""
+    """Return whether to include content: `content` if it is not None, else the environment variable.
+
+    Raises UsageError if `content` is not True, False or None.
+    """
     if content is not None:
         if not isinstance(content, bool):
             raise UsageError(f"content must be True, False or None, not {type(content).__name__}")
@@ -58,8 +61,10 @@ def wants_content(content: bool | None) -> bool:  # noqa: FBT001 - an option tha
 
 
 class _Item(NamedTuple):
-    """An event on its way to the worker. context: of the code that recorded it. flags: of the spans of the
-    run. theirs: somebody else records a span for this call.
+    """An event on its way to the worker.
+
+    context: the context of the code that recorded it. flags: the trace flags of the run's spans. attempt:
+    the span of the attempt that begins, else None. theirs: whether another library has a span for it.
     """
 
     event: Event
@@ -70,14 +75,14 @@ class _Item(NamedTuple):
 
 
 class _History(NamedTuple):
-    """What a run has recorded before this process goes on with it."""
+    """The events that a run recorded before this process continued it."""
 
     events: tuple[Event, ...]
     context: Context
 
 
 class _Living:
-    """A run as the recording thread knows it. calls: those that run, by key. theirs: their spans."""
+    """A run in the recording thread. calls: open calls by key. theirs: other libraries' spans for them."""
 
     __slots__ = ("calls", "flags", "theirs", "trace", "trace_id")
 
@@ -92,15 +97,17 @@ class _Living:
 class Telemetry:
     """Traces runs through OpenTelemetry: `Agent(book, observers=[Telemetry()])`.
 
-    The span of an attempt is current in the agent's function, so spans that are recorded there are inside
-    it. Everything else is emitted by a thread of its own, from a queue; what the queue has no room for is
-    dropped, counted in `dropped`, and logged once. An error in here never disturbs a run.
+    The attempt's span is current in the agent's function, so spans recorded there are inside it. A thread
+    emits everything else from a bounded queue. Events that do not fit are dropped, counted in `dropped` and
+    logged once. An error in telemetry never disturbs a run.
 
-    content: whether prompts, outputs, arguments and results are told, redacted; None: as
-    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says, else not. version: of the GenAI conventions,
-    one of `VERSIONS`; None: the newest. tracer_provider, meter_provider, logger_provider: None: the global
-    ones. limit: events the queue holds. Raises UsageError for a bad option, and where opentelemetry-api
-    is not installed.
+    content: whether to include prompts, outputs, arguments and results, redacted; None (default) follows
+    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT, and without that variable includes none. version: of
+    the GenAI conventions, one of `VERSIONS`; None (default) for the newest. tracer_provider,
+    meter_provider, logger_provider: OpenTelemetry's providers; None (default) for the global ones. limit:
+    how many events the queue holds, 20,000 by default; beginnings and ends may use as much again.
+
+    Raises UsageError for an invalid option, or if opentelemetry-api is not installed.
     """
 
     def __init__(
@@ -130,7 +137,7 @@ class Telemetry:
             self._names, tracer_provider, meter_provider, logger_provider
         )
         self.dropped = 0
-        """Events that the queue had no room for."""
+        """How many events were dropped because the queue was full."""
         self._closed = False
         self._is_watching = False
         self._living: dict[str, _Living] = {}
@@ -138,7 +145,7 @@ class Telemetry:
         _all.add(self)
 
     def _start_anew(self) -> None:
-        """Begin without a thread; what was in the queue is another process'."""
+        """Reset the queue and the thread, which after a fork belong to the parent process."""
         self._queue: deque[_Item | _History] = deque()
         self._wake: SimpleQueue[threading.Event | None] = SimpleQueue()
         self._awake = False
@@ -151,7 +158,7 @@ class Telemetry:
     # In the thread that records ----------------------------------------------------------------
 
     def __call__(self, event: Event) -> AbstractContextManager[Any] | None:
-        """Take an event; for an attempt that begins, return what makes its span the current one."""
+        """Queue an event; if it begins an attempt, return a context manager that makes its span current."""
         if self._closed:
             return None
         living = self._living.get(event.run_id)
@@ -175,18 +182,18 @@ class Telemetry:
         return None if attempt is None else self._emitting.Around(attempt)
 
     def traceparent(self) -> str:
-        """Return the span that the calling code is in, as a W3C `traceparent`; empty for none."""
+        """Return the current span as a W3C `traceparent`, or an empty text if there is none."""
         return self._emitter.traceparent()
 
     def take_in(self, events: Sequence[Event]) -> None:
-        """Learn what a run has recorded before this process goes on with it."""
+        """Take the events that a run recorded before this process continued it."""
         if not self._closed:
             if events[0].run_id not in self._living:
                 self._begin(events[0])
             self._put(_History(tuple(events), copy_context()))
 
     def _begin(self, event: Event) -> _Living:
-        """Follow a run from this event on, which is its start unless that was missed."""
+        """Trace a run from this event on, normally its start."""
         if not self._is_watching:
             self._is_watching = self._emitter.watch(self._span_began)
         caller = caller_of(event)
@@ -210,7 +217,7 @@ class Telemetry:
             self._annotate(living, span, event)
 
     def _call_finished(self, living: _Living, event: CallFinished) -> bool:
-        """Whether somebody else records a span for this call."""
+        """Annotate the span that another library records for this call; return whether there is one."""
         living.calls.pop(event.key, None)
         span = living.theirs.pop(event.key, None)
         if span is None and event.replayed:
@@ -255,7 +262,7 @@ class Telemetry:
         )
 
     def _span_began(self, span: Any) -> None:
-        """Look whether a span that anybody begins is of a call that runs here."""
+        """Annotate a new span of another library if it belongs to an open call."""
         run = current.get()
         living = None if run is None else self._living.get(run.run_id)
         if living is None or not living.calls:
@@ -278,7 +285,7 @@ class Telemetry:
             self._wake.put(None)
 
     def _has_room(self, item: _Item | _History) -> bool:
-        """What begins and ends something has as much room once more."""
+        """Return whether a full queue still takes an item: beginnings and ends have extra room."""
         wanted = (
             isinstance(item, _History)
             or is_milestone(item.event)
@@ -300,7 +307,7 @@ class Telemetry:
     def _start_worker(self) -> None:
         self._worker = threading.Thread(target=self._work, name="triage-telemetry", daemon=True)
         self._worker.start()
-        # The SDK ends its providers at exit too; what is registered later runs before.
+        # The SDK also closes its providers at exit. This is registered later, so it runs before.
         atexit.register(self.close)
 
     def _work(self) -> None:
@@ -334,7 +341,7 @@ class Telemetry:
                     _log.exception("telemetry failed; further failures of it are not logged")
 
     def _trace_of(self, started: Event, context: Context) -> RunTrace:
-        """The tree of the run that an event begins."""
+        """Make and remember the tree of the run that an event begins."""
         run_id = started.run_id
         parent = started.parent if isinstance(started, RunStarted) else None
         outer = None if parent is None else self._traces.get(parent)
@@ -385,9 +392,9 @@ class Telemetry:
     # Ending ------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until everything recorded so far is emitted and sent; whether that is so in time.
+        """Wait until everything recorded so far is emitted and sent; return False on a timeout.
 
-        It blocks: in async code call it in a thread.
+        timeout_s: seconds to wait. Blocks, so call it in a thread from async code.
         """
         if self._worker is None:
             return True
@@ -400,7 +407,10 @@ class Telemetry:
         return True
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Flush, and take no further event. Happens by itself at exit."""
+        """Flush, and take no more events. Called automatically at exit.
+
+        timeout_s: seconds to wait for the flush.
+        """
         if self._closed:
             return
         self.flush(timeout_s)

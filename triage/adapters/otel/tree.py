@@ -1,14 +1,14 @@
-"""The events of a run as a tree of spans, log events and measurements: plain values, sent nowhere.
+"""Turn the events of a run into a tree of spans, log events and measurements, as plain values.
 
-`RunTrace` takes events one by one and gives what has ended by them. The living process and `triage export`
-use the same class, and every id is derived from the run's id and a position in its journal: whoever builds
-the tree of a journal builds the same one.
+`RunTrace` takes events one by one, and returns the spans that each event ends. Live traces and `triage
+export` use the same class, and every id derives from the run's id and a position in its journal, so every
+tree of the same journal is the same.
 
-    invoke_agent                 one for each process or answer that goes on with the run
-      triage.attempt             one call of the function
+    invoke_agent                 one for each process or answer that continues the run
+      triage.attempt             one call of the agent's function
         plan, triage.plan.…      stages of a run that plans first
         chat, execute_tool       recorded calls and steps
-          invoke_agent           of a run inside the run
+          invoke_agent           a run inside this run
       triage.recovery            from a failure to the next attempt, with the wait
         triage.compensation
       triage.question            from a suspension to its answer
@@ -99,7 +99,10 @@ class _Open:
 
 
 class _Call(_Open):
-    """A recorded call that runs. label: how steps made inside it name it. step: of the call, once known."""
+    """A recorded call in progress.
+
+    label: how steps made inside the call name it. step: the call's step, once known.
+    """
 
     started: CallStarted
     label = ""
@@ -107,20 +110,20 @@ class _Call(_Open):
 
 
 class _Recovery(NamedTuple):
-    """What was done after a failure, until it is known what that led to."""
+    """The action chosen after a failure, until its outcome is known."""
 
     failure: str
     action: str
 
 
 class RunTrace:
-    """The tree of one run, built as its events come, in the order of the journal.
+    """Builds the tree of one run from its events, in the order of the journal.
 
-    content: whether prompts, outputs, arguments and results are told. names: of the version of the
-    conventions. within: the span that the run is inside of, where it is known; else it is what the run's
-    start says, and without that the run has a trace of its own.
+    content: whether to include prompts, outputs, arguments and results. names: those of a version of the
+    conventions. within: the span around the run; None (default) takes the span that the run's start names,
+    and without one gives the run a trace of its own.
 
-    `inside` has the spans of the calls that began runs inside this one, by those runs' ids.
+    `inside` holds the spans of the calls that began runs inside this one, by the ids of those runs.
     """
 
     def __init__(
@@ -139,21 +142,21 @@ class RunTrace:
         self._lost = 0
         self._told: list[Told] = []
         self._segment: _Open | None = None
-        # The span of the run before the one that is open, and whether it is another run's.
+        # The `invoke_agent` span before the current one, and whether it belongs to another run.
         self._past: SpanRef | None = None
         self._is_forked = False
         self._attempt: _Open | None = None
         self._recovery: _Open | None = None
         self._question: _Open | None = None
         self._stage: _Open | None = None
-        # Where the plan was routed to and has not ended; since when, in the running attempt.
+        # The unfinished stage that the plan was routed to, and when it began in the current attempt.
         self._routed: PlanRouted | None = None
         self._routed_at = 0.0
         self._calls: dict[str, _Call] = {}
         self._steps: dict[str, Step] = {}
-        # By the key of a call that is done: the span in which it ran.
+        # The span in which each finished call ran, by the call's key.
         self._paid: dict[str, SpanRef] = {}
-        # Of a fork: the run that its first events are copies of. What they tell is that run's.
+        # For a fork, the run from which its first events are copied; their spans belong to that run.
         self._origin: Origin | None = None
         self._origin_trace = ""
         self._undoing: dict[int, _Open] = {}
@@ -163,7 +166,7 @@ class RunTrace:
         self._attempt_usage: Usage = NO_USAGE
 
     def feed(self, event: Event) -> list[Told]:
-        """Take the next event; return what has ended by it, spans before those around them."""
+        """Take the next event; return what it has ended, with inner spans before outer ones."""
         self._told = []
         if not self._run_id:
             self._run_id = event.run_id
@@ -180,7 +183,7 @@ class RunTrace:
         return self._told
 
     def close(self) -> list[Told]:
-        """Return the spans that are still open, as if they ended with the last event, marked incomplete."""
+        """Return the open spans, marked incomplete and ending at the last event."""
         self._told = []
         self._cut({names.INCOMPLETE: True})
         if self._question is not None:
@@ -215,7 +218,7 @@ class RunTrace:
         )
 
     def _note(self, event: Event) -> None:
-        """Tell an event that has no span of its own."""
+        """Add a log event for an event without a span of its own."""
         note = NOTES[type(event)](event, self._shown)
         self._log(event, note.name, note.attributes, note.severity)
 
@@ -244,7 +247,7 @@ class RunTrace:
         self._told.append(Measure(instrument, value, known, call))
 
     def _here(self) -> str:
-        """The innermost open span that is not a call; the one around the run where none is open."""
+        """Return the id of the innermost open span except calls, or else of the one around the run."""
         inner = (self._recovery, self._stage, self._attempt, self._segment, self._question)
         return next((span.id for span in inner if span is not None), self._around)
 
@@ -268,7 +271,7 @@ class RunTrace:
             self._origin_trace = trace_of(event.origin.run_id) if caller is None else caller.trace
 
     def _leave_origin(self, origin: Origin) -> None:
-        """The copied events of a fork end: what is open in them is not this run's."""
+        """Drop what is open when the copied events of a fork end, since it belongs to the original run."""
         self._segment = self._attempt = self._recovery = self._question = self._stage = None
         self._calls, self._undoing, self.inside = {}, {}, {}
         self._usage = self._attempt_usage = NO_USAGE
@@ -306,7 +309,7 @@ class RunTrace:
         self._end(span, time, status=status, message=message)
 
     def _run_recovered(self, event: RunRecovered) -> None:
-        """What was open ended with its process; a recovery that was under way goes on in this one."""
+        """End the spans that the lost process left open; a recovery under way continues in this process."""
         recovering = self._recovery
         self._cut({names.ATTEMPT_OUTCOME: "cut_off"})
         self._answer("asked_anew", event.time)
@@ -317,7 +320,7 @@ class RunTrace:
             self._recovery.links.append(Link(self.trace, recovering.id, "goes_on"))
 
     def _cut(self, given: Mapping[str, Any]) -> None:
-        """End all that is open with the last event, innermost first; `given` is noted on each span."""
+        """End all open spans at the last event, innermost first, and add the attributes `given` to each."""
         time = self._last
         for undoing in self._undoing.values():
             undoing.attributes |= given
@@ -349,14 +352,14 @@ class RunTrace:
         self._measure(names.QUESTIONS, 1, {})
 
     def _run_resumed(self, event: RunResumed) -> None:
-        self._cut({})  # what the answer has begun
+        self._cut({})  # spans that the answer has begun
         self._answer("answered", event.time)
         self._begin_segment(event, "resumes")
         self._begin_recovery(event)
         self._choose(event.action.kind, event.by or "person", delay=delay_of(event.action))
 
     def _answer(self, outcome: str, time: float) -> None:
-        """The question that was open is open no more."""
+        """End the span of the open question, if there is one."""
         span, self._question = self._question, None
         if span is None:
             return
@@ -409,7 +412,7 @@ class RunTrace:
         failure: str = "",
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        """End the attempt, and what is open in it."""
+        """End the attempt and the spans open in it."""
         for call in self._calls.values():
             call.attributes[names.CALL_OUTCOME] = "cut_off"
             call.attributes |= given or {}
@@ -446,7 +449,7 @@ class RunTrace:
         self._recovery.attributes |= _of_diagnosis(diagnosis)
 
     def _evaluate(self, event: Event, error: ErrorInfo | None, diagnosis: Diagnosis) -> None:
-        """Tell the diagnosis of a failure as a log event."""
+        """Add a log event with the diagnosis of a failure."""
         given: dict[str, Any] = {
             names.EVALUATION_NAME: "triage.diagnosis",
             names.EVALUATION_LABEL: diagnosis.failure_type.value,
@@ -501,7 +504,7 @@ class RunTrace:
             self._settle(outcome)
 
     def _settle(self, outcome: str) -> None:
-        """It is known what the last action has led to."""
+        """Count the outcome of the last action, once it is known."""
         chosen, self._chosen = self._chosen, None
         if chosen is not None:
             given = {
@@ -515,7 +518,7 @@ class RunTrace:
 
     def _call_started(self, event: CallStarted) -> None:
         if event.keyed and event.key in self._calls:
-            return  # it runs already; now its tool has taken the idempotency key
+            return  # already begun; the tool has now taken the idempotency key
         self._enter_stage(event)
         kind = event.kind or ("tool" if event.run is None else "run")
         asks = kind in ("model", "judge")
@@ -559,7 +562,7 @@ class RunTrace:
         self._enter_stage(event)
         step = event.step
         if is_call(step) and step.metadata is not None:
-            self._steps[str(step.metadata["call"])] = step  # the end of the call comes next
+            self._steps[str(step.metadata["call"])] = step  # the call's end comes next
             return
         asks = step.tool_called is None and (step.llm_output is not None or step.usage is not None)
         operation = names.CHAT if asks else names.EXECUTE_TOOL
@@ -577,9 +580,9 @@ class RunTrace:
         self._end_call(span, end, step)
 
     def _describe(self, span: _Open, step: Step, *, asks: bool, result: Any = None) -> None:
-        """Say what a step says: usage, and what was given and said where content is told.
+        """Add a step's usage to its span, and its input and output if content is wanted.
 
-        result: of a model call, for an answer in a form that is not known.
+        result: the result of a model call, used if the step has no words or calls.
         """
         given = span.attributes
         metadata = step.metadata or {}
@@ -631,7 +634,7 @@ class RunTrace:
             self._call_reused(event, step)
             return
         if span is None:
-            # Somebody has said how a call that was in doubt has ended.
+            # A person has answered how a call in doubt ended.
             given = {
                 names.CALL_KEY: self._line(event.key),
                 names.CALL_OUTCOME: self._line(event.outcome),
@@ -654,7 +657,7 @@ class RunTrace:
         self._end_call(span, event.time, step)
 
     def _pay(self, key: str, span: _Call) -> None:
-        """Note the span in which a call ran; that of a copied call is in the trace of the run it is of."""
+        """Remember the span in which a call ran, which for a copied call is in the original run's trace."""
         origin = self._origin
         if origin is None or span.seq >= origin.events:
             self._paid[key] = SpanRef(self.trace, span.id)
@@ -664,7 +667,7 @@ class RunTrace:
             self._paid[key] = SpanRef(self._origin_trace, there)
 
     def _call_reused(self, event: CallFinished, step: Step | None) -> None:
-        """A call whose recorded result was given again: a span without length, linked to what paid."""
+        """Add a span of no length for a reused result, linked to the call that paid for it."""
         tool = event.key.rsplit(":", 2)[0]
         asks = step is not None and step.tool_called is None
         operation = names.CHAT if asks else names.EXECUTE_TOOL
@@ -694,7 +697,7 @@ class RunTrace:
     def _usage_recorded(self, event: UsageRecorded) -> None:
         if event.run is None:
             self._use(event.usage, None)
-        else:  # a run inside this one has measured it; the totals are the run's
+        else:  # measured by a run inside this one; only the totals include it
             self._usage = self._usage.plus(event.usage)
             self._attempt_usage = self._attempt_usage.plus(event.usage)
 
@@ -755,9 +758,9 @@ class RunTrace:
         }
 
     def _enter_stage(self, event: Event) -> None:
-        """Begin the span of the stage that the plan was routed to, at the first that is done in it.
+        """Begin the span of the stage that the plan was routed to, at the first event of the stage.
 
-        A failed plan is routed before its attempt ends, and goes on there in the next attempt.
+        A failed plan is routed before its attempt ends, and enters the stage in the next attempt.
         """
         route = self._routed
         if route is None or self._stage is not None or self._attempt is None:
@@ -773,7 +776,7 @@ class RunTrace:
         self._stage = span
 
     def _end_stage(self, time: float, error: str = "") -> None:
-        """End the span of a stage. The stage itself may go on in another attempt."""
+        """End the span of a stage. The stage itself may continue in another attempt."""
         span, self._stage = self._stage, None
         if span is None:
             return
@@ -818,7 +821,7 @@ class RunTrace:
         if event.status != "started":
             self._leave_stage(event.time)
 
-    # What is said without a span of its own ----------------------------------------------------
+    # Log events ----------------------------------------------------------------------------------
 
     def _approval_asked(self, event: ApprovalAsked) -> None:
         self._enter_stage(event)
@@ -859,11 +862,11 @@ class RunTrace:
 
 
 MAPPED = frozenset(RunTrace._MAPPING)
-"""The event types that have a place in the tree: all there are."""
+"""The event types that have a place in the tree, which are all event types."""
 
 
 def _known(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that have a value."""
+    """Return the attributes that are not None."""
     return {name: value for name, value in given.items() if value is not None}
 
 
