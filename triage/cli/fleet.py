@@ -90,7 +90,7 @@ def migrate(fleet: FleetPlace, /) -> None:
     help_epilogue=epilogue(_CODES, "fleet show orders:fleet", "fleet show orders:fleet --json")
 )
 def show(fleet: FleetPlace, /, *, json: AsJson = False) -> None:
-    """Show the runs that wait in a queue or go on, and on which worker."""
+    """Show the queued and running runs, and the workers that run them."""
     found = fleet_of(fleet)
     places = with_fleet(found, found.places)
     if json:
@@ -98,7 +98,7 @@ def show(fleet: FleetPlace, /, *, json: AsJson = False) -> None:
         return
     rows = [_row(place) for place in places]
     lines = table(_TITLES, rows, styled="state", styles={"running": "cyan", "queued": "yellow"})
-    listing = Listing(lines, [], "" if places else "no run waits or goes on")
+    listing = Listing(lines, [], "" if places else "no run is queued or running")
     print_listing(lambda: listing, watch=False, pager=False)
 
 

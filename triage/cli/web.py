@@ -25,8 +25,8 @@ exit codes:
   2    it was never begun: the port is taken, no such store, bad arguments
   130  interrupted
 
-It prints a link that lets one browser in; when it is used, it prints the next.
-Other machines are let in only with --token and --trusted-host; from one of
+Prints a link that logs one browser in and, once it is used, prints the next.
+Other machines have access only with --token and --trusted-host; from one of
 them, ssh -L 8321:127.0.0.1:8321 needs neither.
 """
 
@@ -46,15 +46,18 @@ def web(
     *,
     store: StoreText = None,
     host: Annotated[
-        str, Parameter(metavar="ADDRESS", help="To listen on (127.0.0.1: this machine alone).")
+        str,
+        Parameter(metavar="ADDRESS", help="Address to listen on (127.0.0.1: this machine only)."),
     ] = "127.0.0.1",
-    port: Annotated[int, Parameter(metavar="N", help="To listen on; 0: any (8321).")] = 8321,
+    port: Annotated[
+        int, Parameter(metavar="N", help="Port to listen on; 0 takes any free one (8321).")
+    ] = 8321,
     token: Annotated[
         str | None,
         Parameter(
             metavar="TEXT",
-            help=f"Lets in as often as it is given (the environment's {TOKEN}, where nobody sees it; "
-            "one is made for one login).",
+            help=f"Token for any number of logins (the environment's {TOKEN}, where other users "
+            "cannot see it; else a new token for each login).",
         ),
     ] = None,
     trusted_host: Annotated[
@@ -66,7 +69,7 @@ def web(
     ] = (),
     role: Annotated[
         Literal["view", "answer", "admin"],
-        Parameter(help="What who is let in may do: see, answer too, or also end and fork (admin)."),
+        Parameter(help="What a person may do: view, also answer, or also cancel and fork (admin)."),
     ] = "admin",
     open: Annotated[bool, Parameter(help="Open the page in a browser.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ DONE = 0
 _CODES = """\
 exit codes:
   0    it was told to stop, and has
-  1    the database failed when it began
+  1    the database failed at the start
   2    it was never begun: no such fleet or queue, tables that are missing,
        bad arguments
 
@@ -46,11 +46,14 @@ def worker(
         int | None,
         Parameter(
             metavar="N",
-            help="Runs of each queue at once in a worker (what the queue says, else 10).",
+            help="Runs of each queue at once in this worker (the queue's own limit, else 10).",
         ),
     ] = None,
     drain: Annotated[
-        float, Parameter(metavar="S", help="Seconds runs have to end once it is told to stop (30).")
+        float,
+        Parameter(
+            metavar="S", help="Seconds that runs have to finish once it is told to stop (30)."
+        ),
     ] = 30.0,
     quiet: Annotated[bool, Parameter(help="Say nothing but what goes wrong.")] = False,
 ) -> int:

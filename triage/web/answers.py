@@ -184,8 +184,8 @@ class Answers:
         info, events = await self._read(request)
         if not self.runs(info.agent):
             raise UsageError(
-                f"this page does not run the agent {one_line(info.agent, 60)}; go on with the run by: "
-                f"{self.offer(info, events).command or 'recover_all() of any worker'}"
+                f"this page does not run the agent {one_line(info.agent, 60)}; recover the run with: "
+                f"{self.offer(info, events).command or 'recover_all() in any worker'}"
             )
         self._go_on(info)
         return _to_run(request, info.run_id)
@@ -197,7 +197,7 @@ class Answers:
         form = dict(await form_of(request))
         at, hint = form.get("at", ""), form.get("hint", "").strip()
         if not at.isdecimal() or len(at) > 9:
-            raise UsageError("at: say from which event the new run goes on")
+            raise UsageError("at: give the position of the event that the new run continues from")
         made = await fork(
             self._store,
             info.run_id,
@@ -224,9 +224,9 @@ class Answers:
             try:
                 await agent.recover(info.run_id, force=force, at_once=False)
             except TriageError as error:
-                logger.info("the page goes on with run %s: %s", info.run_id, error)
+                logger.info("run %s, continued by the page: %s", info.run_id, error)
             except Exception:
-                logger.exception("run %s failed where the page went on with it", info.run_id)
+                logger.exception("run %s failed while the page continued it", info.run_id)
 
         task = asyncio.get_running_loop().create_task(work())
         self._works.add(task)

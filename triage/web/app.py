@@ -46,16 +46,16 @@ _UNREADABLE: dict[type[StoreError], tuple[str, tuple[str, ...]]] = {
         "The store cannot be reached",
         (
             "See whether its file, server or network is there.",
-            "Load the page again; runs in progress keep what they have.",
+            "Load the page again; runs in progress keep what they have recorded.",
         ),
     ),
     StoreKeyMissing: (
         "The key of the store is missing",
-        ("Give this process the key that the runs were written with.",),
+        ("Give this process the key that the runs were encrypted with.",),
     ),
     StoreCorrupt: (
         "The store is damaged",
-        ("Restore it from a copy; `triage doctor` says what it finds.",),
+        ("Restore it from a copy; `triage doctor` reports the damage.",),
     ),
 }
 
@@ -162,7 +162,7 @@ class _Troubles:
         unknown = error.detail == "Not Found"  # no route has this address
         text = "There is nothing at this address." if unknown else error.detail
         remedies = ("Go to the list of runs, and search there.",)
-        return self._pages.problem(request, error.status_code, "Not here", text, remedies)
+        return self._pages.problem(request, error.status_code, "Not found", text, remedies)
 
     async def usage(self, request: Request, error: Exception) -> Response:
         return self._pages.problem(request, 400, "That cannot be done", str(error))
@@ -172,5 +172,5 @@ class _Troubles:
             gone = "Go to the list of runs: it may have been removed by `triage runs prune`."
             return self._pages.problem(request, 404, "No such run", str(error), (gone,))
         known = (found for kind, found in _UNREADABLE.items() if isinstance(error, kind))
-        title, remedies = next(known, ("The store could not do it", ("Load the page again.",)))
+        title, remedies = next(known, ("The store failed", ("Load the page again.",)))
         return self._pages.problem(request, 503, title, str(error), remedies)

@@ -52,8 +52,8 @@ _WORDS = {
     "approve": "Approve",
     "reject": "Reject",
     "edit": "Run it changed",
-    "happened": "It has happened",
-    "rerun": "It has not: run it again",
+    "happened": "It happened",
+    "rerun": "It did not happen: run it again",
     "retry": "Try again",
     "replan": "Make a new plan",
     "abort": "End the run",
@@ -245,7 +245,7 @@ def reply_of(
     if not offer.takes(name):
         known = ", ".join(choice.name for choice in offer.choices) or "nothing"
         wrong = f", not with {name[:40]!r}" if name else ": press one of the buttons"
-        raise UsageError(f"this run may be answered with {known}{wrong}")
+        raise UsageError(f"this run can be answered with {known}{wrong}")
     reason = form.get("reason", "").strip() or None
     if name == "reject" and reason is None:
         raise UsageError("reason: say why, so that the agent can find another way")
@@ -323,7 +323,7 @@ def first_answer(events: Sequence[Event], question: str) -> First | None:
             said = f"{event.decision}: {event.reason}" if event.reason else event.decision
             given = First(event.by, event.time, said)
         elif found and isinstance(event, CallFinished) and event.step is None:
-            given = First("", event.time, f"it has happened: {json_text(_shown(event.result))}")
+            given = First("", event.time, f"it happened: {json_text(_shown(event.result))}")
         elif found and isinstance(event, RunResumed):
             said = action_text(event.action) if given is None else given.said
             return First(event.by or (given.by if given else ""), event.time, said)

@@ -259,7 +259,7 @@ class Guard:
                 return
             scope[_PERSON] = await self._person(request)
             if request.changes and not person_of(HTTPConnection(scope)).role.covers(Role.ANSWER):
-                raise _Refused(403, "you may look, and change nothing: ask for the role answer")
+                raise _Refused(403, "you may look but not change anything: ask for the role answer")
             await self._app(scope, body, answer)
         except _Refused as refused:
             if not answer.began:
@@ -269,7 +269,7 @@ class Guard:
             logger.exception("the page failed on %s", one_line(scope["path"], 200))
             if answer.began:
                 raise
-            await answer.page(500, "the page failed: what went wrong is in the log of its process")
+            await answer.page(500, "the page failed: the log of its process has the error")
 
     async def _person(self, request: _Checked) -> Person:
         if self._who is not None:
@@ -278,7 +278,7 @@ class Guard:
                 found = await found
             if found is None:
                 raise _Refused(
-                    403, "you are not let in here: log in at the application around this page"
+                    403, "you have no access here: log in to the application around this page"
                 )
             return _person(found)
         if self._login is None:
@@ -306,7 +306,7 @@ class Guard:
         if self._login.is_closed:
             raise _Refused(429, "too many wrong tokens: wait a minute")
         if len(given) != 1 or not self._login.takes(given[0].strip()):
-            raise _Refused(401, "this token is wrong, or was used before")
+            raise _Refused(401, "this token is wrong or was used already")
         base = request.base
         secure = "; Secure" if request.origin.startswith("https:") else ""
         name = _cookie_name(request.scope)
@@ -354,10 +354,10 @@ class _Checked:
         self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self.changes = scope["method"] == "POST"
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            raise _Refused(405, "the page takes GET, HEAD and POST")
+            raise _Refused(405, "the page accepts GET, HEAD and POST")
         for name in _SINGLE:
             if sum(known.lower() == name for known, _ in self._headers) > 1:
-                raise _Refused(400, f"the header {name.decode()} is there more than once")
+                raise _Refused(400, f"the header {name.decode()} appears more than once")
         self.base = scope.get("root_path", "").rstrip("/")
         self.path = self._path()
         self.query = self._query()
@@ -389,7 +389,7 @@ class _Checked:
         # Our paths need no escapes; one that has them tries to be read differently somewhere else.
         same = raw is None or raw.partition(b"?")[0].decode("latin-1").endswith(path)
         if len(path) > MAX_QUERY or not same or not _PATH.fullmatch(path):
-            raise _Refused(400, "there can be nothing at this address")
+            raise _Refused(400, "no page can have this address")
         return path or "/"
 
     def _query(self) -> list[tuple[str, str]]:
@@ -427,19 +427,19 @@ class _Checked:
             opened = self.header(b"sec-fetch-mode") == "navigate"
             document = self.header(b"sec-fetch-dest") == "document"
             if not ours and not (opened and document):
-                raise _Refused(403, "another site's page has asked for this")
+                raise _Refused(403, "another site's page requested this")
             return
         if site not in (None, "same-origin") or (origin is None and site is None):
-            raise _Refused(403, "this did not come from a page of ours: open it and try again")
+            raise _Refused(403, "this did not come from our own pages: open the page and try again")
         if origin is not None and origin != self.origin:
             raise _Refused(403, "this came from another site's page")
 
     def _check_form(self) -> None:
         if not _FORM.fullmatch((self.header(b"content-type") or "").strip()):
-            raise _Refused(415, "a form is sent as application/x-www-form-urlencoded")
+            raise _Refused(415, "a form must be sent as application/x-www-form-urlencoded")
         length = self.header(b"content-length")
         if length is not None and (not length.isascii() or not length.isdecimal()):
-            raise _Refused(400, "the header content-length is no number")
+            raise _Refused(400, "the header content-length is not a number")
 
 
 def scope_path(scope: Scope) -> str:
@@ -530,7 +530,7 @@ _PAGE = """<!doctype html>
 <body><main><h1>{title}</h1>{said}{login}</main></body></html>
 """
 _LOGIN = """
-<p>Open the link that <code>triage web</code> has printed. A link works once; the next one is printed
+<p>Open the link that <code>triage web</code> printed. Each link works once, and the next one is printed
 when it is used. If you came here from another site's link, <a href="">open this page again</a>.</p>
 <form method="post" action="{base}/login"><label>Token <input name="token" type="password"
 autocomplete="off" required></label> <button>Log in</button></form>

@@ -1,5 +1,5 @@
-// What the page does beyond its HTML: live tail, filter as you type, keyboard, theme. Without it every page
-// is whole. Texts from runs reach the document as text alone; nothing here parses markup into it.
+// Enhancements of the page: live updates, filtering while you type, keyboard, theme. Every page also works
+// without them. Texts from runs enter the document as text only; nothing here parses them as markup.
 
 const one = (selector, root = document) => root.querySelector(selector);
 const every = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -19,7 +19,7 @@ function kept(name, value) {
     if (value !== undefined) localStorage.setItem(name, value);
     return localStorage.getItem(name);
   } catch {
-    return null; // a browser that keeps nothing
+    return null; // the browser stores nothing
   }
 }
 
@@ -30,9 +30,9 @@ function turnTheme() {
   themed(next);
 }
 
-// Loading anew -------------------------------------------------------------------------------------
+// Reloading ----------------------------------------------------------------------------------------
 
-// XMLHttpRequest makes a document of a page of ours in which nothing runs and nothing loads.
+// XMLHttpRequest parses our page into a document that runs no scripts and loads nothing.
 function load(address) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
@@ -44,14 +44,14 @@ function load(address) {
   });
 }
 
-// Somebody writes in it, or has a dialog of it open: it stays as it is.
+// True while somebody edits the part or has one of its dialogs open.
 function inUse(part) {
   const fields = every("input, textarea, select, button", part);
   const touched = fields.some((field) => field.defaultValue !== undefined && field.value !== field.defaultValue);
   return touched || fields.includes(document.activeElement) || one("dialog[open]", part) !== null;
 }
 
-// Puts a part in the place of an older one; what was open stays open, and a link keeps the focus.
+// Replaces a part with a newer one; open details stay open, and a link keeps the focus.
 function renew(part, fresh) {
   const opened = every("details[open] > summary", part).map((summary) => summary.textContent);
   const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
@@ -91,7 +91,7 @@ function said(live) {
   if (mark.textContent !== live) mark.textContent = live;
 }
 
-// A hidden tab lets its connection go: a browser has few of them for one server.
+// A hidden tab closes its connection: a browser allows few of them per server.
 function follow(address, told) {
   let source = null;
   const close = () => { source?.close(); source = null; };
@@ -287,7 +287,7 @@ addEventListener("keydown", (event) => {
   PRESSED[event.key]();
 });
 
-// All of it ----------------------------------------------------------------------------------------
+// Setup --------------------------------------------------------------------------------------------
 
 themed(kept("triage-theme") ?? "auto");
 for (const [id, work] of [["#theme", turnTheme], ["#keys", showKeys]]) {
