@@ -212,7 +212,7 @@ class Judge:
         if status is not None:
             return _more_special(status, named, weak), None
         if named is None or named.known:
-            # A code is stated; a class of badly formed data is also how clients wrap all answers.
+            # A code is explicit, but clients also wrap any answer in a class for malformed data.
             form = named is not None and named.rule.failure_type is FailureType.SCHEMA_MISMATCH
             stated = next(iter(weak), None)
             return None, (stated or named) if form else (named or stated)
@@ -308,7 +308,7 @@ class Judge:
                 yield found.under(info)
 
     def _met(self, info: ErrorInfo, strong: Verdict, depth: int) -> Verdict | None:
-        """What an error was raised from, where it says 500 of itself and no server was met."""
+        """Return the verdict behind an error with a made-up status 500, if no server was reached."""
         made_up = strong.rule.looks_at == "status" and info.status_code == 500 and info.body is None
         found = next(self._wrapped(info, depth), None) if made_up else None
         return found if found is not None and found.rule.cause in _UNMET else None
@@ -504,7 +504,7 @@ _CLOSED_WITH = Pattern(r"\b(?:received|code|with|sent) ?[:=]? ?(?P<code>1\d{3}|4
 
 
 def _closing(info: ErrorInfo) -> str:
-    """The code with which a WebSocket was closed, empty where none is told."""
+    """Return the code with which a WebSocket was closed, or an empty text if none is given."""
     hit = _CLOSED_WITH.search(info.message[:_MAX_TEXT])
     code = info.code if info.code is not None and info.code.isdigit() else hit and hit["code"]
     return f"WS_{code}" if code else ""
@@ -558,7 +558,7 @@ def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[
     return found
 
 
-# --- what is shown of an error ---------------------------------------------------------------
+# --- how an error is shown -------------------------------------------------------------------
 
 
 def _content(info: ErrorInfo) -> str:

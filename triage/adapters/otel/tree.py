@@ -192,7 +192,7 @@ class RunTrace:
             self._question = None
         return self._told
 
-    # What is told -----------------------------------------------------------------------------
+    # Output -----------------------------------------------------------------------------------
 
     def _end(
         self, span: _Open, time: float, *, status: Status = "unset", message: str = ""
@@ -550,7 +550,7 @@ class RunTrace:
             span.attributes |= {names.TOOL_NAME: self._line(tool), names.TOOL_TYPE: "function"}
             return
         model = about.get(MODEL) if isinstance(about, Mapping) else None
-        # A function that asks a model is named in place of a model that is not known.
+        # If the model is unknown, its place holds the name of the function that asks it.
         if isinstance(model, str) and model not in ("", tool):
             span.name = f"{names.CHAT} {self._line(model)}"
             span.attributes[names.REQUEST_MODEL] = self._line(model)
@@ -719,7 +719,7 @@ class RunTrace:
         if usage.cost_usd:
             self._measure(names.COSTS, usage.cost_usd, about)
 
-    # What is undone ---------------------------------------------------------------------------
+    # Compensation -----------------------------------------------------------------------------
 
     def _compensator_ran(self, event: CompensatorRan) -> None:
         span = self._undoing.pop(event.registered, None)
