@@ -21,7 +21,7 @@ from .steps import Step, Usage
 
 
 def _version(number: int) -> Any:
-    """A field with this default that is written even where it has it."""
+    """Make a field with this default that is written even if it has its default value."""
     return msgspec.field(default_factory=lambda: number)
 
 
@@ -147,7 +147,7 @@ class CallFinished(Recorded, frozen=True):
     result: as JSON. exact: the JSON loses nothing. typed: it loses nothing if read as the tool's return
     annotation. replayed: an earlier result was reused, nothing ran. step: index of its step in the
     attempt. keyed: the tool took the idempotency key, so a repeat is safe. effect: the effect that the
-    call turned out to have; empty where it is the one in `CallStarted`. asked_model: the nested run
+    call turned out to have; empty if it is the one in `CallStarted`. asked_model: the nested run
     that the call started asked a model.
     """
 
@@ -243,7 +243,7 @@ class CapabilitiesSelected(Recorded, frozen=True, gc=False):
 
 
 class PlanMade(Recorded, frozen=True):
-    """plan: as JSON. version: from 1. subject: digest of this plan, empty where it needs no approval."""
+    """plan: as JSON. version: from 1. subject: digest of this plan, empty if it needs no approval."""
 
     plan: Any
     version: int = 1

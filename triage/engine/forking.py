@@ -87,8 +87,8 @@ async def fork(
     if not isinstance(events[-1], RunFinished):
         if not end:
             raise UsageError(
-                f"run {run_id} has not ended, and a fork would share its effects with a run that goes on; "
-                "cancel it first, or have the fork end it"
+                f"run {run_id} has not ended, and a fork would share effects with a run that continues; "
+                "cancel it first, or let the fork cancel it"
             )
         _check_point(events, at, action)
         with suppress(RunOver):  # it ended in the meantime
@@ -134,16 +134,16 @@ def _check_point(events: Sequence[Event], at: int, action: Retry | Replan | None
     here = events[at] if 0 <= at < len(events) else None
     if not isinstance(here, StepRecorded | AttemptFailed):
         raise UsageError(
-            f"position {at} of run {run_id} is neither a step nor a failed attempt, from which it could "
-            "be forked"
+            f"position {at} of run {run_id} is neither a step nor a failed attempt; choose one to fork "
+            "from"
         )
     if any(isinstance(event, PlanMade) and event.subject for event in events[:at]):
         raise UsageError(
-            f"the plan of run {run_id} was approved for that run alone, so no other goes on with it; start "
-            "a new run with the task"
+            f"the plan of run {run_id} was approved for that run only, so no fork may follow it; start a "
+            "new run with the task"
         )
     if action is not None and not isinstance(here, AttemptFailed):
-        raise UsageError("a fork from a step goes on with its attempt, so it takes no action")
+        raise UsageError("a fork from a step continues its attempt, so it takes no action")
     if not isinstance(action, Retry | Replan | None):
         raise UsageError(f"a fork takes Retry, Replan or None, not {type(action).__name__}")
 
@@ -167,8 +167,8 @@ async def _check_effects(store: Store, events: Sequence[Event], at: int) -> None
             and had_effect(fold(await store.read(call.run)))
         ):
             raise UsageError(
-                f"run {call.run} inside run {run_id} was cut off and has had effects: a fork could repeat "
-                "them; fork that run, or start anew"
+                f"run {call.run} inside run {run_id} was cut off after it had effects, which a fork could "
+                "repeat; fork that run, or start a new one"
             )
 
 

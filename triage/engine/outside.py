@@ -71,7 +71,7 @@ async def resolve(
         raise RunOver(f"run {run_id} has ended: {events[-1].status}")
     asked = waits_for(events)
     if question is not None and (asked is None or question != asked.token_digest):
-        raise AlreadyResumed(f"run {run_id} has been answered, and does not ask this any more")
+        raise AlreadyResumed(f"run {run_id} has been answered and no longer asks this")
     if asked is None:
         raise UsageError(f"run {run_id} does not wait for an answer")
     state = fold(events)
@@ -108,8 +108,8 @@ async def _resolve_inner(
     info = await store.info(inner)
     if info is None:
         raise UsageError(
-            f"it is run {inner} inside of run {state.run_id} that asks, which this store does not keep; "
-            "resolve it where it is kept, or resume the run by its token"
+            f"the question comes from run {inner} inside run {state.run_id}, which is not in this store; "
+            "resolve it in its own store, or resume the run by its token"
         )
     if info.status == "suspended":
         await resolve(store, inner, answer, now=now, by=by)
@@ -179,5 +179,5 @@ def _refuse_secrets(value: Any, name: str) -> None:
     if places:
         raise UsageError(
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
-            "by its token, in the process that goes on with it"
+            "by its token, in the process that continues it"
         )
