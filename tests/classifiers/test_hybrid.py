@@ -356,12 +356,10 @@ def test_a_wrong_argument_is_refused_at_once() -> None:
             make()
 
 
-async def test_no_thread_is_left_behind() -> None:
+async def test_one_thread_serves_one_diagnosis_after_another() -> None:
     chain = ChainClassifier(Says(UNKNOWN), HybridClassifier(Asked()))
     await chain.classify(STRANGE)
     before = set(threading.enumerate())
     for _ in range(20):
         await chain.classify(STRANGE)
-    for thread in set(threading.enumerate()) - before:
-        await anyio.to_thread.run_sync(thread.join, 10)
-        assert not thread.is_alive()
+    assert set(threading.enumerate()) <= before

@@ -73,11 +73,14 @@ class _Job:
         self._in_loop = scheduler()
 
     def work(self) -> None:
-        """Call the function, in a thread, and wake whoever waits for its outcome."""
+        """Call the function, in a thread."""
         try:
             self._result = self._function()
         except BaseException as error:  # handed to whoever waits, whatever it is
             self._error = error
+
+    def tell(self) -> None:
+        """Wake whoever waits for the outcome, from the thread."""
         self._in_loop(self._done.set)
 
     async def outcome(self, seconds: float) -> Any:
@@ -104,8 +107,13 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         """Work until the interpreter ends."""
         while True:
-            self.jobs.get().work()
-            _free.append(self)
+            job = self.jobs.get()
+            job.work()
+            _free.append(
+                self
+            )  # before anybody is told, so that the next job finds this thread free
+            job.tell()
+            del job
 
 
 _free: deque[_Worker] = deque()

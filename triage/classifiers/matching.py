@@ -337,7 +337,7 @@ class Judge:
         return weak
 
 
-OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError")
+OWN = ("ValueError", "LookupError", "TypeError", "ArithmeticError", "AssertionError")
 """Classes that code raises about its own data: whatever the message, no other side has failed."""
 _NOT_OF_OWN = frozenset(
     {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}

@@ -40,6 +40,7 @@ from triage.core import (
     child_logger,
     digest,
     fitting,
+    large,
     logger,
     notify,
     plain_noting,
@@ -51,7 +52,7 @@ from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, ticks
 from triage.strategies import Limits
 
 from .config import Config
-from .large import apart, is_large
+from .large import apart
 
 if TYPE_CHECKING:
     from .approvals import Question
@@ -528,7 +529,7 @@ class Session:
         self.events: list[Event] = []
         if events:
             self.take_in(events)
-        elif not is_large((task, *kwargs.values())):
+        elif not large((task, *kwargs.values())):
             self._begin(_given(task, kwargs))
 
     async def open(self) -> None:
