@@ -65,6 +65,7 @@ class Runs:
         self._tasks: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._jobs: dict[str, Job] = {}
         self._closed = False
+        self._given_back = asyncio.Event()
 
     async def carry(self, job: Job) -> dict[str, Any]:
         """Carry out a job and return how it ended, as `Carry` describes.
@@ -87,7 +88,13 @@ class Runs:
             self._tasks[job.run_id] = task
             self._jobs[job.run_id] = job
             task.add_done_callback(lambda _done: self._forget(job.run_id))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._closed and task.cancelled():
+                # The engine must not record an end of this job before the job is back in its queue.
+                await self._given_back.wait()
+            raise
 
     def _forget(self, run_id: str) -> None:
         del self._tasks[run_id]
@@ -112,8 +119,11 @@ class Runs:
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
         stopped = [job for job, task in zip(jobs, tasks, strict=True) if task.cancelled()]
-        if stopped:
-            await self._put_back([Ticket(job.id, job.queue) for job in stopped])
+        try:
+            if stopped:
+                await self._put_back([Ticket(job.id, job.queue) for job in stopped])
+        finally:
+            self._given_back.set()
         return len(stopped)
 
     # One run --------------------------------------------------------------------------------------
