@@ -64,7 +64,7 @@ class Runs:
         self._context = contextvars.copy_context()
         self._tasks: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._jobs: dict[str, Job] = {}
-        self._closed = False
+        self._leaving = asyncio.Event()
         self._given_back = asyncio.Event()
 
     async def carry(self, job: Job) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Runs:
         If the run is already being carried out here, because its first job was taken for abandoned, wait
         for that task instead of starting another.
         """
-        if self._closed:
+        if self._leaving.is_set():
             await self._put_back([Ticket(job.id, job.queue)])
             raise asyncio.CancelledError
         if job.agent not in self._agents:
@@ -91,7 +91,7 @@ class Runs:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if self._closed and task.cancelled():
+            if self._leaving.is_set() and task.cancelled():
                 # The engine must not record an end of this job before the job is back in its queue.
                 await self._given_back.wait()
             raise
@@ -112,7 +112,7 @@ class Runs:
 
     async def give_back(self) -> int:
         """Cancel all runs, requeue those that stopped and refuse new jobs; return how many."""
-        self._closed = True
+        self._leaving.set()
         jobs, tasks = list(self._jobs.values()), list(self._tasks.values())
         for task in tasks:
             task.cancel()
