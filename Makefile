@@ -44,8 +44,8 @@ demo-plan: $(DEMO) ## an analyst that plans first, over a database and files
 web: $(READY) ## a store with runs of every kind, one of them at work, and the page of it
 	@$(BIN)/python -m examples.page
 
-test: $(READY) ## every test, on asyncio and trio, in four processes, as many wait: JOBS=4
-	$(BIN)/python -m pytest -n $(or $(JOBS),4) --dist worksteal
+test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
+	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
 
 quick: $(READY) ## the tests that take under 50 ms each, on asyncio, in a minute: run it all the time
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --quick

@@ -52,7 +52,7 @@ EVERY = [pytest.param(bench, bench.backends[0], id=bench.name) for bench in benc
 on_every_bench = pytest.mark.parametrize(("bench", "anyio_backend"), EVERY)
 HINT = "Answer with what you have."
 REPLANNED = FailurePolicy(default=Replan(HINT))
-SECONDS = 1.5
+SECONDS = 3.0
 SEARCH = asks(call("search", query="x"))
 CUT = "interrupted"
 """What stands in the words for a call that was cut off."""
