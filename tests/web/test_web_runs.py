@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from page_runs import copied, journals, long_run, stored
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from triage.core import fold
+from triage.core import Origin, RunFinished, RunStarted, active_seconds, fold
 from triage.web import app
 from triage.web.digest import Digest
 from triage.web.live import figures_of
@@ -202,3 +203,22 @@ def test_the_figures_of_a_list_are_those_of_the_fold(run: str) -> None:
     assert (digest.attempts, digest.steps) == (state.attempt, state.all_steps)
     assert digest.usage.total_tokens == state.usage.total_tokens
     assert figures_of(digest)["cost"] == f"${state.usage.cost_usd:.4f}"
+
+
+def test_the_time_at_work_of_a_fork_is_the_same_live_as_on_its_page() -> None:
+    copied_part = long_run(2, "fork", ends=False)
+    started = copied_part[0]
+    assert isinstance(started, RunStarted)
+    origin = Origin("first", len(copied_part) - 1, len(copied_part), "first")
+    later = copied_part[-1].time + 3_600
+    events = [
+        replace(started, origin=origin),
+        *copied_part[1:],
+        RunFinished(
+            run_id="fork", seq=len(copied_part), time=later, status="done", result="all of it"
+        ),
+    ]
+    digest = Digest()
+    for event in events:
+        digest.apply(event)
+    assert digest.busy == active_seconds(events) < 60

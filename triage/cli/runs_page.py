@@ -89,7 +89,7 @@ def run_as_json(info: RunInfo, events: Sequence[Event]) -> dict[str, Any]:
         "waits": None if asked is None else _question_as_json(asked, events),
         "usage": asdict(state.usage),
         "steps": state.all_steps,
-        "active_s": round(active_seconds(events), 3) if events else 0.0,
+        "active_s": round(active_seconds(events), 3),
         "result": to_json(state.result),
         "error": None if state.error is None else to_json(state.error),
     }
@@ -277,7 +277,7 @@ def _end(state: RunState, events: Sequence[Event]) -> Iterator[Line]:
     if usage.cost_usd is not None:
         used.append(f"${usage.cost_usd:.4f}")
     yield Line("used", "dim", ", ".join(used))
-    yield Line("at work", "dim", f"{active_seconds(events) if events else 0.0:.2f} s")
+    yield Line("at work", "dim", f"{active_seconds(events):.2f} s")
 
 
 # What a recovery would do -------------------------------------------------------------------------

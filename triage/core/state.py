@@ -7,7 +7,7 @@ Applying an event is O(1), except at the end of an attempt (its steps are kept) 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -538,18 +538,34 @@ def fold(events: Iterable[Event]) -> RunState:
     return state
 
 
-def active_seconds(events: Sequence[Event]) -> float:
-    """Return the seconds a run has worked, without those spent waiting for a person or a new process.
+class ActiveTime:
+    """The seconds a run has worked, event by event, without waits for a person or a new process.
 
     Measured by the times of the events; where a clock was set back, the interval counts as 0.
     """
-    total, before = 0.0, events[0]
-    origin = before.origin if isinstance(before, RunStarted) else None
-    for event in events:
+
+    __slots__ = ("_before", "_copied", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._before: Event | None = None
+        self._copied = 0
+        """The position behind the events that a fork copied; 0 in any other run."""
+
+    def apply(self, event: Event) -> None:
+        """Apply the next event."""
+        if isinstance(event, RunStarted) and event.origin is not None:
+            self._copied = event.origin.events
+        before, self._before = self._before, event
         # After a question the run waits for a person, whatever the answer turns out to be.
         waited = isinstance(event, RunRecovered) or isinstance(before, RunSuspended)
-        waited = waited or (origin is not None and event.seq == origin.events)
-        if not waited:
-            total += max(0.0, event.time - before.time)
-        before = event
-    return total
+        if before is not None and not waited and (not self._copied or event.seq != self._copied):
+            self.seconds += max(0.0, event.time - before.time)
+
+
+def active_seconds(events: Iterable[Event]) -> float:
+    """Return the seconds of `ActiveTime` for the events of a run from its beginning; 0 for none."""
+    active = ActiveTime()
+    for event in events:
+        active.apply(event)
+    return active.seconds

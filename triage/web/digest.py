@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from triage.core import (
     NO_USAGE,
+    ActiveTime,
     AttemptFailed,
     AttemptStarted,
     CallStarted,
     ErrorInfo,
     Event,
     RunFinished,
-    RunRecovered,
     RunResumed,
     RunStarted,
     RunSuspended,
@@ -42,14 +42,13 @@ class Digest:
     """The figures of a run and the words a search finds it by, updated event by event.
 
     events: how many events it has applied. task: the task on one line. attempts, steps, reused: counts;
-    reused steps are not in `steps`. usage: the run's total usage. busy: seconds of work, without waits.
-    failure, cause: failure type and cause of the latest failed attempt. error: the latest error on one
-    line. question: the open question, or "". errors, tools: the latest errors and the first tools, for
-    the search.
+    reused steps are not in `steps`. usage: the run's total usage. failure, cause: failure type and cause
+    of the latest failed attempt. error: the latest error on one line. question: the open question, or
+    "". errors, tools: the latest errors and the first tools, for the search.
     """
 
     __slots__ = (
-        "_before", "_waited", "attempts", "busy", "cause", "error", "errors", "events", "failure",
+        "_active", "attempts", "cause", "error", "errors", "events", "failure",
         "question", "reused", "steps", "task", "tools", "usage",
     )  # fmt: skip
 
@@ -58,17 +57,15 @@ class Digest:
         self.task = ""
         self.attempts = self.steps = self.reused = 0
         self.usage: Usage = NO_USAGE
-        self.busy = 0.0
+        self._active = ActiveTime()
         self.failure = self.cause = self.error = self.question = ""
         self.errors: list[str] = []
         self.tools: list[str] = []
-        self._before: float | None = None
-        self._waited = False
 
     def apply(self, event: Event) -> None:
         """Apply the next event."""
         self.events = event.seq + 1
-        self._work(event)
+        self._active.apply(event)
         match event:
             case RunStarted(task=task):
                 self.task = one_line(json_text(to_json(task)), 160)
@@ -91,10 +88,10 @@ class Digest:
             case _:
                 pass
 
-    def _work(self, event: Event) -> None:
-        if self._before is not None and not (self._waited or isinstance(event, RunRecovered)):
-            self.busy += max(0.0, event.time - self._before)
-        self._before, self._waited = event.time, isinstance(event, RunSuspended)
+    @property
+    def busy(self) -> float:
+        """Seconds of work, without waits."""
+        return self._active.seconds
 
     def _step(self, event: StepRecorded) -> None:
         step = event.step

@@ -143,7 +143,7 @@ class Story:
                     self.attempts[-1].used(used)
         every = len(samples) // _MOST_SAMPLES + 1
         self.samples = samples[::every] + ([samples[-1]] if samples and every > 1 else [])
-        self.busy = active_seconds(events) if events else 0.0
+        self.busy = active_seconds(events)
         self.started = events[0].time if events else 0.0
         self.ended = events[-1].time if events else 0.0
 
