@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import psycopg
-from psycopg import sql
 from store_kinds import POSTGRES, missing
 
+from bench.fleet import storm
 from triage import Agent
 from triage.adapters import dbos, procrastinate
 from triage.adapters.fleet import Fleet, Queue
@@ -21,19 +21,13 @@ from triage.stores import PostgresStore
 @contextmanager
 def database() -> Iterator[str]:
     """A database of its own; its URL."""
-    name = f"triage_fleet_{uuid.uuid4().hex[:12]}"
     try:
-        server = psycopg.connect(POSTGRES, autocommit=True)
+        psycopg.connect(POSTGRES).close()
     except psycopg.Error as error:
         missing("postgres", error)
         raise
-    with server as db:
-        db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    try:
-        yield f"{POSTGRES.rpartition('/')[0]}/{name}"
-    finally:
-        with psycopg.connect(POSTGRES, autocommit=True) as db:
-            db.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with storm.database("triage_fleet") as url:
+        yield url
 
 
 async def idle(task: Any) -> Any:
@@ -41,22 +35,28 @@ async def idle(task: Any) -> Any:
     return task
 
 
+F = TypeVar("F", bound=Fleet)
+
+
+def _fleet(
+    kind: type[F], url: str, agents: Sequence[Agent[Any]], queues: Sequence[Queue], options: Any
+) -> F:
+    options.setdefault("name", f"f{uuid.uuid4().hex[:12]}")
+    return kind(agents or [Agent(idle)], PostgresStore(url), queues=queues, **options)
+
+
 def dbos_fleet(
     url: str, agents: Sequence[Agent[Any]] = (), queues: Sequence[Queue] = (), **options: Any
 ) -> dbos.Fleet:
     """A fleet on DBOS of a name of its own."""
-    name = options.pop("name", f"f{uuid.uuid4().hex[:12]}")
-    given = agents or [Agent(idle)]
-    return dbos.Fleet(given, PostgresStore(url), queues=queues, name=name, **options)
+    return _fleet(dbos.Fleet, url, agents, queues, options)
 
 
 def procrastinate_fleet(
     url: str, agents: Sequence[Agent[Any]] = (), queues: Sequence[Queue] = (), **options: Any
 ) -> procrastinate.Fleet:
     """A fleet on procrastinate of a name of its own."""
-    name = options.pop("name", f"f{uuid.uuid4().hex[:12]}")
-    given = agents or [Agent(idle)]
-    return procrastinate.Fleet(given, PostgresStore(url), queues=queues, name=name, **options)
+    return _fleet(procrastinate.Fleet, url, agents, queues, options)
 
 
 @contextmanager
