@@ -773,8 +773,7 @@ def _phase(
     # On an exception that is not a client's, a code may be text that the application received.
     if (theirs and (unreached or answer.code in _CODES_NOT_SENT)) or _raised_connecting(exc):
         return "not_sent"
-    # A client's general connection error stands for the one it wraps. Whose a built-in exception is
-    # shows only in where it was raised.
+    # A general connection error stands for the one it wraps; a built-in is whose code raised it.
     general = any(
         name.endswith(_WRAPPERS) or name in ("OSError", "ClientError") for name in names[:4]
     )
@@ -785,9 +784,8 @@ def _phase(
 
 
 # How many requests a client made before it raised, and whose code raised or caught an exception.
-#
-# A client with retries of its own raises the last error, which says nothing about earlier requests.
-# They show in fields of its errors, and in the traceback, where its functions recurse or loop.
+# A client with retries raises its last error only. Earlier requests show in fields of its errors and in
+# the traceback, where its functions recurse or loop.
 
 
 _CLIENTS = frozenset(

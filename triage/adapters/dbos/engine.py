@@ -28,7 +28,7 @@ from triage.adapters.fleet import (
     in_thread,
     unavailable,
 )
-from triage.core import Deduplicated, UsageError, misuse, redact
+from triage.core import UsageError, misuse, redact
 from triage.stores import PostgresStore
 
 from .tables import Tables
@@ -147,7 +147,7 @@ class DBOSEngine:
         except errors.DBOSWorkflowIDInUseError:
             return await self._known(job.id, connection)
         except errors.DBOSQueueDeduplicatedError as error:
-            raise _deduplicated(job) from error
+            raise job.deduplicated() from error
         return None
 
     def _options(self, job: Job) -> EnqueueOptions:
@@ -192,7 +192,7 @@ class DBOSEngine:
             else:
                 await in_thread(partial(connection.execute, self._tables.enqueue, values))
         except psycopg.errors.UniqueViolation as error:
-            raise _deduplicated(job) from error
+            raise job.deduplicated() from error
         # The job there now is ours, or one that another connection has committed meanwhile.
         return await self._known(job.id, connection)
 
@@ -379,12 +379,6 @@ def _in_transaction(client: DBOSClient, options: EnqueueOptions, job: Job) -> Ca
 
 def _job_of(id: str, inputs: str) -> Job:
     return Job.read(id, json.loads(inputs)["positionalArgs"][0])
-
-
-def _deduplicated(job: Job) -> Deduplicated:
-    return Deduplicated(
-        f"a run with the deduplication {job.deduplication!r} waits or goes on in the queue {job.queue}"
-    )
 
 
 def _within(worker: int | None, all_workers: int | None) -> int | None:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from triage.core import UsageError, check_count, check_number
+from triage.core import Deduplicated, UsageError, check_count, check_number
 
 ABILITIES = (
     "worker_concurrency", "concurrency", "rate", "partition", "priority", "deduplication", "delay",
@@ -106,6 +106,13 @@ class Job:
     def read(id: str, payload: Mapping[str, Any]) -> Job:
         """Return the job with this id and payload."""
         return Job(id, **payload)
+
+    def deduplicated(self) -> Deduplicated:
+        """Make the error of a job whose deduplication another run of its queue holds."""
+        return Deduplicated(
+            f"a run with the deduplication {self.deduplication!r} waits or goes on in the queue "
+            f"{self.queue}"
+        )
 
     def is_same(self, other: Job) -> bool:
         """Return whether both jobs have the same agent, task and arguments."""

@@ -197,7 +197,7 @@ class Emitter:
         self._is_told = False
         meters = meter_provider or metrics.get_meter_provider()
         meter = meters.get_meter(SCOPE, __version__, conventions.schema)
-        self._instruments = {one.name: _made(meter, one) for one in names.INSTRUMENTS}
+        self._instruments = {one.name: _instrument(meter, one) for one in names.INSTRUMENTS}
 
     # In the thread that records ----------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class Emitter:
             )
 
 
-def _made(meter: Any, instrument: names.Instrument) -> Callable[[float, Any], None]:
+def _instrument(meter: Any, instrument: names.Instrument) -> Callable[[float, Any], None]:
     about = {"unit": instrument.unit, "description": instrument.help}
     record: Callable[[float, Any], None]
     match instrument.kind:

@@ -150,6 +150,7 @@ PLAN_TARGET = "triage.plan.target"
 PLAN_REASON = "triage.plan.reason"
 PLAN_CONTENT = "triage.plan.content"
 LINK = "triage.link"
+WAIT_FOR = "triage.wait.for"
 
 
 @dataclass(frozen=True)
@@ -201,9 +202,8 @@ COSTS = Instrument(
 )  # fmt: skip
 WAITS = Instrument(
     "triage.wait", "histogram", "s", "Seconds that runs waited: between attempts, or for a person.",
-    "triage_wait_seconds", {**_BY_AGENT, "triage.wait.for": "reason"}, _WAITS,
+    "triage_wait_seconds", {**_BY_AGENT, WAIT_FOR: "reason"}, _WAITS,
 )  # fmt: skip
-WAIT_FOR = "triage.wait.for"
 QUESTIONS = Instrument(
     "triage.questions.open", "updown", "{question}", "Questions that runs wait for an answer to.",
     "triage_questions_open", _BY_AGENT,

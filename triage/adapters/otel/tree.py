@@ -297,12 +297,9 @@ class RunTrace:
         span, self._segment = self._segment, None
         if span is None:
             return
-        used = self._usage
         span.attributes |= {
             names.RUN_STATUS: run_status,
-            names.TOTAL_INPUT: used.input_tokens or None,
-            names.TOTAL_OUTPUT: used.output_tokens or None,
-            names.COST: used.cost_usd,
+            **_totals(self._usage),
             names.EVENTS_LOST: self._lost or None,
         }
         self._past = SpanRef(self.trace, span.id)
@@ -423,12 +420,9 @@ class RunTrace:
         if span is None:
             return
         failed = outcome not in ("done", "suspended", "cut_off", "cancelled")
-        used = self._attempt_usage
         span.attributes |= {
             names.ATTEMPT_OUTCOME: outcome,
-            names.TOTAL_INPUT: used.input_tokens or None,
-            names.TOTAL_OUTPUT: used.output_tokens or None,
-            names.COST: used.cost_usd,
+            **_totals(self._attempt_usage),
             **(given or {}),
         }
         if failed:
@@ -880,4 +874,13 @@ def _of_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         names.FAILURE_LEVEL: str(diagnosis.level),
         names.FAILURE_STEP: diagnosis.critical_step,
         names.FAILURE_BY: one_line(diagnosis.classifier) or None,
+    }
+
+
+def _totals(used: Usage) -> dict[str, Any]:
+    """Return the attributes of what a run or an attempt has used."""
+    return {
+        names.TOTAL_INPUT: used.input_tokens or None,
+        names.TOTAL_OUTPUT: used.output_tokens or None,
+        names.COST: used.cost_usd,
     }

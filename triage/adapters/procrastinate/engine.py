@@ -24,7 +24,7 @@ from triage.adapters.fleet import (
     in_thread,
     unavailable,
 )
-from triage.core import Deduplicated, StoreUnavailable, UsageError, child_logger, misuse
+from triage.core import StoreUnavailable, UsageError, child_logger, misuse
 from triage.stores import PostgresStore
 
 from .tables import OURS, Tables
@@ -133,10 +133,7 @@ class ProcrastinateEngine:
             else:
                 raise misuse("enqueue.connection", connection, "a connection of psycopg")
         except psycopg.errors.UniqueViolation as error:
-            raise Deduplicated(
-                f"a run with the deduplication {job.deduplication!r} waits or goes on in the queue "
-                f"{job.queue}"
-            ) from error
+            raise job.deduplicated() from error
         known = rows[0][0]
         return None if known is None else Job.read(job.id, known["payload"])
 
