@@ -213,7 +213,13 @@ async def worked_off(
 def judged(
     place: Place, incidents: list[Incident], log: list[LogEntry], messages: list[Message]
 ) -> dict[str, Any]:
-    """The numbers, and under `wrong` what must not be."""
+    """The numbers, and under `wrong` what must not be.
+
+    A sink that is slower than its deadline on a busy machine is an incident of the desk's own, one for
+    each role. It is counted apart: nobody reported it.
+    """
+    slow_sinks = {one.id for one in incidents if one.source == "desk"}
+    incidents = [one for one in incidents if one.id not in slow_sinks]
     calls = Counter(lines(place, CALLS))
     mail = Counter(json.loads(line)["key"] for line in lines(place, MAIL))
     keys = {message.key for message in messages}
@@ -243,6 +249,7 @@ def judged(
         "recovered": status["recovered"],
         "escalated": status["escalated"],
         "in_doubt": len(in_doubt),
+        "slow_sinks": len(slow_sinks),
         "hooks_called": sum(calls.values()),
         "hooks_repeated": repeated,
         "messages": len(keys),

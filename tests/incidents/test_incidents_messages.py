@@ -138,6 +138,35 @@ async def test_a_delivery_whose_desk_died_is_made_again_under_the_same_key(small
     await small.close()
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_desk_that_is_late_with_its_message_opens_no_second_incident(
+    *, fails: bool, world: World
+) -> None:
+    """Its sink was slower than the others were patient, and another desk has delivered the message."""
+    inside, go_on = anyio.Event(), anyio.Event()
+
+    async def slow(_message: Message) -> None:
+        inside.set()
+        await go_on.wait()
+        if fails:
+            raise TimeoutError
+
+    inbox = Inbox()
+    late, living = world.desk("late", sinks={"*": slow}), world.desk("living", sinks={"*": inbox})
+    await late.report("Process died unexpectedly", task_id="T-1")
+    await late.escalate("err-001", "architect")
+    async with anyio.create_task_group() as group:
+        group.start_soon(late.deliver)
+        await inside.wait()
+        world.later(31)
+        assert await living.deliver() == 1
+        go_on.set()
+    assert [message.status for message in await living.messages()] == ["sent"]
+    assert [one.error_id for one in await living.incidents()] == ["err-001"]
+    assert [entry.verb for entry in await living.log()][-2:] == ["message sent", "came too late"]
+    await world.close()
+
+
 async def test_a_role_is_not_flooded_but_hears_of_what_is_critical(small: World) -> None:
     inbox = Inbox()
     policy = NotificationPolicy(rate=3, window_s=60)

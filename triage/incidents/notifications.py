@@ -78,6 +78,7 @@ def settle(
 ) -> int:
     """Write how deliveries ended; returns how many were accepted. A failing sink becomes an incident.
 
+    A message that another desk has taken meanwhile is left to it: the outcome is only logged.
     unbegun: messages no sink received because the desk was stopped; they are due again at once.
     """
     for message in unbegun:
@@ -90,21 +91,26 @@ def settle(
     for message, error in ended:
         values: dict[str, Any] = {"id": message.id, "now": db.now, "attempts": message.attempts}
         incident = rows.load(db, message.incident)
+        to = f"{message.kind} to {message.role}"
         if error is None:
-            count += db.run(
+            sent = db.run(
                 "UPDATE messages SET status = 'sent', sent_at = :now "
                 "WHERE id = :id AND status = 'pending'",
                 values,
             )
-            rows.log(db, "message sent", rules.owner, f"{message.kind} to {message.role}", incident)
+            count += sent
+            rows.log(db, "message sent" if sent else "came too late", rules.owner, to, incident)
             continue
         given_up = message.attempts >= rules.notifications.tries
         delay = rules.notifications.backoff.delay(message.attempts)
-        db.run(
+        held = db.run(
             "UPDATE messages SET status = :status, due = :due "
             "WHERE id = :id AND status = 'pending' AND attempts = :attempts",
             {**values, "status": "failed" if given_up else "pending", "due": db.now + delay},
         )
+        if not held:  # another desk has taken it, and says how it goes
+            rows.log(db, "came too late", rules.owner, f"{to}: {error}", incident)
+            continue
         what = "given up" if given_up else f"tried again in {delay:g} s"
         rows.log(db, "message failed", rules.owner, f"to {message.role}: {error}; {what}", incident)
         sighting = Sighting(
