@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .desk import Working, fill, work
+from .desk import Working, file_incidents, fill, work
 
-__all__ = ["Working", "fill", "work"]
+__all__ = ["Working", "file_incidents", "fill", "work"]

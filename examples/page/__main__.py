@@ -18,7 +18,7 @@ from rich.console import Console
 from examples.plan.__main__ import Told, run
 from triage.stores import SQLiteStore
 
-from .desk import fill, work
+from .desk import file_incidents, fill, work
 
 
 async def show(folder: Path) -> int:
@@ -27,6 +27,7 @@ async def show(folder: Path) -> int:
         await run(folder, Told(Console(file=io.StringIO())))
     store = SQLiteStore(folder / "runs.db")
     await fill(store)
+    await file_incidents(store)
     server = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "triage.cli", "web", "--store", f"sqlite:///{store.path}"),
         *sys.argv[1:],

@@ -12,6 +12,7 @@ import triage
 from triage import Agent, Checks, FailurePolicy, Limits, Step, Usage
 from triage.core import Suspend, TriageError
 from triage.engine import GuardedCall
+from triage.incidents import IncidentDesk
 from triage.stores import Store
 from triage.strategies import Backoff, backoff_and_retry, replan
 
@@ -157,6 +158,18 @@ async def fill(store: Store) -> None:
         )
         with suppress(TriageError):
             await agent.run(task, run_id=run_id)
+
+
+async def file_incidents(store: Store) -> None:
+    """Make incidents of the runs that failed, and of a failure elsewhere, which somebody takes."""
+    desk = IncidentDesk(store, owner="supervisor")
+    reported = await desk.report(
+        "no space left on device: /var/lib/fares", agent_type="fare_loader", task_id="load-1201"
+    )
+    await desk.detect()
+    await desk.escalate(reported.error_id, "architect")
+    await desk.acknowledge(reported.error_id, by="ann", note="I move the old fares away.")
+    await desk.close()
 
 
 class Working:

@@ -19,6 +19,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from examples.page import file_incidents
 from triage.stores import SQLiteStore
 from triage.web import Person, Role, app
 
@@ -51,6 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Served(store, app(store, who=lambda _: Person("you", Role.ADMIN))) as serving:
         for run_id, events in reversed(runs.items()):
             serving.do(store.append(run_id, events, at=0, epoch=0))
+        serving.do(file_incidents(store))
         yield serving
 
 

@@ -118,7 +118,7 @@ def test_a_link_lets_in_and_leaves_the_address_bar_and_scripts_see_no_cookie(
     assert (cookie.get("httpOnly"), cookie.get("sameSite")) == (True, "Strict")
     context.clear_cookies()
     tab.goto(link)
-    expect(tab.locator("h1")).to_have_text("Not let in")
+    expect(tab.locator("h1")).to_have_text("Log in first")
     context.close()
 
 
@@ -184,11 +184,11 @@ def test_an_edit_that_does_not_fit_keeps_what_was_typed_and_then_counts(
     tab.goto(f"/runs/{run_id}/answer")
     tab.get_by_text("Change its arguments").click()
     tab.get_by_label("cents").fill("many")
-    tab.get_by_role("button", name="Run it changed").click()
+    tab.get_by_role("button", name="Approve with changes").click()
     expect(tab.get_by_role("alert")).to_contain_text("cents must be JSON")
     expect(tab.get_by_label("cents")).to_have_value("many")
     tab.get_by_label("cents").fill("77")
-    tab.get_by_role("button", name="Run it changed").click()
+    tab.get_by_role("button", name="Approve with changes").click()
     expect(tab.locator("h1 .badge")).to_have_text("done")
     assert office.sent[-1] == 77
 
@@ -276,7 +276,7 @@ def test_an_incident_is_taken_noted_and_closed(tab: Page, served: Served, office
     tab.goto("/incidents")
     tab.get_by_role("link", name=one).click()
     tab.get_by_label("Note").fill("looking at it")
-    tab.get_by_role("button", name="I have it").click()
+    tab.get_by_role("button", name="Acknowledge").click()
     expect(tab.locator("main")).to_contain_text("ann has it")
     expect(tab.locator(".events")).to_contain_text("looking at it")
     tab.get_by_label("Note").fill("only a note")

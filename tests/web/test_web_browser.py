@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
@@ -24,6 +24,9 @@ PAGES = {
     "waiting": "/runs/order-1006",
     "attempts": "/runs/order-1002/attempts",
     "event": "/runs/order-1002/events/3",
+    "questions": "/questions",
+    "incidents": "/incidents",
+    "incident": "/incidents/err-001",
     "problem": "/runs/nobody",
 }
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
@@ -32,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("theirs_may_block")
 
 
 @contextmanager
-def working(served: Served, run_id: str) -> Iterator[Working]:
+def working(served: Served, run_id: str) -> Generator[Working]:
     """A run in progress."""
     stack = AsyncExitStack()
 
@@ -263,26 +266,46 @@ def test_each_page_has_its_picture_and_is_read_at_400_pixels_without_scrolling_s
     """With TRIAGE_PICTURES=1 the pictures are those of the documentation."""
     folder = PICTURES if os.environ.get("TRIAGE_PICTURES") == "1" else tmp_path
     dark = name in ("waiting", "attempts")
-    height = {"run": 1180, "waiting": 760}.get(name, 620)
+    height = {
+        "run": 1180,
+        "waiting": 760,
+        "questions": 400,
+        "incidents": 340,
+        "incident": 1060,
+    }.get(name, 620)
     tab.set_viewport_size({"width": 1120, "height": height})
     tab.emulate_media(color_scheme="dark" if dark else "light")
     tab.goto(PAGES[name])
     tab.screenshot(path=folder / f"page-{name}.png", animations="disabled")
     assert (folder / f"page-{name}.png").stat().st_size > 5_000
+    over = "parts => parts.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"
+    assert tab.locator(".events li > :not(i)").evaluate_all(over) == []
     tab.set_viewport_size({"width": 400, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_a_theme_that_is_chosen_stays(tab: Page) -> None:
+def test_a_theme_that_is_chosen_stays_and_is_there_before_any_script_runs(
+    tab: Page, context: BrowserContext
+) -> None:
     tab.emulate_media(color_scheme="light")
     tab.goto("/")
     paper = "getComputedStyle(document.body).backgroundColor"
     light = tab.evaluate(paper)
     tab.get_by_role("button", name="Theme: auto").click()
     tab.get_by_role("button", name="Theme: light").click()
-    assert tab.evaluate(paper) != light
+    dark = tab.evaluate(paper)
+    assert dark != light
     tab.goto("/runs/order-1002")
     expect(tab.get_by_role("button", name="Theme: dark")).to_be_visible()
+    scriptless = context.new_page()
+    scriptless.emulate_media(color_scheme="light")
+    scriptless.route("**/*.mjs", lambda route: route.abort())
+    scriptless.goto("/")
+    expect(scriptless.locator("#theme")).to_be_hidden()
+    assert scriptless.evaluate(paper) == dark
+    tab.get_by_role("button", name="Theme: dark").click()
+    scriptless.reload()
+    assert scriptless.evaluate(paper) == light
 
 
 def test_print_leaves_out_what_cannot_be_used_on_paper(tab: Page) -> None:

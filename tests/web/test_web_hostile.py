@@ -118,7 +118,7 @@ def test_a_hostile_text_that_is_typed_comes_back_as_it_was_typed(
         tab.goto("/runs/hostile-1/answer")
         tab.get_by_label("Reason").fill(text)
         tab.get_by_text("Change its arguments").click()
-        tab.get_by_role("button", name="Run it changed").click()
+        tab.get_by_role("button", name="Approve with changes").click()
         assert tab.get_by_role("alert").is_visible()
         assert tab.get_by_label("Reason").input_value() == text
     context.close()

@@ -158,6 +158,11 @@ class Agent(Generic[T]):
         return self._config.aliases
 
     @property
+    def checks(self) -> Checks | None:
+        """What its results must satisfy, and the tools it may call; None for neither."""
+        return self._config.checks
+
+    @property
     def store(self) -> Store:
         """Where the journals of this agent's runs are."""
         return self._config.store

@@ -184,6 +184,12 @@ class IncidentDesk:
         return self._rules.owner
 
     @property
+    def levels(self) -> tuple[str, ...]:
+        """The roles that an incident can be escalated to."""
+        known = dict.fromkeys((*self._rules.notifications.known, *self._sinks))
+        return tuple(role for role in known if role != ELSE)
+
+    @property
     def store(self) -> Store:
         """The store of the runs."""
         return self._store
@@ -286,8 +292,7 @@ class IncidentDesk:
     async def escalate(self, error_id: str, level: str, *, by: str | None = None) -> dict[str, Any]:
         """Hand an incident to a role, with a message in the same commit. level: a known role."""
         number = number_of(error_id)
-        known = tuple(dict.fromkeys((*self._rules.notifications.known, *self._sinks)))
-        check_word("level", level, tuple(role for role in known if role != ELSE))
+        check_word("level", level, self.levels)
         who = self.owner if by is None else check_id("by", by)
         one, told = await self._lanes.write(
             lambda db: handling.escalate_by_order(db, self._rules, number, level, who)

@@ -82,8 +82,7 @@ class Answers:
                 raise UsageError(f"agents= takes agents, not {type(agent).__name__}")
             here = agent.stored_in(store)
             self._agents |= dict.fromkeys((agent.name, *agent.aliases), here)
-            checks = agent._config.checks
-            self._schemas |= {} if checks is None else dict(checks.manifest)
+            self._schemas |= {} if agent.checks is None else agent.checks.manifest
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of these pages."""

@@ -51,7 +51,7 @@ _LONG = 80
 _WORDS = {
     "approve": "Approve",
     "reject": "Reject",
-    "edit": "Run it changed",
+    "edit": "Approve with changes",
     "happened": "It happened",
     "rerun": "It did not happen: run it again",
     "retry": "Try again",

@@ -37,7 +37,6 @@ class Incidents:
     def __init__(self, desk: IncidentDesk, pages: Pages) -> None:
         self._desk = desk
         self._pages = pages
-        self._levels = tuple(desk._rules.notifications.known)
         self._acts: dict[str, Act] = {
             "acknowledge": self._acknowledge,
             "escalate": self._escalate,
@@ -132,7 +131,7 @@ class Incidents:
             one=one,
             log=await self._desk.log(one.error_id, limit=MOST),
             messages=await self._desk.messages(of=one.error_id),
-            levels=self._levels,
+            levels=self._desk.levels,
             outcomes=OUTCOMES,
             typed=form or {},
             error="" if error is None else str(error),

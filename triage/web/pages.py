@@ -27,6 +27,8 @@ from triage.core import (
 )
 
 HERE = Path(__file__).parent
+THEMES = ("light", "dark")
+"""The themes a person can choose. Without a choice, the page follows the system."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 _ESCAPED = re.compile(rb"~([0-9A-F]{2})|([A-Za-z0-9_.-])")
 _MEDIA = {
@@ -121,10 +123,17 @@ class Pages:
             self._environment.get_template(name)
 
     def text(self, request: Request, name: str, **values: Any) -> str:
-        """Render a template. It also gets `request`, `base` (where the page is mounted) and `now`."""
+        """Render a template. It also gets `request`, `base` (where the page is mounted), `now`, `theme`."""
         template = self._environment.get_template(name)
         base = request.scope.get("root_path", "").rstrip("/")
-        always = {"request": request, "base": base, "now": time.time(), **self._always}
+        theme = request.cookies.get("triage-theme")
+        always = {
+            "request": request,
+            "base": base,
+            "now": time.time(),
+            "theme": theme if theme in THEMES else "",
+            **self._always,
+        }
         return template.render({**always, **values})
 
     def render(self, request: Request, name: str, *, status: int = 200, **values: Any) -> Response:

@@ -519,7 +519,7 @@ class _Answer:
         """Send a page that says why a request is refused. base: where the page is mounted."""
         said = f"<p>{escape(text[:1].upper() + text[1:])}.</p>" if text else ""
         login = _LOGIN.format(base=escape(base)) if status == 401 else ""
-        title = "Not let in" if status == 401 else "Refused"
+        title = "Log in first" if status == 401 else "Refused"
         body = _PAGE.format(title=title, said=said, login=login)
         await self._whole(status, [], body.encode())
 

@@ -7,27 +7,20 @@ const every = (selector, root = document) => [...root.querySelectorAll(selector)
 // Theme --------------------------------------------------------------------------------------------
 
 const THEMES = ["auto", "light", "dark"];
+const theme = () => document.documentElement.dataset.theme ?? "auto";
 
-function themed(theme) {
-  if (theme === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-  one("#theme").textContent = `Theme: ${theme}`;
+function nameTheme() {
+  one("#theme").textContent = `Theme: ${theme()}`;
 }
 
-function kept(name, value) {
-  try {
-    if (value !== undefined) localStorage.setItem(name, value);
-    return localStorage.getItem(name);
-  } catch {
-    return null; // the browser stores nothing
-  }
-}
-
+// The choice is a cookie, so that the server sends the next page in the chosen theme.
 function turnTheme() {
-  const now = THEMES.indexOf(kept("triage-theme") ?? "auto");
-  const next = THEMES[(now + 1) % THEMES.length];
-  kept("triage-theme", next);
-  themed(next);
+  const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+  if (next === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = next;
+  const age = next === "auto" ? 0 : 31536000;
+  document.cookie = `triage-theme=${next}; Path=${one(".brand").pathname}; Max-Age=${age}; SameSite=Strict`;
+  nameTheme();
 }
 
 // Reloading ----------------------------------------------------------------------------------------
@@ -289,7 +282,7 @@ addEventListener("keydown", (event) => {
 
 // Setup --------------------------------------------------------------------------------------------
 
-themed(kept("triage-theme") ?? "auto");
+nameTheme();
 for (const [id, work] of [["#theme", turnTheme], ["#keys", showKeys]]) {
   one(id).hidden = false;
   one(id).addEventListener("click", work);
