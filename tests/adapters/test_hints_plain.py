@@ -13,6 +13,7 @@ import triage
 from triage import Agent, ErrorInfo, FailureType, Limits, Step, Trajectory, TriageError
 from triage.classifiers import RulesClassifier
 from triage.core import ActionChosen, AttemptFailed, WatchNoticed, capture
+from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (
     HANGS,
     Bench,
@@ -156,9 +157,12 @@ async def test_a_call_that_took_too_long_is_told_as_such(
         (Rule(says("done"), "failed with"), Rule(asks(call("search", query="x")))),
         tools={"search": (HANGS,)},
     )
-    limits = Limits(attempts=3, attempt_seconds=0.5)
+    limits = Limits(attempts=3, attempt_seconds=60)
     policy = triage.FailurePolicy(default=triage.strategies.replan())
-    done = await play(bench, script, limits=limits, policy=policy)
+    time = VirtualTime()
+    done = await play(bench, script, limits=limits, policy=policy, environment=time)
+    assert hints_in(done)
+    assert done.world.cancelled == ["search"] * len(done.failures)
     check_plain(done)
 
 

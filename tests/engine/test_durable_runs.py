@@ -464,8 +464,8 @@ import os, pathlib, sys
 import anyio
 from triage import Agent, Durability
 
-async def works(task):
-    await anyio.sleep(0.1)
+async def works(task, *, run):
+    await run.flush()
     if os.fork():
         os._exit(0)  # the owner is gone; its child works on runs of its own
     async def own(task):

@@ -14,15 +14,17 @@ from tables import table
 
 import triage
 from triage import Agent, FailurePolicy, FailureType, Retry, Run, Step, TriageEscalationError
-from triage.core import RunFinished
-from triage.stores import MemoryStore
+from triage.core import RunFinished, StepRecorded
+from triage.stores import MemoryStore, SQLiteStore
 
 ROOT = Path(triage.__file__).parent
 NEEDED = {"anyio", "msgspec", "pydantic", "pydantic_core", "jsonschema", "triage"}
 
 
 @pytest.mark.anyio
-async def test_the_signature_on_the_first_page_is_enough_and_the_result_is_the_functions() -> None:
+async def test_the_signature_on_the_first_page_is_enough_and_the_result_is_the_functions(
+    tmp_path: Path,
+) -> None:
     failed: list[bool] = []
 
     async def works(
@@ -35,11 +37,18 @@ async def test_the_signature_on_the_first_page_is_enough_and_the_result_is_the_f
             raise ConnectionError("down")
         return {"task": task}
 
-    store = MemoryStore()
-    agent = Agent(works, environment=FakeEnvironment(), store=store)
-    assert await agent.run("hotel", run_id="r") == {"task": "hotel"}
-    # All that was recorded is in the store when the result is returned.
-    assert isinstance((await store.read("r"))[-1], RunFinished)
+    stores = [MemoryStore(), SQLiteStore(tmp_path / "runs.db")]
+    others = [stores[0], SQLiteStore(tmp_path / "runs.db")]
+    for store, other in zip(stores, others, strict=True):
+        failed.clear()
+        agent = Agent(works, environment=FakeEnvironment(), store=store)
+        assert await agent.run("hotel", run_id="r") == {"task": "hotel"}
+        # All that was recorded is in the store when the result is returned, for everybody.
+        events = await other.read("r")
+        assert [type(event) for event in events].count(StepRecorded) == 2
+        assert isinstance(events[-1], RunFinished)
+    for store in (stores[1], others[1]):
+        await store.close()
 
 
 @pytest.mark.anyio

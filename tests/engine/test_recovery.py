@@ -153,6 +153,15 @@ async def test_resume_gives_the_first_open_subgoal_and_keeps_the_state() -> None
     assert told == [(None, None), ("book", {"found": "F1"})]
 
 
+async def test_what_a_resume_or_a_rollback_told_lives_for_one_attempt() -> None:
+    fn = Recording(4)
+    strategy = in_turn(Resume("go"), Rollback(), Retry())
+    await Agent(fn, always(strategy), classifier=Says()).run("t")
+    assert [told["subgoal"] for told in fn.told] == [None, "go", None, None]
+    assert [told["state"] is not None for told in fn.told] == [False, True, True, False]
+    assert [bool(told["hint"]) for told in fn.told] == [False, False, True, False]
+
+
 @table(
     ("action", "kind"),
     [(Escalate("look"), TriageEscalationError), (Abort("stop"), TriageAbortError)],
@@ -267,6 +276,27 @@ async def test_a_strategy_counts_what_it_tried_for_its_own_failure_type() -> Non
 
     await Agent(Recording(4), always(strategy), classifier=Alternates()).run("t")
     assert counted == [("external_fault", 0), ("schema_mismatch", 0), ("external_fault", 1)]
+
+
+async def test_a_strategy_is_given_the_failure_its_steps_what_was_tried_and_the_checkpoint() -> (
+    None
+):
+    given: list[triage.FailureContext] = []
+
+    def strategy(context: triage.FailureContext) -> Retry:
+        given.append(context)
+        return Retry(f"after {context.attempt}")
+
+    await Agent(Recording(3), always(strategy), classifier=Says()).run("the task")
+    first, second = given
+    assert (first.task, first.attempt, first.attempt_history) == ("the task", 1, ())
+    assert first.failure_type is FailureType.EXTERNAL_FAULT
+    assert [step.action for step in first.trajectory] == ["1.0", "1.1", "1.2"]
+    assert [step.action for step in second.trajectory] == ["2.0", "2.1", "2.2"]
+    assert [past.action for past in second.attempt_history] == [Retry("after 1")]
+    assert first.checkpoint_id is not None
+    assert second.checkpoint_id is not None
+    assert second.checkpoint_id > first.checkpoint_id
 
 
 async def test_a_classifier_that_hangs_is_left_behind() -> None:

@@ -263,6 +263,10 @@ async def test_every_success_criterion_holds_for_the_three_examples(world: World
         ("code_developer", "recovered"),
         ("code_developer", "recovered"),
     ]
+    told = len(inbox.told)
+    for _ in range(3):  # what was told is not told again
+        assert (await desk.tick())["handled"] == 0
+    assert len(inbox.told) == told
     for number in (1, 2, 3):
         verbs = [entry.verb for entry in await desk.log(f"err-00{number}")]
         assert verbs[0] == "detected"
@@ -273,11 +277,26 @@ async def test_every_success_criterion_holds_for_the_three_examples(world: World
 async def test_a_new_desk_reads_what_another_has_left(tmp_path: Path) -> None:
     for kind in ("sqlite", "postgres"):
         with World(kind, tmp_path / kind if kind == "postgres" else tmp_path) as world:
-            await reported(world)
+            desk = await reported(world, hooks=Restarts().hooks)
+            await desk.report(error=ValueError("no rows"), agent_id="a-4", task_id="TASK-4")
+            await desk.handle("err-001")
             await world.close()
             again = IncidentDesk(world.opened.another(), environment=world.env)
-            assert len(await again.incidents()) == 3
+            assert [one.id for one in await again.incidents()] == [4, 3, 2]
             assert (await again.stats())["open"] == 3
+            one = await again.incident("err-001")
+            assert (one.error_id, one.agent_id, one.task_id) == (
+                "err-001",
+                EXAMPLES[0][0],
+                EXAMPLES[0][2],
+            )
+            assert (one.message, one.level) == (EXAMPLES[0][4], "medium")
+            assert (one.recovery_action, one.status) == ("auto_restart", Status.RECOVERED)
+            assert one.resolved_at is not None
+            assert one.first_seen <= one.resolved_at
+            other = await again.incident("err-004")
+            assert "ValueError: no rows" in (other.stack_trace or "")
+            assert other.resolved_at is None
             await again.close()
 
 

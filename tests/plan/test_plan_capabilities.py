@@ -257,3 +257,9 @@ def test_without_an_explanation_the_rules_judge_by_class_and_status() -> None:
     assert plain.diagnose(ValueError("invalid JSON config")).severity is not Severity.RETRIABLE
     assert plain.diagnose(TimeoutError()).severity is Severity.RETRIABLE
     assert plain.diagnose(TimeoutError()).technical_details.strip()
+    for error in (ConnectionError("gone"), ConnectionResetError(104, "reset"), TimeoutError()):
+        found = plain.diagnose(error)
+        assert found.severity is Severity.RETRIABLE
+        assert type(error).__name__ in found.technical_details
+        assert found.user_message
+        assert type(error).__name__ not in found.user_message

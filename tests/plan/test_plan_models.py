@@ -85,6 +85,30 @@ async def test_an_endpoint_that_fails_is_asked_again_by_the_router_alone() -> No
     assert env.slept == [7.0, 3.0, 6.0]
 
 
+async def test_a_selector_waits_as_its_endpoint_asks_and_gives_up_where_waiting_is_no_use() -> None:
+    env = FakeEnvironment()
+    limited = fails(429, "slow down", "rate_limit_exceeded", {"retry-after": "7"})
+    only_read = Registry([Capability("find", "finds", _find, provides=("ADDRESS",), effect="read")])
+    the_plan = plan(FIND)
+    with serving(limited, says({"needed": True})) as server:
+        made = Orchestrator(
+            only_read,
+            Script(the_plan),
+            selector=JudgeEach(asking(LLMJudge, server)),
+            environment=env,
+        )
+        await made.run("Where?")
+        assert len(server.requests) == 2
+    assert env.slept == [7.0]
+    with serving(fails(401, "no key")) as server:
+        made = Orchestrator(
+            only_read, Script(the_plan), selector=JudgeEach(asking(LLMJudge, server))
+        )
+        with pytest.raises(TriageEscalationError):
+            await made.run("Where?")
+        assert len(server.requests) == 1
+
+
 async def test_a_key_that_is_refused_is_not_tried_again() -> None:
     with serving(fails(401, "Incorrect API key provided", "invalid_api_key")) as server:
         with pytest.raises(TriageEscalationError) as ended:

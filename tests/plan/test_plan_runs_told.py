@@ -81,6 +81,7 @@ async def test_a_run_that_cannot_be_done_ends_with_a_report_of_its_plan() -> Non
     assert [one.name for one in facts.capabilities] == ["find", "read", "pay", "measure", "respond"]
     counters = {one.name: (one.used, one.limit) for one in facts.counters}
     assert counters["replans"] == (0.0, 2.0)
+    assert (counters["retries"][0], facts.elapsed_s) == (0.0, 0.0)
     text = report.to_text("developer")
     assert "the pump is broken" in text
     assert "the pump is broken" not in report.to_text("person")
@@ -246,6 +247,25 @@ async def test_the_report_comes_although_the_store_has_failed() -> None:
     assert error.report is not None
     assert "the pump is broken" in error.report.to_text("developer")
     assert "without the plan" in str(error.__notes__)
+
+
+async def test_a_report_counts_the_retries_and_the_seconds_of_its_run() -> None:
+    env = FakeEnvironment()
+    slow = [TimeoutError("slow")]
+    for failing, retries, failed in (
+        (Fails(find=slow * 9, read=BROKEN), 2, "step 1, find"),
+        (Fails(find=[*slow, None], read=BROKEN), 1, "step 2, read"),
+    ):
+        before = len(env.slept)
+        made = orchestrator(Script(GOOD), fails=failing, more=CRITICAL, environment=env)
+        report = (await ended(made.run("task"))).report
+        assert report is not None
+        facts = report.facts
+        assert facts.failed == failed
+        counters = {one.name: (one.used, one.limit) for one in facts.counters}
+        assert counters["retries"][0] == retries
+        assert facts.elapsed_s == pytest.approx(sum(env.slept[before:]))
+        assert facts.elapsed_s > 0
 
 
 async def test_another_process_is_told_the_same_of_a_run_that_has_ended(tmp_path: Any) -> None:

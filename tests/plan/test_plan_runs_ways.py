@@ -18,6 +18,7 @@ from plan_runs import (
     Fails,
     Kept,
     Script,
+    capabilities,
     kinds,
     orchestrator,
     plan,
@@ -232,6 +233,29 @@ async def test_a_parameter_that_no_longer_fits_is_told_before_the_step_begins(
     assert await new.recover("run-1") == RESULT
     assert 'takes no \\"cents\\"' in planner.requests[0].feedback
     assert planner.requests[0].results == {"where": "ADDRESS", "now": "VALUE"}
+    await new.store.close()
+
+
+async def test_a_capability_that_is_gone_when_it_is_its_turn_is_an_ordinary_failure(
+    tmp_path: Any,
+) -> None:
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    env, world = Slow(), Kept()
+    old = orchestrator(
+        Script(GOOD), world, fails=Fails(read=TimeoutError()), store=store, environment=env
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: old.run("task", run_id="run-1"))
+        await env.all_wait(1)
+        group.cancel_scope.cancel()  # its process goes away while it waits
+    await old.store.close()
+    planner = Script(plan(ANSWER))
+    without = Registry(one for one in capabilities(world) if one.name != "pay")
+    new = Orchestrator(without, planner, store=store, name=old.name)
+    assert await new.recover("run-1") == RESULT
+    assert planner.count == 1
+    assert "pay" in planner.requests[0].feedback
+    assert world.done()["pay 5"] == 0
     await new.store.close()
 
 

@@ -514,8 +514,16 @@ class Setup(NamedTuple):
 
     def validated(self, answer: Any, state: PlanState, task: str = "") -> Validation:
         """Validate a plan as the next one of a run."""
-        active, limits, context = state.active, self.limits, state.context(self.registry)
-        return validate(answer, self.registry, context, active=active, task=task, limits=limits)
+        context, active = state.context(self.registry), self.active(state)
+        return validate(
+            answer, self.registry, context, active=active, task=task, limits=self.limits
+        )
+
+    def active(self, state: PlanState) -> list[str] | None:
+        """The selected capabilities that this process still has, None before a selection."""
+        if state.active is None:
+            return None
+        return [name for name in state.active if name in self.registry]
 
 
 class PlanAttempt:
@@ -667,7 +675,8 @@ class PlanAttempt:
 
     async def _plan(self) -> None:
         state, registry = self.state, self._setup.registry
-        active = registry if state.active is None else registry.subset(state.active)
+        names = self._setup.active(state)
+        active = registry if names is None else registry.subset(names)
         request = PlanRequest(
             task=self._task,
             capabilities=active.manifest(),

@@ -350,8 +350,11 @@ class World:
         return str(found)
 
     async def _hang(self, tool: str) -> None:
+        run = here()
+        # In virtual time the attempt ends as soon as the tool hangs.
+        sleep = anyio.sleep if run is None else run.session.config.env.sleep
         try:
-            await anyio.sleep(math.inf)
+            await sleep(math.inf)
         except anyio.get_cancelled_exc_class():
             with self._reached:
                 self.cancelled.append(tool)

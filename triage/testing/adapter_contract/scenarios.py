@@ -28,6 +28,7 @@ from triage.core import (
 )
 from triage.strategies import FailurePolicy, Limits
 from triage.testing.faults import Answer, Crash, status_error
+from triage.testing.time import VirtualTime
 
 from .bench import (
     BEFORE,
@@ -57,7 +58,9 @@ from .provider import check_wire, messages_in, results_in
 RETRY = FailurePolicy(default=Retry())
 HINTED = FailurePolicy(default=Replan(HINT))
 SECONDS = 1.0
-"""Of an attempt in which something hangs."""
+"""Of an attempt in which the model hangs."""
+CUT_OFF = Limits(attempts=2, attempt_seconds=60)
+"""Of a run in virtual time, whose attempt ends as soon as a tool hangs."""
 BOTH = (Rule(says("done"), "receipt 5"), Rule(CHARGE, "found 17"), Rule(SEARCH))
 PAID_FIRST = (Rule(says("done"), "found 17"), Rule(SEARCH, "receipt 5"), Rule(CHARGE))
 RATE_LIMITED, TIMED_OUT = "external_fault: rate_limited", "external_fault: timeout"
@@ -225,7 +228,7 @@ async def hang(bench: Bench) -> None:
 async def hanging_tool(bench: Bench) -> None:
     """A tool that never answers: it is cut off in time and called again, and nothing before it is."""
     script = Script(PAID_FIRST, tools={"search": (HANGS, "found 17")})
-    done = await play(bench, script, policy=RETRY, limits=Limits(attempt_seconds=SECONDS))
+    done = await play(bench, script, policy=RETRY, limits=CUT_OFF, environment=VirtualTime())
     done.check_done()
     assert (done.count("charge(300)"), done.count("search(x)")) == (1, 2), done.world.deeds
     assert done.world.cancelled == ["search"], "the tool did not hear that it was cut off"
@@ -358,8 +361,7 @@ async def interrupted_turn(bench: Bench) -> None:
     """A tool that was cut off, and a new plan: its call is closed or left out, and no result made up."""
     rules = (Rule(says("done"), HINT), Rule(SEARCH))
     script = Script(rules, tools={"search": (HANGS,)})
-    limits = Limits(attempts=2, attempt_seconds=SECONDS)
-    done = await play(bench, script, policy=HINTED, limits=limits)
+    done = await play(bench, script, policy=HINTED, limits=CUT_OFF, environment=VirtualTime())
     done.check_done(hints=[0, 1])
     assert done.count("search(x)") == 1, done.world.deeds
     assert done.world.cancelled == ["search"], "the tool did not hear that it was cut off"
