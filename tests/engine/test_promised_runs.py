@@ -15,7 +15,7 @@ from tables import table
 import triage
 from triage import Agent, FailurePolicy, FailureType, Retry, Run, Step, TriageEscalationError
 from triage.core import RunFinished, StepRecorded
-from triage.stores import MemoryStore, SQLiteStore
+from triage.stores import MemoryStore, SQLiteStore, Store
 
 ROOT = Path(triage.__file__).parent
 NEEDED = {"anyio", "msgspec", "pydantic", "pydantic_core", "jsonschema", "triage"}
@@ -37,8 +37,8 @@ async def test_the_signature_on_the_first_page_is_enough_and_the_result_is_the_f
             raise ConnectionError("down")
         return {"task": task}
 
-    stores = [MemoryStore(), SQLiteStore(tmp_path / "runs.db")]
-    others = [stores[0], SQLiteStore(tmp_path / "runs.db")]
+    stores: list[Store] = [MemoryStore(), SQLiteStore(tmp_path / "runs.db")]
+    others: list[Store] = [stores[0], SQLiteStore(tmp_path / "runs.db")]
     for store, other in zip(stores, others, strict=True):
         failed.clear()
         agent = Agent(works, environment=FakeEnvironment(), store=store)
