@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tables import table
 
 from bench import envs
@@ -70,6 +71,7 @@ def test_given_interpreters_are_taken_in_their_order(tmp_path: Path) -> None:
     assert lab.pythons(tmp_path, [python, python], make=False) == [python, python]
 
 
+@pytest.mark.timeout(180)
 def test_what_is_not_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "bench.diagnosis", "--no-peer", *options]

@@ -10,17 +10,31 @@ from tables import table
 
 from bench.diagnosis import (
     answers_third,
+    cases,
     dealing,
     fresh,
+    fresh_fifth,
     fresh_fourth,
     fresh_second,
     fresh_third,
+    near_misses_fifth,
     ours,
     records,
     scores,
+    worlds_fifth,
 )
+from bench.diagnosis.clients import fifth
+from triage import FailureType
 
-LOOKS = (fresh.LOOK, fresh_second.LOOK, fresh_third.LOOK, fresh_fourth.LOOK, answers_third.LOOK)
+LOOKS = (
+    fresh.LOOK,
+    fresh_second.LOOK,
+    fresh_third.LOOK,
+    fresh_fourth.LOOK,
+    fresh_fifth.LOOK,
+    answers_third.LOOK,
+)
+TYPES = {one.value for one in FailureType}
 SETS = pytest.mark.parametrize("look", LOOKS, ids=[look.name for look in LOOKS])
 
 
@@ -53,6 +67,33 @@ def test_the_wordings_of_a_fault_differ(look: dealing.Look[Any]) -> None:
     for one in look.faults:
         told = {repr(one.make(look.run(7), wording)) for wording in range(dealing.WORDINGS)}
         assert len(told) == dealing.WORDINGS, one.name
+
+
+def test_the_fifth_set_has_short_and_long_runs_of_every_world_and_shape() -> None:
+    found = fresh_fifth.LOOK.records()
+    lengths = [len(record.steps) for record in found]
+    assert sum(length <= 12 for length in lengths) > 80 < sum(length >= 40 for length in lengths)
+    assert max(lengths) <= 120
+    jobs = [worlds_fifth.Job(seed) for seed in range(200)]
+    assert {job.world for job in jobs} == set(worlds_fifth.WORLDS)
+    assert {job.shape for job in jobs} == set(worlds_fifth.SHAPES)
+    assert all(one.labels <= TYPES for one in found)
+
+
+def test_sixty_near_misses_of_the_fifth_set_are_raised_and_blame_nobody_else() -> None:
+    found = list(near_misses_fifth.cases())
+    assert len({case.id for case in found}) == len(found) == 60
+    for case in found:
+        assert not isinstance(cases.raised(case), OSError), case.id
+        assert not {"external_fault", "loop_detected", "wrong_tool_called"} & set(case.label.types)
+
+
+def test_clients_of_the_fifth_set_have_names_of_their_own_and_labels_that_exist() -> None:
+    found = list(fifth.cases())
+    assert len({case.id for case in found}) == len(found) >= 80
+    for case in found:
+        assert case.label.types, case.id
+        assert set(case.label.types) <= TYPES, case.id
 
 
 def record(*labels: str, source: str = "fresh_fault") -> records.Record:

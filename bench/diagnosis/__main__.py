@@ -7,11 +7,11 @@
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
 Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
-not (`fresh`, the first look, `fresh_second`, `fresh_third` and `fresh_fourth`), each as of a live run and
-as a post-mortem, beside constant answers and triage-agent. The made-up ones are also told by fault and
-wording. `--ablate` shows instead what each rule on steps does for all of them. Exceptions: those of the
-fault lab, beside what was published of triage-agent; those of `clients`, which are other libraries; and
-near misses, which need none. The libraries are many; `--make-lab` alone installs them.
+not (`fresh`, the first look, to `fresh_fifth`), each as of a live run and as a post-mortem, beside
+constant answers and triage-agent. The made-up ones are also told by fault and wording. `--ablate` shows
+instead what each rule on steps does for all of them. Exceptions: those of the fault lab, beside
+what was published of triage-agent; those of `clients`, which are other libraries; and near misses, which
+need none. The libraries are many; `--make-lab` alone installs them.
 With `--model` only a model is asked, about some records of each source, by `LLMClassifier` and its
 environment variables; without a key the exit status is 2.
 """
@@ -37,11 +37,13 @@ from . import (
     dealing,
     exceptions,
     fresh,
+    fresh_fifth,
     fresh_fourth,
     fresh_second,
     fresh_third,
     lab,
     near_misses,
+    near_misses_fifth,
     near_misses_second,
     near_misses_third,
     ours,
@@ -62,6 +64,7 @@ _LOOKS: Mapping[str, dealing.Look[Any]] = {
     "second look": fresh_second.LOOK,
     "third look": fresh_third.LOOK,
     "fourth look": fresh_fourth.LOOK,
+    "fifth look": fresh_fifth.LOOK,
 }
 """The made-up sets."""
 _HEAD = (
@@ -79,6 +82,7 @@ _NEAR = (
     ("first set", near_misses.cases),
     ("second set", near_misses_second.cases),
     ("third set", near_misses_third.cases),
+    ("fifth set", near_misses_fifth.cases),
 )
 _PARTS = ("trajectories", "exceptions", "faultlab")
 _NOTHING = "–"  # noqa: RUF001 - a dash stands for no such thing
@@ -153,21 +157,24 @@ def _trajectories(options: argparse.Namespace) -> None:
     sets = _sets(options)
     python = None if options.no_peer else envs.ready("triage-agent")
     told = {title: ours.answers(taken) for title, taken in sets.items()}
+    # Only runs that failed have a post-mortem.
+    failed = {
+        title: ours.answers([record for record in taken if not record.healthy], failed=True)
+        for title, taken in sets.items()
+    }
     print("\ntrajectories\n")
     rows: list[tuple[str, ...]] = []
     for title, taken in sets.items():
         rows.append(_row(title, told[title]))
         if any(record.labels for record in taken):
-            # Only runs that failed have a post-mortem.
-            failed = [record for record in taken if not record.healthy]
-            rows.append(_row("  post-mortem", ours.answers(failed, failed=True)))
+            rows.append(_row("  post-mortem", failed[title]))
             rows.append(_best(told[title]))
         if python is not None:
             rows.append(_row("  triage-agent 1.0.1", peer.answers(python, taken), counts=False))
     _table(_HEAD, rows)
     for title in _LOOKS:
         print(f"\n{title}, by fault and wording\n")
-        _fresh(told[title])
+        _fresh(told[title], failed[title])
     print("\nanswers of the third look, with grounding\n")
     _grounding()
     print("\nconfidence and the share of right answers, over the looks\n")
@@ -193,10 +200,10 @@ def _tenth(tenth: scores.Tenth) -> tuple[str, ...]:
     return (f"{low:.1f} to {low + 0.1:.1f}", str(tenth.answers), *map(_share, shares))
 
 
-def _fresh(told: Sequence[scores.Pair]) -> None:
+def _fresh(told: Sequence[scores.Pair], failed: Sequence[scores.Pair]) -> None:
     """Print how each kind of fault is found in each of its wordings, and what healthy runs set off."""
     taken = [record for record, _ in told]
-    ways = (told, ours.answers(taken, grounding=True), ours.answers(taken, failed=True))
+    ways = (told, ours.answers(taken, grounding=True), failed)
     names = dict.fromkeys(dealing.kind(record)[0] for record in taken)
     rows = [
         _fresh_row(name, *([p for p in way if dealing.kind(p[0])[0] == name] for way in ways))
@@ -244,7 +251,8 @@ def _exceptions(options: argparse.Namespace) -> None:
     _table(_CLIENTS_HEAD, [_clients_row(line) for line in lines])
     shown = [one for told in near for one in told]
     lab_python = exceptions.python(make=options.make_lab)
-    if lab_python is None:
+    fifth_python = exceptions.python("clients-fifth", make=options.make_lab)
+    if lab_python is None or fifth_python is None:
         print(
             "\nmost clients are not measured, as they are not installed: --make-lab installs them"
         )
@@ -252,6 +260,7 @@ def _exceptions(options: argparse.Namespace) -> None:
         ("first", provoke.FIRST, lab_python),
         ("second", provoke.SECOND, lab_python),
         ("third", provoke.THIRD, Path(sys.executable)),
+        ("fifth", provoke.FIFTH, fifth_python),
     ):
         if python is not None:
             told = exceptions.of_clients(python, module)

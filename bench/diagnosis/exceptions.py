@@ -16,15 +16,20 @@ from .cases import Case, raised
 
 Told = dict[str, Any]
 """A label, and what was said of the exception, as `provoke` writes them."""
-REQUIREMENTS = Path(__file__).parent / "clients" / "requirements.txt"
+_CLIENTS = Path(__file__).parent / "clients"
+REQUIREMENTS = {
+    "clients": _CLIENTS / "requirements.txt",
+    "clients-fifth": _CLIENTS / "requirements-fifth.txt",
+}
+"""The clients that can be installed beside each other, by the name of their environment."""
 _UNKNOWN = "unknown"
 _NEAR_S = 0.65
 """How far a delay may be off: clients round, and time passes."""
 
 
-def python(*, make: bool) -> Path | None:
-    """The interpreter that has the clients, made first if asked to; None if there is none."""
-    return envs.lab("clients", REQUIREMENTS, make=make)
+def python(name: str = "clients", *, make: bool) -> Path | None:
+    """The interpreter that has these clients, made first if asked to; None if there is none."""
+    return envs.lab(name, REQUIREMENTS[name], make=make)
 
 
 def of_clients(interpreter: Path, module: str = provoke.FIRST) -> list[Told]:

@@ -22,6 +22,7 @@ from bench.diagnosis.cases import Absent, Case, NothingRaised, TookTooLong, rais
 FIRST = "bench.diagnosis.clients"
 SECOND = "bench.diagnosis.clients.second"
 THIRD = "bench.diagnosis.clients.third"
+FIFTH = "bench.diagnosis.clients.fifth"
 
 
 def answer(case: Case, error: BaseException) -> dict[str, Any]:
