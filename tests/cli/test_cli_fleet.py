@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from triage import Agent
 from triage.cli import main
 
 Told = Callable[..., tuple[int, str, str]]
+ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 AGENTS = """
 from triage import Agent
 from triage.adapters.dbos import Fleet
@@ -60,6 +63,28 @@ def told(
     return tell
 
 
+def check_places(folder: Path, url: str, told: Told, worker: str) -> None:
+    """Check that incidents and the page show where a run is, as the list of runs does."""
+    told("incidents", "report", "it is the wrong desk", "--run-id", "order-1", "--store", url)
+    told("incidents", "report", "the moon is out", "--store", url)
+    output = told("incidents", "list", "--fleet", "agents:fleet", "--json")[1]
+    elsewhere, placed = (json.loads(line) for line in output.splitlines())
+    assert (placed["queue"], placed["engine"]) == ("desk", "dbos")
+    assert (placed["worker"], "queue" in elsewhere) == (worker, False)
+    assert "waited" in told("incidents", "list", "--fleet", "agents:fleet", "--no-pager")[1]
+    one = ("incidents", "show", placed["error_id"], "--fleet", "agents:fleet")
+    assert json.loads(told(*one, "--json")[1])["worker"] == worker
+    assert "queue desk, worker" in told(*one, "--no-pager")[1]
+    served = [sys.executable, "-m", "triage.cli", "web", "--fleet", "agents:fleet", "--port", "0"]
+    with subprocess.Popen(served, cwd=folder, env=ENV, stdout=subprocess.PIPE, text=True) as page:
+        assert page.stdout is not None
+        link = next(line.strip() for line in page.stdout if line.startswith("http"))
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        with browser.open(link, timeout=30) as response:
+            assert f"desk, {worker}, waited" in response.read().decode()
+        page.terminate()
+
+
 def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_stop(
     place: tuple[Path, str], told: Told
 ) -> None:
@@ -79,10 +104,9 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
     (shown,) = json.loads(output)
     assert (shown["run_id"], shown["queue"], shown["state"]) == ("order-1", "desk", "queued")
     assert "a worker of queue desk, version cli:1" in told("fleet", "show", "agents:fleet")[1]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     words = [sys.executable, "-m", "triage.cli", "worker", "agents:fleet"]
     words += ["--queue", "desk", "--concurrency", "2"]
-    worker = subprocess.Popen(words, cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(words, cwd=folder, env=ENV, stderr=subprocess.PIPE, text=True)
 
     async def result() -> Any:
         found = await fleet.result("order-1", timeout_s=60)
@@ -95,6 +119,7 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
     assert (listed["queue"], listed["engine"]) == ("desk", "dbos")
     assert f"-{worker.pid}-" in listed["worker"]
     assert "waited" in told("runs", "list", "--fleet", "agents:fleet", "--no-pager")[1]
+    check_places(folder, url, told, listed["worker"])
     code, output, _ = told("doctor", "--fleet", "agents:fleet")
     assert "fleet: dbos answers; 0 runs go on, 0 wait" in output
     worker.send_signal(signal.SIGTERM)

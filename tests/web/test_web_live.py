@@ -19,6 +19,7 @@ from triage.core import StoreUnavailable
 from triage.stores import MemoryStore, RunInfo, SQLiteStore
 from triage.web import app
 from triage.web.digest import Digests
+from triage.web.fleet import Places
 from triage.web.live import Feed, ListWatch, Live, RunWatch, message
 
 pytestmark = pytest.mark.anyio
@@ -165,7 +166,7 @@ async def test_milestones_and_a_run_taken_over_make_the_page_turn() -> None:
 async def test_a_page_that_is_behind_is_told_so_and_one_watch_serves_all(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "runs.db")
     await store.append("run", long_run(2, "run", ends=False), at=0, epoch=0)
-    live = Live(store, Digests(store))
+    live = Live(store, Digests(store), Places(None))
     request: Any = None
     current = (await live.run(request, "run", 7)).body_iterator
     behind = (await live.run(request, "run", 3)).body_iterator
@@ -202,7 +203,7 @@ async def test_a_list_is_told_of_runs_that_are_new_or_changed_and_of_no_lease() 
     store = MemoryStore()
     events = journals()["order-1006"]
     await store.append("order-1006", events[:3], at=0, epoch=0, lease_s=10)
-    watch = ListWatch(store, Digests(store))
+    watch = ListWatch(store, Digests(store), Places(None))
     await watch.start()
     assert await watch.look() is None
     await store.renew("order-1006", epoch=0, lease_s=50)

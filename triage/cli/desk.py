@@ -27,6 +27,7 @@ from triage.incidents import (
 )
 from triage.stores import Store
 
+from .fleet import Fleet
 from .loading import load, load_agent, load_function, watched
 from .options import StoreText, durable, store_of, you
 from .output import note
@@ -111,12 +112,13 @@ def desk_of(
     sinks: Sequence[str] = (),
     silent_for: float | None = None,
     owner: str | None = None,
+    fleet: Fleet | None = None,
     new: bool = False,
 ) -> IncidentDesk:
     """The desk of `--desk`, or one that is made of the other options.
 
-    owner: its name where `--owner` gives none. new: a SQLite file that does not exist is made. Raises
-    UsageError for what cannot be used.
+    owner: its name where `--owner` gives none. fleet: its store is used where `--store` gives none. new: a
+    SQLite file that does not exist is made. Raises UsageError for what cannot be used.
     """
     if options.desk is not None:
         given = [
@@ -129,7 +131,10 @@ def desk_of(
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise UsageError(f"{options.desk} has options of its own; leave out {names}")
         return _named_desk(options.desk).limited(limits.error_threshold, limits.retry_max)
-    store = store_of(options.store, new=new)
+    if fleet is not None and options.store is None:
+        store: Store = fleet.store
+    else:
+        store = store_of(options.store, new=new)
     path = getattr(store, "path", None)
     if path is not None and not Path(path).exists():
         note(f"made {path}; there was no such file")

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from cyclopts import App
 
@@ -16,14 +16,11 @@ from triage import __version__
 from triage.core import TriageError, UsageError, span
 from triage.stores import Store
 
-from .fleet import FleetOption, fleet_of, with_fleet
+from .fleet import FleetOption, Place, fleet_of, with_fleet
 from .options import VARIABLE, AsJson, StoreText, epilogue, store_of, with_store
 from .output import console, print_page, write
 from .progress import Line
 from .text import json_line, now
-
-if TYPE_CHECKING:
-    from triage.adapters.fleet import Place
 
 DONE, FAILED = 0, 1
 _CODES = """\

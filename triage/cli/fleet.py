@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 from cyclopts import App, Parameter
@@ -17,6 +17,22 @@ from .text import json_line
 
 if TYPE_CHECKING:
     from triage.adapters.fleet import Fleet, Place
+else:  # these names are for annotations; fleets need an extra that may not be installed
+    Fleet = Place = object
+
+__all__ = [
+    "PLACE_TITLES",
+    "Fleet",
+    "FleetOption",
+    "FleetPlace",
+    "Place",
+    "app",
+    "fleet_of",
+    "place_json",
+    "place_row",
+    "places_of",
+    "with_fleet",
+]
 
 T = TypeVar("T")
 VARIABLE = "TRIAGE_FLEET"
@@ -37,6 +53,8 @@ exit codes:
   2    it was never begun: no such fleet, bad arguments
 """
 _TITLES = ("run", "queue", "state", "waited", "worker", "waits for")
+PLACE_TITLES = ("queue", "worker", "waited")
+"""The titles of the columns that `place_row` fills."""
 
 app = App(
     name="fleet",
@@ -63,6 +81,21 @@ async def places_of(fleet: Fleet | None, run_ids: Sequence[str]) -> dict[str, Pl
     finally:
         with anyio.CancelScope(shield=True):
             await fleet.engine.close()
+
+
+def place_row(place: Place | None) -> tuple[str, ...]:
+    """Return the columns of a table that say where a run is in its fleet."""
+    if place is None:
+        return ("-", "-", "-")
+    return one_line(place.queue or "-", 40), one_line(place.worker or "-", 60), span(place.waited_s)
+
+
+def place_json(place: Place | None) -> dict[str, Any]:
+    """Return what the JSON of a run or incident says of the run's place in a fleet."""
+    if place is None:
+        return {}
+    shown = place._asdict()
+    return {name: shown[name] for name in ("engine", "queue", "worker", "waited_s")}
 
 
 def with_fleet(fleet: Fleet, work: Callable[[], Awaitable[T]]) -> T:

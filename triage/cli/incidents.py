@@ -26,6 +26,7 @@ from .desk import (
     desk_of,
     with_desk,
 )
+from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .options import DASH, AsJson, JsonLines, NoPager, Watch, epilogue, you
 from .output import Listing, note, paged, print_lines, print_listing, print_page, table, write
 from .progress import Line
@@ -166,24 +167,37 @@ def list_incidents(
     ] = None,
     limit: Annotated[int, Parameter(metavar="N", help="At most so many (50).")] = 50,
     desk: DeskOptions = DESK_OPTIONS,
+    fleet: FleetOption = None,
     watch: Watch = False,
     json: JsonLines = False,
     no_pager: NoPager = False,
 ) -> None:  # fmt: skip
-    """List incidents, those seen last first."""
+    """List incidents, those seen last first; of a fleet, with the places of their runs."""
     _check_limit(limit)
+    known = None if fleet is None else fleet_of(fleet)
+
+    async def work(desk: IncidentDesk) -> tuple[list[Incident], dict[str, Place]]:
+        found = await desk.incidents(status, limit=limit + 1)
+        return found, await places_of(known, [one.run_id for one in found if one.run_id])
 
     def look() -> Listing:
-        found = _carry_out(desk, lambda desk: desk.incidents(status, limit=limit + 1))
+        found, places = _carry_out(desk, work, fleet=known)
         incidents = found[:limit]
         keys: list[Hashable] = [(one.error_id, one.version) for one in incidents]
         remark = "" if found else "no incident"
         if len(found) > len(incidents):
             remark = f"these are the newest {len(incidents)}; --limit shows more"
         if json or not incidents:
-            lines = [Text(json_line(_as_json(one))) for one in incidents]
+            lines = [
+                Text(json_line({**_as_json(one), **place_json(places.get(one.run_id or ""))}))
+                for one in incidents
+            ]
             return Listing(lines, keys, remark)
-        lines = _table(_LISTED, [_row(one) for one in incidents])
+        rows = [
+            _row(one) + (() if known is None else place_row(places.get(one.run_id or "")))
+            for one in incidents
+        ]
+        lines = _table(_LISTED if known is None else (*_LISTED, *PLACE_TITLES), rows)
         return Listing(lines, ["titles", *keys], remark)
 
     print_listing(look, watch=watch, pager=not (no_pager or json))
@@ -221,28 +235,36 @@ def show(
     /,
     *,
     desk: DeskOptions = DESK_OPTIONS,
+    fleet: FleetOption = None,
     json: AsJson = False,
     no_pager: NoPager = False,
 ) -> None:
-    """Show an incident, with its log and messages."""
+    """Show an incident, with its log and messages; of a fleet, with its run's place."""
+    known = None if fleet is None else fleet_of(fleet)
 
-    async def work(desk: IncidentDesk) -> tuple[Incident, list[LogEntry], list[Message]]:
+    async def work(
+        desk: IncidentDesk,
+    ) -> tuple[Incident, list[LogEntry], list[Message], Place | None]:
         one = await desk.incident(error)
-        return one, await desk.log(error), await desk.messages(of=error)
+        places = await places_of(known, [one.run_id] if one.run_id else [])
+        place = places.get(one.run_id or "")
+        return one, await desk.log(error), await desk.messages(of=error), place
 
-    one, log, messages = _carry_out(desk, work)
+    one, log, messages, place = _carry_out(desk, work, fleet=known)
     if json:
         told = {
             "log": [_entry(entry) for entry in log],
             "messages": [_message(message) for message in messages],
         }
-        write(json_line({**_as_json(one), **told}))
+        write(json_line({**_as_json(one), **place_json(place), **told}))
     else:
         with paged(pager=not no_pager) as out:
-            print_page(out, list(_page(one, log, messages)))
+            print_page(out, list(_page(one, log, messages, place)))
 
 
-def _page(one: Incident, log: list[LogEntry], messages: list[Message]) -> Iterator[Line]:
+def _page(
+    one: Incident, log: list[LogEntry], messages: list[Message], place: Place | None
+) -> Iterator[Line]:
     style = _STYLES[one.level]
     yield Line("", f"bold {style}", f"{one.error_id}  {one.level}  {one.status}")
     yield Line("message", style, one.message)
@@ -256,6 +278,9 @@ def _page(one: Incident, log: list[LogEntry], messages: list[Message]) -> Iterat
     for label, text in (("agent", agent), ("task", one.task_id), ("run", one.run_id)):
         if text:
             yield Line(label, "", text)
+    if place is not None:
+        text = f"queue {place.queue or '-'}, worker {place.worker or '-'}, waited {span(place.waited_s)}"
+        yield Line(place.engine, "", text)
     if one.files:
         yield Line("files", "", ", ".join(one.files))
     yield Line("seen", "", f"{moment(one.first_seen)} to {moment(one.last_seen)}")

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
@@ -46,7 +46,7 @@ from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.stores import RunInfo, Store
 
-from .fleet import FleetOption, fleet_of, places_of
+from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .loading import agent_of, arguments_of, place_of, watched
 from .options import (
     AGENT_OPTIONS,
@@ -73,16 +73,12 @@ from .run import FAILED, SUSPENDED, Follower, conclude, print_report
 from .runs_page import run_as_json, run_page, would_as_json, would_page
 from .text import json_given, json_line, now, seconds_of
 
-if TYPE_CHECKING:
-    from triage.adapters.fleet import Place
-
 Status = Literal[
     "running", "suspended", "dead_letter",
     "done", "escalated", "aborted", "fatal", "cancelled", "error",
 ]  # fmt: skip
 _OPEN = ("running", "suspended", "dead_letter")
 _TITLES = ("run", "agent", "task", "status", "age", "lease")
-_PLACE_TITLES = ("queue", "worker", "waited")
 _TO_APPROVE = "suspended (approval)"
 _STYLES = {"running": "cyan", "suspended": "yellow", _TO_APPROVE: "yellow", "done": "green"}
 _LONGEST_JOURNAL = 5_000
@@ -160,7 +156,7 @@ def list_runs(
                 {
                     **info._asdict(),
                     "age_s": round(now() - info.started, 3),
-                    **_placed(places.get(info.run_id)),
+                    **place_json(places.get(info.run_id)),
                 }
                 for info in runs
             ]
@@ -168,30 +164,16 @@ def list_runs(
         ids = short_ids([info.run_id for info in runs])
         rows = [
             _row(ids[info.run_id], info, journals.get(info.run_id, ()), clock)
-            + (() if known is None else _place_row(places.get(info.run_id)))
+            + (() if known is None else place_row(places.get(info.run_id)))
             for info in runs
         ]
-        titles = _TITLES if known is None else (*_TITLES, *_PLACE_TITLES)
+        titles = _TITLES if known is None else (*_TITLES, *PLACE_TITLES)
         lines = table(
             titles, rows, styled="status", styles=_STYLES, cut=("agent", "task"), last_cut=("run",)
         )
         return Listing(lines, ["titles", *keys], remark)
 
     print_listing(look, watch=watch, pager=not (no_pager or json))
-
-
-def _placed(place: Place | None) -> dict[str, Any]:
-    """What the JSON of a run says of its place in a fleet."""
-    if place is None:
-        return {}
-    shown = place._asdict()
-    return {name: shown[name] for name in ("engine", "queue", "worker", "waited_s")}
-
-
-def _place_row(place: Place | None) -> tuple[str, ...]:
-    if place is None:
-        return ("-", "-", "-")
-    return one_line(place.queue or "-", 40), one_line(place.worker or "-", 60), span(place.waited_s)
 
 
 def _is_read(info: RunInfo) -> bool:

@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 from triage.core import UsageError, redact
 from triage.stores import Store
 
+from .fleet import Fleet, FleetOption, fleet_of
 from .options import VARIABLE, StoreText, epilogue, store_of, you
 from .output import note, write
 
@@ -45,6 +46,7 @@ app = App(
 def web(
     *,
     store: StoreText = None,
+    fleet: FleetOption = None,
     host: Annotated[
         str,
         Parameter(metavar="ADDRESS", help="Address to listen on (127.0.0.1: this machine only)."),
@@ -85,7 +87,7 @@ def web(
         ) from error
     token = os.environ.get(TOKEN) or None if token is None else token
     check_bind(host, token=token, hosts=trusted_host)
-    kept = store_of(store)
+    opened = store_of(store) if fleet is None else fleet_of(fleet)
     login = Login(Person(you(), Role(role)), token=token)
     listening = _listening(host, port)
     port = listening.getsockname()[1]
@@ -95,7 +97,7 @@ def web(
     login.told = lambda made: write(f"the next link: {place}/?token={made}")
     hosts = [*trusted_host, *(f"{name}:{port}" for name in LOOPBACK)] if trusted_host else []
     config = uvicorn.Config(
-        page(kept, login=login, hosts=hosts),
+        page(opened, login=login, hosts=hosts),
         # The link to log in contains the token, and headers of a proxy can be forged.
         access_log=False,
         proxy_headers=False,
@@ -103,7 +105,7 @@ def web(
         log_level="warning",
         timeout_graceful_shutdown=2,
     )
-    named = os.environ.get(VARIABLE, "") if store is None else store
+    named = fleet or store or os.environ.get(VARIABLE, "")
     write(f"the page of {redact(named)}, with the role {role}; Ctrl-C stops it")
     link = place if token is not None else f"{place}/?token={login.token}"
     write(link)
@@ -111,17 +113,17 @@ def web(
         note(f"log in with the token of --token or {TOKEN}")
     if open:
         threading.Timer(0.5, webbrowser.open, [link]).start()
-    asyncio.run(_serve(uvicorn.Server(config), listening, kept))
+    asyncio.run(_serve(uvicorn.Server(config), listening, opened))
 
 
-async def _serve(server: object, listening: socket.socket, store: Store) -> None:
+async def _serve(server: object, listening: socket.socket, opened: Store | Fleet) -> None:
     import uvicorn
 
     assert isinstance(server, uvicorn.Server)
     try:
         await server.serve(sockets=[listening])
     finally:
-        await store.close()
+        await opened.close()
 
 
 def _listening(host: str, port: int) -> socket.socket:

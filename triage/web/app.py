@@ -28,6 +28,7 @@ from triage.incidents import IncidentDesk
 from triage.stores import Store, open_store
 
 from .answers import Answers
+from .fleet import Fleet, FleetPage, Places
 from .incidents import Incidents, desk_of
 from .pages import Pages, StaticFile, static_files
 from .security import Guard, Login, Who, check_hosts
@@ -61,7 +62,7 @@ _UNREADABLE: dict[type[StoreError], tuple[str, tuple[str, ...]]] = {
 
 
 def app(
-    store: Store | str,
+    store: Store | Fleet | str,
     *,
     who: Who | None = None,
     login: Login | None = None,
@@ -75,7 +76,8 @@ def app(
 ) -> Starlette:
     """Make the page of a store's runs, to serve on its own or to mount in another application.
 
-    store: a `Store`, or its URL such as `"sqlite:///runs.db"`. who: identifies the person behind a
+    store: a `Store`, its URL such as `"sqlite:///runs.db"`, or a `triage.adapters.fleet.Fleet`, whose
+    queues, workers and waits are shown too. who: identifies the person behind a
     request when the host application has its own login. login: admits one person by a token instead.
     Without either, everybody can view and nobody can change anything. hosts: the exact host names to
     answer to, as in `Guard`; empty (default): only this machine's own names. agents: agents whose runs
@@ -89,14 +91,17 @@ def app(
     if who is not None and login is not None:
         raise UsageError("give app() either who= or login=: one of them says who asks")
     check_hosts(hosts)
-    opened = open_store(store)
+    fleet = store if isinstance(store, Fleet) else None
+    opened = store.store if isinstance(store, Fleet) else open_store(store)
     files = static_files()
     desk = desk_of(opened) if desk is None else desk
     kinds = [("Runs", "/"), ("Questions", "/questions")]
     kinds += [] if desk is None else [("Incidents", "/incidents")]
+    kinds += [] if fleet is None else [("Fleet", "/fleet")]
     pages = Pages(title, files, [*kinds, *tabs])
     answers = Answers(opened, pages, agents)
-    views = Views(opened, pages, answers)
+    places = Places(fleet)
+    views = Views(opened, pages, answers, places)
     troubles = _Troubles(pages)
 
     @asynccontextmanager
@@ -111,7 +116,8 @@ def app(
             *routes(pages, opened),
             Route("/metrics", _metrics(opened), name="metrics"),
             *answers.routes(),
-            *([] if desk is None else Incidents(desk, pages).routes()),
+            *([] if desk is None else Incidents(desk, pages, places).routes()),
+            *([] if fleet is None else FleetPage(fleet, pages).routes()),
             *views.routes(),
         ],
         middleware=[

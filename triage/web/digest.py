@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from triage.core import (
     NO_USAGE,
@@ -30,7 +30,7 @@ from triage.core import (
 from triage.engine import WAITING
 from triage.stores import RunInfo, Store
 
-from .pages import money, slug
+from .pages import money, place_text, slug
 
 KEPT = 500
 """The most digests kept in memory, least recently used dropped first; each takes at most about 2 KB."""
@@ -232,7 +232,8 @@ async def find(store: Store, digests: Digests, query: Query, start: int, most: i
 class Row(NamedTuple):
     """A row of the list.
 
-    why: the open question, or else the latest failure. began: in seconds since the epoch.
+    why: the open question, or else the latest failure. place: where the run is in its fleet, "" without
+    one. began: in seconds since the epoch.
     """
 
     run_id: str
@@ -241,14 +242,15 @@ class Row(NamedTuple):
     status: str
     task: str
     why: str
+    place: str
     cost: str
     attempts: int
     steps: int
     began: float
 
 
-def row_of(info: RunInfo, digest: Digest) -> Row:
-    """Make the list's row for a run."""
+def row_of(info: RunInfo, digest: Digest, place: Any = None) -> Row:
+    """Make the list's row for a run. place: its `Place` in a fleet, None without one."""
     failure = " ".join(
         filter(
             None, (digest.failure.replace("_", " "), f"({digest.cause})" if digest.cause else "")
@@ -262,6 +264,7 @@ def row_of(info: RunInfo, digest: Digest) -> Row:
         one_line(info.status, 20),
         digest.task,
         one_line(why, 200),
+        place_text(place),
         money(digest.usage.cost_usd),
         digest.attempts,
         digest.steps,

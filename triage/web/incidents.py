@@ -14,6 +14,7 @@ from triage.core import UsageError
 from triage.incidents import Incident, IncidentDesk, IncidentError, Status, UnknownIncident
 from triage.stores import Store
 
+from .fleet import Places
 from .pages import Pages
 from .security import Role, form_of, need, person_of
 
@@ -34,9 +35,10 @@ def desk_of(store: Store) -> IncidentDesk | None:
 class Incidents:
     """Handle the requests for pages of incidents."""
 
-    def __init__(self, desk: IncidentDesk, pages: Pages) -> None:
+    def __init__(self, desk: IncidentDesk, pages: Pages, places: Places) -> None:
         self._desk = desk
         self._pages = pages
+        self._places = places
         self._acts: dict[str, Act] = {
             "acknowledge": self._acknowledge,
             "escalate": self._escalate,
@@ -58,10 +60,12 @@ class Incidents:
         known = tuple(map(str, Status))
         found = await self._desk.incidents(status if status in known else None, limit=MOST)
         stats = await self._desk.stats()
+        places = await self._places.of([one.run_id for one in found if one.run_id])
         return self._pages.render(
             request,
             "incidents/queue.html",
             incidents=found,
+            places=places,
             counts=stats["by_status"],
             chosen=status if status in known else "",
             statuses=known,
@@ -121,6 +125,8 @@ class Incidents:
         form: Mapping[str, str] | None = None,
         error: Exception | None = None,
     ) -> Response:
+        run_ids = [one.run_id] if one.run_id else []
+        places = await self._places.of(run_ids)
         status = 200
         if error is not None:
             status = 409 if isinstance(error, IncidentError) else 422
@@ -129,6 +135,7 @@ class Incidents:
             "incidents/incident.html",
             status=status,
             one=one,
+            place=places.get(one.run_id or ""),
             log=await self._desk.log(one.error_id, limit=MOST),
             messages=await self._desk.messages(of=one.error_id),
             levels=self._desk.levels,

@@ -17,6 +17,7 @@ from triage.core import StoreError, UnknownRun, is_milestone, one_line
 from triage.stores import RunInfo, Store
 
 from .digest import Digest, Digests, row_of
+from .fleet import Places
 from .pages import money
 from .timeline import Moments, entry_of, lasted
 
@@ -175,9 +176,10 @@ def figures_of(digest: Digest) -> dict[str, str]:
 class ListWatch:
     """Poll the newest runs for changes."""
 
-    def __init__(self, store: Store, digests: Digests) -> None:
+    def __init__(self, store: Store, digests: Digests, places: Places) -> None:
         self._store = store
         self._digests = digests
+        self._places = places
         self._standing: dict[str, RunInfo] = {}
 
     async def start(self) -> None:
@@ -189,7 +191,11 @@ class ListWatch:
         try:
             infos = await self._store.runs(limit=_NEWEST)
             changed = [info for info in infos if self._changed(info)]
-            rows = [row_of(info, await self._digests.of(info)) for info in reversed(changed)]
+            places = await self._places.of([info.run_id for info in changed])
+            rows = [
+                row_of(info, await self._digests.of(info), places.get(info.run_id))
+                for info in reversed(changed)
+            ]
         except StoreError as error:
             await anyio.sleep(1)
             return message("trouble", {"text": one_line(str(error), 300)})
@@ -210,9 +216,10 @@ class _Shared(NamedTuple):
 class Live:
     """The feeds of a store, each shared by its readers and dropped when the last reader leaves."""
 
-    def __init__(self, store: Store, digests: Digests) -> None:
+    def __init__(self, store: Store, digests: Digests, places: Places) -> None:
         self._store = store
         self._digests = digests
+        self._places = places
         self._shared: dict[str | None, _Shared] = {}
         self._starting = anyio.Lock()
 
@@ -230,7 +237,7 @@ class Live:
 
     async def runs(self, request: Request) -> StreamingResponse:
         """Stream the changes of the list of runs."""
-        made = lambda: ListWatch(self._store, self._digests)  # noqa: E731
+        made = lambda: ListWatch(self._store, self._digests, self._places)  # noqa: E731
         shared = await self._of(None, made, _LIST_EVERY_S)
         return _Stream(self._read(None, shared, first=_NOTHING))
 

@@ -20,6 +20,7 @@ from triage.stores import RunInfo, Store
 from .answers import Answers
 from .compare import compared
 from .digest import Digests, Query, Row, find, row_of
+from .fleet import Places
 from .live import Live
 from .pages import Pages, unslug
 from .pictures import picture_of
@@ -40,12 +41,13 @@ _MOST_SHOWN = 200_000
 class Views:
     """Handle the requests for pages of runs."""
 
-    def __init__(self, store: Store, pages: Pages, answers: Answers) -> None:
+    def __init__(self, store: Store, pages: Pages, answers: Answers, places: Places) -> None:
         self._store = store
         self._answers = answers
         self._pages = pages
+        self._places = places
         self._digests = Digests(store)
-        self._live = Live(store, self._digests)
+        self._live = Live(store, self._digests, places)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of these pages."""
@@ -64,6 +66,7 @@ class Views:
         query = Query.of(request.query_params)
         start = _number(request, "from") or 0
         found = await find(self._store, self._digests, query, start, PER_PAGE)
+        places = await self._places.of([info.run_id for info, _ in found.runs])
 
         def further(older: int) -> str:
             given = {k: v for k, v in request.query_params.items() if v and k != "from"}
@@ -74,8 +77,8 @@ class Views:
             "runs.html",
             query=query,
             start=start,
-            rows=[row_of(info, digest) for info, digest in found.runs],
-            blank=Row("", "", "", "", "", "", "", 0, 0, 0.0),
+            rows=[row_of(info, digest, places.get(info.run_id)) for info, digest in found.runs],
+            blank=Row("", "", "", "", "", "", "", "", 0, 0, 0.0),
             older=found.older,
             hasty=found.hasty,
             looked_at=found.looked_at,
@@ -99,6 +102,7 @@ class Views:
         """Show one run: its status, why it failed, and its timeline."""
         info, events = await self._read(request)
         now = await self._store.now()
+        place = (await self._places.of([info.run_id])).get(info.run_id)
         at, page = _number(request, "at"), _number(request, "page")
 
         def made() -> Response:
@@ -121,6 +125,7 @@ class Views:
                 offer=self._answers.offer(info, events),
                 runs_here=self._answers.runs(info.agent),
                 lease=lease_of(info, now),
+                place=place,
                 picture=picture_of(story),
                 plan=fold_plan(events) if story.has_plan else None,
                 entries=list(entries_of(moments, story.started, before)),
