@@ -1,12 +1,11 @@
-"""Classifiers: why an attempt failed. The one that asks a model is imported when it is first used."""
+"""Classifiers: why an attempt failed. What most programs do not use is imported when it is first used."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .base import (
-    Asker,
-    BlockingClassifier,
     Classifier,
     as_diagnosis,
     at_work,
@@ -31,6 +30,7 @@ from .rules import RULES, RulesClassifier, diagnose
 from .tables.rule import Rule, lines
 
 if TYPE_CHECKING:
+    from .blocking import Asker, BlockingClassifier
     from .llm import Budget, LLMClassifier
 
 __all__ = [
@@ -76,9 +76,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("Budget", "LLMClassifier"):
-        from . import llm
+_LAZY = {
+    "Asker": "blocking",
+    "BlockingClassifier": "blocking",
+    "Budget": "llm",
+    "LLMClassifier": "llm",
+}
 
-        return getattr(llm, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from triage.core import (
@@ -25,6 +24,7 @@ from triage.core import (
     Trajectory,
     as_json,
     call_text,
+    closest,
     doings_in,
     fields_of,
     not_json,
@@ -368,10 +368,10 @@ def _unknown_tool(case: _Case) -> str:
     )
     if not names:
         return text + "Call only tools you were given, by their exact names."
-    close = get_close_matches(called, names, 1, 0.5) if called else []
+    close = closest(called, names, 0.5) if called else None
     # Name each tool only once, since the rest of the prompt may list them too.
-    others = [name for name in names if name not in close]
-    listed = [f"{name[:80]} (the closest name)" for name in close]
+    others = [name for name in names if name != close]
+    listed = [] if close is None else [f"{close[:80]} (the closest name)"]
     listed += [name[:80] for name in others[:_MAX_TOOLS]]
     rest = ", …" if len(others) > _MAX_TOOLS else ""
     return f"{text}The tools are: {', '.join(listed)}{rest}."

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, cast, get_args
 
@@ -31,6 +30,7 @@ from triage.core import (
     Step,
     Trajectory,
     capture,
+    nearest,
     refuse,
 )
 
@@ -488,10 +488,10 @@ def _checked(rule: object) -> Rule:
         raise refuse("Rule.name", name, "text that is not empty")
     field = f"Rule {rule.name!r}"
     if rule.looks_at not in _KINDS:
-        close = get_close_matches(str(rule.looks_at), _KINDS, 1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = nearest(str(rule.looks_at), _KINDS)
         raise ValueError(
-            f"{field} looks_at must be one of {', '.join(_KINDS)}, not {rule.looks_at!r}{meant}"
+            f"{field} looks_at must be one of {', '.join(_KINDS)}, not {rule.looks_at!r}"
+            f"{meant and f'; {meant}'}"
         )
     for key in _keys(rule, field):
         if rule.looks_at in _CHECKS:

@@ -10,11 +10,10 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from triage.core import Event, UsageError
+from triage.core import Event, UsageError, nearest
 from triage.engine import Agent, fingerprint
 from triage.plan import Orchestrator
 from triage.stores import Store
@@ -34,9 +33,8 @@ def load(place: str) -> Any:
     value: Any = _module(module_name)
     for name in path.split("."):
         if not hasattr(value, name):
-            public = [known for known in dir(value) if not known.startswith("_")]
-            close = get_close_matches(name, public, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "name a function of the module"
+            public = (known for known in dir(value) if not known.startswith("_"))
+            remedy = nearest(name, public) or "name a function of the module"
             raise UsageError(f"{place}: there is no {name!r}; {remedy}")
         value = getattr(value, name)
     return value

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -382,9 +381,24 @@ def check_word(field: str, value: object, words: tuple[str, ...]) -> None:
 
 def nearest(word: str, names: Iterable[str]) -> str:
     """Write `did you mean 'x'?` for the closest of `names`, ignoring case; empty if none is close."""
-    by_folded = {name.casefold(): name for name in names}
-    close = get_close_matches(word.casefold(), by_folded, n=1)
-    return f"did you mean {by_folded[close[0]]!r}?" if close else ""
+    close = closest(word, names)
+    return "" if close is None else f"did you mean {close!r}?"
+
+
+_LONGEST_COMPARED = 100
+
+
+def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The name most similar to `word`, ignoring case.
+
+    None if none reaches the similarity `cutoff` (1 is equal). Names of more than 100 characters are left
+    out, and of a longer word its beginning is compared.
+    """
+    from difflib import get_close_matches  # for mistakes only
+
+    by_folded = {name.casefold(): name for name in names if len(name) <= _LONGEST_COMPARED}
+    near = get_close_matches(word.casefold()[:_LONGEST_COMPARED], by_folded, 1, cutoff)
+    return by_folded[near[0]] if near else None
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True):

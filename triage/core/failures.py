@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -283,6 +282,8 @@ def _without_secrets(value: Any) -> Any:
 def _picklable(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    import pickle  # loaded by whoever pickles a context
+
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - bytes we have just made
     except Exception:

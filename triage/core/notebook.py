@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 
 from .errors import short
 from .escaping import escaped
@@ -28,18 +27,28 @@ def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
         half = MAX_ROWS // 2
         known[half:-half] = [("…", f"{left_out} more")]
     body = "".join(
-        f'<tr style="background:none"><th style="{_LINE}">{escape(name)}</th>'
-        f'<td style="{_LINE}">{escape(_text(value))}</td></tr>'
+        f'<tr style="background:none"><th style="{_LINE}">{_escape(name)}</th>'
+        f'<td style="{_LINE}">{_escape(_text(value))}</td></tr>'
         for name, value in known
     )
-    head = f'<caption style="text-align:left;color:inherit"><b>{escape(_text(title))}</b></caption>'
+    head = (
+        f'<caption style="text-align:left;color:inherit"><b>{_escape(_text(title))}</b></caption>'
+    )
     return f'<table style="{_TABLE}">{head}{body}</table>'
 
 
 def lines(text: str) -> str:
     """Render a text of several lines as HTML, redacted and escaped."""
-    shown = escape(escaped(redact(text), lines=True))
+    shown = _escape(escaped(redact(text), lines=True))
     return f'<pre style="white-space:pre-wrap;background:none;color:inherit">{shown}</pre>'
+
+
+def _escape(text: str) -> str:
+    from html import (
+        escape,
+    )  # it knows two thousand names of characters, and few programs write HTML
+
+    return escape(text)
 
 
 def _text(value: object) -> str:

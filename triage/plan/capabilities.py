@@ -19,13 +19,14 @@ from triage.core import (
     FailureType,
     Severity,
     UsageError,
+    closest,
     effect_of,
     misuse,
 )
 from triage.engine import TOOL_ATTRIBUTE, Tool, tool_of, tries_of
 from triage.strategies import Backoff, Preset
 
-from .plans import ExecutionPlan, Parameters, PlannedStep, closest, name_of, quoted, suggested
+from .plans import ExecutionPlan, Parameters, PlannedStep, name_of, quoted, suggested
 
 CAPABILITY_ATTRIBUTE = "__triage_capability__"
 _RESPONDERS = ("respond", "clarify")

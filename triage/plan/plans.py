@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from triage.core import (
     StoreError,
     UsageError,
     check_count,
+    closest,
     exact,
     misuse,
     redact,
@@ -238,7 +238,6 @@ class ExecutionPlan:
 
 
 _MOST_READ = 2_000
-_LONGEST_COMPARED = 100
 _LONGEST_NAME = 100
 
 
@@ -251,13 +250,6 @@ def shortened(text: object, longest: int = 300) -> str:
 def quoted(text: object, longest: int = 80) -> str:
     """The same as a JSON string, so that foreign text cannot leave its quotation marks."""
     return json.dumps(shortened(text, longest), ensure_ascii=False)
-
-
-def closest(word: str, names: Iterable[str]) -> str | None:
-    """The name most similar to `word`, ignoring case; None if none is close."""
-    by_folded = {name.casefold(): name for name in names if len(name) <= _LONGEST_COMPARED}
-    near = get_close_matches(word.casefold()[:_LONGEST_COMPARED], by_folded, n=1)
-    return by_folded[near[0]] if near else None
 
 
 def suggested(name: str | None) -> str:

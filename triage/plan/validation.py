@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from triage.core import Cause, Diagnosis, Evidence, FailureType, Severity, check_count, misuse
+from triage.core import (
+    Cause,
+    Diagnosis,
+    Evidence,
+    FailureType,
+    Severity,
+    check_count,
+    closest,
+    misuse,
+)
 
 from .capabilities import Capability, Registry, misfits, output_of, takes
 from .plans import (
@@ -15,7 +24,6 @@ from .plans import (
     Fault,
     Input,
     PlannedStep,
-    closest,
     quoted,
     read,
     shortened,

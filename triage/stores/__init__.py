@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .postgres import PostgresStore
     from .redis import RedisStore
+    from .sqlite import SQLiteStore, translated
 
 from triage.core import dump, dumps, load, loads
 
@@ -14,7 +16,6 @@ from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
 from .memory import MemoryStore
 from .opening import open_store
 from .rows import Outgoing, from_column
-from .sqlite import SQLiteStore, translated
 from .writer import Call, Lane, ThreadedStore, ThreadWaiter, Waiter, stop_with, together
 
 __all__ = [
@@ -46,14 +47,16 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "PostgresStore": "postgres",
+    "RedisStore": "redis",
+    "SQLiteStore": "sqlite",
+    "translated": "sqlite",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # Their drivers are extras.
-    if name == "PostgresStore":
-        from .postgres import PostgresStore
-
-        return PostgresStore
-    if name == "RedisStore":
-        from .redis import RedisStore
-
-        return RedisStore
+    # A program has the driver of the store that it uses, and loads no other.
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,6 @@ from triage.core import UsageError, nearest, redact
 
 from .base import Store
 from .memory import MemoryStore
-from .sqlite import SQLiteStore
 from .writer import ThreadedStore
 
 _METHODS = (
@@ -82,6 +81,8 @@ def _options(text: str, ours: Mapping[str, Callable[[str], Any]]) -> tuple[str, 
 
 
 def _sqlite(text: str) -> ThreadedStore:
+    from .sqlite import SQLiteStore
+
     base, options = _options(text, {"synchronous": str, "timeout": float})
     place, mark, rest = base.partition("?")
     if mark:

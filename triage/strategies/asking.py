@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from math import isfinite
 from typing import Any, ClassVar, TypeAlias
 
@@ -25,6 +24,7 @@ from triage.core import (
     as_json,
     call_text,
     check_count,
+    closest,
     fields_of,
     misuse,
     plain,
@@ -38,7 +38,6 @@ from .base import Answer, last_failed, named, needs_a_person, no_retry, sentence
 
 
 _LONGEST = 160
-_NEAR = 0.6
 _EXAMPLES: dict[str, Any] = {
     "string": "text",
     "integer": 1,
@@ -130,9 +129,9 @@ def _known(errors: Sequence[Mapping[str, Any]], schema: Any) -> list[dict[str, A
         choices = _choices(error)
         if choices:
             wrong["example"] = choices[0]
-            near = get_close_matches(str(given), choices, 1, _NEAR)
-            if near:
-                wrong["did_you_mean"] = near[0]
+            near = closest(str(given), choices)
+            if near is not None:
+                wrong["did_you_mean"] = near
         elif example is not None:
             wrong["example"] = _example(example, given)
         found += _completed(wrong, path, schema, given if missing else None)
@@ -150,16 +149,16 @@ def _completed(
         if isinstance(declared, Mapping):
             _declared(wrong, declared)
         elif "did_you_mean" not in wrong:
-            near = get_close_matches(name, [str(key) for key in properties], 1, _NEAR)
-            if near:
-                wrong["did_you_mean"] = near[0]
+            near = closest(name, map(str, properties))
+            if near is not None:
+                wrong["did_you_mean"] = near
     found = [wrong]
     if isinstance(given, Mapping) and name and name not in given:
         names = [str(key)[:80] for key in given]
         known = set(properties) if isinstance(properties, Mapping) else set()
-        near = get_close_matches(name, [key for key in names if key not in known], 1, _NEAR)
-        if near:
-            meant = {"field": near[0], "got": _value(given.get(near[0])), "did_you_mean": name}
+        near = closest(name, (key for key in names if key not in known))
+        if near is not None:
+            meant = {"field": near, "got": _value(given.get(near)), "did_you_mean": name}
             found.append(meant)
     return found
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
@@ -26,6 +24,7 @@ from triage.core import (
     RecoveryAction,
     Suspend,
     UsageError,
+    closest,
     misuse,
     nearest,
 )
@@ -48,6 +47,7 @@ from .ready_made import (
     sequence,
 )
 from .switching import substitute, switch_model
+from .toml_files import read_toml
 
 
 class Dispatches(Protocol):
@@ -313,14 +313,7 @@ substitute; one new plan that names the failed call |
         preset. Raises UsageError, which names the file, the key and the closest valid name.
         """
         name = os.fspath(path)
-        try:
-            with Path(path).open("rb") as file:
-                data = tomllib.load(file)
-        except OSError as error:
-            raise UsageError(f"{name}: cannot be read: {error.strerror or error}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{name}: is not TOML: {error}") from error
-        return cls._described(data, name)
+        return cls._described(read_toml(Path(path), name), name)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -425,13 +418,13 @@ def _cause(key: object) -> str:
     known = Cause.__members__.get(key.upper())
     if known is not None:
         return known
-    close = get_close_matches(key.lower(), map(str, Cause), n=1, cutoff=_ALMOST)
-    if close and key not in close:
+    close = closest(key, map(str, Cause), _ALMOST)
+    if close not in (None, key):
         raise misuse(
             "FailurePolicy.causes key",
             key,
             "a Cause, or a cause of your own",
-            f"did you mean {close[0]!r}?",
+            f"did you mean {close!r}?",
         )
     return key
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from os import PathLike
 from pathlib import Path
-from pkgutil import get_data
 from threading import Lock
 from typing import Any, NamedTuple, Self, cast
 
 from triage.core import Usage, UsageError, check_number, child_logger, misuse, nearest
+
+from .toml_files import parse_toml, read_toml
 
 _MILLION = 1_000_000
 _LONGEST_NAME = 200
@@ -98,12 +98,7 @@ class Prices:
         Raises UsageError naming the file for one that cannot be read or holds anything else.
         """
         where = f"Prices.load({str(path)!r})"
-        try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"{where}: cannot be read: {error.strerror or error}") from error
-        except ValueError as error:
-            raise UsageError(f"{where}: is not TOML: {error}") from error
+        data = read_toml(Path(path), where)
         models = data.pop("models", None)
         if data:
             raise UsageError(f'{where}: has {next(iter(data))!r}; write a table [models."name"]')
@@ -254,7 +249,7 @@ def _from_table(where: str, table: Mapping[str, Any]) -> Price:
 
 
 # Read on import, so that no event loop waits for the file later.
-_TOML = get_data("triage.strategies", "prices.toml") or b""
+_TOML = Path(__file__).with_name("prices.toml").read_text(encoding="utf-8")
 
 
 @cache
@@ -262,7 +257,7 @@ def built_in() -> tuple[dict[str, Price], dict[str, str]]:
     """Return the prices that come with triage, and the provider of each model."""
     prices: dict[str, Price] = {}
     providers: dict[str, str] = {}
-    for provider, listed in tomllib.loads(_TOML.decode()).items():
+    for provider, listed in parse_toml(_TOML).items():
         for name, fields in listed["models"].items():
             prices[name] = _price(f"prices.toml {name!r}", {**fields, "source": listed["source"]})
             providers[name] = provider
