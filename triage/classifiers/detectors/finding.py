@@ -111,6 +111,9 @@ SERVICE_TEXT = _rule("service_text", _EXTERNAL, None, STRUCTURE,
     "as same_text, where the sentence does not ask for the call again; type and cause as its words say")
 OTHER_PAGES = _rule("other_pages", _MISSING, Cause.UNGROUNDED, STRUCTURE,
     "as same_text, with several texts in turn: they belong to no question")
+FOREIGN = _rule("foreign", _MISSING, Cause.UNGROUNDED, 0.85,
+    "results of different tools begin to be sentences without a word of the task, of what was asked, or of "
+    "an earlier result")
 GARBLED = _rule("garbled", _SCHEMA, Cause.BAD_RESPONSE, 0.85,
     "results of different tools begin to have an amount stuck on or their words out of order")
 INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, STRUCTURE,

@@ -17,7 +17,7 @@ from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import Rule
 from triage.core import ErrorInfo, Step, said_by
 
-from .finding import GARBLED, INSERTED, OTHER_PAGES, SAME_TEXT, SERVICE_TEXT, Finding
+from .finding import FOREIGN, GARBLED, INSERTED, OTHER_PAGES, SAME_TEXT, SERVICE_TEXT, Finding
 from .results import denies
 
 _MAX_TEXT = 4_000
@@ -53,15 +53,14 @@ def onsets(
 ) -> Iterator[Finding]:
     """What took over the results of a run. judge: what the rules say of an error."""
     results = list(_results(steps))
-    shared = _shared(results, judge)
-    if shared is not None:
-        yield shared
-        return
-    for find in (_inserted, _garbled):
-        found = find(results, task)
-        if found is not None:
-            yield found
-            return
+    found = (
+        _shared(results, judge)
+        or _foreign(results, task)
+        or _inserted(results, task)
+        or _garbled(results)
+    )
+    if found is not None:
+        yield found
 
 
 def _results(steps: Sequence[Step]) -> Iterator[_Result]:
@@ -82,11 +81,13 @@ def _results(steps: Sequence[Step]) -> Iterator[_Result]:
         yield _Result(at, tool, text[:_MAX_TEXT], texts, step.error is not None)
 
 
-def _took_over(results: Sequence[_Result], marked: set[int]) -> _Result | None:
+def _took_over(
+    results: Sequence[_Result], marked: set[int], least: float = _LEAST_SHARE
+) -> _Result | None:
     """The first marked result, where most results from there on are marked and a tool has changed.
 
-    marked: indices of results. At least two tools must be concerned, of which one had answered
-    without the mark before, and at least two things asked for.
+    marked: indices of results. least: the share of them that is most. At least two tools must be
+    concerned, of which one had answered without the mark before, and at least two things asked for.
     """
     if len(marked) < 2:
         return None
@@ -94,7 +95,7 @@ def _took_over(results: Sequence[_Result], marked: set[int]) -> _Result | None:
     tools = {results[at].tool for at in marked}
     changed = not tools.isdisjoint(one.tool for one in results[:first])
     share = len(marked) / (len(results) - first)
-    if len(tools) < 2 or not changed or share < _LEAST_SHARE:
+    if len(tools) < 2 or not changed or share < least:
         return None
     asked = [results[at].given for at in marked]
     return None if set.intersection(*map(set, asked)) else results[first]
@@ -152,6 +153,39 @@ def _masked(one: _Result) -> str:
     return _DIGITS.sub("0", text).strip()
 
 
+# --- pages that belong to no question -------------------------------------------------------------
+
+_WORD = Pattern(r"[^\W\d_]{5,}")
+_STEM = 6
+_LEAST_LONG = 2
+_LEAST_WORDS = 6
+
+
+def _foreign(results: Sequence[_Result], task: str) -> Finding | None:
+    """Texts that have no longer word in common with the task, what was asked or any result before them."""
+    known = _words(task)
+    marked: set[int] = set()
+    for at, one in enumerate(results):
+        known |= _words(f"{one.tool} {' '.join(one.given)}")
+        words = _words(one.text)
+        about = any(len(value) > 2 and value.lower() in one.text.lower() for value in one.given)
+        speaks = len(words) >= _LEAST_LONG and len(one.text.split()) >= _LEAST_WORDS
+        if at and speaks and not about and words.isdisjoint(known):
+            marked.add(at)
+        else:
+            known |= words
+    first = _took_over(results, marked)
+    if first is None:
+        return None
+    text = f"results have no word of what was asked: {said_by(first.text)}"
+    return Finding(FOREIGN, text, first.at, first.tool)
+
+
+def _words(text: str) -> set[str]:
+    """The longer words of a text in small letters, cut to their stems."""
+    return {word[:_STEM] for word in _WORD.findall(text.lower())}
+
+
 # --- words put in ---------------------------------------------------------------------------------
 
 
@@ -169,17 +203,22 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
     for gram, found in places.items():
         if len(found) < 2 or min(found.values()) == 0 or not any(map(_LETTERS.match, gram)):
             continue
-        first = _took_over(results, set(found))
-        if first is None or len({results[at].text for at in found}) < 2:
-            continue
         at, words = min(found), " ".join(gram)
-        if any(words in " ".join(_TOKEN.findall(one.text)) for one in results[:at]):
+        said = " ".join(_TOKEN.findall(results[at].text)[-_MAX_TOKENS:][found[at] :])
+        size = len(_LETTERS.findall(said))
+        first = _took_over(results, set(found), _LEAST_SHARE if size < _LONG else _LEAST_LONG_SHARE)
+        if first is None or size < _LEAST_SAID or len({results[at].text for at in found}) < 2:
             continue
-        said = " ".join(_TOKEN.findall(first.text)[-_MAX_TOKENS:][found[at] :])
-        if len(_LETTERS.findall(said)) >= 3:
+        if not any(words in " ".join(_TOKEN.findall(one.text)) for one in results[:at]):
             text = f"results of two tools go on with {said_by(said)}"
             return Finding(INSERTED, text, first.at, first.tool)
     return None
+
+
+_LEAST_SAID = 3
+_LONG = 8
+"""Words in a row that nobody says twice by chance."""
+_LEAST_LONG_SHARE = 0.3
 
 
 def _grams(tokens: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -189,15 +228,64 @@ def _grams(tokens: Sequence[str]) -> Iterator[tuple[str, ...]]:
 # --- a form that is lost --------------------------------------------------------------------------
 
 
-def _garbled(results: Sequence[_Result], task: str) -> Finding | None:
+def _garbled(results: Sequence[_Result]) -> Finding | None:
     """Results that lose the form they had: an amount stuck on, words out of order, JSON no more."""
-    del task
-    marked = {at for at, one in enumerate(results) if _is_garbled(one)}
-    first = _took_over(results, marked)
+    first = _took_over(results, _out_of_form(results)) or _stuck_on(results)
     if first is None:
         return None
     text = f"results lose the form they had: {said_by(first.text)}"
     return Finding(GARBLED, text, first.at, first.tool)
+
+
+def _out_of_form(results: Sequence[_Result]) -> set[int]:
+    """The results that are garbled, by themselves or beside one that their tool gave before."""
+    whole: dict[str, _Result] = {}
+    marked: set[int] = set()
+    for at, one in enumerate(results):
+        before = whole.get(one.tool)
+        if _is_garbled(one) or (before is not None and _is_reordered(one, before)):
+            marked.add(at)
+        elif before is None:
+            whole[one.tool] = one
+    return marked
+
+
+def _stuck_on(results: Sequence[_Result]) -> _Result | None:
+    """The first of the last results that are a value with an amount behind it, none before being so."""
+    first = len(results)
+    while first and _DOUBLED.fullmatch(results[first - 1].text):
+        first -= 1
+    before = [one.text for one in results[:first]]
+    plain = sum(_VALUE.fullmatch(text) is not None for text in before)
+    if first == len(results) or plain < 2 or any(map(_DOUBLED.fullmatch, before)):
+        return None
+    return results[first]
+
+
+_VALUE = Pattern(r"[$€£¥₹]?\d[\d.,]*(?:/\w+)?")
+_DOUBLED = Pattern(r"[$€£¥₹]?\d[\d.,]*(?:/\w+)? [$€£¥₹]\d[\d.,]*")
+
+
+def _is_reordered(one: _Result, before: _Result) -> bool:
+    """Whether a result has the words of an earlier one of its tool, in another order."""
+    order = {word: place for place, word in enumerate(_sequence(before))}
+    words = _sequence(one)
+    places = [order[word] for word in words if word in order]
+    if len(places) < _LEAST_COMMON or 2 * len(places) < min(len(order), len(words)):
+        return False
+    pairs = [left < right for at, left in enumerate(places) for right in places[at + 1 :]]
+    return sum(pairs) < _IN_ORDER * len(pairs)
+
+
+_LEAST_COMMON = 3
+_IN_ORDER = 0.7
+"""Of the pairs of words that two results share, how many stand in the same order in both."""
+_MOST_WORDS = 40
+
+
+def _sequence(one: _Result) -> list[str]:
+    """The first words of a result, each once, with a mark in place of the arguments' texts."""
+    return list(dict.fromkeys(re.findall(r"\w+|#", _masked(one))[:_MOST_WORDS]))
 
 
 def _is_garbled(one: _Result) -> bool:
@@ -217,7 +305,7 @@ _OPENING = "{["
 
 
 def _is_data(text: str) -> bool:
-    """Whether a text is markup, or JSON to its end or up to where it was cut."""
+    """Whether a text is markup, or JSON to its end or up to where it breaks off."""
     if text[:1] == "<":
         return True
     if text[:1] not in _OPENING:
@@ -226,8 +314,8 @@ def _is_data(text: str) -> bool:
         json.loads(text)
     except RecursionError:
         return True
-    except ValueError as problem:
-        return "Extra data" not in str(problem)
+    except json.JSONDecodeError as problem:
+        return "Extra data" not in problem.msg and not _AMOUNT.match(text[problem.pos :])
     return True
 
 
@@ -248,6 +336,6 @@ def _is_scattered(value: str, text: str) -> bool:
     if len(words) < 2 or len(set(words)) != len(words):
         return False
     found = re.findall(r"\w+", text.lower())
-    if not set(words) <= set(found):
+    if len(found) > 3 * len(words) or not set(words) <= set(found):
         return False
     return " ".join(words) not in " ".join(found)

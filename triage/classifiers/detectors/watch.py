@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.core import Constraint, ErrorInfo, Step, is_reused
+from triage.core import Constraint, ErrorInfo, FailureType, Step, is_reused
 
 from .arguments import check, check_result, gives
 from .finding import (
@@ -30,7 +30,7 @@ from .finding import (
 from .flow import trace
 from .loops import Loop, Loops, outline
 from .onset import onsets
-from .results import Results, cut_short, ended, failure_of, text_in
+from .results import Results, cut_short, denies, ended, failure_of, text_in, text_of
 from .tool_calls import WATCHED, check_output
 
 WHOLE = 400
@@ -225,7 +225,21 @@ def review(
         *(trace(steps, task) if whole else ()),
     ]
     ranked = sorted((one for one in found if one is not None), key=lambda one: -one.rule.confidence)
-    return _earliest_first(ranked)
+    return [_from_first_void(one, steps) for one in _earliest_first(ranked)]
+
+
+def _from_first_void(found: Finding, steps: Sequence[Step]) -> Finding:
+    """A fault of the other side, from the first of the calls right before it that were given nothing.
+
+    Only of tools that had never given anything: of others it may be the answer that there is nothing.
+    """
+    at = found.step
+    if at is None or found.rule.failure_type is not FailureType.EXTERNAL_FAULT:
+        return found
+    gave = {step.tool_called for step in steps[:at] if not denies(text_of(step.tool_output))}
+    while at and steps[at - 1].tool_called and steps[at - 1].tool_called not in gave:
+        at -= 1
+    return found._replace(step=at, tool=steps[at].tool_called)
 
 
 def _earliest_first(ranked: list[Finding]) -> list[Finding]:

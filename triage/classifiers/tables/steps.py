@@ -215,6 +215,10 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         ),
         run(_FARE, call("fare", "Faro", _STORKS), call("fare", "Beja", _TULIPS), _DONE),
     ),
+    "steps.foreign": (
+        run(_FARE, call("fare", "Faro", _STORKS), call("hotel", "Beja", _TULIPS), _DONE),
+        run(_FARE, call("fare", "Faro", _STORKS), call("fare", "Beja", _TULIPS), _DONE),
+    ),
     "steps.garbled": (
         run(_FARE, call("fare", "Faro", "38 EUR $512"), call("hotel", "Beja", "quiet $77"), _DONE),
         run(_FARE, call("fare", "Faro", "38 EUR"), call("hotel", "Beja", "quiet, $77"), _DONE),
@@ -233,7 +237,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "steps.inserted": (
         run(
-            _OPEN,
+            call("open", 1, "Porto, Lisbon and Faro"),
             call("open", 2, f"Page two. {_ORDER}"),
             call("fare", 3, f"40 EUR. {_ORDER}"),
             _DONE,
