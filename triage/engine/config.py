@@ -585,11 +585,12 @@ class Config:
     policy, classifier: None means the recommended ones. parameters: the function's keyword parameters,
     None if it takes any. plain: no limit needs a cancel scope around attempts and there are no observers.
     watch: the limits, if one must be checked at each event. busy: there are observers, or `watch`.
-    watching: as `Checks.watch`. first_look: steps before an attempt is first checked for loops. durable:
-    the store outlives this process. code: fingerprint of the function if so, else empty. suspensions:
-    runs waiting in this process (`Waiting`), by the digests of their tokens. returns: the declared type
-    of results. redactor: None for the standard one. infer_effects: infer the effect of an undeclared tool
-    from its name. aliases: earlier names of the agent. generated: Python made its name up.
+    watching: None where steps are not checked. first_look: steps before an attempt is first checked for
+    loops. durable: the store outlives this process. code: fingerprint of the function if so, else empty.
+    suspensions: runs waiting in this process (`Waiting`), by the digests of their tokens. returns: the
+    declared type of results. redactor: None for the standard one. infer_effects: infer the effect of an
+    undeclared tool from its name. aliases: earlier names of the agent. generated: Python made its name
+    up.
     """
 
     name: str
@@ -605,7 +606,7 @@ class Config:
     plain: bool
     watch: Limits | None
     busy: bool
-    watching: bool | Watching
+    watching: Watching | None
     first_look: float
     durable: bool
     code: str
@@ -684,7 +685,8 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
     durability = durability or Durability()
     where = MemoryStore() if store is None else open_store(store)
     durable = outlives(where)
-    watching = checks is None or checks.watch
+    watch = True if checks is None else checks.watch
+    watching = watch if isinstance(watch, Watching) else Watching() if watch else None
     timed = {limits.seconds, limits.attempt_seconds, limits.stall_seconds} != {None}
     injected = {parameter for parameter, _ in function.injected}
     return Config(
@@ -702,7 +704,7 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
         watch=limits if limits.watches else None,
         busy=limits.watches or bool(listening),
         watching=watching,
-        first_look=FIRST_LOOK if watching else math.inf,
+        first_look=math.inf if watching is None else FIRST_LOOK,
         durable=durable,
         code=fingerprint(function) if durable else "",
         suspensions={},

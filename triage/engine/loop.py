@@ -328,7 +328,7 @@ def _scope(run: Run) -> anyio.CancelScope | None:
     """The scope of an attempt; None where nothing can end it early."""
     seconds = run.session.attempt_seconds_left()
     config = run.session.config
-    watches = config.watching or config.limits.watches
+    watches = config.watching is not None or config.limits.watches
     if seconds is None and config.limits.stall_seconds is None and not watches:
         return None
     return anyio.CancelScope(

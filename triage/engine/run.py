@@ -52,7 +52,7 @@ from .journal import Session
 from .large import is_large
 from .returning import Reach
 from .tools import Undoing, calling, name_of
-from .watching import Watcher, watcher_of
+from .watching import LoopsBefore, Watcher, watcher_of
 
 if TYPE_CHECKING:
     from .call_keys import Tally
@@ -148,6 +148,8 @@ class Recorder:
     # What watching found and the agent is to know while it goes on.
     live: Diagnosis | None = None
     hint_read = False
+    # The loops of earlier attempts, None where nothing is to be stopped for them.
+    loops_before: LoopsBefore | None = None
     _watcher: Watcher | None = None
     # Index of the first step; of the next that is looked at; of the next at which anything is to be done.
     first = 0
@@ -180,9 +182,13 @@ class Recorder:
         self._look_at = count + config.first_look
         checks = config.checks
         alone = checks is not None and (checks.constraints or checks.manifest)
-        if config.watching and (alone or self.number > 1):
-            # One step may be wrong by itself, or begin the loop of an earlier attempt again.
-            self._look_at = self._whole_from = 0
+        watching = config.watching
+        if watching is not None:
+            if self.number > 1 and watching.interrupt_after is not None:
+                self.loops_before = LoopsBefore(session.state.history)
+            if alone or self.loops_before:
+                # One step may be wrong by itself, or begin the loop of an earlier attempt again.
+                self._look_at = self._whole_from = 0
         self._due = 0 if session.busy else self._look_at
         if session.parent is not None:
             session.parent.has_inside(self)
@@ -758,10 +764,9 @@ def _comes_back(events: list[Event], seq: int) -> bool:
     """
     last = events[seq]
     assert isinstance(last, StepRecorded)
-    return any(
-        comes_back(event.step, last.step)
-        for event in events[max(0, seq - _BACK + 1) : seq]
-        if isinstance(event, StepRecorded)
+    before = events[max(0, seq - _BACK + 1) : seq]
+    return comes_back(
+        last.step, [event.step for event in before if isinstance(event, StepRecorded)]
     )
 
 

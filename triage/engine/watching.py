@@ -116,6 +116,8 @@ class Watcher:
         own: Any = run.session.config.classifier
         watches = hasattr(own, "watch") and hasattr(own, "explain")
         self._rules: Any = own if watches else standard_rules()
+        assert run.session.config.watching is not None
+        self._watching: Watching = run.session.config.watching
         checks = run.session.config.checks
         self._watch: Watch = self._rules.watch(
             None if checks is None else checks.manifest,
@@ -126,8 +128,6 @@ class Watcher:
         self._at = next(
             event.seq for event in reversed(run.session.events) if isinstance(event, AttemptStarted)
         )
-        history = run.session.state.history if run.number > 1 else ()
-        self._before = LoopsBefore(history if self._watching.interrupt_after is not None else ())
         self._busy = threading.Lock()
         self._seen = 0
         # The loop that was noted, by its place and kind; how many steps were seen when it was told.
@@ -154,7 +154,8 @@ class Watcher:
             if isinstance(event, StepRecorded):
                 self._seen += 1
                 found = self._watch.add(event.step)
-                again = self._before.add(event.step) if self._before else None
+                before = self._run.loops_before
+                again = before.add(event.step) if before else None
                 if again is not None:
                     at = self._run.first + self._seen - 1
                     # A loop that an earlier attempt was in, and this one begins again.
@@ -223,11 +224,6 @@ class Watcher:
 
     def _show(self) -> None:
         self._run.live = self._loop or self._finding
-
-    @property
-    def _watching(self) -> Watching:
-        watching = self._run.session.config.watching
-        return watching if isinstance(watching, Watching) else Watching()
 
     def _explained(self, found: Finding) -> Diagnosis:
         explained = self._rules.explain(found, self._run.ended_by(None))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -176,13 +176,18 @@ def _counted_needed(length: int) -> int:
 
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    return _says_something(one) and _alike(_Outline(one), _Outline(other)) == _EQUAL
+    return _says_something(one) and _is_same(_Outline(one), _Outline(other))
 
 
-def comes_back(one: Step, other: Step) -> bool:
-    """Whether the same tool has failed in both steps, with whatever arguments, or they are the same."""
-    both_failed = one.error is not None and other.error is not None
-    return (both_failed and one.tool_called == other.tool_called) or same_step(one, other)
+def comes_back(step: Step, earlier: Iterable[Step]) -> bool:
+    """Whether a step is one of the earlier ones again, or its tool has failed there too, however called."""
+    failed = step.error is not None
+    outline, says = _Outline(step), _says_something(step)
+    return any(
+        (failed and other.error is not None and other.tool_called == step.tool_called)
+        or (says and _is_same(outline, _Outline(other)))
+        for other in earlier
+    )
 
 
 def _says_something(step: Step) -> bool:
@@ -205,20 +210,12 @@ class _Outline:
 
     def __init__(self, step: Step) -> None:
         self.step = step
-
-    @cached_property
-    def output(self) -> tuple[Any, ...]:
-        """What the tool gave."""
-        return outline(self.step.tool_output)
-
-    @cached_property
-    def given(self) -> Any:
-        """The arguments."""
-        return _parsed(self.step.tool_input)
+        self.act = (step.tool_called, step.action, step.error)
+        self.output = outline(step.tool_output)
 
     @cached_property
     def input(self) -> tuple[Any, ...]:
-        return outline(self.given)
+        return outline(_parsed(self.step.tool_input))
 
     @cached_property
     def said(self) -> tuple[Any, ...]:
@@ -246,12 +243,11 @@ def outline(value: Any) -> tuple[Any, ...]:
         item = stack.pop()
         if isinstance(item, str) and len(item) > _MOST_TEXT:
             found += (len(item), item[:_MOST_TEXT], item[-_MOST_TAIL:])
-        elif isinstance(item, Mapping):
+        elif isinstance(item, dict):
             found.append(("{}", len(item)))
-            pairs = sorted(islice(item.items(), _MOST_VALUES), key=lambda pair: str(pair[0]))
-            for key, inner in reversed(pairs):
-                stack += (inner, str(key))
-        elif isinstance(item, list | tuple):
+            for key in sorted(islice(item, _MOST_VALUES), reverse=True):
+                stack += (item[key], key)
+        elif isinstance(item, list):
             found.append(("[]", len(item)))
             stack += reversed(item[:_MOST_VALUES])
         else:
@@ -259,15 +255,20 @@ def outline(value: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _is_same(one: _Outline, other: _Outline) -> bool:
+    return (
+        one.act == other.act
+        and one.output == other.output
+        and (one.step.tool_called is not None or one.said == other.said)
+        and one.input == other.input
+    )
+
+
 def _alike(one: _Outline, other: _Outline) -> str:
     """How alike two steps are: equal, other in wording, other in numbers, or not (empty)."""
-    left, right = one.step, other.step
-    if (
-        left.tool_called != right.tool_called
-        or left.error != right.error
-        or left.action != right.action
-    ):
+    if one.act != other.act:
         return ""
+    left, right = one.step, other.step
     if one.output != other.output:
         if left.tool_called is None or left.tool_input != right.tool_input:
             return ""
@@ -276,10 +277,10 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return _REWORDED if _said_alike(left, right) else ""
     if one.input == other.input:
         return _EQUAL
-    small = max(len(one.input), len(other.input)) < _MOST_VALUES
-    if small and near(one.given, other.given):
-        return _REWORDED
-    return _COUNTED if small and _is_counted(one.given, other.given, left.tool_output) else ""
+    if max(len(one.input), len(other.input)) >= _MOST_VALUES:
+        return ""
+    given, again = _parsed(left.tool_input), _parsed(right.tool_input)
+    return _alike_arguments(given, again, left.tool_output)
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?")
@@ -289,25 +290,28 @@ _FEW_VALUES = 20
 _LONG_RESULT = 40
 
 
-def _is_counted(one: Any, other: Any, result: Any) -> bool:
-    """Whether two calls differ in numbers alone: a try, a page, a time.
+def _alike_arguments(one: Any, other: Any, result: Any) -> str:
+    """How alike the arguments of two calls with the same result are that are not equal.
 
-    Working through a list differs in numbers too. So beside them there must be the id of one thing, or a
-    name and a result that is nothing, or the result must be more than an acknowledgement.
+    Those that differ in numbers alone are a try, a page, a time; but working through a list differs in
+    numbers too. So beside them there must be the id of one thing, or a name and a result that is nothing,
+    or the result must be more than an acknowledgement.
     """
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping) or one.keys() != other.keys():
-        return False
-    same = [value for key, value in one.items() if value == other[key]]
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return _REWORDED if near(one, other) else ""
+    if one.keys() != other.keys():
+        return ""
     changed = [(value, other[key]) for key, value in one.items() if value != other[key]]
+    if all(near(left, right) for left, right in changed):
+        return _REWORDED
     if not all(_is_count(left) and _is_count(right) for left, right in changed):
-        return False
-    named = any(isinstance(value, str) and re.search(r"\d", value) for value in same)
-    about = any(isinstance(value, str) and len(value) > 2 for value in same)
-    return (
-        named
-        or (about and denies(result))
-        or (isinstance(result, str) and len(result) >= _LONG_RESULT)
-    )
+        return ""
+    if isinstance(result, str) and len(result) >= _LONG_RESULT:
+        return _COUNTED
+    texts = [value for key, value in one.items() if isinstance(value, str) and value == other[key]]
+    named = any(re.search(r"\d", text) for text in texts)
+    about = any(len(text) > 2 for text in texts)
+    return _COUNTED if named or (about and denies(result)) else ""
 
 
 def _is_count(value: Any) -> bool:
@@ -360,7 +364,7 @@ def near(one: Any, other: Any) -> bool:
     """
     if isinstance(one, str) and isinstance(other, str):
         return near_text(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
+    if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
             near(value, other[key]) for key, value in one.items()
         )
