@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast
 
 import anyio
 
@@ -23,9 +23,6 @@ from triage.core import (
     in_event_loop,
     misuse,
 )
-
-if TYPE_CHECKING:
-    from trio.lowlevel import TrioToken
 
 __all__ = [
     "Passage",
@@ -120,9 +117,7 @@ def in_loop() -> Turn:
     try:
         return _InAsyncio(asyncio.get_running_loop())
     except RuntimeError:
-        import trio
-
-        return _InTrio(trio.lowlevel.current_trio_token())
+        return _InTrio()
 
 
 class InThread:
@@ -166,10 +161,10 @@ class _InAsyncio:
 
 
 class _InTrio:
-    def __init__(self, token: TrioToken) -> None:
+    def __init__(self) -> None:
         import trio
 
-        self._token = token
+        self._token = trio.lowlevel.current_trio_token()
         self._event = trio.Event()
         self._over = trio.RunFinishedError
 
