@@ -322,6 +322,14 @@ class Known(NamedTuple):
     takes: Takes
 
 
+def _unregistered(name: str) -> Tool:
+    """Stand in for a capability that this process does not have, to read its recorded results."""
+
+    def gone() -> None: ...
+
+    return Tool(gone, name=name)
+
+
 def _by_origin_if_inexact(
     known: Known, step: PlannedStep, given: Mapping[str, Any], state: PlanState
 ) -> Tool:
@@ -858,12 +866,13 @@ class PlanAttempt:
         done = next(done for done in self.state.done if done.step.context_key == key)
         known = self._setup.known.get(done.step.capability.casefold())
         call = self._session.state.calls.get(done.call)
-        if known is None or call is None:
+        if call is None:
             raise UsageError(f"the result of {quoted(key)} is not in the journal")
+        tool = _unregistered(done.step.capability) if known is None else known.tool
         try:
-            self._results[key] = restored(known.tool, call, self._session.live)
+            self._results[key] = restored(tool, call, self._session.live)
         except ResultLost:
-            if not known.capability.repeatable:
+            if known is None or not known.capability.repeatable:
                 raise
             await self._call(done.step, known)
         return self._results[key]
