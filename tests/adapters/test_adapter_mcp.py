@@ -233,7 +233,7 @@ async def test_a_charge_whose_answer_did_not_come_is_asked_about_and_not_made_ag
         client = record(plain, effects={"slow": "once"})
 
         async def agent(task: str) -> Any:
-            result = await client.call_tool("slow", {}, read_timeout_seconds=0.05)
+            result = await client.call_tool("slow", {}, read_timeout_seconds=0.5)
             return getattr(result.content[0], "text", "")
 
         wrapped = Agent(agent, always(Retry()))
@@ -253,7 +253,7 @@ async def test_a_timeout_is_one_and_a_tool_that_may_be_repeated_is_called_again(
 
         async def agent(task: str) -> None:
             if len(failures) < 2:
-                await client.call_tool("slow", {}, read_timeout_seconds=0.05)
+                await client.call_tool("slow", {}, read_timeout_seconds=0.5)
 
         def again(context: Any) -> Any:
             failures.append(context.diagnosis.cause)

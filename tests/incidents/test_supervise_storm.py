@@ -12,6 +12,7 @@ from store_kinds import Opened
 from bench.supervisors import in_store
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("kind", "in_doubt"), [("sqlite", "rerun"), ("postgres", "escalate")])
 def test_each_incident_is_handled_once_whoever_is_killed(
     kind: str, in_doubt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -19,7 +20,7 @@ def test_each_incident_is_handled_once_whoever_is_killed(
     """The small form of `make incidents`, which does the same with ten thousand."""
     with Opened(kind, tmp_path):
         told: dict[str, Any] = in_store(
-            kind, in_doubt, incidents=90, kills=3, seed=7, seconds=120.0, patience_s=0.5
+            kind, in_doubt, incidents=90, kills=3, seed=7, seconds=220.0, patience_s=0.5
         )
     with capsys.disabled():
         sys.stdout.write(f"\n{told}\n")
