@@ -1,7 +1,7 @@
 """Turn any value into a JSON value.
 
 Nothing fails: whatever has no exact JSON form becomes a mark (an object with the key `$triage`) that
-says what was lost, and `Loss` notes the first such place.
+says what was lost.
 """
 
 from __future__ import annotations
@@ -62,33 +62,19 @@ def duration(value: dt.timedelta) -> str:
     return f"{sign}P{size.days}DT{size.seconds}.{size.microseconds:06d}S"
 
 
-class Loss:
-    """Notes the first place where a value had no exact JSON form."""
-
-    __slots__ = ("place",)
-
-    def __init__(self) -> None:
-        self.place: tuple[str, object] | None = None
-
-
 def plain(value: Any) -> Any:
     """Return `value` as a JSON value: containers are copied, and what has no JSON form becomes a mark.
 
     Never raises. Tuples become lists; depth is cut at 64 levels, size at a million containers.
     """
-    return _Encoder(Loss()).encode(value, MAX_DEPTH)
+    return _Encoder().encode(value, MAX_DEPTH)
 
 
 def plain_noting(value: Any) -> tuple[Any, bool]:
     """As `plain`, and whether the JSON value loses nothing, not even the kind of a container."""
-    loss = Loss()
-    result = _Encoder(loss).encode(value, MAX_DEPTH)
-    return result, loss.place is None
-
-
-def restorable(value: Any, field: str, loss: Loss) -> Any:
-    """As `plain`, but a tuple is no loss; `loss` gets the first place that JSON cannot restore."""
-    return _Encoder(loss, field, tuples=True).encode(value, MAX_DEPTH)
+    encoder = _Encoder()
+    result = encoder.encode(value, MAX_DEPTH)
+    return result, encoder.lost is None
 
 
 ROWS_AT_ONCE = 10_000
@@ -104,12 +90,16 @@ _Rows = list[dict[str, _Cell]]
 
 
 class _Encoder:
-    """One walk over a value, which tracks the open containers, to detect cycles, and the size so far."""
+    """One walk over a value, which tracks the open containers, to detect cycles, and the size so far.
 
-    __slots__ = ("left", "loss", "open", "path", "tuples")
+    field: what the value is called where it is at fault. tuples: a tuple is no loss. lost: the first
+    place that has no exact JSON form, and what stands there; None if there is none.
+    """
 
-    def __init__(self, loss: Loss, field: str = "", *, tuples: bool = False) -> None:
-        self.loss = loss
+    __slots__ = ("left", "lost", "open", "path", "tuples")
+
+    def __init__(self, field: str = "", *, tuples: bool = False) -> None:
+        self.lost: tuple[str, object] | None = None
         self.tuples = tuples
         self.left = MAX_NODES
         self.open: set[int] = set()
@@ -149,9 +139,9 @@ class _Encoder:
 
     def _lose(self, value: object) -> None:
         """Note that the value at the path is changed."""
-        if self.loss.place is None:
+        if self.lost is None:
             field, *keys = self.path
-            self.loss.place = (str(field) + "".join(f"[{key!r}]" for key in keys), value)
+            self.lost = (str(field) + "".join(f"[{key!r}]" for key in keys), value)
 
     def _mark(self, value: object, kind: str, text: str) -> dict[str, str]:
         self._lose(value)
@@ -434,10 +424,10 @@ def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     Raises UsageError naming the place, its type and the remedy for anything else: a set, bytes, a
     date, NaN, a key that is not text, an object.
     """
-    loss = Loss()
-    result = restorable(value, field, loss)
-    if loss.place is not None:
-        path, found = loss.place
+    encoder = _Encoder(field, tuples=True)
+    result = encoder.encode(value, MAX_DEPTH)
+    if encoder.lost is not None:
+        path, found = encoder.lost
         raise UsageError(
             f"{path} cannot be restored from JSON: it is of type {type(found).__name__}; "
             "keep text, numbers, booleans, None, and lists and dicts (keys are text) of them"

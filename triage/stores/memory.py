@@ -139,9 +139,9 @@ class MemoryStore:
             run.events += events
             if lease_s is not None and run.status == "running":
                 run.lease_until = _now() + lease_s
-            said = [told for event in events if (told := told_by(event)) is not None]
-            if said:
-                self._tell(run_id, run, said[-1], lease_s)
+            told = next(filter(None, map(told_by, reversed(events))), None)
+            if told is not None:
+                self._tell(run_id, run, told, lease_s)
             if any(map(is_progress, events)):
                 self._forgive(run)
 
