@@ -31,6 +31,7 @@ from triage import (
     Usage,
 )
 from triage.adapters.openai import run_tools
+from triage.classifiers import Watch
 from triage.core import AttemptFailed, WatchNoticed
 from triage.engine import Watching
 from triage.testing.adapter_contract import Rule, Script, asks
@@ -328,6 +329,32 @@ def test_a_step_costs_the_same_however_many_came_before(kind: str) -> None:
     # The first thousand hold the beginning, which is looked at in another way.
     assert max(counts[1:]) <= 1.02 * min(counts[1:])
     assert counts[1] > 2_000, "it was not watched"
+
+
+@table(("pages", "watched_attempts"), [((0, 1, 2, 3, 4), 0), ((0, 1, 2, 1, 1), 2)])
+async def test_only_an_attempt_that_repeats_itself_puts_the_detectors_to_work(
+    pages: tuple[int, ...], watched_attempts: int
+) -> None:
+    watches: list[Watch] = []
+
+    class Counted(RulesClassifier):
+        def watch(self, *args: Any, **kwargs: Any) -> Watch:
+            watches.append(super().watch(*args, **kwargs))
+            return watches[-1]
+
+    attempts: list[str] = []
+
+    async def agent(task: str, *, record_step: Any) -> str:
+        attempts.append(task)
+        for page in pages:
+            record_step(call(given={"page": page}, output="found"))
+        if len(attempts) == 1:
+            raise ConnectionError("connection refused")
+        return "done"
+
+    assert await Agent(agent, ONCE_MORE, classifier=Counted()).run("x") == "done"
+    assert len(attempts) == 2
+    assert len(watches) == watched_attempts
 
 
 # Stopped early, wherever the calls come from ------------------------------------------------------

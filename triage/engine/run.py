@@ -758,16 +758,15 @@ _BACK = 18
 
 
 def _comes_back(events: list[Event], seq: int) -> bool:
-    """Whether a step does what one of the six before it did, or its tool has failed there too.
+    """Whether a step does what one of the six before it in its attempt did, or its tool failed there too.
 
     Looked at are the last events, of which the calls of tools have three each.
     """
     last = events[seq]
     assert isinstance(last, StepRecorded)
     before = events[max(0, seq - _BACK + 1) : seq]
-    return comes_back(
-        last.step, [event.step for event in before if isinstance(event, StepRecorded)]
-    )
+    steps = [event for event in before if isinstance(event, StepRecorded)]
+    return comes_back(last.step, [event.step for event in steps if event.attempt == last.attempt])
 
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
