@@ -104,6 +104,76 @@ class TestTheCurrentSpan:
         assert (span.attributes or {})["mine"] == 1
         assert [event.name for event in span.events] == ["looked", "exception"]
 
+    @pytest.mark.parametrize("kind", ["async", "sync", "model"])
+    async def test_spans_inside_a_call_are_in_its_own_which_takes_what_is_noted(
+        self, kind: str
+    ) -> None:
+        collector = Collector()
+        tracer = collector.tracers.get_tracer("user")
+
+        def work() -> str:
+            trace.get_current_span().set_attribute("mine", kind)
+            with tracer.start_as_current_span("inside"):
+                return "found"
+
+        @triage.tool(effect="read")
+        async def search() -> str:
+            return work()
+
+        @triage.tool(effect="read")
+        def search_sync() -> str:
+            return work()
+
+        @triage.model
+        async def ask() -> str:
+            return work()
+
+        async def agent(task: str) -> str:
+            match kind:
+                case "async":
+                    await search()
+                case "sync":
+                    await anyio.to_thread.run_sync(search_sync)
+                case _:
+                    await ask()
+            tracer.start_span("after").end()
+            return task
+
+        telemetry = collector.telemetry()
+        await Agent(agent, observers=[telemetry]).run("x")
+        await flushed(telemetry)
+        name = {"async": "execute_tool search", "sync": "execute_tool search_sync", "model": "chat"}
+        found = parents(collector)
+        assert (found["inside"], found["after"]) == (name[kind], "triage.attempt")
+        (call,) = [span for span in collector.spans if span.name == name[kind]]
+        assert (call.attributes or {})["mine"] == kind
+
+    async def test_a_call_that_raises_leaves_its_span_and_one_inside_another_is_in_it(self) -> None:
+        collector = Collector()
+        tracer = collector.tracers.get_tracer("user")
+
+        @triage.tool(effect="read")
+        async def inner() -> str:
+            tracer.start_span("inside").end()
+            raise ValueError("nothing there")
+
+        @triage.tool(effect="read")
+        async def outer() -> str:
+            with pytest.raises(ValueError, match="nothing"):
+                await inner()
+            tracer.start_span("between").end()
+            return "found"
+
+        async def agent(task: str) -> str:
+            return await outer()
+
+        telemetry = collector.telemetry()
+        await Agent(agent, observers=[telemetry]).run("x")
+        await flushed(telemetry)
+        found = parents(collector)
+        assert found["inside"] == "execute_tool inner"
+        assert found["between"] == found["execute_tool inner"] == "execute_tool outer"
+
     async def test_each_attempt_has_a_span_of_its_own(self) -> None:
         collector = Collector()
         seen: list[int] = []
@@ -401,6 +471,66 @@ class TestOthersInstrument:
         chats = [span for span in collector.spans if "chat" in span.name]
         assert [span.name for span in chats] == [name, name]
         assert all("triage.call.key" in (span.attributes or {}) for span in chats)
+        assert parents(collector)[name] == "triage.attempt"
+
+    async def test_a_span_that_begins_before_our_call_and_is_not_current_is_annotated(self) -> None:
+        collector = Collector()
+        tracer = collector.tracers.get_tracer("opentelemetry.instrumentation.langchain")
+        user = collector.tracers.get_tracer("user")
+
+        @triage.model
+        async def ask(prompt: str) -> str:
+            user.start_span("request").end()
+            return "sunny"
+
+        async def agent(task: str) -> str:
+            theirs = tracer.start_span("ChatModel.chat")
+            answer = await ask(task)
+            theirs.end()
+            return answer + await ask("again")
+
+        telemetry = collector.telemetry()
+        await Agent(agent, observers=[telemetry]).run("x")
+        await flushed(telemetry)
+        chats = {span.name: span for span in collector.spans if "chat" in span.name}
+        assert sorted(chats) == ["ChatModel.chat", "chat"]
+        theirs = chats["ChatModel.chat"]
+        assert "triage.call.key" in (theirs.attributes or {})
+        inside = [span.parent for span in collector.spans if span.name == "request"]
+        assert [one and one.span_id for one in inside] == [
+            span.context and span.context.span_id for span in (theirs, chats["chat"])
+        ]
+
+    async def test_openinference_may_say_what_a_span_is_only_when_it_ends(self) -> None:
+        collector = Collector()
+        tracer = collector.tracers.get_tracer("openinference.instrumentation.langchain")
+        user = collector.tracers.get_tracer("user")
+
+        @triage.tool(effect="read")
+        async def look(city: str) -> str:
+            if city == "Porto":
+                tracer.start_span("chain").end()
+            theirs = tracer.start_span("look")
+            user.start_span("request").end()
+            theirs.set_attribute("openinference.span.kind", "TOOL")
+            theirs.end()
+            return f"{city} is sunny"
+
+        async def agent(task: str) -> str:
+            return await look(task)
+
+        telemetry = collector.telemetry()
+        await Agent(agent, observers=[telemetry]).run("Lisboa")
+        await flushed(telemetry)
+        found = parents(collector)
+        assert (found["request"], found["look"]) == ("look", "triage.attempt")
+        assert "execute_tool look" not in found
+
+        # A span that is inside of ours already must not lose it.
+        await Agent(agent, observers=[telemetry]).run("Porto")
+        await flushed(telemetry)
+        found = parents(collector)
+        assert found["chain"] == "execute_tool look"
 
 
 class TestRunsInside:

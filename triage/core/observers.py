@@ -27,8 +27,9 @@ Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
 """Called with each event as it is recorded, in the thread that records it; it must be quick.
 
 For an `AttemptStarted` it may return a context manager, which is entered before the attempt and exited
-after it, with the exception that ended it. What an observer or its context manager raises is logged and
-changes nothing; nor can the context manager suppress an exception.
+after it, with the exception that ended it; for a `CallStarted`, one around the body of the call. What an
+observer or its context manager raises is logged and changes nothing; nor can the context manager suppress
+an exception.
 
 An observer may have two methods besides. `traceparent()` returns the tracing span that the calling code is
 in, as a W3C `traceparent`, or an empty text; `RunStarted.trace` records it. `take_in(events)` is called
@@ -144,7 +145,7 @@ class _Around(AbstractContextManager[None]):
         try:
             self._manager.__enter__()
         except Exception:
-            logger.exception("%r of an observer failed before an attempt", self._manager)
+            logger.exception("%r of an observer failed before an attempt or call", self._manager)
         else:
             self._entered = True
 
@@ -155,7 +156,7 @@ class _Around(AbstractContextManager[None]):
             self._manager.__exit__(*ended)
         except Exception as error:
             if error is not ended[1]:  # a manager may re-raise the error it was given
-                logger.exception("%r of an observer failed after an attempt", self._manager)
+                logger.exception("%r of an observer failed after an attempt or call", self._manager)
 
 
 class LoggingObserver:

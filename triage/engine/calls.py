@@ -6,8 +6,9 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, overload
@@ -105,7 +106,8 @@ class Begun:
     the tries so far. tries: the failed ones that were followed by another; None: there are none. run: id
     of the inner run, for a call that is one. effect: the call's; an inner run's is known at its end, and
     so is asked_model, whether it asked a model. given: the arguments as a person has changed them.
-    handled: the exception that the caller was handling, which says nothing about the call.
+    handled: the exception that the caller was handling, which says nothing about the call. around: the
+    context managers that observers gave for the call, entered around its body.
     """
 
     def __init__(
@@ -132,9 +134,13 @@ class Begun:
         self.effect = tool.effect
         self.asked_model = False
         self.handled = sys.exception()
+        self.around: Sequence[AbstractContextManager[Any]] = ()
 
     def enter(self, run: Recorder) -> None:
         """The body begins: make `current_call()` this call."""
+        self._entered = ExitStack()
+        for manager in self.around:
+            self._entered.enter_context(manager)
         self._calling = calling.set(self.call)
         # A task from outside of the attempt may call through its handle.
         self._inside = None if current.get() is run else current.set(run)
@@ -144,6 +150,11 @@ class Begun:
         if self._inside is not None:
             current.reset(self._inside)
         calling.reset(self._calling)
+        error = sys.exception()
+        if error is None or error is self.handled:
+            self._entered.close()
+        else:
+            self._entered.__exit__(type(error), error, error.__traceback__)
 
 
 class Undo(NamedTuple):
@@ -260,7 +271,7 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
     }
     session.has_calls = True
     kind = "judge" if tool.kind == "model" and is_judging() else tool.kind
-    session.add(CallStarted, **fields, run=begun.run, kind=kind)
+    begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
     if begun.effect in UNSAFE and not nested:
         run.unsafe_begun()
         if session.durable:

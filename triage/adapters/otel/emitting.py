@@ -42,29 +42,43 @@ _SEVERITIES = {
 }
 _MOST_NOTES = 1_000
 _CHATS = ("chat", "text_completion", "generate_content")
+_ENDS_CHAT = ".chat"
+"""How OpenLLMetry names the spans of models: `ChatOpenAI.chat`, `openai.chat`."""
+_OPENINFERENCE = "openinference.instrumentation."
+_OPENINFERENCE_KIND = "openinference.span.kind"
+_OPENINFERENCE_KINDS = {"LLM": names.CHAT, "TOOL": names.EXECUTE_TOOL}
 
 
-class AttemptSpan(Span):
-    """The span of a running attempt. It keeps what code sets on it until the attempt is emitted."""
+class OpenSpan(Span):
+    """The span of a running attempt or call. It keeps what code sets on it until the span is emitted.
+
+    around: the context of the span in which it began. has_inside: other spans have begun inside. theirs:
+    the span that another library records for the call, which stands in for this one; else None.
+    """
 
     def __init__(self, place: SpanContext) -> None:
         self._place = place
+        self.around = trace.get_current_span().get_span_context()
+        self.has_inside = False
+        self.theirs: Span | None = None
         self.notes: list[tuple[str, tuple[Any, ...]]] = []
 
     def _note(self, method: str, *args: Any) -> None:
-        if len(self.notes) < _MOST_NOTES:
+        if self.theirs is not None:
+            getattr(self.theirs, method)(*args)
+        elif len(self.notes) < _MOST_NOTES:
             self.notes.append((method, args))
 
     def get_span_context(self) -> SpanContext:
         """Return the span's context, which is known before the span is emitted."""
-        return self._place
+        return self._place if self.theirs is None else self.theirs.get_span_context()
 
     def is_recording(self) -> bool:
         """Return whether the span will be emitted."""
         return self._place.trace_flags.sampled
 
     def end(self, end_time: int | None = None) -> None:
-        """Do nothing: the span ends with the attempt."""
+        """Do nothing: the span ends with the attempt or call."""
 
     def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
         """Set attributes."""
@@ -89,7 +103,7 @@ class AttemptSpan(Span):
         self._note("update_name", name)
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status, which a failure of the attempt overrides."""
+        """Set the status, which a failure of the attempt or call overrides."""
         self._note("set_status", status, description)
 
     def record_exception(
@@ -169,12 +183,35 @@ class Watch:
         return True
 
 
-def operation_of(span: Any) -> str:
-    """Return the GenAI operation of another library's span: `chat`, `execute_tool`, or "" for others."""
+def is_inside(span: Any, opened: OpenSpan) -> bool:
+    """Return whether one of our spans is the parent of another library's."""
+    parent = getattr(span, "parent", None)
+    return parent is not None and parent.span_id == opened.get_span_context().span_id
+
+
+def stand_in(theirs: Any, opened: OpenSpan) -> None:
+    """Let another library's span for a call take the place of ours, which is current and not emitted."""
+    if is_inside(theirs, opened):
+        theirs._parent = opened.around  # the SDK has no public way to move a span
+    opened.theirs = theirs
+
+
+def operation_of(span: Any) -> str | None:
+    """Return the GenAI operation of another library's span: `chat`, `execute_tool`, or "" for others.
+
+    None: OpenInference began it, which may say what it is only when the span ends.
+    """
     given = getattr(span, "attributes", None) or {}
+    kind = given.get(_OPENINFERENCE_KIND)
+    if kind is not None:
+        return _OPENINFERENCE_KINDS.get(str(kind), "")
     operation = given.get(names.OPERATION)
     if operation is None:
-        operation = str(getattr(span, "name", "")).partition(" ")[0]
+        scope = getattr(getattr(span, "instrumentation_scope", None), "name", "")
+        if scope.startswith(_OPENINFERENCE):
+            return None
+        name = str(getattr(span, "name", ""))
+        operation = names.CHAT if name.endswith(_ENDS_CHAT) else name.partition(" ")[0]
     if operation in _CHATS:
         return names.CHAT
     return names.EXECUTE_TOOL if operation == names.EXECUTE_TOOL else ""
@@ -215,10 +252,9 @@ class Emitter:
         return f"00-{place.trace_id:032x}-{place.span_id:016x}-{place.trace_flags:02x}"
 
     @staticmethod
-    def attempt_span(trace_id: int, span_id: int, flags: int) -> AttemptSpan:
-        """Return the span for an attempt that begins."""
-        place = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags))
-        return AttemptSpan(place)
+    def open_span(trace_id: int, span_id: int, flags: int) -> OpenSpan:
+        """Return the span for an attempt or call that begins."""
+        return OpenSpan(_place(trace_id, span_id, flags))
 
     def flags(self, trace_id: int, agent: str) -> int:
         """Ask the sampler whether to sample a run's trace, and return the flags for its spans."""
@@ -260,13 +296,11 @@ class Emitter:
 
     # In the worker -----------------------------------------------------------------------------
 
-    def span(
-        self, span: SpanData, flags: int, caller: Context, attempt: AttemptSpan | None
-    ) -> None:
+    def span(self, span: SpanData, flags: int, caller: Context, opened: OpenSpan | None) -> None:
         """Emit a span.
 
-        flags: its trace flags. caller: the context in which the run was started. attempt: holds what code
-        set on the span; None for a span that is not an attempt's.
+        flags: its trace flags. caller: the context in which the run was started. opened: holds what code
+        set on the span while it was current; None for one that never was.
         """
         tracer = self._found_tracer()
         if tracer is None or self._ids is None:
@@ -294,7 +328,7 @@ class Emitter:
                 ],
                 span.start,
             )
-        for method, args in [] if attempt is None else attempt.notes:
+        for method, args in [] if opened is None else opened.notes:
             getattr(made, method)(*args)
         if span.status != "unset":
             made.set_status(

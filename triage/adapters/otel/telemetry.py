@@ -34,15 +34,18 @@ from . import names
 from .export import place_in
 from .names import ATTEMPT, names_of
 from .spans import LogData, Measure, SpanData, caller_of, span_of, trace_of
-from .tree import RunTrace
+from .tree import RunTrace, operation_of_call
 
 if TYPE_CHECKING:
-    from .emitting import AttemptSpan
+    from .emitting import OpenSpan
 
 _log = child_logger("otel")
 _VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _EVERY_S = 0.1
 """How long the worker waits, in seconds, to collect events before it processes them."""
+_CALL_BACK = ("langchain ", "langgraph ")
+"""How the names of model calls begin whose framework tells instrumentation of them by callbacks."""
+_MOST_WAITING = 100
 _MOST_RUNS = 10_000
 """How many runs are traced at the same time; beyond that, the oldest is forgotten."""
 
@@ -63,14 +66,15 @@ def wants_content(content: bool | None) -> bool:  # noqa: FBT001 - an option tha
 class _Item(NamedTuple):
     """An event on its way to the worker.
 
-    context: the context of the code that recorded it. flags: the trace flags of the run's spans. attempt:
-    the span of the attempt that begins, else None. theirs: whether another library has a span for it.
+    context: the context of the code that recorded it. flags: the trace flags of the run's spans. opened:
+    the span of the attempt or call that begins, else None. theirs: whether another library has a span for
+    the call.
     """
 
     event: Event
     context: Context
     flags: int
-    attempt: AttemptSpan | None = None
+    opened: OpenSpan | None = None
     theirs: bool = False
 
 
@@ -82,24 +86,30 @@ class _History(NamedTuple):
 
 
 class _Living:
-    """A run in the recording thread. calls: open calls by key. theirs: other libraries' spans for them."""
+    """A run in the recording thread.
 
-    __slots__ = ("calls", "flags", "theirs", "trace", "trace_id")
+    calls: open calls by key. spans: our spans for them. theirs: other libraries' spans for them. waiting:
+    other libraries' spans that may turn out to be for a call that has not begun.
+    """
+
+    __slots__ = ("calls", "flags", "spans", "theirs", "trace", "trace_id", "waiting")
 
     def __init__(self, trace: str, flags: int) -> None:
         self.trace = trace
         self.trace_id = int(trace, 16)
         self.flags = flags
         self.calls: dict[str, CallStarted] = {}
+        self.spans: dict[str, OpenSpan] = {}
         self.theirs: dict[str, Any] = {}
+        self.waiting: list[Any] = []
 
 
 class Telemetry:
     """Traces runs through OpenTelemetry: `Agent(book, observers=[Telemetry()])`.
 
-    The attempt's span is current in the agent's function, so spans recorded there are inside it. A thread
-    emits everything else from a bounded queue. Events that do not fit are dropped, counted in `dropped` and
-    logged once. An error in telemetry never disturbs a run.
+    The attempt's span is current in the agent's function, and a call's in its body, so spans recorded there
+    are inside it. A thread emits everything from a bounded queue. Events that do not fit are dropped,
+    counted in `dropped` and logged once. An error in telemetry never disturbs a run.
 
     content: whether to include prompts, outputs, arguments and results, redacted; None (default) follows
     OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT, and without that variable includes none. version: of
@@ -151,35 +161,39 @@ class Telemetry:
         self._awake = False
         self._worker: threading.Thread | None = None
         self._traces: dict[str, RunTrace] = {}
-        self._attempts: dict[str, AttemptSpan] = {}
+        self._opened: dict[str, OpenSpan] = {}
         self._callers: dict[str, Any] = {}
         self._has_failed = False
 
     # In the thread that records ----------------------------------------------------------------
 
     def __call__(self, event: Event) -> AbstractContextManager[Any] | None:
-        """Queue an event; if it begins an attempt, return a context manager that makes its span current."""
+        """Queue an event; return a context manager that makes the span of an attempt or call current."""
         if self._closed:
             return None
         living = self._living.get(event.run_id)
         if living is None:
             living = self._begin(event)
-        attempt, is_theirs = None, False
+        opened, is_theirs = None, False
         match event:
             case AttemptStarted():
-                span_id = int(span_of(event.run_id, event.seq, ATTEMPT), 16)
-                attempt = self._emitter.attempt_span(living.trace_id, span_id, living.flags)
+                opened = self._open(living, event, ATTEMPT)
                 living.calls.clear()
+                living.spans.clear()
             case CallStarted():
-                self._call_started(living, event)
+                opened = self._call_started(living, event)
             case CallFinished():
                 is_theirs = self._call_finished(living, event)
             case RunFinished() | RunSuspended():
                 self._living.pop(event.run_id, None)
             case _:
                 pass
-        self._put(_Item(event, copy_context(), living.flags, attempt, is_theirs))
-        return None if attempt is None else self._emitting.Around(attempt)
+        self._put(_Item(event, copy_context(), living.flags, opened, is_theirs))
+        return None if opened is None else self._emitting.Around(opened)
+
+    def _open(self, living: _Living, event: Event, name: str) -> OpenSpan:
+        span_id = int(span_of(event.run_id, event.seq, name), 16)
+        return self._emitter.open_span(living.trace_id, span_id, living.flags)
 
     def traceparent(self) -> str:
         """Return the current span as a W3C `traceparent`, or an empty text if there is none."""
@@ -210,20 +224,35 @@ class Telemetry:
         living = self._living[event.run_id] = _Living(trace, flags)
         return living
 
-    def _call_started(self, living: _Living, event: CallStarted) -> None:
+    def _call_started(self, living: _Living, event: CallStarted) -> OpenSpan | None:
+        """Open the span of a call; None if another library has one, or it has begun already."""
+        if event.key in living.calls:
+            return None
         living.calls[event.key] = event
         span = self._emitter.current()
-        if type(span) is not self._emitting.AttemptSpan and self._is_theirs(span, event):
+        if type(span) is not self._emitting.OpenSpan and self._is_theirs(span, event):
             self._annotate(living, span, event)
+            return None
+        opened = self._open(living, event, operation_of_call(event))
+        living.spans[event.key] = opened
+        for span in living.waiting:
+            # A framework's callback begins its span before its model or tool, and not as the current one.
+            asked = span is living.waiting[-1] and event.tool.startswith(_CALL_BACK)
+            if self._is_theirs(span, event, inside=asked):
+                living.waiting.remove(span)
+                self._annotate(living, span, event)
+                break
+        return opened
 
     def _call_finished(self, living: _Living, event: CallFinished) -> bool:
         """Annotate the span that another library records for this call; return whether there is one."""
         living.calls.pop(event.key, None)
+        living.spans.pop(event.key, None)
         span = living.theirs.pop(event.key, None)
         if span is None and event.replayed:
             around = self._emitter.current()
             if (
-                type(around) is not self._emitting.AttemptSpan
+                type(around) is not self._emitting.OpenSpan
                 and around.is_recording()
                 and self._emitting.operation_of(around)
             ):
@@ -239,17 +268,24 @@ class Telemetry:
             span.set_attribute(names.CALL_OUTCOME, event.outcome)
         return span is not None
 
-    def _is_theirs(self, span: Any, call: CallStarted) -> bool:
+    def _is_theirs(self, span: Any, call: CallStarted, *, inside: bool = False) -> bool:
+        """Return whether a span is another library's for a call. inside: it begins inside the call."""
         if not span.is_recording():
             return False
         operation = self._emitting.operation_of(span)
-        if call.kind in ("model", "judge"):
+        asks = operation_of_call(call) == names.CHAT
+        if operation is None:
+            return span.name == call.tool or (inside and asks)
+        if asks:
             return operation == names.CHAT
         tool = (getattr(span, "attributes", None) or {}).get(names.TOOL_NAME, call.tool)
         return operation == names.EXECUTE_TOOL and tool == call.tool
 
     def _annotate(self, living: _Living, span: Any, call: CallStarted) -> None:
         living.theirs[call.key] = span
+        opened = living.spans.get(call.key)
+        if opened is not None:
+            self._emitting.stand_in(span, opened)
         span.set_attributes(
             {
                 names.RUN_ID: call.run_id,
@@ -262,15 +298,23 @@ class Telemetry:
         )
 
     def _span_began(self, span: Any) -> None:
-        """Annotate a new span of another library if it belongs to an open call."""
+        """Annotate a new span of another library if an open call is its, else keep it for the next call."""
         run = current.get()
         living = None if run is None else self._living.get(run.run_id)
-        if living is None or not living.calls:
+        if living is None:
             return
         for key, call in reversed(list(living.calls.items())):
-            if key not in living.theirs and self._is_theirs(span, call):
+            opened = living.spans.get(key)
+            if key in living.theirs or (opened is not None and opened.has_inside):
+                continue
+            if self._is_theirs(span, call, inside=True):
                 self._annotate(living, span, call)
                 return
+            if opened is not None:
+                opened.has_inside = self._emitting.is_inside(span, opened)
+        if self._emitting.operation_of(span) != "":
+            waiting = [one for one in living.waiting if one.is_recording()]
+            living.waiting = [*waiting[-_MOST_WAITING:], span]
 
     def _put(self, item: _Item | _History) -> None:
         queue = self._queue
@@ -369,8 +413,9 @@ class Telemetry:
         trace = self._traces.get(event.run_id)
         if trace is None:
             trace = self._trace_of(event, item.context)
-        if item.attempt is not None:
-            self._attempts[span_of(event.run_id, event.seq, ATTEMPT)] = item.attempt
+        if item.opened is not None:
+            name = operation_of_call(event) if isinstance(event, CallStarted) else ATTEMPT
+            self._opened[span_of(event.run_id, event.seq, name)] = item.opened
         for told in item.context.run(trace.feed, event):
             self._emit(told, item)
         if isinstance(event, RunFinished | RunSuspended):
@@ -379,10 +424,10 @@ class Telemetry:
     def _emit(self, told: SpanData | LogData | Measure, item: _Item) -> None:
         match told:
             case SpanData():
-                attempt = self._attempts.pop(told.span, None)
+                opened = self._opened.pop(told.span, None)
                 if not item.theirs:
                     caller = self._callers[told.run_id]
-                    self._emitter.span(told, item.flags, caller, attempt)
+                    self._emitter.span(told, item.flags, caller, opened)
             case LogData():
                 self._emitter.log(told, item.flags)
             case _:

@@ -116,6 +116,11 @@ class _Recovery(NamedTuple):
     action: str
 
 
+def operation_of_call(event: CallStarted) -> str:
+    """Return the GenAI operation of a call."""
+    return names.CHAT if event.kind in ("model", "judge") else names.EXECUTE_TOOL
+
+
 class RunTrace:
     """Builds the tree of one run from its events, in the order of the journal.
 
@@ -515,8 +520,8 @@ class RunTrace:
             return  # already begun; the tool has now taken the idempotency key
         self._enter_stage(event)
         kind = event.kind or ("tool" if event.run is None else "run")
-        asks = kind in ("model", "judge")
-        operation = names.CHAT if asks else names.EXECUTE_TOOL
+        operation = operation_of_call(event)
+        asks = operation == names.CHAT
         span = _Call(
             event, operation, self._here(), operation, kind="client" if asks else "internal"
         )
