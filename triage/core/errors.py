@@ -392,11 +392,14 @@ def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The name most similar to `word`, ignoring case.
 
     None if none reaches the similarity `cutoff` (1 is equal). Names of more than 100 characters are left
-    out, and of a longer word its beginning is compared.
+    out, and of a longer word its beginning is compared. Of names that differ in case alone the first counts.
     """
     from difflib import get_close_matches  # for mistakes only
 
-    by_folded = {name.casefold(): name for name in names if len(name) <= _LONGEST_COMPARED}
+    by_folded: dict[str, str] = {}
+    for name in names:
+        if len(name) <= _LONGEST_COMPARED:
+            by_folded.setdefault(name.casefold(), name)
     near = get_close_matches(word.casefold()[:_LONGEST_COMPARED], by_folded, 1, cutoff)
     return by_folded[near[0]] if near else None
 
