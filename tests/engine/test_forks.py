@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from durable_runs import RUN, STEPS, Kept, agent_of, brought_to_its_end, payments
-from store_kinds import Opened, opening
+from store_kinds import KINDS, Opened, opening
 from tables import table
 
 import triage
@@ -43,7 +43,7 @@ from triage.engine import fork
 from triage.stores import MemoryStore, Store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
-opened = opening("memory", "sqlite")
+opened = opening(*KINDS)
 STOPS = FailurePolicy(default=FailurePolicy.escalate_by_default())
 NOON = 1_800_000_000.0
 

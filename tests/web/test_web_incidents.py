@@ -14,7 +14,7 @@ from triage.stores import RedisStore
 from triage.web import Person, Role, app
 
 pytestmark = pytest.mark.usefixtures("theirs_may_block")
-opened = opening("memory", "sqlite")
+opened = opening("memory", "sqlite", "postgres")
 HEADERS = {
     "Origin": "http://localhost",
     "Sec-Fetch-Site": "same-origin",
