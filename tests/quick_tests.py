@@ -1,7 +1,9 @@
 """`pytest --quick`: the tests that take under 50 ms a case, as measured, on asyncio alone.
 
 Processor time is measured, of the test and of the processes it starts, so that a busy machine makes no
-test slow; a test that waits for ten times as long is slow too. `slow_tests.txt` lists the test functions
+test slow; a test that waits for ten times as long is slow too. What a fixture of a module or a session
+takes counts for each test that uses it if it takes more than a second: were it counted for the first
+test alone, that one would be left out and the next one would pay. `slow_tests.txt` lists the test functions
 that take longer, so that a fresh clone knows them. Beyond that, each run of the tests remembers in
 `.pytest_cache` what they took on this machine, and that counts more than the list: a new test that is
 slow is run by `--quick` once. `--list-slow-tests` writes the list anew.
@@ -24,6 +26,10 @@ SLOW_S = 2 * QUICK_S
 WAIT = 0.1
 """What a second counts in which a test waits."""
 CACHE = "triage/seconds"
+SHARED_S = 1.0
+"""Seconds from which a shared fixture makes the tests that use it slow."""
+SHARED = pytest.StashKey[dict[str, float]]()
+"""What the fixtures that the tests of a module or session share took, by name, without those they use."""
 BEGAN = pytest.StashKey[float]()
 """The processor time at which a phase of a test began."""
 
@@ -97,10 +103,33 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    began = processor_s()
+    made = yield
+    if fixturedef.scope != "function":
+        shared = request.node.stash.setdefault(SHARED, {})
+        shared[fixturedef.argname] = processor_s() - began
+    return made
+
+
+def shared_s(item: pytest.Item) -> float:
+    """Seconds that the slow ones of the shared fixtures took which a test uses."""
+    names = getattr(item, "fixturenames", ())
+    taken = (
+        node.stash.get(SHARED, {}).get(name, 0.0) for node in item.listchain() for name in names
+    )
+    return sum(seconds for seconds in taken if seconds >= SHARED_S)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
     now = processor_s()
     cost = max(now - item.stash[BEGAN], report.duration * WAIT)
+    if report.when == "setup":
+        cost = max(cost, shared_s(item))
     report.cost_s = cost / getattr(getattr(item, "function", None), "cases", 1)
     item.stash[BEGAN] = now
     return report

@@ -75,3 +75,31 @@ def test_the_list_is_written_anew_and_keeps_what_was_not_run(folder: Path) -> No
     run(folder, "--list-slow-tests", "-n", "2")
     written = (folder / "tests" / "slow_tests.txt").read_text(encoding="ascii")
     assert written == "tests/test_some.py::test_of_another_file\ntests/test_some.py::test_slow\n"
+
+
+SHARING = """
+import time, pytest
+
+@pytest.fixture(scope="module")
+def built():
+    began = time.process_time()
+    while time.process_time() < began + 1.1:
+        pass
+
+def test_first(built):
+    pass
+
+def test_second(built):
+    pass
+
+def test_without():
+    pass
+"""
+
+
+def test_a_slow_fixture_makes_each_test_slow_that_shares_it(folder: Path) -> None:
+    (folder / "tests" / "test_sharing.py").write_text(SHARING, encoding="ascii")
+    run(folder, "--list-slow-tests", "tests/test_sharing.py")
+    written = (folder / "tests" / "slow_tests.txt").read_text(encoding="ascii")
+    assert "tests/test_sharing.py::test_first\ntests/test_sharing.py::test_second\n" in written
+    assert "test_without" not in written

@@ -392,7 +392,8 @@ def closest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The name most similar to `word`, ignoring case.
 
     None if none reaches the similarity `cutoff` (1 is equal). Names of more than 100 characters are left
-    out, and of a longer word its beginning is compared. Of names that differ in case alone the first counts.
+    out, and of a longer word its beginning is compared. Of names that differ only in case, the first is
+    meant.
     """
     from difflib import get_close_matches  # for mistakes only
 
