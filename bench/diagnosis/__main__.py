@@ -68,7 +68,8 @@ _LOOKS: Mapping[str, dealing.Look[Any]] = {
 }
 """The made-up sets."""
 _HEAD = (
-    "", "records", "labelled", "answered", "right", "precision", "macro-F1", "exact step", "ECE",
+    "", "records", "labelled", "answered", "right", "precision", "macro-F1", "mechanical F1",
+    "exact step", "ECE",
 )  # fmt: skip
 _FRESH_HEAD = (
     "", "records", "answered", "right", *(f"wording {at + 1}" for at in range(dealing.WORDINGS)),
@@ -355,7 +356,7 @@ def _options() -> argparse.Namespace:
 def _row(name: str, pairs: Sequence[scores.Pair], *, counts: bool = True) -> tuple[str, ...]:
     line = scores.line(name, pairs)
     sizes = (str(line.records), str(line.labelled)) if counts else ("", "")
-    shares = (line.answered, line.hits, line.precision, line.macro_f1, line.exact)
+    shares = (line.answered, line.hits, line.precision, line.macro_f1, line.mechanical, line.exact)
     return (name, *sizes, *map(_share, shares), _share(scores.calibration_error(pairs)))
 
 
@@ -372,6 +373,7 @@ def _best(pairs: Sequence[scores.Pair]) -> tuple[str, ...]:
         best(lambda given: scores.line("", given).hits),
         best(lambda given: scores.line("", given).precision),
         best(scores.macro_f1),
+        best(lambda given: scores.macro_f1(given, scores.MECHANICAL)),
         _NOTHING if position is None else f"{_share(position[1])} (step {position[0]})",
         _NOTHING,
     )  # fmt: skip

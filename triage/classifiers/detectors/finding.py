@@ -109,8 +109,6 @@ SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, STRUCTURE,
     "different tools answer with the same sentence, whatever they are asked")
 SERVICE_TEXT = _rule("service_text", _EXTERNAL, None, STRUCTURE,
     "as same_text, where the sentence does not ask for the call again; type and cause as its words say")
-OTHER_PAGES = _rule("other_pages", _MISSING, Cause.UNGROUNDED, STRUCTURE,
-    "as same_text, with several texts in turn: they belong to no question")
 FOREIGN = _rule("foreign", _MISSING, Cause.UNGROUNDED, 0.85,
     "results of different tools begin to be sentences without a word of the task, of what was asked, or of "
     "an earlier result")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.classifiers.patterns import Pattern
-from triage.core import Step, said_by
+from triage.core import Effect, Step, infer_effect, said_by
 
 from .finding import (
     ALIEN,
@@ -21,6 +21,7 @@ from .finding import (
     MADE_UP_ARGUMENT,
     MADE_UP_DATA,
     OTHER_ENTITY,
+    REDIRECT,
     SAME_ERROR,
     UNDONE,
     UNTOUCHED,
@@ -59,6 +60,8 @@ def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
         _made_twice(steps),
         _other_entity(steps, given),
         _other_address(steps, given),
+        _other_person(steps, given),
+        _obeyed(steps, given),
         _retold(steps),
         _made_up_data(steps, given),
         _same_failure(steps),
@@ -313,26 +316,43 @@ _PREFIXES = ("un", "de", "in", "dis", "re", "ent", "des")
 
 
 def _undone(steps: Sequence[Step], given: str) -> Finding | None:
-    """A change that worked and was then taken back, although the task does not ask for that."""
+    """A change that worked and was then taken back, although nobody has asked for that.
+
+    What the user says in between may ask for it, and a change made anew afterwards puts things right.
+    """
     changed: dict[str, list[tuple[int, str]]] = {}
     asked = set(re.findall(r"[a-z]+", given.lower()))
     called = {step.tool_called for step in steps if step.tool_called is not None}
+    changing = {tool for tool in called if infer_effect(tool) is not Effect.READ}
     tools = {tool: set(_words_of(tool)) for tool in called}
     everywhere = set.intersection(*tools.values()) if len(tools) > 2 else set[str]()
     for at, step in enumerate(steps):
         tool = step.tool_called
-        if tool is None or step.error is not None or failure_of(step) is not None:
+        if tool is None and step.action.startswith("user"):
+            changed.clear()
+        if tool not in changing or step.error is not None or failure_of(step) is not None:
             continue
         words = tools[tool] - everywhere
         for leaf in _leaves(step.tool_input):
             if not _is_name(leaf):
                 continue
             for place, other in changed.get(leaf, ()) if tool not in given else ():
-                if other != tool and _takes_back(words, tools[other] - everywhere, asked):
-                    text = f"{tool!r} took back what {other!r} did to {leaf} in step {place}"
-                    return Finding(UNDONE, text, at, tool)
+                anew = any(one.tool_called == other for one in steps[at + 1 :])
+                if other != tool and not anew and _takes_back(words, tools[other], asked):
+                    return _as_undone(steps, at, place, leaf)
             changed.setdefault(leaf, []).append((at, tool))
     return None
+
+
+def _as_undone(steps: Sequence[Step], at: int, place: int, name: str) -> Finding:
+    """The finding on a change of this thing; of an answer that still speaks of it, that it is not true."""
+    tool, other = steps[at].tool_called, steps[place].tool_called
+    said = steps[-1].llm_output if steps[-1].tool_called is None else None
+    told = name in (said or "")
+    rule = UNDONE._replace(failure_type=MADE_UP_DATA.failure_type) if told else UNDONE
+    return Finding(
+        rule, f"{tool!r} took back what {other!r} did to {name} in step {place}", at, tool
+    )
 
 
 def _takes_back(words: set[str], before: set[str], asked: set[str]) -> bool:
@@ -489,7 +509,7 @@ def _other_entity(steps: Sequence[Step], given: str) -> Finding | None:
 
 
 def _other_address(steps: Sequence[Step], given: str) -> Finding | None:
-    """A call with an address, where the task names one and no call was given that."""
+    """A call to an address, where the task names one and no call was given that."""
     wanted = set(_ADDRESS.findall(given))
     if len(wanted) != 1:
         return None
@@ -505,6 +525,50 @@ def _other_address(steps: Sequence[Step], given: str) -> Finding | None:
     at, found = used[0]
     text = f"the task names the address {next(iter(wanted))}, the call was given {found}"
     return Finding(OTHER_ENTITY, text, at, steps[at].tool_called)
+
+
+def _other_person(steps: Sequence[Step], given: str) -> Finding | None:
+    """A call that reaches a person from nowhere, where no call was given one of those the task names."""
+    texts = [given]
+    called = "\n".join(leaf for step in steps for leaf in _leaves(step.tool_input))
+    left = [person for person in _PERSON.findall(given) if person not in called]
+    for at, step in enumerate(steps) if left else ():
+        tool = step.tool_called
+        if tool is not None and infer_effect(tool) is not Effect.READ:
+            for found in _leaves(step.tool_input):
+                if _PERSON.fullmatch(found) and not any(found in text for text in texts):
+                    text = f"the task names {left[0]}, the call was given {found}"
+                    return Finding(OTHER_ENTITY, text, at, tool)
+        texts += [step.action, step.llm_output or "", text_in(step.tool_output)]
+    return None
+
+
+# --- who gave the order ---------------------------------------------------------------------------
+
+_LEAST_PHRASE = 4
+_MOST_PHRASE = 20
+
+
+def _obeyed(steps: Sequence[Step], given: str) -> Finding | None:
+    """A call whose argument is part of a sentence in a result, and has no word of the task."""
+    texts: list[str] = []
+    wanted = set(_WORD.findall(given.lower()))
+    for at, step in enumerate(steps) if wanted else ():
+        for leaf in _leaves(step.tool_input) if step.tool_called is not None else ():
+            if not _LEAST_PHRASE <= len(leaf.split()) <= _MOST_PHRASE or not leaf[:1].islower():
+                continue
+            foreign = wanted.isdisjoint(_WORD.findall(leaf.lower()))
+            if foreign and any(_is_within_sentence(leaf, text) for text in texts):
+                text = f"the argument {said_by(leaf)} is part of a sentence in a result"
+                return Finding(REDIRECT, text, at, step.tool_called)
+        if step.tool_called is not None:
+            texts.append(text_in(step.tool_output))
+    return None
+
+
+def _is_within_sentence(phrase: str, text: str) -> bool:
+    before, found, _ = text.partition(phrase)
+    return bool(found) and re.search(r"[a-z,:] \Z", before) is not None
 
 
 _TABLE = Pattern(r"[\[{][^\[\]{}()]{0,400}[\]}]")

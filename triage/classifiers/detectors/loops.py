@@ -222,6 +222,12 @@ class _Outline:
         return outline(self.step.llm_output)
 
     @cached_property
+    def void(self) -> str:
+        """The output as text, where it is short and holds an empty list or the like; else empty."""
+        text = str(self.output) if len(self.output) <= _FEW_VALUES else ""
+        return text if _NOTHING.search(text) else ""
+
+    @cached_property
     def timeless(self) -> tuple[Any, ...]:
         """The output without its times of day, if it is short; else as it is."""
         dated = any(isinstance(one, str) and "-" in one for one in self.output[:_FEW_VALUES])
@@ -270,9 +276,9 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return ""
     left, right = one.step, other.step
     if one.output != other.output:
-        if left.tool_called is None or left.tool_input != right.tool_input:
-            return ""
-        return _COUNTED if one.timeless == other.timeless else ""
+        same = left.tool_input == right.tool_input
+        alike = one.timeless == other.timeless if same else _is_echoed(one, other)
+        return _COUNTED if alike and left.tool_called is not None else ""
     if left.tool_called is None and one.said != other.said:
         return _REWORDED if _said_alike(left, right) else ""
     if one.input == other.input:
@@ -314,9 +320,31 @@ def _alike_arguments(one: Any, other: Any, result: Any) -> str:
     return _COUNTED if named or (about and denies(result)) else ""
 
 
+_COUNT = re.compile(r"\d[\d.:TZ+-]*|(?=.*\d)[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
+"""A number, a time, or a token that a program has made, such as the key of a request."""
+_NOTHING = re.compile(r"\[\s*\]|\{\s*\}|\bnull\b|\bNone\b|\b[Ff]alse\b")
+
+
+def _is_echoed(one: _Outline, other: _Outline) -> bool:
+    """Whether two calls differ in numbers alone and were given nothing but these numbers back."""
+    texts = [one.void, other.void]
+    if not all(texts):
+        return False
+    given, again = _parsed(one.step.tool_input), _parsed(other.step.tool_input)
+    if not isinstance(given, dict) or not isinstance(again, dict) or given.keys() != again.keys():
+        return False
+    for key, value in given.items():
+        pair = (value, again[key])
+        if value != again[key]:
+            if not all(map(_is_count, pair)):
+                return False
+            texts = [text.replace(str(of), "#") for text, of in zip(texts, pair, strict=True)]
+    return texts[0] == texts[1]
+
+
 def _is_count(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) < _LONG_RESULT and re.fullmatch(r"\d[\d.:TZ+-]*", value) is not None
+        return len(value) < _LONG_RESULT and _COUNT.fullmatch(value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

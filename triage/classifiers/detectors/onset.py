@@ -17,7 +17,7 @@ from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import Rule
 from triage.core import ErrorInfo, Step, said_by
 
-from .finding import FOREIGN, GARBLED, INSERTED, OTHER_PAGES, SAME_TEXT, SERVICE_TEXT, Finding
+from .finding import FOREIGN, GARBLED, INSERTED, SAME_TEXT, SERVICE_TEXT, Finding
 from .results import denies
 
 _MAX_TEXT = 4_000
@@ -119,7 +119,7 @@ def _shared(results: Sequence[_Result], judge: Callable[[ErrorInfo], Any]) -> Fi
     rule = _rule_of(first.text, len(shared), judge)
     few = len(_LETTERS.findall(first.text)) < _GRAM and first.text not in errno.errorcode.values()
     nothing = denies(first.text) and not first.failed and first.tool not in first.text
-    if rule in (SERVICE_TEXT, OTHER_PAGES) and (few or nothing):
+    if rule in (SERVICE_TEXT, FOREIGN) and (few or nothing):
         return None  # that there is nothing is an answer, and few words may be a state of work
     return Finding(
         rule, f"different tools gave the same answer: {said_by(first.text)}", first.at, first.tool
@@ -133,7 +133,7 @@ def _rule_of(text: str, texts: int, judge: Callable[[ErrorInfo], Any]) -> Rule:
         return known._replace(name=SERVICE_TEXT.name, confidence=SERVICE_TEXT.confidence)
     if _AGAIN.search(text):
         return SAME_TEXT
-    return OTHER_PAGES if texts > 1 else SERVICE_TEXT
+    return FOREIGN if texts > 1 else SERVICE_TEXT
 
 
 _AGAIN = Pattern(

@@ -36,7 +36,7 @@ def likeliest(steps: Sequence[Step], task: Any) -> Finding | None:
         at = len(steps) // 2
     elif last.tool_called is not None and not failed:
         why = "the run ended with a call and no answer"
-    elif len(steps) >= _LONG_RUN and _speakers(steps) > 1:
+    elif len(steps) >= _LONG_RUN and _speakers(steps) > 2:
         why = "the run was long and came to no result"
     elif last.tool_called is not None or not answered:
         kind, why = FailureType.HALLUCINATED_STATE, "what was said rests on no result of a tool"

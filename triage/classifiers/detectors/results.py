@@ -399,8 +399,9 @@ def failure_of(step: Step) -> Failure | None:
             said = Failure((text or "error")[:_MAX_SAID])
         if said is not None:
             return said
-    elif text and _LEADS.match(text):
-        return Failure(text[:_MAX_SAID])
+    read = _content(output) if isinstance(output, Mapping) else text
+    if read and _LEADS.match(read):
+        return Failure(read[:_MAX_SAID])
     if (
         text is None
         or text.lstrip()[:1] not in ("{", "<")

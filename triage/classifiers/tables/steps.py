@@ -204,17 +204,6 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(_FARE, *(call(tool, "Faro", _SHRUG) for tool in ("fare", "hotel")), _REFUSED, _DONE),
         run(_FARE, call("fare", "Faro", _SHRUG), _REFUSED, _DONE),
     ),
-    "steps.other_pages": (
-        run(
-            _FARE,
-            call("fare", "Faro", _STORKS),
-            call("hotel", "Porto", _STORKS),
-            call("fare", "Beja", _TULIPS),
-            call("hotel", "Faro", _TULIPS),
-            _DONE,
-        ),
-        run(_FARE, call("fare", "Faro", _STORKS), call("fare", "Beja", _TULIPS), _DONE),
-    ),
     "steps.foreign": (
         run(_FARE, call("fare", "Faro", _STORKS), call("hotel", "Beja", _TULIPS), _DONE),
         run(_FARE, call("fare", "Faro", _STORKS), call("fare", "Beja", _TULIPS), _DONE),
