@@ -106,6 +106,11 @@ class Storm:
 
         self.fleet = made(self.engine, self.store)
 
+    @property
+    def strikes(self) -> int:
+        """How many workers are killed or stopped: each fourth is stopped, so that `kills` are killed."""
+        return self.kills + self.kills // 3
+
     # Processes ------------------------------------------------------------------------------------
 
     async def begin_worker(self) -> None:
@@ -144,7 +149,7 @@ class Storm:
         return []
 
     async def strike(self, count: int) -> None:
-        """Kill a worker, or every fourth time stop it for longer than its lease, and start another."""
+        """Kill a worker, or each fourth time stop it for longer than its lease, and start another."""
         number, runs = await self._busy()
         self.living.remove(number)
         stop = count % 4 == 3
@@ -236,12 +241,12 @@ class Storm:
         begun = time.monotonic()
         answering = asyncio.ensure_future(self._keep_answering())
         enqueuing = asyncio.ensure_future(self._enqueue())
-        strikes = {int(self.kills * (place + 1) / 4) for place in range(3)}
-        waves = {int(self.kills * (one + 1) / (restarts + 1)) for one in range(restarts)}
-        for number in range(self.kills):
+        cuts = {int(self.strikes * (place + 1) / 4) for place in range(3)}
+        waves = {int(self.strikes * (one + 1) / (restarts + 1)) for one in range(restarts)}
+        for number in range(self.strikes):
             await asyncio.sleep(self.rng.uniform(0.1, 0.8))
             await self.strike(number)
-            if number in strikes:
+            if number in cuts:
                 self.cut()
             if number in waves:
                 await self.restart_all()
@@ -270,7 +275,7 @@ class Storm:
     async def _enqueue(self) -> None:
         """Enqueue the runs, spread over the storm."""
         for number in range(self.runs):
-            due = number * self.kills / self.runs - 1
+            due = number * self.strikes / self.runs - 1
             while len(self.deaths) < due:  # noqa: ASYNC110 - so that there is work all the time
                 await asyncio.sleep(0.05)
             agent = "clerk" if number % 2 else "desk"
