@@ -214,8 +214,12 @@ class _Outline:
         self.output = outline(step.tool_output)
 
     @cached_property
+    def arguments(self) -> Any:
+        return _parsed(self.step.tool_input)
+
+    @cached_property
     def input(self) -> tuple[Any, ...]:
-        return outline(_parsed(self.step.tool_input))
+        return outline(self.arguments)
 
     @cached_property
     def said(self) -> tuple[Any, ...]:
@@ -224,8 +228,12 @@ class _Outline:
     @cached_property
     def void(self) -> str:
         """The output as text, where it is short and holds an empty list or the like; else empty."""
-        text = str(self.output) if len(self.output) <= _FEW_VALUES else ""
-        return text if _NOTHING.search(text) else ""
+        output = self.step.tool_output
+        if isinstance(output, str):
+            text, nothing = output, any(word in output[:_SHORT_RESULT] for word in _NOTHING)
+        else:
+            text, nothing = str(self.output), any(_is_nothing(value) for value in self.output)
+        return text if nothing and len(text) <= _SHORT_RESULT else ""
 
     @cached_property
     def timeless(self) -> tuple[Any, ...]:
@@ -276,8 +284,10 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return ""
     left, right = one.step, other.step
     if one.output != other.output:
-        same = left.tool_input == right.tool_input
-        alike = one.timeless == other.timeless if same else _is_echoed(one, other)
+        if left.tool_called is not None and left.tool_input == right.tool_input:
+            alike = one.timeless == other.timeless
+        else:
+            alike = bool(one.void and other.void) and _is_echoed(one, other)
         return _COUNTED if alike and left.tool_called is not None else ""
     if left.tool_called is None and one.said != other.said:
         return _REWORDED if _said_alike(left, right) else ""
@@ -285,8 +295,7 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return _EQUAL
     if max(len(one.input), len(other.input)) >= _MOST_VALUES:
         return ""
-    given, again = _parsed(left.tool_input), _parsed(right.tool_input)
-    return _alike_arguments(given, again, left.tool_output)
+    return _alike_arguments(one.arguments, other.arguments, left.tool_output)
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?")
@@ -294,6 +303,7 @@ _FEW_VALUES = 20
 
 
 _LONG_RESULT = 40
+_SHORT_RESULT = 400
 
 
 def _alike_arguments(one: Any, other: Any, result: Any) -> str:
@@ -322,24 +332,27 @@ def _alike_arguments(one: Any, other: Any, result: Any) -> str:
 
 _COUNT = re.compile(r"\d[\d.:TZ+-]*|(?=.*\d)[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
 """A number, a time, or a token that a program has made, such as the key of a request."""
-_NOTHING = re.compile(r"\[\s*\]|\{\s*\}|\bnull\b|\bNone\b|\b[Ff]alse\b")
+_NOTHING = ("[]", "{}", "null", "None", "false", "False")
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a value of an outline is null, false, or the head of an empty list or object."""
+    return value is None or value is False or value in (("[]", 0), ("{}", 0))
 
 
 def _is_echoed(one: _Outline, other: _Outline) -> bool:
     """Whether two calls differ in numbers alone and were given nothing but these numbers back."""
-    texts = [one.void, other.void]
-    if not all(texts):
-        return False
-    given, again = _parsed(one.step.tool_input), _parsed(other.step.tool_input)
+    left, right = one.void, other.void
+    given, again = one.arguments, other.arguments
     if not isinstance(given, dict) or not isinstance(again, dict) or given.keys() != again.keys():
         return False
     for key, value in given.items():
-        pair = (value, again[key])
-        if value != again[key]:
-            if not all(map(_is_count, pair)):
-                return False
-            texts = [text.replace(str(of), "#") for text, of in zip(texts, pair, strict=True)]
-    return texts[0] == texts[1]
+        if value == again[key]:
+            continue
+        if not (_is_count(value) and _is_count(again[key])):
+            return False
+        left, right = left.replace(str(value), "#"), right.replace(str(again[key]), "#")
+    return left == right
 
 
 def _is_count(value: Any) -> bool:
