@@ -30,10 +30,8 @@ from .calls import (
     current_run,
     fail,
     finish,
-    model,
     record_call,
     restored,
-    tool,
 )
 from .checks import Refused
 from .config import (
@@ -47,6 +45,7 @@ from .config import (
     manifest_of,
     schema_of,
 )
+from .decorators import model, tool
 from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, StepFacts
 from .forking import fork
 from .journal import TASK

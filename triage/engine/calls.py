@@ -1,8 +1,11 @@
-"""`@triage.tool` and `@triage.model`: functions that record themselves."""
+"""A recorded call: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
+
+`begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down how it
+ended. The drivers, async and sync, share all three.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
@@ -11,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -38,11 +41,9 @@ from triage.core import (
     step_of_json,
     words_of,
 )
-from triage.strategies import Preset
 
 from .approvals import (
     Guarded,
-    Model,
     ask,
     guarded,
     is_judging,
@@ -61,7 +62,6 @@ from .large import apart, is_large, large_given, off_loop
 from .run import Recorder, current
 from .tools import (
     AGENT_ATTRIBUTE,
-    TOOL_ATTRIBUTE,
     CurrentCall,
     Given,
     Tool,
@@ -81,16 +81,8 @@ __all__ = [
     "begin",
     "fail",
     "finish",
-    "model",
     "pause",
-    "tool",
 ]
-
-
-# Recorded calls: run it, reuse its result, or stop for a person. Nothing unsafe runs twice.
-#
-# `begin` decides by the call's key and what the journal says of it; `finish` and `fail` write down
-# how it ended. The drivers, async and sync, share all three.
 
 
 CANCELLATIONS = ("CancelledError", "Cancelled", "AttemptInterrupted", "AttemptOver")
@@ -761,102 +753,6 @@ def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         if done.done():
             raise  # the tool's own
         raise TimeoutError(f"{tool.name} took longer than {tool.timeout} s") from None
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@overload
-def tool(function: F, /) -> F: ...
-@overload
-def tool(
-    *,
-    effect: Effect | str | None = ...,
-    compensate: Callable[..., Any] | None = ...,
-    key: Callable[..., Any] | None = ...,
-    ignore: tuple[str, ...] = ...,
-    match: Literal["arguments", "position"] = ...,
-    timeout: float | None = ...,
-    retries: int | Preset | None = ...,
-    name: str | None = ...,
-) -> Callable[[F], F]: ...
-def tool(function: Any = None, /, **options: Any) -> Any:
-    """Make a function or method, sync or async, record its calls by itself.
-
-    effect: `read`, `idempotent`, `once` or `unknown` (as unsafe to repeat as `once`). None: it is inferred
-    from the name (`triage.core.infer_effect`), unless the agent says `infer_effects=False`.
-    compensate: undoes a call; given the result, and those of the call's arguments it names; a
-    `Compensator` may be tried more than once. key: says what a call is known by, given the arguments
-    it names. ignore: parameters that are no part of the call (clients, sessions). match: `position`
-    knows the n-th call of the attempt by its place, whatever its arguments, as long as the attempt
-    takes the course of the one before; for model calls, and only for `read` and `idempotent`. timeout:
-    seconds, above 0, for each try. retries: tries after the first, a number or a `Preset`, where the
-    error says that nothing happened or the tool may be repeated; None tries once. name: None takes the
-    function's.
-
-    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
-    """
-
-    def decorate(decorated: Any) -> Any:
-        return _recording(decorated, "tool", partial(Tool, **options))
-
-    return decorate if function is None else decorate(function)
-
-
-@overload
-def model(function: F, /) -> F: ...
-@overload
-def model(
-    *,
-    judge: bool = ...,
-    ignore: tuple[str, ...] = ...,
-    timeout: float | None = ...,
-    retries: int | Preset | None = ...,
-    name: str | None = ...,
-) -> Callable[[F], F]: ...
-def model(function: Any = None, /, **options: Any) -> Any:
-    """Make a function that asks a model, sync or async, record its calls as model calls.
-
-    After a failure, answers from before the point of return are given again, whatever the hint has
-    changed in the prompt; from there on the model is asked anew. judge: it judges another model's answer;
-    a recovery asks that one anew, not the judge alone. ignore, timeout, retries, name: as of `tool`.
-
-    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
-    """
-
-    def decorate(decorated: Any) -> Any:
-        return _recording(decorated, "model", partial(Model, **options))
-
-    return decorate if function is None else decorate(function)
-
-
-def _recording(function: Any, word: str, make: Callable[[Any], Tool]) -> Any:
-    if isinstance(function, staticmethod | classmethod):
-        kind = type(function)
-        return kind(_recording(function.__func__, word, make))
-    if not callable(function):
-        raise UsageError(f"{word}() decorates a function, not {type(function).__name__}")
-    if hasattr(function, TOOL_ATTRIBUTE):
-        known = getattr(function, TOOL_ATTRIBUTE)
-        what = "model" if isinstance(known, Model) else "tool"
-        raise UsageError(f"{function.__name__} is a {what} already; decorate it once")
-    known = make(function)
-    if known.is_async:
-
-        @functools.wraps(function)
-        async def recorded(*args: Any, **kwargs: Any) -> Any:
-            return await call_async(known, args, kwargs)
-
-    else:
-
-        @functools.wraps(function)
-        def recorded_sync(*args: Any, **kwargs: Any) -> Any:
-            return call_sync(known, args, kwargs)
-
-        recorded = recorded_sync
-
-    setattr(recorded, TOOL_ATTRIBUTE, known)
-    return recorded
 
 
 # The handle of one attempt as the agent has it: `run`, and `current_run()` for code deep inside.

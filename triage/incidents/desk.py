@@ -80,18 +80,6 @@ from .model import (
 )
 from .notifications import LogSink, Sink
 
-_DONE = {
-    RecoveryStrategy.RESTART: "Agent restarted to recover from error",
-    RecoveryStrategy.RETRY: "Task retried to recover from error",
-    RecoveryStrategy.INCREASE_TIMEOUT: "Timeout increased and agent restarted to recover from error",
-    RecoveryStrategy.WAIT_AND_RETRY: "Task retried after waiting to recover from error",
-    RecoveryStrategy.CLEAR_CACHE: "Cache cleared to recover from error",
-    RecoveryStrategy.FALLBACK: "Task marked as failed, another way is needed",
-    RecoveryStrategy.MANUAL: "Handed over for manual intervention",
-    RecoveryStrategy.CUSTOM: "Custom recovery carried out",
-}
-
-
 T = TypeVar("T")
 ELSE = "*"
 """The role of the sink for all roles without their own."""
@@ -286,7 +274,7 @@ class IncidentDesk:
             "recovery_strategy": str(chosen),
             "new_agent_id": None if outcome is None else outcome.new_agent_id,
             "recovery_timestamp": iso(await self._now()),
-            "message": f"Recovery failed: {error}" if error else _DONE[chosen],
+            "message": f"Recovery failed: {error}" if error else handling.DONE[chosen],
         }
 
     async def escalate(self, error_id: str, level: str, *, by: str | None = None) -> dict[str, Any]:

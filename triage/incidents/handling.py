@@ -40,6 +40,17 @@ from .model import (
 
 DUE = 500
 """Incidents one round takes up."""
+DONE = {
+    RecoveryStrategy.RESTART: "Agent restarted to recover from error",
+    RecoveryStrategy.RETRY: "Task retried to recover from error",
+    RecoveryStrategy.INCREASE_TIMEOUT: "Timeout increased and agent restarted to recover from error",
+    RecoveryStrategy.WAIT_AND_RETRY: "Task retried after waiting to recover from error",
+    RecoveryStrategy.CLEAR_CACHE: "Cache cleared to recover from error",
+    RecoveryStrategy.FALLBACK: "Task marked as failed, another way is needed",
+    RecoveryStrategy.MANUAL: "Handed over for manual intervention",
+    RecoveryStrategy.CUSTOM: "Custom recovery carried out",
+}
+"""What a recovery that succeeded says of itself."""
 _HELD = (Status.ESCALATED, Status.ACKNOWLEDGED)
 _OPEN_OF_TASK = "(task_id = :task OR run_id = :task) AND resolved_at IS NULL"
 

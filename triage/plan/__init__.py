@@ -11,6 +11,7 @@ engine of `Agent`.
 
 from __future__ import annotations
 
+from .answers import Approval, answer_in, asked_in, request_in, unsafe_effects
 from .approval import (
     ApprovalAnswer,
     ApprovalMode,
@@ -33,15 +34,7 @@ from .capabilities import (
     Selector,
     capability,
 )
-from .execution import (
-    Approval,
-    StepJudge,
-    StepOutcome,
-    answer_in,
-    asked_in,
-    request_in,
-    unsafe_effects,
-)
+from .execution import StepJudge, StepOutcome
 from .llm import JudgeEach, Judgement, LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
 from .orchestrator import Orchestrator, Progress
 from .plans import ExecutionPlan, Input, PlannedStep, plan_schema

@@ -47,23 +47,10 @@ from triage.engine import (
 from triage.stores import Store
 from triage.strategies import Backoff, Limits
 
+from .answers import OFF, Approval, answer_in, asked_in, carried, read_answer, request_in
 from .approval import ApprovalAnswer, ApprovalMode, ApprovalRequest
 from .capabilities import Capability, Planner, Registry, Selector, asked, takes, tool_for
-from .execution import (
-    OFF,
-    Approval,
-    Known,
-    PlanAttempt,
-    Setup,
-    StepJudge,
-    answer_in,
-    asked_in,
-    carried,
-    judging,
-    policy,
-    read_answer,
-    request_in,
-)
+from .execution import Known, PlanAttempt, Setup, StepJudge, judging, policy
 from .plans import PlannedStep, quoted, shortened
 from .routing import LIMITS, PlanLimits, PlanState, Target, fold_plan
 

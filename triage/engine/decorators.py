@@ -1,0 +1,112 @@
+"""`@triage.tool` and `@triage.model`: functions that record themselves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, TypeVar, overload
+
+from triage.core import Effect, UsageError
+from triage.strategies import Preset
+
+from .approvals import Model
+from .calls import call_async, call_sync
+from .tools import TOOL_ATTRIBUTE, Tool
+
+__all__ = ["model", "tool"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(
+    *,
+    effect: Effect | str | None = ...,
+    compensate: Callable[..., Any] | None = ...,
+    key: Callable[..., Any] | None = ...,
+    ignore: tuple[str, ...] = ...,
+    match: Literal["arguments", "position"] = ...,
+    timeout: float | None = ...,
+    retries: int | Preset | None = ...,
+    name: str | None = ...,
+) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Make a function or method, sync or async, record its calls by itself.
+
+    effect: `read`, `idempotent`, `once` or `unknown` (as unsafe to repeat as `once`). None: it is inferred
+    from the name (`triage.core.infer_effect`), unless the agent says `infer_effects=False`.
+    compensate: undoes a call; given the result, and those of the call's arguments it names; a
+    `Compensator` may be tried more than once. key: says what a call is known by, given the arguments
+    it names. ignore: parameters that are no part of the call (clients, sessions). match: `position`
+    knows the n-th call of the attempt by its place, whatever its arguments, as long as the attempt
+    takes the course of the one before; for model calls, and only for `read` and `idempotent`. timeout:
+    seconds, above 0, for each try. retries: tries after the first, a number or a `Preset`, where the
+    error says that nothing happened or the tool may be repeated; None tries once. name: None takes the
+    function's.
+
+    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
+    """
+
+    def decorate(decorated: Any) -> Any:
+        return _recording(decorated, "tool", partial(Tool, **options))
+
+    return decorate if function is None else decorate(function)
+
+
+@overload
+def model(function: F, /) -> F: ...
+@overload
+def model(
+    *,
+    judge: bool = ...,
+    ignore: tuple[str, ...] = ...,
+    timeout: float | None = ...,
+    retries: int | Preset | None = ...,
+    name: str | None = ...,
+) -> Callable[[F], F]: ...
+def model(function: Any = None, /, **options: Any) -> Any:
+    """Make a function that asks a model, sync or async, record its calls as model calls.
+
+    After a failure, answers from before the point of return are given again, whatever the hint has
+    changed in the prompt; from there on the model is asked anew. judge: it judges another model's answer;
+    a recovery asks that one anew, not the judge alone. ignore, timeout, retries, name: as of `tool`.
+
+    Outside of a run the function is called as it is. Raises UsageError for options that do not fit.
+    """
+
+    def decorate(decorated: Any) -> Any:
+        return _recording(decorated, "model", partial(Model, **options))
+
+    return decorate if function is None else decorate(function)
+
+
+def _recording(function: Any, word: str, make: Callable[[Any], Tool]) -> Any:
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function)
+        return kind(_recording(function.__func__, word, make))
+    if not callable(function):
+        raise UsageError(f"{word}() decorates a function, not {type(function).__name__}")
+    if hasattr(function, TOOL_ATTRIBUTE):
+        known = getattr(function, TOOL_ATTRIBUTE)
+        what = "model" if isinstance(known, Model) else "tool"
+        raise UsageError(f"{function.__name__} is a {what} already; decorate it once")
+    known = make(function)
+    if known.is_async:
+
+        @functools.wraps(function)
+        async def recorded(*args: Any, **kwargs: Any) -> Any:
+            return await call_async(known, args, kwargs)
+
+    else:
+
+        @functools.wraps(function)
+        def recorded_sync(*args: Any, **kwargs: Any) -> Any:
+            return call_sync(known, args, kwargs)
+
+        recorded = recorded_sync
+
+    setattr(recorded, TOOL_ATTRIBUTE, known)
+    return recorded
