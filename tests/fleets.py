@@ -1,7 +1,8 @@
-"""Databases of fleets for the tests, each with its tables, dropped afterwards."""
+"""Databases of fleets for the tests, each with its tables, and a check of what every engine does."""
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from typing import Any, TypeVar
 
 import anyio
 import psycopg
+import pytest
 from store_kinds import POSTGRES, missing
 
 from bench.fleet import storm
 from triage import Agent
 from triage.adapters import dbos, procrastinate
 from triage.adapters.fleet import Fleet, Queue
+from triage.core import Deduplicated, UsageError
 from triage.stores import PostgresStore
 
 
@@ -71,3 +74,32 @@ def migrated(make: Callable[[str], Fleet]) -> Iterator[str]:
 
         anyio.run(migrate)
         yield url
+
+
+async def check_transaction(fleet: Fleet, connection: Any) -> None:
+    """Check that what is enqueued with a connection is so once its transaction is committed."""
+
+    async def end(how: str) -> None:
+        found = getattr(connection, how)()
+        if inspect.isawaitable(found):
+            await found
+
+    name = uuid.uuid4().hex[:12]
+    back = await fleet.enqueue("idle", {"a": 1}, run_id=f"back-{name}", connection=connection)
+    await end("rollback")
+    assert await fleet.places([back]) == []
+    run_id = f"kept-{name}"
+    for _ in range(2):  # the same once more is no other
+        await fleet.enqueue("idle", {"a": 1}, run_id=run_id, connection=connection)
+    with pytest.raises(UsageError, match="taken by another task"):
+        await fleet.enqueue("idle", {"a": 2}, run_id=run_id, connection=connection)
+    assert await fleet.places([run_id]) == []
+    await end("commit")
+    assert [place.state for place in await fleet.places([run_id])] == ["queued"]
+    later = await fleet.enqueue(
+        "idle", 1, delay_s=60, priority=3, deduplication=run_id, connection=connection
+    )
+    with pytest.raises(Deduplicated):
+        await fleet.enqueue("idle", 2, deduplication=run_id, connection=connection)
+    await end("rollback")
+    assert await fleet.places([later]) == []

@@ -130,6 +130,38 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
     assert "order-1" not in told("fleet", "show", "agents:fleet")[1]
 
 
+def test_a_run_that_still_waits_in_its_queue_is_cancelled_by_its_fleet(
+    place: tuple[Path, str], told: Told
+) -> None:
+    assert told("fleet", "migrate", "agents:fleet")[0] == 0
+    fleet = dbos_fleet(place[1], [Agent(desk)], name="cli")
+
+    async def enqueue() -> None:
+        # A run that has begun, and whose id begins with that of one that has not, is left alone.
+        await Agent(desk, store=fleet.store).run("begun", run_id="refund-12")
+        for run_id in ("refund-1", "refund-2"):
+            await fleet.enqueue("desk", "task", run_id=run_id)
+        await fleet.close()
+
+    anyio.run(enqueue)
+    cancel = ("runs", "cancel", "refund-1", "--fleet", "agents:fleet")
+    assert told("runs", "cancel", "refund-2", "--store", place[1])[0] == 2
+    assert told(*cancel) == (0, "run refund-1 is cancelled\n", "")
+    again = told(*cancel)
+    assert (again[0], "has ended as cancelled" in again[2]) == (1, True)
+    two = told("runs", "cancel", "refund-2", "--fleet", "agents:fleet", "--json")[1]
+    assert json.loads(two) == {"run_id": "refund-2", "status": "cancelled", "was": "queued"}
+    assert "refund" not in told("fleet", "show", "agents:fleet")[1]
+    code, _, error = told("runs", "cancel", "refund-3", "--fleet", "agents:fleet")
+    assert (code, "knows no run 'refund-3'" in error) == (2, True)
+    listed = [
+        json.loads(line)
+        for line in told("runs", "list", "--store", place[1], "--json")[1].splitlines()
+    ]
+    status = {one["run_id"]: one["status"] for one in listed if one["run_id"].startswith("refund")}
+    assert status == {"refund-1": "cancelled", "refund-2": "cancelled", "refund-12": "done"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

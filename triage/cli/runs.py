@@ -46,7 +46,16 @@ from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.stores import RunInfo, Store
 
-from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
+from .fleet import (
+    PLACE_TITLES,
+    FleetOption,
+    Place,
+    fleet_of,
+    place_json,
+    place_row,
+    places_of,
+    with_fleet,
+)
 from .loading import agent_of, arguments_of, place_of, watched
 from .options import (
     AGENT_OPTIONS,
@@ -397,21 +406,39 @@ def edited(option: str, text: str) -> Edited:
         raise UsageError(f"{option}: {error}") from error
 
 
-@app.command(help_epilogue=epilogue(_CODES, "runs cancel order-17"))
-def cancel(run: Run, /, *, store: StoreText = None, json: AsJson = False) -> None:
-    """End a run, whoever has it."""
+@app.command(
+    help_epilogue=epilogue(
+        _CODES, "runs cancel order-17", "runs cancel order-17 --fleet orders:fleet"
+    )
+)
+def cancel(
+    run: Run, /, *, store: StoreText = None, fleet: FleetOption = None, json: AsJson = False
+) -> None:
+    """End a run, whoever has it; with its fleet, also one that still waits in a queue."""
 
-    async def work(kept: Store) -> RunInfo:
-        info = await run_of(kept, run, store)
-        await cancel_run(kept, info.run_id, now=now(), by=you())
-        return info
+    async def work(kept: Store) -> tuple[str, str]:
+        # The whole id of a queued run comes before the beginning of another run's id.
+        if known is not None and await kept.info(run) is None and await known.places([run]):
+            run_id, was = run, "queued"
+        else:
+            info = await run_of(kept, run, store)
+            run_id, was = info.run_id, info.status
+        if known is None:
+            await cancel_run(kept, run_id, now=now(), by=you())
+        else:
+            await known.cancel(run_id, by=you())
+        return run_id, was
 
-    info = with_store(store_of(store), work)
+    known = None if fleet is None else fleet_of(fleet)
+    if known is None:
+        run_id, was = with_store(store_of(store), work)
+    else:
+        run_id, was = with_fleet(known, partial(work, known.store))
     if json:
-        write(json_line({"run_id": info.run_id, "status": "cancelled", "was": info.status}))
+        write(json_line({"run_id": run_id, "status": "cancelled", "was": was}))
         return
     stops = "; its process, if it lives, stops when it next renews its lease"
-    write(f"run {one_line(info.run_id)} is cancelled{stops if info.status == 'running' else ''}")
+    write(f"run {one_line(run_id)} is cancelled{stops if was == 'running' else ''}")
 
 
 @app.command(

@@ -7,7 +7,6 @@ import contextvars
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from triage.core import (
@@ -193,17 +192,26 @@ class Runs:
             await asyncio.sleep(SHORTEST_S)
 
 
-async def end_unbegun(store: Store, job: Job, error: Exception | None = None) -> None:
+async def end_unbegun(
+    store: Store, job: Job, error: Exception | None = None, *, by: str = ""
+) -> None:
     """Record the end of a run that never began; if it has begun after all, cancel it.
 
-    error: why the run cannot begin, recorded with status `error`. None records status `cancelled`.
+    error: why the run cannot begin, recorded with status `error`. None records status `cancelled`. by: who
+    cancelled the run.
     """
     now, run_id = await store.now(), job.run_id
     args = dict(job.args or {})
     started = RunStarted(run_id=run_id, seq=0, time=now, agent=job.agent, task=job.task, args=args)
-    end = partial(RunFinished, run_id=run_id, seq=1, time=now)
-    ended = end(status="cancelled") if error is None else end(status="error", error=capture(error))
+    ended = RunFinished(
+        run_id=run_id,
+        seq=1,
+        time=now,
+        status="cancelled" if error is None else "error",
+        error=None if error is None else capture(error),
+        by=by,
+    )
     try:
         await store.append(run_id, [started, ended], at=0, epoch=0)
     except StaleWriter:
-        await cancel(store, run_id, now=now)
+        await cancel(store, run_id, now=now, by=by)

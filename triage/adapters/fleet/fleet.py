@@ -306,21 +306,22 @@ class Fleet:
         for job in await self.engine.answered():
             await self.engine.submit(job)
 
-    async def cancel(self, run_id: str) -> None:
+    async def cancel(self, run_id: str, *, by: str = "") -> None:
         """Cancel a run, queued or begun, on whichever worker it is; raise as `Agent.cancel` does.
 
-        A running agent function is cancelled within a third of the lease.
+        A running agent function is cancelled within a third of the lease. by: who cancels the run, for the
+        journal.
         """
         info = await self.store.info(run_id)
         if info is None:
             job = await self.engine.withdraw(run_id)
             if job is None:
                 raise UnknownRun(f"this fleet knows no run {run_id}")
-            await end_unbegun(self.store, job)
+            await end_unbegun(self.store, job, by=by)
             return
         if info.status not in OPEN:
             raise RunOver(f"run {run_id} has ended as {info.status}")
-        await cancel(self.store, run_id, now=await self.store.now())
+        await cancel(self.store, run_id, now=await self.store.now(), by=by)
         await self.engine.withdraw(run_id)
 
     # The fleet itself -------------------------------------------------------------------------------

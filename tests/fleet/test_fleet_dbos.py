@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
-from fleets import database, dbos_fleet, idle, migrated
+from fleets import check_transaction, dbos_fleet, idle
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from triage import Agent
-from triage.adapters.dbos import Deduplicated, Fleet, Queue, Worker
+from triage.adapters.dbos import Fleet, Queue, Worker
 from triage.adapters.dbos.engine import url_of
 from triage.adapters.fleet import Job, Ticket
-from triage.core import StoreUnavailable, UsageError
+from triage.core import UsageError
 from triage.stores import SQLiteStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Workers need asyncio."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with migrated(dbos_fleet) as made:
-        yield made
-
-
-@pytest.fixture
-async def fleet(url: str) -> AsyncIterator[Fleet]:
-    made = dbos_fleet(url)
-    yield made
-    await made.close()
+def kind() -> Any:
+    """DBOS alone."""
+    return dbos_fleet
 
 
 def rows(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -67,61 +54,22 @@ async def by_async_alchemy(url: str, kind: Any) -> AsyncIterator[Any]:
     await engine.dispose()
 
 
-@asynccontextmanager
-async def by_psycopg(url: str, kind: Any) -> AsyncIterator[Any]:
-    if kind is psycopg.Connection:
-        with psycopg.connect(url) as connection:
-            yield connection
-    else:
-        async with await psycopg.AsyncConnection.connect(url) as opened:
-            yield opened
-
-
 CONNECTIONS: dict[str, tuple[Any, Any]] = {
     "alchemy connection": (by_alchemy, sa.Connection),
     "alchemy session": (by_alchemy, Session),
     "async alchemy connection": (by_async_alchemy, None),
     "async alchemy session": (by_async_alchemy, AsyncSession),
-    "psycopg": (by_psycopg, psycopg.Connection),
-    "async psycopg": (by_psycopg, psycopg.AsyncConnection),
 }
 
 
-async def end(connection: Any, how: str) -> None:
-    found = getattr(connection, how)()
-    if asyncio.iscoroutine(found):
-        await found
-
-
-@pytest.mark.parametrize("kind", CONNECTIONS)
+@pytest.mark.parametrize("way", CONNECTIONS)
 async def test_what_is_enqueued_in_a_transaction_is_so_once_that_is_committed(
-    kind: str, url: str, fleet: Fleet
+    way: str, url: str, fleet: Fleet
 ) -> None:
-    connect, which = CONNECTIONS[kind]
+    connect, which = CONNECTIONS[way]
     opened: AbstractAsyncContextManager[Any] = connect(url, which)
     async with opened as connection:
-        back = await fleet.enqueue(
-            "idle", {"a": 1}, run_id=f"back-{id(opened)}", connection=connection
-        )
-        await end(connection, "rollback")
-        assert await fleet.places([back]) == []
-        run_id = f"kept-{id(opened)}"
-        for _ in range(2):  # the same once more is no other
-            await fleet.enqueue("idle", {"a": 1}, run_id=run_id, connection=connection)
-        with pytest.raises(UsageError, match="taken by another task"):
-            await fleet.enqueue("idle", {"a": 2}, run_id=run_id, connection=connection)
-        assert await fleet.places([run_id]) == []
-        await end(connection, "commit")
-        assert [place.state for place in await fleet.places([run_id])] == ["queued"]
-        later = await fleet.enqueue(
-            "idle", 1, delay_s=60, priority=3, deduplication=run_id, connection=connection
-        )
-        with pytest.raises(Deduplicated):
-            await fleet.enqueue("idle", 2, deduplication=run_id, connection=connection)
-        await end(connection, "rollback")
-        assert await fleet.places([later]) == []
-    with pytest.raises(UsageError, match=r"enqueue\.connection"):
-        await fleet.enqueue("idle", 1, connection="postgresql://")
+        await check_transaction(fleet, connection)
 
 
 async def test_a_job_is_the_same_by_whichever_way_it_was_enqueued(url: str, fleet: Fleet) -> None:
@@ -133,7 +81,7 @@ async def test_a_job_is_the_same_by_whichever_way_it_was_enqueued(url: str, flee
         "WHERE workflow_uuid = %s"
     )
     inputs = "SELECT inputs FROM triage_dbos.workflow_input WHERE workflow_uuid = %s"
-    async with by_psycopg(url, psycopg.AsyncConnection) as connection:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
         other = Job("way-2", "idle", "idle", {"a": [1, "é", None]}, {"b": 2}, 2e9, 3, 60.0)
         await fleet.engine.submit(other, connection)
         await connection.commit()
@@ -200,22 +148,6 @@ async def test_one_process_has_one_worker(url: str) -> None:
 
 
 # What is said at once -----------------------------------------------------------------------------
-async def test_tables_that_are_missing_are_made_by_the_command_that_is_named() -> None:
-    with database() as url:
-        fleet = dbos_fleet(url)
-        for call in (fleet.enqueue("idle", 1), fleet.engine.check(), Worker(fleet).run()):
-            with pytest.raises(UsageError, match="triage fleet migrate"):
-                await call
-        await fleet.close()
-
-
-async def test_a_database_that_does_not_answer_is_unavailable() -> None:
-    fleet = dbos_fleet("postgresql://postgres@127.0.0.1:9/none")
-    with pytest.raises(StoreUnavailable):
-        await fleet.enqueue("idle", 1)
-    await fleet.close()
-
-
 def misused(**options: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "agents": [Agent(idle)],

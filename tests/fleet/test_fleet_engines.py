@@ -1,0 +1,53 @@
+"""What a fleet does on every engine: the contract, transactions, and what is said of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+from fleets import check_transaction, database
+
+from triage import Agent
+from triage.adapters.fleet import Fleet, Queue, Worker
+from triage.core import StoreUnavailable, UsageError
+from triage.testing.fleet_contract import fleet_checks
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
+
+
+@pytest.mark.parametrize("check", fleet_checks, ids=lambda check: check.__name__)
+async def test_an_engine_keeps_its_promises(check: Any, kind: Any, url: str) -> None:
+    def make(agents: Sequence[Agent[Any]], queues: Sequence[Queue], lease_s: float) -> Fleet:
+        made: Fleet = kind(url, agents, queues, lease_s=lease_s)
+        return made
+
+    await check(make)
+
+
+async def test_what_is_enqueued_in_a_transaction_of_psycopg_is_so_once_that_is_committed(
+    url: str, fleet: Fleet
+) -> None:
+    with psycopg.connect(url) as connection:
+        await check_transaction(fleet, connection)
+    async with await psycopg.AsyncConnection.connect(url) as opened:
+        await check_transaction(fleet, opened)
+    with pytest.raises(UsageError, match=r"enqueue\.connection"):
+        await fleet.enqueue("idle", 1, connection="postgresql://")
+
+
+async def test_tables_that_are_missing_are_made_by_the_command_that_is_named(kind: Any) -> None:
+    with database() as url:
+        fleet = kind(url)
+        for call in (fleet.enqueue("idle", 1), fleet.engine.check(), Worker(fleet).run()):
+            with pytest.raises(UsageError, match="triage fleet migrate"):
+                await call
+        await fleet.close()
+
+
+async def test_a_database_that_does_not_answer_is_unavailable(kind: Any) -> None:
+    fleet = kind("postgresql://postgres@127.0.0.1:9/none")
+    with pytest.raises(StoreUnavailable):
+        await fleet.enqueue("idle", 1)
+    await fleet.close()
