@@ -45,7 +45,7 @@ def test_a_small_storm_loses_nothing_and_repeats_nothing_beyond_what_is_promised
         "repeated_beyond": 0,
         "dead_letters": 0,
         "runs": 20,
-        "kills": 4,
+        "kills": 5,
         "stops": 1,
         "restarts": 1,
         "cuts": 3,

@@ -27,12 +27,12 @@ class Slow:
         super().__init__(*args, **options)
         self.told: list[str] = []
         self.asked = asyncio.Event()
-        self.answered = asyncio.Event()
+        self.ready = asyncio.Event()
 
     async def requeue(self, tickets: Sequence[Ticket]) -> None:
-        """Put jobs back once `answered` is set."""
+        """Put jobs back once `ready` is set."""
         self.asked.set()
-        await self.answered.wait()
+        await self.ready.wait()
         await super().requeue(tickets)  # type: ignore[misc] # an engine's
         self.told.append("put back")
 
@@ -74,7 +74,9 @@ async def test_a_run_is_back_in_its_queue_before_the_engine_hears_that_its_worke
 
     store = PostgresStore(url)
     engine = ENGINES[kind(url).engine.name](store, name="slow")
-    fleet = Fleet([Agent(desk, name="desk")], store, engine=engine, queues=[Queue("desk", polling_s=0.1)])
+    fleet = Fleet(
+        [Agent(desk, name="desk")], store, engine=engine, queues=[Queue("desk", polling_s=0.1)]
+    )
     run_id = await fleet.enqueue("desk", 1)
     worker = Worker(fleet)
     working = asyncio.ensure_future(worker.run())
@@ -85,7 +87,7 @@ async def test_a_run_is_back_in_its_queue_before_the_engine_hears_that_its_worke
         await asyncio.sleep(0)
     assert worker.runs.in_hand == []
     assert engine.told == []
-    engine.answered.set()
+    engine.ready.set()
     await asyncio.wait_for(working, WAIT_S)
     assert engine.told == ["put back", "ended"]
     assert [place.state for place in await fleet.places([run_id])] == ["queued"]
