@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triage.core import lazily
 
 from .base import (
     Classifier,
@@ -76,15 +77,7 @@ __all__ = [
 ]
 
 
-_LAZY = {
-    "Asker": "blocking",
-    "BlockingClassifier": "blocking",
-    "Budget": "llm",
-    "LLMClassifier": "llm",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazily(
+    __name__,
+    {"blocking": ("Asker", "BlockingClassifier"), "llm": ("Budget", "LLMClassifier")},
+)

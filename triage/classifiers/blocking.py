@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from triage.core import Diagnosis, Trajectory, UsageError
+from triage.core import Diagnosis, Trajectory, UsageError, in_event_loop
 
 from .base import (
     Answer,
@@ -86,12 +85,10 @@ class BlockingClassifier:
 
     def classify(self, trajectory: Trajectory, task: Any = None) -> Answer:
         """What the other one answers. Raises what it raises."""
-        try:
-            anyio.get_cancelled_exc_class()
-        except RuntimeError:  # no event loop: that is where this belongs
-            with Asker() as asker:
-                return asker.answer(self._classifier, trajectory, task)
-        raise UsageError(
-            "BlockingClassifier cannot be used in async code; await the classify() of the classifier "
-            "it was made of"
-        )
+        if in_event_loop():
+            raise UsageError(
+                "BlockingClassifier cannot be used in async code; await the classify() of the classifier "
+                "it was made of"
+            )
+        with Asker() as asker:
+            return asker.answer(self._classifier, trajectory, task)

@@ -44,9 +44,8 @@ def lines(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    from html import (
-        escape,
-    )  # it knows two thousand names of characters, and few programs write HTML
+    # Knows two thousand names of characters, and few programs write HTML.
+    from html import escape
 
     return escape(text)
 

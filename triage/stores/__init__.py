@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .postgres import PostgresStore
     from .redis import RedisStore
     from .sqlite import SQLiteStore, translated
 
-from triage.core import dump, dumps, load, loads
+from triage.core import dump, dumps, lazily, load, loads
 
 from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
 from .memory import MemoryStore
@@ -47,16 +46,12 @@ __all__ = [
 ]
 
 
-_LAZY = {
-    "PostgresStore": "postgres",
-    "RedisStore": "redis",
-    "SQLiteStore": "sqlite",
-    "translated": "sqlite",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # A program has the driver of the store that it uses, and loads no other.
-    if name in _LAZY:
-        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# A program has the driver of the store that it uses, and loads no other.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "postgres": ("PostgresStore",),
+        "redis": ("RedisStore",),
+        "sqlite": ("SQLiteStore", "translated"),
+    },
+)

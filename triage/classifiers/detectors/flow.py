@@ -337,8 +337,9 @@ def _undone(steps: Sequence[Step], given: str) -> Finding | None:
             if not _is_name(leaf):
                 continue
             for place, other in changed.get(leaf, ()) if tool not in given else ():
-                anew = any(one.tool_called == other for one in steps[at + 1 :])
-                if other != tool and not anew and _takes_back(words, tools[other], asked):
+                if other == tool or not _takes_back(words, tools[other], asked):
+                    continue
+                if all(one.tool_called != other for one in steps[at + 1 :]):
                     return _as_undone(steps, at, place, leaf)
             changed.setdefault(leaf, []).append((at, tool))
     return None
@@ -532,7 +533,9 @@ def _other_person(steps: Sequence[Step], given: str) -> Finding | None:
     texts = [given]
     called = "\n".join(leaf for step in steps for leaf in _leaves(step.tool_input))
     left = [person for person in _PERSON.findall(given) if person not in called]
-    for at, step in enumerate(steps) if left else ():
+    if not left:
+        return None
+    for at, step in enumerate(steps):
         tool = step.tool_called
         if tool is not None and infer_effect(tool) is not Effect.READ:
             for found in _leaves(step.tool_input):
@@ -553,16 +556,19 @@ def _obeyed(steps: Sequence[Step], given: str) -> Finding | None:
     """A call whose argument is part of a sentence in a result, and has no word of the task."""
     texts: list[str] = []
     wanted = set(_WORD.findall(given.lower()))
-    for at, step in enumerate(steps) if wanted else ():
-        for leaf in _leaves(step.tool_input) if step.tool_called is not None else ():
+    if not wanted:
+        return None
+    for at, step in enumerate(steps):
+        if step.tool_called is None:
+            continue
+        for leaf in _leaves(step.tool_input):
             if not _LEAST_PHRASE <= len(leaf.split()) <= _MOST_PHRASE or not leaf[:1].islower():
                 continue
             foreign = wanted.isdisjoint(_WORD.findall(leaf.lower()))
             if foreign and any(_is_within_sentence(leaf, text) for text in texts):
                 text = f"the argument {said_by(leaf)} is part of a sentence in a result"
                 return Finding(REDIRECT, text, at, step.tool_called)
-        if step.tool_called is not None:
-            texts.append(text_in(step.tool_output))
+        texts.append(text_in(step.tool_output))
     return None
 
 
