@@ -144,7 +144,8 @@ class Stopwatch:
         self._passed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.cost_s
+        # The report of a worker that died is made by whoever waited for it.
+        self._seconds[report.nodeid] += getattr(report, "cost_s", 0.0)
         if report.when == "call" and report.passed:
             self._passed.add(report.nodeid)
 

@@ -103,3 +103,9 @@ def test_a_slow_fixture_makes_each_test_slow_that_shares_it(folder: Path) -> Non
     written = (folder / "tests" / "slow_tests.txt").read_text(encoding="ascii")
     assert "tests/test_sharing.py::test_first\ntests/test_sharing.py::test_second\n" in written
     assert "test_without" not in written
+
+
+def test_the_death_of_a_worker_is_reported_as_one(folder: Path) -> None:
+    fatal = "import os\n\ndef test_fatal():\n    os._exit(3)\n"
+    (folder / "tests" / "test_fatal.py").write_text(fatal, encoding="ascii")
+    assert "1 failed, 7 passed" in run(folder, "-n", "1")
