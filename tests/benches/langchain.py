@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from anthropic import AsyncAnthropic
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import (
     AIMessage,
@@ -49,14 +50,20 @@ class _Bench:
             timeout=10,
             stop=None,
         )
-        hear = world.hear if world.script.streamed else None
-        tools = [StructuredTool.from_function(coroutine=tool) for tool in world.functions()]
-        helpers = [
-            _helper(_loop(model, tools, [SystemMessage(world.instructions(name))]), name)
-            for name in world.script.helpers
-        ]
-        loop = _loop(model, [*tools, *helpers], convert_to_messages(world.before()), hear)
-        yield triage.wrap(loop, effects=world.effects, **options)
+        # By itself it takes a client that is kept for the URL: a later provider that is given the same port
+        # would be asked through connections to the one before.
+        async with AsyncAnthropic(
+            base_url=url, api_key="x", max_retries=world.script.retries, timeout=10
+        ) as client:
+            model._async_client = client
+            hear = world.hear if world.script.streamed else None
+            tools = [StructuredTool.from_function(coroutine=tool) for tool in world.functions()]
+            helpers = [
+                _helper(_loop(model, tools, [SystemMessage(world.instructions(name))]), name)
+                for name in world.script.helpers
+            ]
+            loop = _loop(model, [*tools, *helpers], convert_to_messages(world.before()), hear)
+            yield triage.wrap(loop, effects=world.effects, **options)
 
 
 def _loop(
