@@ -74,7 +74,7 @@ def check_places(folder: Path, url: str, told: Told, worker: str) -> None:
     assert "waited" in told("incidents", "list", "--fleet", "agents:fleet", "--no-pager")[1]
     one = ("incidents", "show", placed["error_id"], "--fleet", "agents:fleet")
     assert json.loads(told(*one, "--json")[1])["worker"] == worker
-    assert "queue desk, worker" in told(*one, "--no-pager")[1]
+    assert f"queue desk, {worker}, waited" in told(*one, "--no-pager")[1]
     served = [sys.executable, "-m", "triage.cli", "web", "--fleet", "agents:fleet", "--port", "0"]
     with subprocess.Popen(served, cwd=folder, env=ENV, stdout=subprocess.PIPE, text=True) as page:
         assert page.stdout is not None

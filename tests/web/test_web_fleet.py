@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped] # it has no stubs
 from fleets import dbos_fleet, migrated
+from playwright.sync_api import Browser, Page, Route
 
 from triage import Agent, TriageEscalationError
 from triage.adapters.fleet import Fleet, Worker
@@ -51,6 +55,8 @@ async def shown(url: str) -> Shown:
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         paths = ("/", "/fleet", "/runs/good-1", "/incidents", "/incidents/err-001")
         pages = {path: (await client.get(path)).text for path in paths}
+        for path in re.findall('(?:href|src)="(/static/[^"]+)"', pages["/fleet"]):
+            pages[path] = (await client.get(path)).text
     await desk_of.close()
     await fleet.close()
     return Shown(pages, worker.name)
@@ -88,3 +94,32 @@ def test_a_store_without_a_fleet_has_no_such_page() -> None:
     status, text = anyio.run(look)
     assert status == 404
     assert "/fleet" not in text
+
+
+@pytest.fixture
+def tab(browser: Browser, found: Shown) -> Iterator[Page]:
+    """A browser that is served these pages."""
+    kinds = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
+
+    def serve(route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        kind = kinds.get(path[path.rfind(".") :], "text/html")
+        route.fulfill(body=found.pages[path], content_type=f"{kind}; charset=utf-8")
+
+    context = browser.new_context(
+        base_url="http://localhost", viewport={"width": 400, "height": 800}
+    )
+    context.route("**/*", serve)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_a_fleet_has_no_serious_finding_of_axe_and_fits_400_pixels(
+    tab: Page, scheme: Literal["light", "dark"]
+) -> None:
+    tab.emulate_media(color_scheme=scheme)
+    tab.goto("/fleet")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    found = Axe().run(tab).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []

@@ -279,8 +279,7 @@ def _page(
         if text:
             yield Line(label, "", text)
     if place is not None:
-        text = f"queue {place.queue or '-'}, worker {place.worker or '-'}, waited {span(place.waited_s)}"
-        yield Line(place.engine, "", text)
+        yield Line(place.engine, "", f"queue {place.summary()}")
     if one.files:
         yield Line("files", "", ", ".join(one.files))
     yield Line("seen", "", f"{moment(one.first_seen)} to {moment(one.last_seen)}")

@@ -30,7 +30,7 @@ from triage.core import (
 from triage.engine import WAITING
 from triage.stores import RunInfo, Store
 
-from .pages import money, place_text, slug
+from .pages import money, slug
 
 KEPT = 500
 """The most digests kept in memory, least recently used dropped first; each takes at most about 2 KB."""
@@ -264,7 +264,7 @@ def row_of(info: RunInfo, digest: Digest, place: Any = None) -> Row:
         one_line(info.status, 20),
         digest.task,
         one_line(why, 200),
-        place_text(place),
+        "" if place is None else place.summary(),
         money(digest.usage.cost_usd),
         digest.attempts,
         digest.steps,

@@ -111,7 +111,7 @@ class Pages:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        named = (slug, moment, span, counted, one_line, json_text, money, lines, shown, place_text)
+        named = (slug, moment, span, counted, one_line, json_text, money, lines, shown)
         filters: dict[str, Any] = self._environment.filters
         filters.update({function.__name__: function for function in named})
         self._always: dict[str, Any] = {
@@ -172,13 +172,3 @@ def shown(value: Any) -> str:
     found = Redactor().value(to_json(value))[0]
     text = found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
     return lines(text, 20_000)
-
-
-def place_text(place: Any) -> str:
-    """Describe a `Place` in a few words: its queue, wait and worker; "" for None."""
-    if place is None:
-        return ""
-    waits = {"queued": "waits for a worker", "delayed": "delayed"}.get(place.state)
-    worker = None if place.worker is None else one_line(place.worker, 80)
-    parts = (one_line(place.queue or "", 60), waits or worker, f"waited {span(place.waited_s)}")
-    return ", ".join(part for part in parts if part)

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from triage.core import Deduplicated, UsageError, check_count, check_number
+from triage.core import Deduplicated, UsageError, check_count, check_number, one_line, span
 
 ABILITIES = (
     "worker_concurrency", "concurrency", "rate", "partition", "priority", "deduplication", "delay",
@@ -144,6 +144,12 @@ class Place(NamedTuple):
     worker: str | None
     waited_s: float
     version: str | None
+
+    def summary(self) -> str:
+        """Describe the place in one line: its queue, its worker or what it waits for, and the wait."""
+        waits = {"queued": "waits for a worker", "delayed": "delayed"}.get(self.state)
+        parts = (self.queue, waits or self.worker, f"waited {span(self.waited_s)}")
+        return one_line(", ".join(part for part in parts if part), 200)
 
 
 Carry: TypeAlias = Callable[[Job], Awaitable[dict[str, Any]]]
