@@ -221,6 +221,34 @@ def test_whatever_is_found_the_reference_finds_too(
             reject()  # a reference to itself has no end there
 
 
+USUAL = st.recursive(
+    some_of({
+        "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, unique=True),
+        "enum": st.lists(VALUES, min_size=1, max_size=3),
+        "title": st.just("A"),
+    }),
+    lambda inner: some_of({
+        "type": st.sampled_from(["object", "array"]),
+        "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+        "additionalProperties": st.booleans(),
+        "items": inner,
+        "anyOf": st.lists(inner, min_size=1, max_size=2),
+    }),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(VALUES, USUAL)
+def test_with_the_usual_words_of_schemas_it_finds_what_the_reference_finds(
+    value: Any, schema: dict[str, Any]
+) -> None:
+    wanted = {"type": "object", "properties": {"a": schema}}
+    fits = jsonschema.Draft202012Validator(wanted).is_valid({"a": value})
+    assert (found({"a": value}, wanted) is None) == fits
+
+
 WORDS = [*CHARGE, "items", "anyOf", "pattern", "minimum", "enum", "$ref"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any
@@ -63,66 +63,84 @@ def _part(declared: Any, key: str) -> Mapping[str, Any] | None:
     return part if isinstance(part, Mapping) else None
 
 
-def check_result(output: Any, schema: Mapping[str, Any]) -> str | None:
-    """What of a result does not fit its tool's schema, in one line; None if it fits. Never raises.
+class Schema:
+    """A JSON Schema, read once: what plainly fits is accepted at once, anything else goes to `jsonschema`.
 
-    output: the value, its JSON text, or what a server of the Model Context Protocol answers.
+    declared: the schema; None, or anything else that is no mapping, accepts all.
     """
-    if isinstance(output, Mapping) and "structuredContent" in output:
-        output = output["structuredContent"]
-    elif isinstance(output, str) and output.lstrip()[:1] in ("{", "["):
+
+    def __init__(self, declared: Any) -> None:
+        self.declared: Mapping[str, Any] | None = (
+            declared if isinstance(declared, Mapping) else None
+        )
         try:
-            output = json.loads(output[:MAX_TEXT])
-        except (ValueError, RecursionError):
-            return None  # what is no JSON is told elsewhere
-    if _is_large(output):
-        return None
-    problem = _first(output, schema)
-    if problem is None:
-        return None
-    return f"{problem.path or 'it'} must be {problem.wanted}, not {problem.found}"
+            self._fits = _plainly(declared)
+        except Exception:  # a schema may be anything of the user's
+            self._fits = _never
+
+    def problem(self, value: Any) -> Problem | None:
+        """The first problem of a value that is not excused; None if it fits, or if that cannot be said."""
+        if self.declared is None or self._fits(value) or _is_large(value):
+            return None
+        _references.set(iter(range(_MAX_REFERENCES)))
+        try:
+            validator = _validator(msgspec.json.encode(self.declared, enc_hook=dict))
+            errors = () if validator is None else validator.iter_errors(value)
+            error = next((error for error in errors if not _is_excused(error)), None)
+            return None if error is None else _problem(error)
+        except Exception:  # a schema may hold anything; what it says then is not known
+            return None
+
+    def of_result(self, output: Any) -> str | None:
+        """What of a result does not fit, in one line; None if it fits. Never raises.
+
+        output: the value, its JSON text, or what a server of the Model Context Protocol answers.
+        """
+        if isinstance(output, Mapping) and "structuredContent" in output:
+            output = output["structuredContent"]
+        elif isinstance(output, str) and output.lstrip()[:1] in ("{", "["):
+            try:
+                output = json.loads(output[:MAX_TEXT])
+            except (ValueError, RecursionError):
+                return None  # what is no JSON is told elsewhere
+        problem = self.problem(output)
+        if problem is None:
+            return None
+        return f"{problem.path or 'it'} must be {problem.wanted}, not {problem.found}"
+
+    def of_arguments(self, tool: str, arguments: Any) -> Problem | None:
+        """The first problem of a call's arguments; None if they fit, or if that cannot be said.
+
+        arguments: an object, or JSON text of one. Anything else is how somebody wrote a step down, not
+        what a model gave, and is accepted. Never raises.
+        """
+        if self.declared is None:
+            return None
+        if isinstance(arguments, str):
+            if len(arguments) > MAX_TEXT or arguments.lstrip()[:1] != "{":
+                return None
+            try:
+                arguments = json.loads(arguments)
+            except RecursionError:
+                return None
+            except ValueError:
+                found = "text that is no valid JSON"
+                return Problem(
+                    kind="type",
+                    path="",
+                    wanted="a JSON object",
+                    found=found,
+                    text=f"the arguments of {_quoted(tool)} are {found}",
+                )
+        return self.problem(arguments) if isinstance(arguments, Mapping) else None
 
 
 def check(tool: str, arguments: Any, schema: Mapping[str, Any] | None) -> Problem | None:
     """The first problem of a call's arguments; None if they fit, or if that cannot be said.
 
-    arguments: an object, or JSON text of one. Anything else is how somebody wrote a step down, not
-    what a model gave, and is accepted; so is a schema of None. Never raises.
+    arguments: as of `Schema.of_arguments`. schema: as a tool declares it; None accepts all. Never raises.
     """
-    schema = takes(schema)
-    if not isinstance(schema, Mapping):
-        return None
-    if isinstance(arguments, str):
-        if len(arguments) > MAX_TEXT or arguments.lstrip()[:1] != "{":
-            return None
-        try:
-            arguments = json.loads(arguments)
-        except RecursionError:
-            return None
-        except ValueError:
-            found = "text that is no valid JSON"
-            return Problem(
-                kind="type",
-                path="",
-                wanted="a JSON object",
-                found=found,
-                text=f"the arguments of {_quoted(tool)} are {found}",
-            )
-    if not isinstance(arguments, Mapping) or _is_large(arguments):
-        return None
-    return _first(arguments, schema)
-
-
-def _first(value: Any, schema: Mapping[str, Any]) -> Problem | None:
-    """The first problem of a value that is not excused."""
-    _references.set(iter(range(_MAX_REFERENCES)))
-    try:
-        validator = _validator(msgspec.json.encode(schema, enc_hook=dict))
-        errors = () if validator is None else validator.iter_errors(value)
-        error = next((error for error in errors if not _is_excused(error)), None)
-        return None if error is None else _problem(error)
-    except Exception:  # a schema may hold anything; what it says then is not known
-        return None
+    return Schema(takes(schema)).of_arguments(tool, arguments)
 
 
 def _is_large(arguments: Any) -> bool:
@@ -139,6 +157,61 @@ def _is_large(arguments: Any) -> bool:
             for inner in (value.values() if isinstance(value, Mapping) else value)
         ]
     return bool(level)
+
+
+# --- what plainly fits ---------------------------------------------------------------------
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "object": (dict,),
+    "array": (list,),
+}
+_READ = frozenset(
+    {"type", "enum", "properties", "required", "additionalProperties", "items", "anyOf"}
+)
+_NOTES = frozenset({"title", "description", "default", "examples", "$schema", "format", "nullable"})
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _plainly(schema: Any) -> Callable[[Any], bool]:
+    """A check of values against a schema of the usual keywords: True only for what surely fits."""
+    if not isinstance(schema, Mapping) or not schema.keys() <= _READ | _NOTES:
+        return _never
+    if "anyOf" in schema:
+        branches = [_plainly(branch) for branch in schema["anyOf"]]
+        alone = schema.keys() <= _NOTES | {"anyOf"}
+        return (lambda value: any(fits(value) for fits in branches)) if alone else _never
+    wanted = schema.get("type", tuple(_KINDS))
+    names = [wanted] if isinstance(wanted, str) else wanted
+    kinds = {kind for name in names for kind in _KINDS[name]}
+    choices = frozenset(schema["enum"]) if "enum" in schema else None
+    if choices is not None:
+        kinds &= {str}
+    fields = {name: _plainly(field) for name, field in schema.get("properties", {}).items()}
+    required = frozenset(schema.get("required", ()))
+    is_open = schema.get("additionalProperties", True) is True
+    item = _plainly(schema["items"]) if "items" in schema else None
+
+    def fits(value: Any) -> bool:
+        kind = type(value)
+        if kind not in kinds or (choices is not None and value not in choices):
+            return False
+        if kind is dict:
+            return required <= value.keys() and all(
+                fields[name](inner) if name in fields else is_open for name, inner in value.items()
+            )
+        if kind is list and item is not None:
+            return len(value) <= _MAX_NODES and all(map(item, value))
+        return True
+
+    return fits
 
 
 # --- the validator -------------------------------------------------------------------------

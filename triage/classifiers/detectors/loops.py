@@ -27,16 +27,22 @@ SAID_REPEATS = 5
 """How often words without a call must, where calls came before them."""
 MAX_CYCLE = 6
 """The longest cycle looked for, in steps."""
-_KEPT = REPEATS * MAX_CYCLE
+_KEPT = 2 * REPEATS * MAX_CYCLE
 _LENGTHS = range(1, MAX_CYCLE + 1)
 _EQUAL, _REWORDED, _COUNTED = "equal", "reworded", "counted"
+_SHOWS = {
+    _EQUAL: ("same", "near", "counted"),
+    _REWORDED: ("near", "counted"),
+    _COUNTED: ("counted",),
+}
+"""The kinds of loops that two steps may belong to, by how alike they are."""
 
 
 class Loop(NamedTuple):
     """start: position of its first step. length: steps in one cycle. repeats: whole cycles seen.
 
-    kind: `same`, `near` (other words, same result), `counted` (other numbers, same result), `error`
-    (the same error from the same tool) or `talk` (words without a call).
+    kind: `same`, `near` (other words, same result), `counted` (other numbers, same result) or `error`
+    (the same error from the same tool).
     """
 
     start: int
@@ -49,8 +55,7 @@ class Loops:
     """Is told each step once, and knows whether the last ones are a loop.
 
     Work and memory for a step are bounded: it is compared with the six before it. exempt: tools that
-    may repeat themselves; a step of theirs ends a loop. tools: True if the agent is known to have
-    tools, without which words alone are no monologue.
+    may repeat themselves; a step of theirs ends a loop.
     """
 
     def __init__(self, exempt: frozenset[str] = frozenset()) -> None:
@@ -59,15 +64,9 @@ class Loops:
         self._clear()
 
     def _clear(self) -> None:
-        self._recent: list[Step] = []
-        self._outlines: list[_Outline] = []
-        self._fresh: list[bool] = []
-        self._places: list[int] = []
-        # By the length of a cycle: how many steps in a row were like the one so many before.
-        self._same = dict.fromkeys(_LENGTHS, 0)
-        self._near = dict.fromkeys(_LENGTHS, 0)
-        self._counted = dict.fromkeys(_LENGTHS, 0)
-        self._turning = False
+        self._recent: list[_Outline] = []
+        # By the length of a cycle: how many steps in a row, by kind, were like the one so many before.
+        self._turns: dict[int, dict[str, int]] = {}
         # How many in a row, and the position of the first.
         self._failed = (0, -1)
 
@@ -80,38 +79,31 @@ class Loops:
             # Of a step that records nothing but its name nothing can be said.
             self._clear()
             return None
-        outline = _Outline(step)
-        turning = False
-        for length in _LENGTHS[: len(self._recent)]:
-            alike = _alike(outline, self._outlines[-length])
-            if not alike:
-                self._counted[length] = self._near[length] = self._same[length] = 0
-                continue
-            turning = True
-            self._counted[length] += 1
-            self._near[length] = self._near[length] + 1 if alike != _COUNTED else 0
-            self._same[length] = self._same[length] + 1 if alike == _EQUAL else 0
-        self._turning = turning
+        outline = _Outline(step, at, fresh=fresh)
+        recent = self._recent
+        turns: dict[int, dict[str, int]] = {}
+        for length in _LENGTHS[: len(recent)]:
+            how = _alike(outline, recent[-length])
+            if how:
+                before = self._turns.get(length, {})
+                turns[length] = {kind: before.get(kind, 0) + 1 for kind in _SHOWS[how]}
+        self._turns = turns
         # A model that asks for calls says nothing itself: what its calls come to counts.
         asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
         if fresh and not asks:
             self._count_errors(step, at)
         if step.tool_called is not None:
             self._called = True
-        self._recent.append(step)
-        self._outlines.append(outline)
-        self._fresh.append(fresh)
-        self._places.append(at)
-        if len(self._recent) > 2 * _KEPT:
-            for kept in (self._recent, self._outlines, self._fresh, self._places):
-                del kept[:_KEPT]
+        recent.append(outline)
+        if len(recent) > _KEPT:
+            del recent[: _KEPT // 2]
         return self.standing
 
     def _count_errors(self, step: Step, at: int) -> None:
         if step.tool_called is None or step.error is None:
             self._failed = (0, -1)
             return
-        before = self._recent[: -MAX_CYCLE - 1 : -1]
+        before = (one.step for one in self._recent[: -MAX_CYCLE - 1 : -1])
         last = next((other for other in before if other.tool_called is not None), None)
         count, first = self._failed
         if (
@@ -128,15 +120,12 @@ class Loops:
     @property
     def standing(self) -> Loop | None:
         """The loop the steps are in now, None if they are in none; the surest kind first."""
-        tables = (self._same, "same"), (self._near, "near"), (self._counted, "counted")
-        for counts, kind in tables if self._turning else ():
-            for length, count in counts.items():
-                if count < length * (REPEATS - 1):
-                    continue
+        for kind in _SHOWS[_EQUAL] if self._turns else ():
+            for length, counts in self._turns.items():
+                size = counts.get(kind, 0) + length
                 needed = self._needed(length) if kind != "counted" else _counted_needed(length)
-                if count < length * (needed - 1):
+                if size < length * needed:
                     continue
-                size = count + length
                 rounds = self._fresh_rounds(length, size // length)
                 if sum(rounds) >= needed:
                     stale = len(rounds) - sum(rounds)
@@ -147,27 +136,26 @@ class Loops:
 
     def _fresh_rounds(self, length: int, rounds: int) -> list[bool]:
         """For each of the last rounds of a cycle that are kept, whether a step of it was not reused."""
-        fresh = self._fresh[::-1][: rounds * length]
+        fresh = [one.fresh for one in self._recent[::-1][: rounds * length]]
         return [any(fresh[at : at + length]) for at in range(0, len(fresh), length)]
 
     def _needed(self, length: int) -> int:
         """How many rounds make a loop: an answer said again after the work is done does no harm."""
-        if self._called and all(step.tool_called is None for step in self._recent[-length:]):
-            return SAID_REPEATS
-        return REPEATS
+        said = all(one.step.tool_called is None for one in self._recent[-length:])
+        return SAID_REPEATS if said and self._called else REPEATS
 
     def one_round(self, loop: Loop) -> list[Step]:
         """The steps of one round of the standing loop, from where it began."""
-        last = self._recent[-loop.length :]
-        table = {"same": self._same, "counted": self._counted}.get(loop.kind, self._near)
-        turned = table.get(loop.length, 0)
+        last = [one.step for one in self._recent[-loop.length :]]
+        turned = self._turns.get(loop.length, {}).get(loop.kind, 0)
         cut = -turned % loop.length
         return last[cut:] + last[:cut]
 
     def _place(self, back: int) -> int:
-        if back <= len(self._places):
-            return self._places[-back]
-        return self._places[0] - (back - len(self._places))  # older places: as if without gaps
+        recent = self._recent
+        if back <= len(recent):
+            return recent[-back].at
+        return recent[0].at - (back - len(recent))  # older places: as if without gaps
 
 
 def _counted_needed(length: int) -> int:
@@ -208,8 +196,10 @@ class _Outline:
     So a step costs the same whatever a tool has returned.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, at: int = 0, *, fresh: bool = True) -> None:
         self.step = step
+        self.at = at
+        self.fresh = fresh
         self.act = (step.tool_called, step.action, step.error)
         self.output = outline(step.tool_output)
 
@@ -230,10 +220,10 @@ class _Outline:
         """The output as text, where it is short and holds an empty list or the like; else empty."""
         output = self.step.tool_output
         if isinstance(output, str):
-            text, nothing = output, any(word in output[:_SHORT_RESULT] for word in _NOTHING)
-        else:
-            text, nothing = str(self.output), any(_is_nothing(value) for value in self.output)
-        return text if nothing and len(text) <= _SHORT_RESULT else ""
+            text = output if len(output) <= _SHORT_RESULT else ""
+            return text if any(word in text for word in _NOTHING) else ""
+        text = str(self.output) if any(map(_is_nothing, self.output)) else ""
+        return text if len(text) <= _SHORT_RESULT else ""
 
     @cached_property
     def timeless(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from triage.core import Constraint, ErrorInfo, FailureType, Step, is_reused
 
-from .arguments import check, check_result, gives
+from .arguments import Schema, gives, takes
 from .finding import (
     ARGUMENTS,
     COUNTING,
@@ -62,6 +62,8 @@ class Watch:
         start: int = 0,
     ) -> None:
         self._tools = tools or {}
+        # What each tool takes and what it gives, read when it is first called.
+        self._schemas: dict[str, tuple[Schema, Schema]] = {}
         self._constraints = tuple(constraints)
         self._loops = Loops(frozenset(exempt))
         self._at = start
@@ -104,9 +106,12 @@ class Watch:
             self.unknown_tool = Finding(UNKNOWN_TOOL, text, at, tool)
             return self.unknown_tool
         self.unknown_tool = None
-        declared = self._tools[tool]
-        self._result(step, tool, at, gives(declared))
-        problem = check(tool, step.tool_input, declared)
+        if tool not in self._schemas:
+            declared = self._tools[tool]
+            self._schemas[tool] = Schema(takes(declared)), Schema(gives(declared))
+        arguments, result = self._schemas[tool]
+        self._result(step, tool, at, result)
+        problem = arguments.of_arguments(tool, step.tool_input)
         if problem is None:
             self._misfits.pop(tool, None)
             return None
@@ -118,12 +123,12 @@ class Watch:
         found = self._misfits[tool] = Finding(rule, f"{tool!r}: {problem.text}", at, tool)
         return found
 
-    def _result(self, step: Step, tool: str, at: int, schema: Any) -> None:
+    def _result(self, step: Step, tool: str, at: int, schema: Schema) -> None:
         """Hold a result against the schema that its tool declares for results."""
-        if schema is None or step.error is not None or step.tool_output is None:
+        if not schema.declared or step.error is not None or step.tool_output is None:
             return
         asked = f"{tool} {outline(step.tool_input)}"
-        problem = None if failure_of(step) else check_result(step.tool_output, schema)
+        problem = None if failure_of(step) else schema.of_result(step.tool_output)
         if problem is None:
             self._odd_results.pop(asked, None)
         elif len(self._odd_results) < _MAX_MISFITS:
