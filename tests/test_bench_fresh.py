@@ -16,6 +16,7 @@ from bench.diagnosis import (
     fresh_fifth,
     fresh_fourth,
     fresh_second,
+    fresh_sixth,
     fresh_third,
     near_misses_fifth,
     ours,
@@ -36,6 +37,8 @@ LOOKS = (
 )
 TYPES = {one.value for one in FailureType}
 SETS = pytest.mark.parametrize("look", LOOKS, ids=[look.name for look in LOOKS])
+DEALT: tuple[dealing.Dealt, ...] = (*LOOKS, fresh_sixth.LOOK)
+ALL = pytest.mark.parametrize("look", DEALT, ids=[look.name for look in DEALT])
 
 
 @SETS
@@ -47,15 +50,15 @@ def test_there_are_enough_of_each_fault_wording_and_healthy_kind(look: dealing.L
     assert sum(record.healthy for record in found) == len(look.endings) * look.per_ending >= 40
 
 
-@SETS
-def test_ids_differ_and_the_same_records_come_again(look: dealing.Look[Any]) -> None:
+@ALL
+def test_ids_differ_and_the_same_records_come_again(look: dealing.Dealt) -> None:
     found = look.records()
     assert len({record.id for record in found}) == len(found)
     assert look.records() == found
 
 
-@SETS
-def test_each_record_is_a_trajectory_and_the_wrong_step_is_in_it(look: dealing.Look[Any]) -> None:
+@ALL
+def test_each_record_is_a_trajectory_and_the_wrong_step_is_in_it(look: dealing.Dealt) -> None:
     for record in look.records():
         steps = ours.trajectory(record).steps
         assert (record.where is None) == record.healthy
@@ -78,6 +81,22 @@ def test_the_fifth_set_has_short_and_long_runs_of_every_world_and_shape() -> Non
     assert {job.world for job in jobs} == set(worlds_fifth.WORLDS)
     assert {job.shape for job in jobs} == set(worlds_fifth.SHAPES)
     assert all(one.labels <= TYPES for one in found)
+
+
+def test_the_sixth_set_has_five_wordings_of_each_fault_over_twelve_places() -> None:
+    found = fresh_sixth.LOOK.records()
+    faulty = [one for one in found if not one.healthy]
+    assert Counter(map(dealing.kind, faulty)) == {
+        (name, at): 1 for name in fresh_sixth.KINDS for at in range(dealing.WORDINGS)
+    }
+    assert all(one.labels <= TYPES for one in faulty)
+    runs = [run for place in fresh_sixth.places() for run in place.runs]
+    assert Counter(
+        place.name for place in fresh_sixth.places() for _ in place.runs
+    ) == dict.fromkeys((place.name for place in fresh_sixth.places()), 20)
+    assert {run.form for run in runs} == {"steps", "lines", "openai", "anthropic"}
+    assert sum(one.healthy for one in found) == len(faulty) == 120
+    assert sum(6 <= len(one.steps) <= 60 for one in found) > 150
 
 
 def test_sixty_near_misses_of_the_fifth_set_are_raised_and_blame_nobody_else() -> None:

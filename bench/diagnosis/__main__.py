@@ -7,7 +7,7 @@
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
 Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
-not (`fresh`, the first look, to `fresh_fifth`), each as of a live run and as a post-mortem, beside
+not (`fresh`, the first look, to `fresh_sixth`), each as of a live run and as a post-mortem, beside
 constant answers and triage-agent. The made-up ones are also told by fault and wording. `--ablate` shows
 instead what each rule on steps does for all of them. Exceptions: those of the fault lab, beside
 what was published of triage-agent; those of `clients`, which are other libraries; and near misses, which
@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bench import envs, figures
 from triage import UsageError
@@ -40,6 +39,7 @@ from . import (
     fresh_fifth,
     fresh_fourth,
     fresh_second,
+    fresh_sixth,
     fresh_third,
     lab,
     near_misses,
@@ -59,12 +59,13 @@ _REAL: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("sentinel, healthy", ("sentinel_healthy",)),
     ("tau2, went well", ("tau2_ok",)),
 )
-_LOOKS: Mapping[str, dealing.Look[Any]] = {
+_LOOKS: Mapping[str, dealing.Dealt] = {
     "first look": fresh.LOOK,
     "second look": fresh_second.LOOK,
     "third look": fresh_third.LOOK,
     "fourth look": fresh_fourth.LOOK,
     "fifth look": fresh_fifth.LOOK,
+    "sixth look": fresh_sixth.LOOK,
 }
 """The made-up sets."""
 _HEAD = (
