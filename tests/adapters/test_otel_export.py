@@ -167,28 +167,6 @@ class TestTheCommand:
         assert said in capsys.readouterr().err
 
 
-class TestRunning:
-    @pytest.mark.parametrize("place", [(), ("--run-id", "trip-1")])
-    def test_a_run_is_exported_when_it_has_ended(
-        self, place: tuple[str, ...], project: Path, receiver: Receiver
-    ) -> None:
-        assert triage("run", "agents:book", "fly", *place, "--quiet", "--otlp", receiver.url) == 0
-        assert receiver.names().count("triage.attempt") == 2
-
-    def test_a_collector_that_is_not_there_changes_nothing(
-        self, project: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        target = ("--otlp", "http://127.0.0.1:9")
-        assert triage("run", "agents:book", "fly", "--quiet", *target) == 0
-        out, err = capsys.readouterr()
-        assert json.loads(out)["city"] == "Lisboa"
-        assert "the run is not exported: http://127.0.0.1:9/v1/traces cannot be reached" in err
-
-    def test_a_target_that_cannot_be_is_refused_before_the_run(self, project: Path) -> None:
-        assert triage("run", "agents:book", "fly", "--otlp", "gopher://x") == 2
-        assert not Path("runs.db").exists()
-
-
 def test_a_run_inside_another_is_exported_in_the_trace_of_the_outer_one(
     tmp_path: Path, receiver: Receiver
 ) -> None:

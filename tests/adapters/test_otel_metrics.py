@@ -21,7 +21,7 @@ from triage.adapters.otel import Metrics, StoreMetrics, prometheus
 from triage.adapters.otel.metrics import sample
 from triage.adapters.otel.names import INSTRUMENTS
 from triage.adapters.otel.spans import Measure
-from triage.cli.metrics import served_metrics
+from triage.cli.supervise import served_metrics
 from triage.core import Event
 from triage.stores import MemoryStore
 

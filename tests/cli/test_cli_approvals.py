@@ -115,7 +115,7 @@ def test_a_rejection_is_told_to_the_agent(runs: Office) -> None:
         (("happened", "--result", "1"), "has not begun"),
         (("edit",), "edit takes --payload"),
         (("approve", "--payload", "{}"), "edit takes --payload"),
-        (("edit", "--payload", "[1]"), "--payload must be a JSON object"),
+        (("edit", "--payload", "[1]"), "edit takes --payload with an object"),
         (("edit", "--payload", '{"amount": 1}'), "edit() names amount"),
         (("edit", "--payload", '{"to": "sk-' + "a1" * 20 + '"}'), "looks like a secret"),
         (("approve", "--reason", "x"), "--reason says why a call is rejected"),

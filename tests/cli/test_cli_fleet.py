@@ -71,10 +71,10 @@ def check_places(folder: Path, url: str, told: Told, worker: str) -> None:
     elsewhere, placed = (json.loads(line) for line in output.splitlines())
     assert (placed["queue"], placed["engine"]) == ("desk", "dbos")
     assert (placed["worker"], "queue" in elsewhere) == (worker, False)
-    assert "waited" in told("incidents", "list", "--fleet", "agents:fleet", "--no-pager")[1]
+    assert "waited" in told("incidents", "list", "--fleet", "agents:fleet")[1]
     one = ("incidents", "show", placed["error_id"], "--fleet", "agents:fleet")
     assert json.loads(told(*one, "--json")[1])["worker"] == worker
-    assert f"queue desk, {worker}, waited" in told(*one, "--no-pager")[1]
+    assert f"queue desk, {worker}, waited" in told(*one)[1]
     served = [sys.executable, "-m", "triage.cli", "web", "--fleet", "agents:fleet", "--port", "0"]
     with subprocess.Popen(served, cwd=folder, env=ENV, stdout=subprocess.PIPE, text=True) as page:
         assert page.stdout is not None
@@ -118,7 +118,7 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
     (listed,) = [json.loads(line) for line in output.splitlines()]
     assert (listed["queue"], listed["engine"]) == ("desk", "dbos")
     assert f"-{worker.pid}-" in listed["worker"]
-    assert "waited" in told("runs", "list", "--fleet", "agents:fleet", "--no-pager")[1]
+    assert "waited" in told("runs", "list", "--fleet", "agents:fleet")[1]
     check_places(folder, url, told, listed["worker"])
     code, output, _ = told("doctor", "--fleet", "agents:fleet")
     assert "fleet: dbos answers; 0 runs go on, 0 wait" in output

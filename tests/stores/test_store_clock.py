@@ -122,7 +122,7 @@ async def test_how_long_a_lease_lasts_is_listed_by_the_clock_of_the_store(
     await created(store, "lives", lease_s=LEASE)
     await store.close()
     jump(monkeypatch, HOUR)
-    where = ("--store", f"sqlite:///{path}", "--no-pager")
+    where = ("--store", f"sqlite:///{path}")
     for words in (("runs", "list", *where), ("runs", "show", "lives", *where)):
         assert await anyio.to_thread.run_sync(main, words) == 0
         out = capsys.readouterr().out

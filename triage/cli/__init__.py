@@ -11,10 +11,7 @@ from collections.abc import Sequence
 
 from .progress import Progress
 
-__all__ = [
-    "Progress",
-    "main",
-]
+__all__ = ["Progress", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

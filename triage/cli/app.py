@@ -34,15 +34,15 @@ _COMMANDS = {
     "incidents": ("incidents", "See what has failed in a store; handle, escalate and close it."),
     "web": ("web", "Show the runs of a store as a page, and answer them there."),
     "supervise": ("supervise", "Detect, recover and tell until told to stop."),
-    "worker": ("worker", "Take runs from a fleet's queues until told to stop."),
+    "worker": ("fleet:worker_app", "Take runs from a fleet's queues until told to stop."),
     "fleet": ("fleet", "Make the tables of a fleet, and see where its runs are."),
     "diagnose": ("diagnose", "Say why recorded attempts failed, and what a policy would do."),
     "eval": ("evaluation", "Score a classifier on labelled records."),
     "init": ("init", "Write a policy file and a first agent that runs as it stands."),
     "doctor": ("doctor", "Look at Python, the extras, the store and the clock."),
-    "corrections": ("corrections", "Show what was corrected, and a rule for it."),
+    "corrections": ("evaluation:corrections_app", "Show what was corrected, and a rule for it."),
 }
-"""The commands, each with the module whose `app` it is, imported when it is needed."""
+"""The commands, each with its module, imported when it is needed; behind a colon, the name of its app."""
 
 app = App(
     name="triage",
@@ -58,8 +58,9 @@ app = App(
     print_error=False,
     help_on_error=False,
 )
-for _place, (_name, (_module, _help)) in enumerate(_COMMANDS.items()):
-    app.command(f"triage.cli.{_module}:app", name=_name, help=_help, sort_key=_place)
+for _order, (_name, (_place, _help)) in enumerate(_COMMANDS.items()):
+    _module, _, _own = _place.partition(":")
+    app.command(f"triage.cli.{_module}:{_own or 'app'}", name=_name, help=_help, sort_key=_order)
 app.register_install_completion_command()
 
 

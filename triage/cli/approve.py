@@ -25,9 +25,8 @@ from triage.plan import ApprovalAnswer, ApprovalRequest, ExecutionPlan, answer_i
 from triage.stores import RunInfo, Store
 
 from .options import AsJson, Run, StoreText, epilogue, run_of, store_of, with_store
-from .output import write
+from .output import json_line, now, write
 from .runs import edited, print_answered
-from .text import json_line, now
 
 _LONGEST = 300
 _CODES = """\
@@ -160,12 +159,7 @@ def _reply(reason: str | None, edit: str | None, *, yes: bool) -> Reply | None:
 
 
 def _answer(
-    request: ApprovalRequest,
-    reason: str | None,
-    plan: ExecutionPlan | None,
-    *,
-    yes: bool,
-    by: str,
+    request: ApprovalRequest, reason: str | None, plan: ExecutionPlan | None, *, yes: bool, by: str
 ) -> ApprovalAnswer | None:
     """The answer to a question about a plan or a step; None where there is none."""
     if reason is not None:

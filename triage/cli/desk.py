@@ -7,10 +7,10 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import anyio
 from cyclopts import Parameter
 
 from triage.core import UsageError
@@ -28,8 +28,17 @@ from triage.incidents import (
 from triage.stores import Store
 
 from .fleet import Fleet
-from .loading import load, load_agent, load_function, watched
-from .options import StoreText, durable, store_of, you
+from .options import (
+    StoreText,
+    durable,
+    load,
+    load_agent,
+    load_function,
+    run_with,
+    store_of,
+    watched,
+    you,
+)
 from .output import note
 
 T = TypeVar("T")
@@ -98,8 +107,7 @@ HOOK_OPTIONS = HookOptions()
 SilentFor = Annotated[
     float | None,
     Parameter(
-        metavar="S",
-        help="Seconds without a sign of its process after which a run is lost (60).",
+        metavar="S", help="Seconds without a sign of its process after which a run is lost (60)."
     ),
 ]
 
@@ -172,17 +180,8 @@ def here() -> str:
 
 def with_desk(desk: IncidentDesk, work: Callable[[IncidentDesk], Awaitable[T]]) -> T:
     """Use a desk, then close it and its store. Raises UsageError for an unknown incident."""
-
-    async def done() -> T:
-        try:
-            return await work(desk)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await desk.close()
-                await desk.store.close()
-
     try:
-        return anyio.run(done)
+        return run_with(partial(work, desk), desk, desk.store)
     except UnknownIncident as error:
         raise UsageError(str(error)) from error
 

@@ -36,11 +36,9 @@ from triage.core import (
 from triage.core.messages.base import tools_of
 from triage.strategies import FailurePolicy
 
-from .loading import load
-from .options import Classifier, Files, Format, JsonLines, NoPager, epilogue
-from .output import note, paged, print_page, print_text, write
+from .options import Classifier, Files, Format, JsonLines, epilogue, load
+from .output import json_line, note, paged, print_page, print_text, write
 from .progress import Line, step_line
-from .text import json_line
 
 DONE, MALFORMED = 0, 1
 _STDIN = "-"
@@ -124,11 +122,10 @@ def diagnose(
         ),
     ] = False,
     json: JsonLines = False,
-    no_pager: NoPager = False,
 ) -> int:
     """Read recorded conversations, spans, journals or steps; say why each failed."""
     code, printed = DONE, False
-    with Asker() as asker, paged(pager=not (no_pager or json)) as out:
+    with Asker() as asker, paged() as out:
         chosen = classifier_of(classifier, grounding=ground, failed=failed)
         desk = _Desk(asker, chosen, policy, task, tools)
         for file in (first, *files):

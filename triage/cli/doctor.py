@@ -16,11 +16,10 @@ from triage import __version__
 from triage.core import TriageError, UsageError, span
 from triage.stores import Store
 
-from .fleet import FleetOption, Place, fleet_of, with_fleet
-from .options import VARIABLE, AsJson, StoreText, epilogue, store_of, with_store
-from .output import console, print_page, write
+from .fleet import FleetOption, Place, fleet_of
+from .options import VARIABLE, AsJson, StoreText, epilogue, run_with, store_of, with_store
+from .output import console, json_line, now, print_page, write
 from .progress import Line
-from .text import json_line, now
 
 DONE, FAILED = 0, 1
 _CODES = """\
@@ -184,7 +183,7 @@ def _fleet(place: str | None) -> Iterator[Finding]:
             await fleet.engine.check()
             return await fleet.places()
 
-        places = with_fleet(fleet, work)
+        places = run_with(work, fleet)
     except UsageError as error:
         yield Finding("fleet", "wrong", str(error))
     except TriageError as error:

@@ -1,4 +1,4 @@
-"""`triage eval`: how good a classifier is on labelled records."""
+"""`triage eval` and `triage corrections`: how good a classifier is, and what was corrected."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.console import Console
 
 from triage.adapters.recordings.reading import stream
 from triage.adapters.recordings.trajectories import Problem, Trace
+from triage.classifiers import Correction, read_corrections
 from triage.core import FailureType, UsageError, one_line
 from triage.testing.evaluation import Evaluation, evaluate, labelled
 
 from .diagnose import CODES, classifier_of, complain, name_of, source_of
-from .options import AsJson, Classifier, Files, Format, NoPager, epilogue
-from .output import note, paged, print_lines, print_text, table, write
-from .text import json_line
+from .options import AsJson, Classifier, Files, Format, JsonLines, epilogue
+from .output import json_line, note, paged, print_lines, print_text, table, write
 
 DONE, MALFORMED = 0, 1
 _MOST_BASELINES = 3
@@ -24,9 +24,7 @@ _MOST_BASELINES = 3
 app = App(
     name="eval",
     help_epilogue=epilogue(
-        CODES,
-        "eval labelled.jsonl",
-        "eval labelled.jsonl --map timeout=external_fault --json",
+        CODES, "eval labelled.jsonl", "eval labelled.jsonl --map timeout=external_fault --json"
     ),
 )
 
@@ -61,7 +59,6 @@ def score(
         ),
     ] = (),
     json: AsJson = False,
-    no_pager: NoPager = False,
 ) -> int:
     """Score a classifier on labelled records, beside constant answers."""
     traces = _Traces((first, *files), format)
@@ -72,7 +69,7 @@ def score(
     if json:
         write(json_line(result.as_dict()))
     else:
-        with paged(pager=not no_pager) as out:
+        with paged() as out:
             _print(out, result)
     if not result.scored and not result.healthy:
         note(
@@ -214,3 +211,74 @@ def _baselines(result: Evaluation) -> list[list[str]]:
         ]
         for one in shown
     ]
+
+
+# Corrections --------------------------------------------------------------------------------------
+
+_CORRECTIONS_CODES = """\
+exit codes:
+  0    they are shown
+  1    there are none in the file
+  2    the file cannot be read
+"""
+
+corrections_app = App(
+    name="corrections",
+    help_epilogue=epilogue(
+        _CORRECTIONS_CODES, "corrections", "corrections triage-corrections.jsonl --json"
+    ),
+)
+
+
+@corrections_app.default
+def show(
+    file: Annotated[
+        str, Parameter(help="Where they are kept (triage-corrections.jsonl).")
+    ] = "triage-corrections.jsonl",
+    /,
+    *,
+    json: JsonLines = False,
+) -> int:
+    """Show the corrections of a file, and for each a rule to begin with."""
+    corrections = read_corrections(file)
+    if not corrections:
+        note(f"{file}: there are no corrections in it")
+        return MALFORMED
+    if json:
+        for correction in corrections:
+            write(json_line(_correction_as_json(correction)))
+        return DONE
+    with paged() as out:
+        for correction in corrections:
+            for line in _correction_lines(correction):
+                print_text(out, line)
+    return DONE
+
+
+def _correction_as_json(correction: Correction) -> dict[str, object]:
+    rule, error = correction.rule(), correction.trajectory.error
+    return {
+        "line": correction.line,
+        "said": correction.said,
+        "correct": correction.correct,
+        "cause": correction.cause,
+        "note": correction.note,
+        "error": None if error is None else f"{error.type_name}: {error.message}",
+        "rule": None if rule is None else {"looks_at": rule.looks_at, "keys": rule.keys},
+    }
+
+
+def _correction_lines(correction: Correction) -> list[str]:
+    remark = f": {correction.note}" if correction.note else ""
+    cause = f" ({correction.cause})" if correction.cause else ""
+    said = f"{correction.said}, right is {correction.correct}{cause}"
+    lines = [f"line {correction.line}: said {one_line(said + remark)}"]
+    error, rule = correction.trajectory.error, correction.rule()
+    if error is not None:
+        lines.append(f"    {one_line(str(error))}")
+    if rule is not None:  # as it would be written
+        kind = f"FailureType.{rule.failure_type.name}"
+        because = None if rule.cause is None else one_line(str(rule.cause))
+        keys = tuple(one_line(key) for key in rule.keys)
+        lines.append(f"    Rule({rule.name!r}, {kind}, {because!r}, {rule.looks_at!r}, {keys!r})")
+    return lines

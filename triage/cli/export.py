@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import anyio.to_thread
 from cyclopts import App, Parameter
 
-from triage.adapters.otel import check_target, export, names_of, read_tree, wants_content
+from triage.adapters.otel import check_target, export_run, names_of, wants_content
 from triage.core import counted
 from triage.stores import Store
 
@@ -33,7 +32,7 @@ app = App(
 
 
 @app.default
-def export_run(
+def export(
     run: Run,
     /,
     *,
@@ -64,12 +63,9 @@ def export_run(
 
     async def work(opened: Store) -> None:
         info = await run_of(opened, run, store)
-        spans, logs = await read_tree(opened, info.run_id, content=told, names=names)
-        await anyio.to_thread.run_sync(export, spans, logs, otlp, names)
-        note(
-            f"run {info.run_id}: {counted(len(spans), 'span')} and "
-            f"{counted(len(logs), 'log event')} are exported"
-        )
+        spans, logs = await export_run(opened, info.run_id, otlp, content=told, names=names)
+        said = f"{counted(spans, 'span')} and {counted(logs, 'log event')}"
+        note(f"run {info.run_id}: {said} are exported")
 
     with_store(store_of(store), work)
     return DONE

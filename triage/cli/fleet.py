@@ -1,19 +1,20 @@
-"""`triage fleet`: create the tables of a fleet and show where its runs are."""
+"""`triage fleet` and `triage worker`: the tables of a fleet, where its runs are, and taking them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 from cyclopts import App, Parameter
 
 from triage.core import UsageError, one_line, span
 
-from .loading import load
-from .options import AsJson, epilogue
-from .output import Listing, print_listing, table, write
-from .text import json_line
+from .options import AsJson, epilogue, load, run_with
+from .output import Listing, json_line, print_listing, table, write
 
 if TYPE_CHECKING:
     from triage.adapters.fleet import Fleet, Place
@@ -31,10 +32,9 @@ __all__ = [
     "place_json",
     "place_row",
     "places_of",
-    "with_fleet",
+    "worker_app",
 ]
 
-T = TypeVar("T")
 VARIABLE = "TRIAGE_FLEET"
 FleetOption = Annotated[
     str | None,
@@ -98,24 +98,11 @@ def place_json(place: Place | None) -> dict[str, Any]:
     return {name: shown[name] for name in ("engine", "queue", "worker", "waited_s")}
 
 
-def with_fleet(fleet: Fleet, work: Callable[[], Awaitable[T]]) -> T:
-    """Run an async function, then close the fleet."""
-
-    async def done() -> T:
-        try:
-            return await work()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await fleet.close()
-
-    return anyio.run(done)
-
-
 @app.command(help_epilogue=epilogue(_CODES, "fleet migrate orders:fleet"))
 def migrate(fleet: FleetPlace, /) -> None:
     """Make or update the tables of a fleet: its store's and its engine's."""
     found = fleet_of(fleet)
-    with_fleet(found, found.migrate)
+    run_with(found.migrate, found)
     write(f"the tables of {found!r} are in order")
 
 
@@ -125,14 +112,14 @@ def migrate(fleet: FleetPlace, /) -> None:
 def show(fleet: FleetPlace, /, *, json: AsJson = False) -> None:
     """Show the queued and running runs, and the workers that run them."""
     found = fleet_of(fleet)
-    places = with_fleet(found, found.places)
+    places = run_with(found.places, found)
     if json:
         write(json_line([place._asdict() for place in places]))
         return
     rows = [_row(place) for place in places]
     lines = table(_TITLES, rows, styled="state", styles={"running": "cyan", "queued": "yellow"})
     listing = Listing(lines, [], "" if places else "no run is queued or running")
-    print_listing(lambda: listing, watch=False, pager=False)
+    print_listing(lambda: listing, watch=False)
 
 
 def _row(place: Place) -> tuple[str, ...]:
@@ -147,3 +134,69 @@ def _row(place: Place) -> tuple[str, ...]:
         one_line(place.worker or "-", 60),
         waits,
     )
+
+
+# The worker ---------------------------------------------------------------------------------------
+
+_WORKER_CODES = """\
+exit codes:
+  0    it was told to stop, and has
+  1    the database failed at the start
+  2    it was never begun: no such fleet or queue, tables that are missing,
+       bad arguments
+
+SIGTERM and SIGINT: take no more runs, give those in hand --drain seconds, put
+the rest back into their queues. A second one puts them back at once.
+"""
+
+worker_app = App(
+    name="worker",
+    help_epilogue=epilogue(
+        _WORKER_CODES,
+        "worker orders:fleet",
+        "worker orders:fleet --queue desk --queue urgent --concurrency 20",
+    ),
+)
+
+
+@worker_app.default
+def worker(
+    fleet: FleetPlace,
+    /,
+    *,
+    queue: Annotated[
+        tuple[str, ...], Parameter(metavar="NAME", help="Take from this queue only (all).")
+    ] = (),
+    concurrency: Annotated[
+        int | None,
+        Parameter(
+            metavar="N",
+            help="Runs of each queue at once in this worker (the queue's own limit, else 10).",
+        ),
+    ] = None,
+    drain: Annotated[
+        float,
+        Parameter(
+            metavar="S", help="Seconds that runs have to finish once it is told to stop (30)."
+        ),
+    ] = 30.0,
+    quiet: Annotated[bool, Parameter(help="Say nothing but what goes wrong.")] = False,
+) -> int:
+    """Take runs from a fleet's queues until told to stop. Any number may share a fleet."""
+    found = fleet_of(fleet)
+    from triage.adapters.fleet import Worker
+
+    told = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=told)
+    logging.getLogger("triage.fleet").setLevel(logging.WARNING if quiet else logging.INFO)
+    made = Worker(found, queue, concurrency=concurrency, drain_s=drain)
+
+    async def work() -> None:
+        try:
+            with made.signals():
+                await made.run()
+        finally:
+            await found.close()
+
+    asyncio.run(work())
+    return 0

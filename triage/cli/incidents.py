@@ -27,10 +27,22 @@ from .desk import (
     with_desk,
 )
 from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
-from .options import DASH, AsJson, JsonLines, NoPager, Watch, epilogue, you
-from .output import Listing, note, paged, print_lines, print_listing, print_page, table, write
+from .options import DASH, AsJson, JsonLines, Watch, check_limit, epilogue, you
+from .output import (
+    Listing,
+    json_given,
+    json_line,
+    note,
+    now,
+    paged,
+    print_lines,
+    print_listing,
+    print_page,
+    seconds_of,
+    table,
+    write,
+)
 from .progress import Line
-from .text import json_given, json_line, now, seconds_of
 
 T = TypeVar("T")
 
@@ -91,11 +103,6 @@ def _print_answer(answer: dict[str, Any], text: str, *, as_json: bool) -> int:
     return FAILED
 
 
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise UsageError(f"--limit must be a whole number from 1, not {limit}")
-
-
 # What is seen -------------------------------------------------------------------------------------
 
 
@@ -110,10 +117,9 @@ def detect(
     limits: LimitOptions = LIMIT_OPTIONS,
     desk: DeskOptions = DESK_OPTIONS,
     json: AsJson = False,
-    no_pager: NoPager = False,
 ) -> None:
     """Find what has failed, and list what nobody has handled."""
-    _check_limit(limit)
+    check_limit(limit)
     answer = _carry_out(
         desk,
         lambda desk: desk.detect(full=full, limit=limit),
@@ -137,7 +143,7 @@ def detect(
         )
         for one in errors
     ]
-    with paged(pager=not no_pager) as out:
+    with paged() as out:
         print_lines(out, _table(_FOUND, rows))
     found = answer["errors_found"]
     if not found:
@@ -170,10 +176,9 @@ def list_incidents(
     fleet: FleetOption = None,
     watch: Watch = False,
     json: JsonLines = False,
-    no_pager: NoPager = False,
 ) -> None:  # fmt: skip
     """List incidents, those seen last first; of a fleet, with the places of their runs."""
-    _check_limit(limit)
+    check_limit(limit)
     known = None if fleet is None else fleet_of(fleet)
 
     async def work(desk: IncidentDesk) -> tuple[list[Incident], dict[str, Place]]:
@@ -200,7 +205,7 @@ def list_incidents(
         lines = _table(_LISTED if known is None else (*_LISTED, *PLACE_TITLES), rows)
         return Listing(lines, ["titles", *keys], remark)
 
-    print_listing(look, watch=watch, pager=not (no_pager or json))
+    print_listing(look, watch=watch)
 
 
 def _id(text: str | None) -> str:
@@ -237,7 +242,6 @@ def show(
     desk: DeskOptions = DESK_OPTIONS,
     fleet: FleetOption = None,
     json: AsJson = False,
-    no_pager: NoPager = False,
 ) -> None:
     """Show an incident, with its log and messages; of a fleet, with its run's place."""
     known = None if fleet is None else fleet_of(fleet)
@@ -258,7 +262,7 @@ def show(
         }
         write(json_line({**_as_json(one), **place_json(place), **told}))
     else:
-        with paged(pager=not no_pager) as out:
+        with paged() as out:
             print_page(out, list(_page(one, log, messages, place)))
 
 
@@ -322,10 +326,9 @@ def log(
     limit: Annotated[int, Parameter(metavar="N", help="The newest so many (100).")] = 100,
     desk: DeskOptions = DESK_OPTIONS,
     json: JsonLines = False,
-    no_pager: NoPager = False,
 ) -> None:
     """Show what was done, oldest first."""
-    _check_limit(limit)
+    check_limit(limit)
     found = _carry_out(desk, lambda desk: desk.log(error, limit=limit))
     if json:
         for entry in found:
@@ -341,7 +344,7 @@ def log(
         )
         for entry in found
     ]
-    with paged(pager=not no_pager) as out:
+    with paged() as out:
         print_lines(out, _table(_LOGGED, rows))
     if not found:
         note("nothing was done yet")

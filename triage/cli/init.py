@@ -11,8 +11,7 @@ from cyclopts import App, Parameter
 from triage.core import UsageError
 
 from .options import AsJson, epilogue, suggested
-from .output import write
-from .text import json_line
+from .output import json_line, write
 
 _CODES = """\
 exit codes:

@@ -1,14 +1,17 @@
-"""What a command prints: tables and pages for people, notes on standard error."""
+"""What a command prints: tables and pages for people, JSON for programs, notes on standard error."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import pydoc
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -16,10 +19,12 @@ from rich.pager import Pager
 from rich.table import Table
 from rich.text import Text
 
-from triage.core import one_line
+from triage.core import UsageError, one_line, redact, refuse_constant
 
 from .progress import Line
 
+_LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(s|m|min|h|d|w)", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _NARROWEST = 6
 _EVERY_S = 2.0
 _LONGEST = 500
@@ -56,11 +61,11 @@ class _WhenLong(Pager):
 
 
 @contextlib.contextmanager
-def paged(*, pager: bool) -> Generator[Console]:
-    """Give a console on standard output. pager: on a terminal, show what is long by a pager."""
+def paged() -> Generator[Console]:
+    """Give a console on standard output, which on a terminal shows what is long by a pager."""
     out = console()
     with contextlib.ExitStack() as stack:
-        if pager and out.is_terminal and sys.stdout.isatty():
+        if out.is_terminal and sys.stdout.isatty():
             stack.enter_context(out.pager(_WhenLong(out.height), styles=True))
         yield out
 
@@ -133,14 +138,14 @@ class Listing(NamedTuple):
     remark: str = ""
 
 
-def print_listing(look: Callable[[], Listing], *, watch: bool, pager: bool) -> None:
+def print_listing(look: Callable[[], Listing], *, watch: bool) -> None:
     """Print a list. watch: look again every two seconds, until interrupted.
 
     A list that is watched is drawn anew on a terminal; elsewhere the lines that changed are printed.
     """
     if not watch:
         listing = look()
-        with paged(pager=pager) as out:
+        with paged() as out:
             print_lines(out, listing.lines)
         if listing.remark:
             note(listing.remark)
@@ -174,3 +179,49 @@ def print_page(out: Console, lines: Sequence[Line], *, longest: int = _LONGEST) 
     for line in rest:
         grid.add_row(Text(line.label, style=line.style), Text(one_line(line.text, longest)))
     out.print(grid)
+
+
+# JSON ---------------------------------------------------------------------------------------------
+
+
+def json_line(value: Any) -> str:
+    """A JSON value in one line, ASCII only, its texts redacted; null for a number that JSON has not."""
+    return json.dumps(_redacted(value), allow_nan=False)
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case str():
+            return redact(value)
+        case float() if not math.isfinite(value):
+            return None
+        case Mapping():
+            return {redact(str(name)): _redacted(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_redacted(item) for item in value]
+        case _:
+            return value
+
+
+def json_given(option: str, text: str) -> Any:
+    """Read the value of an option that is JSON. Raises UsageError for what is none."""
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{option} must be JSON, text in double quotes: {error}") from None
+
+
+# Times --------------------------------------------------------------------------------------------
+
+
+def now() -> float:
+    """Seconds since the epoch on this machine's clock, by which ages are told."""
+    return time.time()
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Seconds of a text such as `30d`. Raises UsageError for anything else."""
+    found = _LENGTH.fullmatch(text)
+    if found is None:
+        raise UsageError(f"{option} {text!r} must be a number and a unit: 90s, 30m, 12h, 30d, 4w")
+    return float(found[1]) * _SECONDS[found[2]]

@@ -57,7 +57,6 @@ class Tally:
         self.usage = Usage(calls=0)
 
     def add(self, event: Event) -> None:
-        """Count an event in."""
         match event:
             case AttemptStarted(attempt=attempt):
                 self.attempts = attempt

@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import anyio
-import anyio.to_thread
 from cyclopts import App, Parameter
 
-from triage.adapters.otel import check_target, export, read_tree, wants_content
 from triage.core import (
     DeadLetter,
     Event,
@@ -29,7 +27,6 @@ from triage.core import (
 from triage.engine import Agent, Report, answers_to, report_of
 from triage.stores import Store
 
-from .loading import agent_of, arguments_of, watched
 from .options import (
     AGENT_OPTIONS,
     VARIABLE,
@@ -39,10 +36,13 @@ from .options import (
     Form,
     Function,
     StoreText,
+    agent_of,
+    arguments_of,
     durable,
     epilogue,
     store_of,
     suggested,
+    watched,
 )
 from .output import console, note, write
 from .progress import Progress
@@ -99,19 +99,9 @@ def run(
     quiet: Annotated[bool, Parameter(help="Show no progress.")] = False,
     report: Form = None,
     audience: Audience = "developer",
-    otlp: Annotated[
-        str | None,
-        Parameter(
-            metavar="FILE|URL",
-            help="Export the run there as an OpenTelemetry trace, once it has ended: a file of OTLP JSON, "
-            "or a collector that takes OTLP over HTTP.",
-        ),
-    ] = None,
 ) -> int:
     """Run an agent function of the current directory on a task, with recovery."""
     arguments = arguments_of(options.arg, reserved=("task", "run_id"))
-    if otlp is not None:
-        check_target(otlp)
     follower = Follower(quiet=quiet)
     # What the function prints must not get between a program and the result it reads.
     with contextlib.redirect_stdout(sys.stderr):
@@ -124,10 +114,8 @@ def run(
             try:
                 await agent.run(task, run_id=run_id, **arguments)
             finally:
-                with anyio.CancelScope(shield=True):
-                    if otlp is not None and len(follower.events) > 1:
-                        await _export(agent.store, follower.events[0].run_id, otlp)
-                    if kept is not None:
+                if kept is not None:
+                    with anyio.CancelScope(shield=True):
                         await kept.close()
 
         try:
@@ -159,15 +147,6 @@ def _store(agent: Agent[Any], text: str | None, *, needed: bool) -> Store | None
     if text is None and not needed and not os.environ.get(VARIABLE):
         return None
     return store_of(text, new=True)
-
-
-async def _export(store: Store, run_id: str, target: str) -> None:
-    """Export a run that has ended or waits. A failure is told, and changes nothing else."""
-    try:
-        spans, logs = await read_tree(store, run_id, content=wants_content(None))
-        await anyio.to_thread.run_sync(export, spans, logs, target)
-    except Exception as error:
-        note(f"the run is not exported: {error}")
 
 
 # How it ended -------------------------------------------------------------------------------------
@@ -225,7 +204,6 @@ def explained(error: TriageError) -> str:
 
 
 def print_report(report: Report, form: str, audience: Literal["person", "developer"]) -> None:
-    """Print a report as `--report` and `--audience` ask for it."""
     forms = {"markdown": report.to_markdown, "text": report.to_text, "json": report.to_json}
     write(escaped(forms[form](audience).rstrip("\n"), lines=True))
 

@@ -46,17 +46,7 @@ from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
 from triage.stores import RunInfo, Store
 
-from .fleet import (
-    PLACE_TITLES,
-    FleetOption,
-    Place,
-    fleet_of,
-    place_json,
-    place_row,
-    places_of,
-    with_fleet,
-)
-from .loading import agent_of, arguments_of, place_of, watched
+from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
 from .options import (
     AGENT_OPTIONS,
     DASH,
@@ -65,22 +55,38 @@ from .options import (
     Audience,
     Form,
     JsonLines,
-    NoPager,
     Run,
     StoreText,
     Watch,
+    agent_of,
+    arguments_of,
+    check_limit,
     durable,
     epilogue,
+    place_of,
     run_of,
+    run_with,
     store_of,
     suggested,
+    watched,
     with_store,
     you,
 )
-from .output import Listing, note, paged, print_listing, print_page, table, write
+from .output import (
+    Listing,
+    json_given,
+    json_line,
+    note,
+    now,
+    paged,
+    print_listing,
+    print_page,
+    seconds_of,
+    table,
+    write,
+)
 from .run import FAILED, SUSPENDED, Follower, conclude, print_report
 from .runs_page import run_as_json, run_page, would_as_json, would_page
-from .text import json_given, json_line, now, seconds_of
 
 Status = Literal[
     "running", "suspended", "dead_letter",
@@ -136,18 +142,20 @@ def list_runs(
     fleet: FleetOption = None,
     watch: Watch = False,
     json: JsonLines = False,
-    no_pager: NoPager = False,
 ) -> None:
     """List runs, the newest first; of a fleet, with their queues, workers and waits."""
-    if limit < 1:
-        raise UsageError(f"--limit must be a whole number from 1, not {limit}")
+    check_limit(limit)
     known = None if fleet is None else fleet_of(fleet)
 
     async def work(
         store: Store,
     ) -> tuple[list[RunInfo], dict[str, list[Event]], dict[str, Place], float]:
         found = await store.runs(status, agent=agent, limit=limit + 1)
-        read = [] if json else [info for info in found[:limit] if _is_read(info)]
+        read = [
+            info
+            for info in found[:limit]
+            if not json and (info.events <= _LONGEST_JOURNAL or info.status == "suspended")
+        ]
         journals = {info.run_id: await store.read(info.run_id) for info in read}
         places = await places_of(known, [info.run_id for info in found])
         return found, journals, places, await store.now()
@@ -182,11 +190,7 @@ def list_runs(
         )
         return Listing(lines, ["titles", *keys], remark)
 
-    print_listing(look, watch=watch, pager=not (no_pager or json))
-
-
-def _is_read(info: RunInfo) -> bool:
-    return info.events <= _LONGEST_JOURNAL or info.status == "suspended"
+    print_listing(look, watch=watch)
 
 
 def _row(run_id: str, info: RunInfo, events: Sequence[Event], clock: float) -> tuple[str, ...]:
@@ -220,8 +224,7 @@ def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
 def prune(
     *,
     older_than: Annotated[
-        str | None,
-        Parameter(metavar="30d", help="That ended longer ago: 90s, 30m, 12h, 30d, 4w."),
+        str | None, Parameter(metavar="30d", help="That ended longer ago: 90s, 30m, 12h, 30d, 4w.")
     ] = None,
     keep: Annotated[int | None, Parameter(metavar="N", help="All but the newest so many.")] = None,
     dry_run: Annotated[bool, Parameter(help="Say how many, and remove none.")] = False,
@@ -276,7 +279,6 @@ def show(
     report: Form = None,
     audience: Audience = "developer",
     store: StoreText = None,
-    no_pager: NoPager = False,
 ) -> None:
     """Show what is known of a run."""
 
@@ -293,7 +295,7 @@ def show(
         for event in journal:
             write(_secretless(dump(event)))
     elif would is not None:
-        with paged(pager=not no_pager) as out:
+        with paged() as out:
             print_page(out, list(would_page(journal, would)))
     elif report is not None:
         state = fold(journal)
@@ -302,7 +304,7 @@ def show(
         else:
             print_report(report_of(state), report, audience)
     else:
-        with paged(pager=not no_pager) as out:
+        with paged() as out:
             print_page(out, list(run_page(info, journal, store, clock)))
 
 
@@ -332,8 +334,7 @@ def resolve(
     /,
     *,
     result: Annotated[
-        str | None,
-        Parameter(metavar="JSON", help="What the call that happened has given (null)."),
+        str | None, Parameter(metavar="JSON", help="What the call that happened has given (null).")
     ] = None,
     reason: Annotated[
         str | None, Parameter(metavar="TEXT", help="Why it is rejected; the agent is told.")
@@ -354,20 +355,10 @@ def resolve(
         raise UsageError(
             "edit takes --payload with the arguments to change, and no other answer does"
         )
-    reply: Any
-    match answer:
-        case "approve":
-            reply = approve()
-        case "reject":
-            reply = reject(reason)
-        case "edit":
-            reply = edited("--payload", payload or "")
-        case "happened":
-            reply = happened(None if result is None else json_given("--result", result))
-        case "rerun":
-            reply = rerun()
-        case "abort":
-            reply = Abort("an operator ended it")
+    reply: Any = Abort("an operator ended it")
+    if answer != "abort":
+        option, value = ("--result", result) if answer == "happened" else ("--payload", payload)
+        reply = _reply(answer, reason, value, option)
 
     async def work(kept: Store) -> tuple[RunInfo, bool]:
         info = await run_of(kept, run, store)
@@ -399,7 +390,7 @@ def edited(option: str, text: str) -> Edited:
     """The answer that changes a call's arguments. Raises UsageError for what is no object of JSON."""
     payload = json_given(option, text)
     if not isinstance(payload, dict):
-        raise UsageError(f"{option} must be a JSON object, as in {option} '{{\"days\": 3}}'")
+        raise UsageError(f"edit takes {option} with an object, as in {option} '{{\"days\": 3}}'")
     try:
         return edit(payload)
     except ValueError as error:
@@ -433,7 +424,7 @@ def cancel(
     if known is None:
         run_id, was = with_store(store_of(store), work)
     else:
-        run_id, was = with_fleet(known, partial(work, known.store))
+        run_id, was = run_with(partial(work, known.store), known)
     if json:
         write(json_line({"run_id": run_id, "status": "cancelled", "was": was}))
         return
@@ -458,8 +449,7 @@ def fork(
         ),
     ] = None,
     hint: Annotated[
-        str | None,
-        Parameter(metavar="TEXT", help="What the attempt after the failure is told."),
+        str | None, Parameter(metavar="TEXT", help="What the attempt after the failure is told.")
     ] = None,
     end: Annotated[bool, Parameter(help="Cancel the run first, if it has not ended.")] = False,
     run_id: Annotated[
@@ -618,25 +608,17 @@ def resume(
     return _go_on(start, function, options, task, store, as_json=json, quiet=quiet)
 
 
-def _reply(name: str, reason: str | None, payload: str | None) -> Any:
-    """What `Agent.resume` takes. Raises UsageError for what does not belong to the answer."""
+def _reply(name: str, reason: str | None, payload: str | None, option: str = "--payload") -> Any:
+    """What `Agent.resume` takes. option: the payload's. Raises UsageError for what does not belong."""
     if reason is not None and name in ("approve", "edit", "happened", "rerun"):
         raise UsageError(f"{name} takes no --reason; leave it out")
     if payload is not None and name not in ("edit", "happened"):
         raise UsageError(f"{name} takes no --payload; leave it out")
-    value = None if payload is None else json_given("--payload", payload)
     match name:
         case "edit":
-            if not isinstance(value, dict):
-                raise UsageError(
-                    "edit takes --payload with an object, as in --payload '{\"days\": 3}'"
-                )
-            return edited("--payload", payload or "")
+            return edited(option, "null" if payload is None else payload)
         case "happened":
-            try:
-                return happened(value)
-            except ValueError as error:
-                raise UsageError(f"--payload: {error}") from error
+            return happened(None if payload is None else json_given(option, payload))
         case "approve":
             return approve()
         case "rerun":

@@ -47,10 +47,9 @@ from triage.engine import (
 )
 from triage.stores import RunInfo
 
-from .loading import place_of
-from .options import suggested
+from .options import place_of, suggested
+from .output import now
 from .progress import Line, failure_lines, step_line
-from .text import now
 
 _MOST_STEPS = 20
 """Of an attempt, the newest; calls too. `--events` has all."""

@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import anyio
 import anyio.to_thread
@@ -20,9 +22,11 @@ from anyio.abc import TaskStatus
 from cyclopts import App, Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
+from triage.adapters.otel import CONTENT_TYPE, StoreMetrics
 from triage.core import TriageError, UsageError, logger, one_line, span
 from triage.incidents import IncidentDesk, Supervisor
 from triage.incidents.model import iso
+from triage.stores import Store
 
 from .desk import (
     DESK_OPTIONS,
@@ -36,11 +40,9 @@ from .desk import (
     here,
     with_desk,
 )
-from .metrics import served_metrics
 from .options import epilogue
-from .output import note, write
+from .output import json_given, note, now, write
 from .run import explained
-from .text import json_given, now
 
 DONE, FAILED = 0, 1
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -92,8 +94,7 @@ def supervise(
     grace: Annotated[
         float,
         Parameter(
-            metavar="S",
-            help="Seconds running work has to finish once it is told to stop (30).",
+            metavar="S", help="Seconds running work has to finish once it is told to stop (30)."
         ),
     ] = 30.0,
     health: Annotated[
@@ -107,8 +108,7 @@ def supervise(
         ),
     ] = None,
     once: Annotated[
-        bool,
-        Parameter(group=_INSTEAD, help="Do one round, and print its counts as JSON."),
+        bool, Parameter(group=_INSTEAD, help="Do one round, and print its counts as JSON.")
     ] = False,
     status: Annotated[
         str | None,
@@ -202,7 +202,8 @@ class _Process:
             told = False
             async for which in signals:
                 if which not in _ENDS:
-                    await anyio.to_thread.run_sync(_print_line, self._line())
+                    line = partial(print, self._line(), file=sys.stderr, flush=True)
+                    await anyio.to_thread.run_sync(line)
                     continue
                 self._say("is told to stop" if not told else "is told to stop at once")
                 self._supervisor.stop(at_once=told)
@@ -235,14 +236,9 @@ class _Process:
 
 
 def _replace(file: Path, line: str) -> None:
-    """Replace the file atomically."""
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     beside.write_text(f"{line}\n", encoding="utf-8")
     beside.replace(file)
-
-
-def _print_line(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _leave_behind(code: int) -> None:
@@ -292,7 +288,6 @@ class _Form(logging.Formatter):
     """One line per record, without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record."""
         told = f"{iso(record.created)} {record.levelname.lower()}: {one_line(record.getMessage(), 2000)}"
         if record.exc_info:
             lines = (record.exc_text or self.formatException(record.exc_info)).splitlines()
@@ -315,3 +310,78 @@ def _logged(*, quiet: bool) -> Generator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
+
+
+# The metrics --------------------------------------------------------------------------------------
+
+_HOST = "127.0.0.1"
+_NAMES = ("127.0.0.1", "localhost")
+_PORTS = 65_536
+_PATIENCE_S = 5.0
+_LOOKS_S = 0.1
+"""Seconds between two looks whether to stop."""
+
+
+@contextlib.contextmanager
+def served_metrics(store: Store, port: int) -> Generator[int]:
+    """Serve `/metrics` on this port inside the block; 0 takes a free one. Gives the port.
+
+    Raises UsageError where the port cannot be had.
+    """
+    metrics = StoreMetrics(store)
+
+    class Answer(_Answer):
+        pass
+
+    Answer.metrics = metrics
+    if not 0 <= port < _PORTS:
+        raise UsageError(f"--metrics {port} is no port; give a number from 0 to {_PORTS - 1}")
+    try:
+        server = HTTPServer((_HOST, port), Answer)
+    except OSError as error:
+        raise UsageError(f"--metrics {port}: {error}; choose another port") from error
+    # One request at a time: what two would read they would read twice.
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_LOOKS_S,), name="triage-metrics", daemon=True
+    )
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(_PATIENCE_S)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    metrics: ClassVar[StoreMetrics]
+    timeout = _PATIENCE_S
+
+    def do_GET(self) -> None:
+        name = self.headers.get("Host", "").rpartition(":")[0]
+        if name not in _NAMES:
+            self._say(403, "this is served to this machine only\n")
+        elif self.path.partition("?")[0] != "/metrics":
+            self._say(404, "there is /metrics only\n")
+        else:
+            try:
+                text = anyio.run(self.metrics.text)
+            except Exception as error:
+                logger.warning("the metrics cannot be read: %s", error)
+                self._say(503, "the store cannot be read\n")
+            else:
+                self._say(200, text, CONTENT_TYPE)
+
+    def _say(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+        data = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a scrape every few seconds is no news."""
