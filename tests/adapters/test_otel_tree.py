@@ -29,7 +29,7 @@ from triage.adapters.otel import (
     read_tree,
     tree_of,
 )
-from triage.adapters.otel.otlp import logs_request, trace_request
+from triage.adapters.otel.export import logs_request, trace_request
 from triage.core import AttemptStarted, Event, RunFinished, RunStarted, RunSuspended, UsageError
 
 pytestmark = pytest.mark.anyio

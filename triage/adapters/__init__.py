@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .base import ABILITIES, Adapter, NoSuchModel, Seam, SoftFailure
+from .base import ABILITIES, Adapter, NoSuchModel, Said, Seam, SoftFailure
 from .calls import Failed, Form, Stream, StreamLeft, key_of
 from .conversations import (
     Turn,
@@ -31,8 +31,7 @@ from .conversations import (
     shrunk_gemini,
     shrunk_responses,
 )
-from .questions import Said
-from .tool_loop import Conversation
+from .model_clients import Conversation
 from .tools import CallRefused
 from .wrapping import wrap
 

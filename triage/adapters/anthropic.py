@@ -14,13 +14,9 @@ from typing import Any, TypeVar
 
 from triage.core.messages.anthropic import ANTHROPIC
 
-from .model_clients import Endpoint, Provider, recorded
-from .tool_loop import Conversation, converse
+from .model_clients import Conversation, Endpoint, Provider, converse, recorded
 
-__all__ = [
-    "record",
-    "run_tools",
-]
+__all__ = ["record", "run_tools"]
 
 
 C = TypeVar("C")

@@ -18,28 +18,39 @@ repeating its effect, up to the point from which the work goes on.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
+from threading import Lock
 from typing import (
     Any,
     ClassVar,
+    Generic,
+    Literal,
     NamedTuple,
+    NoReturn,
     Required,
     TypedDict,
+    TypeVar,
     Unpack,
 )
 
 from triage.core import (
     UNSAFE,
+    ApprovalGiven,
     Cause,
     Effect,
     ErrorInfo,
@@ -51,6 +62,7 @@ from triage.core import (
     Step,
     UsageError,
     child_logger,
+    digest,
     effect_of,
     hint,
     infer_effect,
@@ -59,10 +71,17 @@ from triage.core import (
 from triage.core.messages.base import ENDINGS, Answer, Shrink, ending_of
 from triage.core.messages.base import arguments as read_arguments
 from triage.engine import (
+    ANSWER,
+    APPROVAL,
     CUT,
     TOOL_ATTRIBUTE,
+    Question,
     Run,
+    current,
+    shown,
+    wait_for_answer,
 )
+from triage.engine import ask as ask_for_leave
 from triage.strategies import RetryLayer
 
 from .calls import (
@@ -81,7 +100,6 @@ from .calls import (
     within,
 )
 from .conversations import Turn, carried, guidance_text, passes_all, use
-from .questions import Asking, Said, ask, said_to
 from .tools import (
     UNKNOWN,
     CallRefused,
@@ -98,14 +116,21 @@ from .tools import (
 __all__ = [
     "ABILITIES",
     "Adapter",
+    "Asking",
     "ModelOptions",
     "NoSuchModel",
+    "Said",
+    "Scopes",
     "Seam",
     "SoftFailure",
     "ToolOptions",
+    "ask",
     "cut_short",
     "is_tool",
+    "replace_method",
+    "said_to",
 ]
+
 
 ABILITIES = (
     "record", "stop", "hint", "resume", "rollback", "repair", "soft_failures", "shrink", "switch",
@@ -623,3 +648,122 @@ def _notes(adapter: Adapter, run: Run) -> Iterator[str]:
 def _say(adapter: Adapter, run: Run, ability: str, instead: str) -> None:
     reason = adapter.cannot[ability]
     _log.warning("run %s: %s (%s: %s)", run.run_id, instead, adapter.name, reason)
+
+
+# Questions to a person ----------------------------------------------------------------------------
+
+
+class Said(NamedTuple):
+    """A person's answer.
+
+    decision: `approved`; `rejected`, with the reason as `value`; or `answered`, with the answer as `value`;
+    for a call that was made elsewhere, that is its result. edits: replacements for arguments of an
+    approved call.
+    """
+
+    decision: Literal["approved", "rejected", "answered"]
+    value: Any = None
+    edits: Mapping[str, Any] = {}
+
+
+class Asking(NamedTuple):
+    """A question to a person.
+
+    about: the tool, or another subject. of: what tells this question from others about it, equal whenever
+    it is asked. text: the question; empty: made from the arguments. leave: it asks whether a call that has
+    not begun may be made: it can be approved or rejected, and cannot have happened. rule: who asks, for
+    evidence.
+    """
+
+    about: str
+    of: Any
+    text: str = ""
+    arguments: Any = None
+    leave: bool = False
+    effect: Effect = Effect.READ
+    editable: Sequence[str] = ()
+    rule: str = "agent:asks"
+
+    def key(self, run: Run) -> str:
+        """The key of the question and its answer in the journal."""
+        return f"{self.about}:{digest(run.salt, str(plain(self.of)))}:1"
+
+
+def said_to(run: Run, key: str) -> Said | None:
+    """The answer to a question; None where it was not asked, or has no answer yet."""
+    state = run.session.state
+    call = state.calls.get(key)
+    if call is not None and call.outcome == "done":
+        return Said("answered", (run.session.live or {}).get(key, call.result))
+    if key in state.approved:
+        return Said("approved", edits=state.edits.get(key, {}))
+    for event in reversed(run.session.events):
+        if isinstance(event, ApprovalGiven) and event.subject == key:
+            return Said("rejected", event.reason or None) if event.decision == "rejected" else None
+    return None
+
+
+def ask(run: Run, asking: Asking) -> NoReturn:
+    """End the attempt, and suspend the run until a person answers."""
+    given = plain(asking.arguments)
+    text = asking.text or f"may {asking.about} be called with {shown(given)}?"
+    kind = APPROVAL if asking.leave else ANSWER
+    question = Question(
+        asking.key(run), asking.about, asking.effect.value, given, text,
+        doubt=False, kind=kind, editable=asking.editable,
+    )  # fmt: skip
+    if asking.leave:
+        ask_for_leave(run, question)
+    wait_for_answer(run, question, asking.rule)
+
+
+# Frameworks without a hook around a call ----------------------------------------------------------
+
+
+_replacing = Lock()
+_replaced: set[tuple[type, str]] = set()
+
+
+def replace_method(owner: type, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a method of a framework's class with `make(method)`, once per process."""
+    with _replacing:
+        if (owner, name) in _replaced:
+            return
+        _replaced.add((owner, name))
+        method: Any = inspect.getattr_static(owner, name)
+        function = method.__func__ if isinstance(method, classmethod) else method
+        new = functools.wraps(function)(make(function))
+        setattr(owner, name, classmethod(new) if isinstance(method, classmethod) else new)
+
+
+S = TypeVar("S")
+
+
+class Scopes(Generic[S]):
+    """The current attempt of a framework's code, in whatever task or thread it runs.
+
+    A method put in place by `replace_method` asks `active()`, and calls the original where that is None.
+    run_of: gives the run of a scope.
+    """
+
+    def __init__(self, name: str, run_of: Callable[[S], Run]) -> None:
+        self._scope: ContextVar[S | None] = ContextVar(f"triage_{name}", default=None)
+        self._run_of = run_of
+
+    @contextmanager
+    def entered(self, scope: S | None) -> Generator[None]:
+        """Make this code, and tasks and threads it starts, part of an attempt; None: of no attempt."""
+        token = self._scope.set(scope)
+        try:
+            yield
+        finally:
+            self._scope.reset(token)
+
+    def active(self) -> S | None:
+        """The attempt that this code is part of; None outside an attempt."""
+        scope = self._scope.get()
+        run = current.get()
+        # A nested run of another function keeps its own journal.
+        if scope is None or (run is not None and run.session is not self._run_of(scope).session):
+            return None
+        return scope

@@ -146,7 +146,6 @@ class _FrameworkCall(Tool):
         return self._bound
 
     def shown(self, bound: Mapping[str, Any]) -> dict[str, Any]:
-        """All of them."""
         return cast("dict[str, Any]", bound)
 
 
@@ -173,17 +172,14 @@ class RecordedModelCall(_FrameworkCall):
             self._bound = {**self._bound, MODEL: other}
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
-        """The digest of its request."""
         return digest(salt, f'"{self._call.key}"')
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
-        """The answer, as its form has it."""
         data = plain(self._call.form.dump(result))
         self.answer = self._call.form.read(data)
         return data, True
 
     def loaded(self, data: Any) -> Any:
-        """The answer for the framework."""
         self.answer = self._call.form.read(data)
         return self._call.form.load(data)
 
@@ -263,11 +259,9 @@ class RecordedToolCall(_FrameworkCall):
         return self
 
     def digest(self, bound: Mapping[str, Any], salt: str) -> str:
-        """The digest of its arguments."""
         return digest(salt, canonical(bound)[1:-1])
 
     def dumped(self, result: Any) -> tuple[Any, bool]:
-        """The result, as its form has it."""
         if self._form is None:
             return super().dumped(result)
         data = plain(self._form.dump(result))
@@ -275,7 +269,6 @@ class RecordedToolCall(_FrameworkCall):
         return data, True
 
     def loaded(self, data: Any) -> Any:
-        """The result for the framework."""
         if self._form is None:
             return data
         self._failed = self._form.failed(data)

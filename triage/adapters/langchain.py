@@ -77,13 +77,14 @@ from .base import (
     Adapter,
     ModelOptions,
     NoSuchModel,
+    Scopes,
     Seam,
     SoftFailure,
     is_tool,
+    replace_method,
 )
 from .calls import Form, Stream, UnfinishedStream, canonical
 from .conversations import repaired
-from .scopes import Scopes, replace_method
 
 __all__ = [
     "LangChainAdapter",
@@ -192,7 +193,6 @@ def _load_answer(data: Any) -> ChatResult:
 
 
 def message_of(kept: Mapping[str, Any]) -> AIMessage:
-    """The message of one stored generation."""
     return AIMessage(**{"content": "", **kept})
 
 
@@ -341,7 +341,6 @@ class LangChainAdapter(Adapter):
     validates = True
 
     async def attempt(self, seam: Seam, task: Any, *, config: Any = None, **options: Any) -> Any:
-        """One `ainvoke` of the runnable."""
         with entered(Scope(seam)):
             return await self.target.ainvoke(task, config, **options)
 
@@ -628,12 +627,7 @@ def _generate(original: Any) -> Any:
 
 def _astream(original: Any) -> Any:
     async def astream(
-        self: Any,
-        input: Any,
-        config: Any = None,
-        *,
-        stop: Any = None,
-        **options: Any,
+        self: Any, input: Any, config: Any = None, *, stop: Any = None, **options: Any
     ) -> AsyncIterator[Any]:
         stream = _stream_of(self, input, options, stop, is_async=True)
         if stream is None:
@@ -655,12 +649,7 @@ def _astream(original: Any) -> Any:
 
 def _stream(original: Any) -> Any:
     def stream(
-        self: Any,
-        input: Any,
-        config: Any = None,
-        *,
-        stop: Any = None,
-        **options: Any,
+        self: Any, input: Any, config: Any = None, *, stop: Any = None, **options: Any
     ) -> Iterator[Any]:
         found = _stream_of(self, input, options, stop, is_async=False)
         if found is None:

@@ -21,7 +21,8 @@ from triage.core import ApprovalAsked, Cause, FailureType, Step, StepRecorded, U
 from triage.core.messages.base import Asked
 from triage.engine import MODEL, Run, shown, tally
 
-from .base import Seam, SoftFailure
+from .base import Asking, Seam, SoftFailure, said_to
+from .base import ask as ask_person
 from .conversations import Turn, continued
 from .langchain import (
     LangChainAdapter,
@@ -32,12 +33,8 @@ from .langchain import (
     repair_langchain,
     result_form,
 )
-from .questions import Asking, said_to
-from .questions import ask as ask_person
 
-__all__ = [
-    "LangGraphAdapter",
-]
+__all__ = ["LangGraphAdapter"]
 
 
 NAME = "interrupt"
@@ -77,10 +74,7 @@ def answer_for(run: Run, waiting: Sequence[Any]) -> dict[str, Any] | None:
     questions = {one.id: plain(one.value) for one in waiting}
     run.record_step(
         Step(
-            action="answer",
-            tool_input=questions,
-            tool_output=plain(answers),
-            metadata={NAME: key},
+            action="answer", tool_input=questions, tool_output=plain(answers), metadata={NAME: key}
         )
     )
     return answers
@@ -204,7 +198,6 @@ def _last_asking(run: Run, line: list[Any]) -> Any:
 
 
 def _dropped(run: Run) -> list[Step]:
-    """The steps that this attempt discards."""
     state = run.session.state
     replay = run.replay
     if replay is None or not state.history:

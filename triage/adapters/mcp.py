@@ -42,10 +42,7 @@ from triage.engine import Run, current
 from .calls import Failed, Form, RecordedToolCall, make
 from .tools import effect_of_hints
 
-__all__ = [
-    "effect_of_tool",
-    "record",
-]
+__all__ = ["effect_of_tool", "record"]
 
 
 S = TypeVar("S", Client, ClientSession, ClientSessionGroup)

@@ -1,4 +1,4 @@
-"""Clients of model providers whose calls are recorded.
+"""Clients of model providers whose calls are recorded, and the loop that runs tools with one.
 
 The clients send every request through their public method `post`; a subclass made for the client's own
 class overrides that one method. So all ways to ask (whole, streamed, parsed, in helpers) are recorded
@@ -7,11 +7,13 @@ alike, copies of the client too, and everything else of it is as ever.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Generator,
+    Iterable,
     Iterator,
     Mapping,
 )
@@ -19,17 +21,23 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast, get_args
 
+import anyio
 from pydantic import BaseModel
 
-from triage.core import Step, misuse
+from triage.core import Step, check_count, misuse
 from triage.core.messages.base import (
+    Asked,
     ProviderWire,
     Shrink,
+    as_data,
+    ending_of,
     max_tokens_of,
+    text_of,
 )
-from triage.engine import MODEL, Run, current
+from triage.engine import MODEL, TOOL_ATTRIBUTE, Manifest, Run, Tool, current, schema_of, tally
 from triage.strategies import say
 
+from .base import cut_short
 from .calls import (
     Form,
     ModelCall,
@@ -39,17 +47,15 @@ from .calls import (
     UnfinishedStream,
     ask_model,
     ask_model_sync,
+    conversation,
     is_brief,
     key_of,
     within,
 )
-from .conversations import guidance_text, repaired
+from .conversations import Turn, carried, continued, guidance_text, repaired, use
+from .tools import note_refused, refusal_of
 
-__all__ = [
-    "Endpoint",
-    "Provider",
-    "recorded",
-]
+__all__ = ["Conversation", "Endpoint", "Provider", "converse", "recorded"]
 
 
 C = TypeVar("C")
@@ -229,12 +235,10 @@ class _Call:
         return parse(answer) if callable(parse) else answer
 
     def asking(self, send: Callable[[], Any]) -> RecordedModelCall:
-        """The call, which `send` makes."""
         self._sent = asking = RecordedModelCall(self._call, send)
         return asking
 
     def stream(self) -> Stream:
-        """The call, whose answer comes in pieces."""
         self._sent = stream = Stream(self.run, self._call)
         return stream
 
@@ -382,7 +386,6 @@ class _AsyncPieces(_Stream):
         await self.close()
 
     async def close(self) -> None:
-        """Close the stream."""
         self._recording.failed(StreamLeft())
         if self._stream is not None:
             await self._stream.close()
@@ -412,7 +415,129 @@ class _Pieces(_Stream):
         self.close()
 
     def close(self) -> None:
-        """Close the stream."""
         self._recording.failed(StreamLeft())
         if self._stream is not None:
             self._stream.close()
+
+
+# The loop that everybody writes -------------------------------------------------------------------
+
+
+Ask = Callable[[list[Any], list[Any]], Awaitable[Any]]
+"""Sends messages and the tools' declarations."""
+Tools = Mapping[str, Callable[..., Any]]
+
+
+class Conversation(NamedTuple):
+    """How a conversation ended. text: the model's last words. messages: all, in the provider's form."""
+
+    text: str
+    messages: list[Any]
+
+
+async def converse(
+    wire: ProviderWire,
+    ask: Ask,
+    messages: str | Iterable[Any],
+    tools: Iterable[Callable[..., Any]],
+    turns: int,
+) -> Conversation:
+    """The loop of `run_tools`: see there."""
+    check_count("run_tools(turns=…)", turns, 1, "each asks the model once")
+    given = [wire.user(messages)] if isinstance(messages, str) else list(messages)
+    known: dict[str, Callable[..., Any]] = {}
+    for tool in tools:
+        if not callable(tool):
+            raise misuse("run_tools(tools=…) item", tool, "a function", "best a @triage.tool")
+        declared = getattr(tool, TOOL_ATTRIBUTE, None)
+        name = declared.name if isinstance(declared, Tool) else getattr(tool, "__name__", "tool")
+        known[name] = tool
+    run = current.get()
+    if not isinstance(run, Run):
+        return await _converse(wire, ask, given, known, turns)
+    name = _name_of(run, given)
+    token = conversation.set(name)
+    try:
+        return await _converse(wire, ask, [*given, *_before(wire, run, name)], known, turns)
+    finally:
+        conversation.reset(token)
+
+
+def _name_of(run: Run, messages: list[Any]) -> str:
+    """What a conversation is known by in every attempt: what it begins with, and how often one did."""
+    opening = key_of(messages)
+    beside = tally(run).beside
+    beside[f"conversation {opening}"] = count = beside.get(f"conversation {opening}", 0) + 1
+    return f"{opening[:12]}.{count}"
+
+
+def _before(wire: ProviderWire, run: Run, name: str) -> list[Any]:
+    """The turns of this conversation in an earlier attempt."""
+
+    def answer(turn: Turn) -> tuple[list[Any], Iterable[Asked]] | None:
+        if turn.conversation != name:
+            return None
+        return wire.turn(turn.value), wire.answer(turn.value).calls
+
+    def result(asked: Asked, turn: Turn) -> Any:
+        text = text_of(turn.value) if turn.error is None else turn.error
+        return wire.joined([wire.result(asked, text, failed=turn.error is not None)], None)[0]
+
+    turns = carried(run)
+    return continued(turns, answer=answer, result=result, use=lambda turn: use(run, turn))
+
+
+async def _converse(
+    wire: ProviderWire, ask: Ask, messages: list[Any], tools: Tools, turns: int
+) -> Conversation:
+    declared = [wire.declared(name, tool.__doc__, schema_of(tool)) for name, tool in tools.items()]
+    for _ in range(turns):
+        messages = repaired(wire, messages).messages
+        response = as_data(await ask(messages, declared))
+        messages = [*messages, *wire.turn(response)]
+        answer = wire.answer(response)
+        if not answer.calls:
+            ending = ending_of(answer.ended)
+            if ending is not None:
+                raise cut_short(ending)
+            return Conversation(answer.text, messages)
+        messages += wire.joined(await _side_by_side(wire, answer.calls, tools), None)
+    raise RuntimeError(f"no answer after {turns} turns")
+
+
+async def _side_by_side(wire: ProviderWire, calls: tuple[Asked, ...], tools: Tools) -> list[Any]:
+    """What came of all calls of one turn. The first error, in the order of the calls, is raised."""
+    if len(calls) == 1:  # in this task, as what several tasks ask has no order to be known by
+        return [await _result(wire, calls[0], tools)]
+    results: list[Any] = [None] * len(calls)
+    errors: dict[int, Exception] = {}
+
+    async def one(at: int) -> None:
+        try:
+            results[at] = await _result(wire, calls[at], tools)
+        except Exception as error:
+            errors[at] = error
+
+    async with anyio.create_task_group() as group:
+        for at in range(len(calls)):
+            group.start_soon(one, at)
+    if errors:
+        raise errors[min(errors)]
+    return results
+
+
+async def _result(wire: ProviderWire, asked: Asked, tools: Tools) -> Any:
+    run = current.get()
+    refusal = refusal_of(asked, Manifest(tools))
+    if refusal is not None:
+        if run is not None:
+            kind = refusal.kind
+            note_refused(run, asked.name, asked.arguments, refusal.text, kind=kind, id=asked.id)
+        return wire.result(asked, refusal.text, failed=True)
+    tool, arguments = tools[asked.name], asked.arguments or {}
+    if isinstance(run, Run):
+        value = await run.call(tool, **arguments)
+    else:
+        value = tool(**arguments)
+        value = await value if inspect.isawaitable(value) else value
+    return wire.result(asked, text_of(value), failed=False)

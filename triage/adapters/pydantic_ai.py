@@ -89,15 +89,11 @@ from triage.core.messages.base import Result as ToolResult
 from triage.engine import shown
 from triage.strategies import RetryLayer
 
-from .base import Adapter, ModelOptions, NoSuchModel, Seam, SoftFailure
+from .base import Adapter, ModelOptions, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
 from .calls import Failed, Form, StreamLeft, UnfinishedStream, key_of
 from .conversations import Turn, continued, repaired
-from .scopes import Scopes, replace_method
 
-__all__ = [
-    "PydanticAIAdapter",
-    "shrunk_pydantic",
-]
+__all__ = ["PydanticAIAdapter", "shrunk_pydantic"]
 
 
 class PydanticAIWire(Wire):
@@ -372,9 +368,7 @@ def history_of(
 class Result(AgentRunResult[Any]):
     """An `AgentRunResult` of which the journal stores the output; its steps have the messages."""
 
-    __dataclass_fields__: ClassVar = {
-        "output": AgentRunResult.__dataclass_fields__["output"],
-    }
+    __dataclass_fields__: ClassVar = {"output": AgentRunResult.__dataclass_fields__["output"]}
 
 
 class PydanticAIAdapter(Adapter):
@@ -390,7 +384,6 @@ class PydanticAIAdapter(Adapter):
     validates = True
 
     async def attempt(self, seam: Seam, task: Any, **kwargs: Any) -> Any:
-        """One run of the agent."""
         history = kwargs.get("message_history")
         if history and task is not None and not kwargs.get("deferred_tool_results"):
             kwargs["message_history"] = repair_messages(history)
@@ -510,11 +503,9 @@ class Recording(AbstractCapability[Any]):
         return None
 
     def get_wrapper_model(self, model: Model) -> Model:
-        """The model, asked through the seam."""
         return model if isinstance(model, _Model) else _Model(model, self.seam, self.who)
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
-        """The tools, called through the seam."""
         return Toolset(toolset, self.seam)
 
     async def before_model_request(
@@ -534,22 +525,13 @@ class Recording(AbstractCapability[Any]):
         return request_context
 
     async def after_model_request(
-        self,
-        ctx: RunContext[Any],
-        *,
-        request_context: ModelRequestContext,
-        response: ModelResponse,
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
         """Remember the latest tool calls."""
         self._last = [part for part in response.parts if isinstance(part, ToolCallPart)]
         return response
 
-    async def on_run_error(
-        self,
-        ctx: RunContext[Any],
-        *,
-        error: BaseException,
-    ) -> Any:
+    async def on_run_error(self, ctx: RunContext[Any], *, error: BaseException) -> Any:
         """Note the call that was refused once too often, which no later request shows."""
         kind = _KINDS.get(type(error.__cause__).__name__)
         if isinstance(error, UnexpectedModelBehavior) and kind is not None:
@@ -579,10 +561,7 @@ class Recording(AbstractCapability[Any]):
         self.seam.refused(call.tool_name, given, told, kind=kind, id=call.tool_call_id)
 
     async def handle_deferred_tool_calls(
-        self,
-        ctx: RunContext[Any],
-        *,
-        requests: DeferredToolRequests,
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
         """A person's answers to these calls; without answers yet, the run is suspended."""
         return answers_to(self.seam, requests)
@@ -646,7 +625,6 @@ class _Model(WrapperModel):
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> ModelOptions:
-        """The request for the seam."""
         return {
             "form": ANSWER,
             "request": request_of(messages, settings, parameters),
@@ -669,9 +647,7 @@ class _Model(WrapperModel):
         stream = self._seam.stream(**options)
         if stream.known is not None:
             yield CompletedStreamedResponse(
-                stream.known,
-                model_request_parameters=model_request_parameters,
-                replay_events=True,
+                stream.known, model_request_parameters=model_request_parameters, replay_events=True
             )
             return
         with stream.passing():

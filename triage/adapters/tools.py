@@ -193,7 +193,6 @@ def _claim(annotations: object, names: tuple[str, ...]) -> Any:
 
 
 def trusts(tool: str, *, given: bool | tuple[str, ...]) -> bool:
-    """Whether the annotations of this tool are trusted."""
     return given if isinstance(given, bool) else any(fnmatchcase(tool, rule) for rule in given)
 
 

@@ -15,7 +15,4 @@ own tools. Outside a wrapped agent the replacements call the originals.
 
 from .adapter import OpenAIAgentsAdapter, agents_of
 
-__all__ = [
-    "OpenAIAgentsAdapter",
-    "agents_of",
-]
+__all__ = ["OpenAIAgentsAdapter", "agents_of"]

@@ -6,14 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from hashlib import sha256
@@ -30,24 +23,15 @@ from agents import (
 )
 from agents.models import get_default_model_settings
 from agents.run import CallModelData
-from agents.tool import (
-    default_tool_error_function,
-)
+from agents.tool import default_tool_error_function
 from agents.usage import Usage, deserialize_usage, serialize_usage
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from triage.adapters.base import (
-    ModelOptions,
-    NoSuchModel,
-    Seam,
-)
+from triage.adapters.base import ModelOptions, NoSuchModel, Seam
 from triage.adapters.calls import Form, UnfinishedStream
 from triage.adapters.conversations import Turn, continued, repaired
-from triage.core import (
-    Step,
-    plain,
-)
+from triage.core import Step, plain
 from triage.core.messages.base import Answer, Asked, as_data, mapping
 from triage.core.messages.responses import RESPONSES
 
@@ -121,7 +105,6 @@ _DETAILS = ("input_tokens_details", "output_tokens_details")
 
 
 def load(data: Any) -> ModelResponse:
-    """A stored answer."""
     return ModelResponse(
         output=response_of(data).output,
         usage=deserialize_usage(data["usage"]),
@@ -176,9 +159,7 @@ def key_of_request(items: str | list[Any], *more: Any) -> str:
 
 
 def history_of(
-    turns: Iterable[Turn],
-    refused: Callable[[str], str | None],
-    use: Callable[[Turn], object],
+    turns: Iterable[Turn], refused: Callable[[str], str | None], use: Callable[[Turn], object]
 ) -> list[Any]:
     """Turns of earlier attempts as input, for the wrapped agent's own conversation.
 
@@ -246,14 +227,12 @@ class _Request(NamedTuple):
     who: str
 
     def send(self, hint: str | None) -> Awaitable[ModelResponse]:
-        """Ask the model."""
         _stored.set(self.kept)
         model, given = self.of.sent(self, hint)
         answer: Awaitable[ModelResponse] = _noting(model).get_response(**given)
         return answer
 
     def options(self) -> ModelOptions:
-        """The request for the seam."""
         return {
             "form": self.kept.form,
             "request": self.request,
@@ -358,7 +337,6 @@ class SeamModel(Model):
         return bool(known()) if callable(known) else False
 
     def get_retry_advice(self, request: Any) -> Any:
-        """The advice of the model that was asked."""
         return _asking.get()[1].get_retry_advice(request)
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
@@ -366,7 +344,6 @@ class SeamModel(Model):
             await model._cleanup_on_run_end(owner)  # as the runner does with each model
 
     async def get_response(self, *args: Any, **more: Any) -> ModelResponse:
-        """Ask the model, recorded."""
         asked = self._request(args, more)
         answer: ModelResponse = await self._seam.model(asked.send, **asked.options())
         return answer

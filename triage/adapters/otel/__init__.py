@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-from .export import export_run, read_tree, tree_of
+from .export import NotExported, check_target, export, export_run, read_tree, tree_of
 from .metrics import CONTENT_TYPE, Metrics, StoreMetrics, prometheus
 from .names import VERSIONS, Names, names_of
-from .otlp import NotExported, check_target, export
 from .spans import Link, LogData, Measure, SpanData, SpanRef
 from .telemetry import Telemetry, wants_content
 from .tree import MAPPED, RunTrace

@@ -81,25 +81,20 @@ class OpenSpan(Span):
         """Do nothing: the span ends with the attempt or call."""
 
     def set_attributes(self, attributes: Mapping[str, types.AttributeValue]) -> None:
-        """Set attributes."""
         self._note("set_attributes", dict(attributes))
 
     def set_attribute(self, key: str, value: types.AttributeValue) -> None:
-        """Set one attribute."""
         self._note("set_attribute", key, value)
 
     def add_event(
         self, name: str, attributes: types.Attributes = None, timestamp: int | None = None
     ) -> None:
-        """Add an event."""
         self._note("add_event", name, attributes, timestamp or time.time_ns())
 
     def add_link(self, context: SpanContext, attributes: types.Attributes = None) -> None:
-        """Add a link."""
         self._note("add_link", context, attributes)
 
     def update_name(self, name: str) -> None:
-        """Rename the span."""
         self._note("update_name", name)
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
@@ -113,7 +108,6 @@ class OpenSpan(Span):
         timestamp: int | None = None,
         escaped: bool = False,  # noqa: FBT001, FBT002 - the signature is the API's
     ) -> None:
-        """Record an exception as an event."""
         self._note("record_exception", exception, attributes, timestamp or time.time_ns(), escaped)
 
 
@@ -240,7 +234,6 @@ class Emitter:
 
     @staticmethod
     def current() -> Span:
-        """Return the current span."""
         return trace.get_current_span()
 
     @staticmethod
@@ -337,7 +330,6 @@ class Emitter:
         made.end(span.end)
 
     def log(self, log: LogData, flags: int) -> None:
-        """Emit a log event."""
         provider = self._logger_provider or get_logger_provider()
         logger = provider.get_logger(SCOPE, __version__, self._conventions.schema)
         around = Context()
@@ -356,7 +348,6 @@ class Emitter:
         )
 
     def measure(self, measure: Measure) -> None:
-        """Record a measurement."""
         self._instruments[measure.instrument.name](measure.value, measure.attributes)
 
     def flush(self, timeout_s: float) -> None:

@@ -257,11 +257,7 @@ class Telemetry:
                 and self._emitting.operation_of(around)
             ):
                 around.set_attributes(
-                    {
-                        names.RUN_ID: event.run_id,
-                        names.CALL_KEY: event.key,
-                        names.CALL_REUSED: True,
-                    }
+                    {names.RUN_ID: event.run_id, names.CALL_KEY: event.key, names.CALL_REUSED: True}
                 )
                 return True
         if span is not None and span.is_recording():

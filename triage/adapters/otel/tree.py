@@ -62,9 +62,8 @@ from triage.engine import MODEL
 from triage.strategies import delay_of
 
 from . import names
-from .content import Shown, content_json, input_messages, output_messages
+from .content import NOTES, Shown, content_json, input_messages, output_messages
 from .names import NEWEST, Instrument, Names
-from .notes import NOTES
 from .spans import (
     Kind,
     Link,
@@ -288,10 +287,7 @@ class RunTrace:
         agent = self._line(self._agent)
         shown = f"{names.INVOKE_AGENT} {agent}".rstrip()
         span = self._segment = _Open(event, names.INVOKE_AGENT, self._around, shown)
-        span.attributes |= {
-            names.OPERATION: names.INVOKE_AGENT,
-            names.AGENT_NAME: agent or None,
-        }
+        span.attributes |= {names.OPERATION: names.INVOKE_AGENT, names.AGENT_NAME: agent or None}
         if self._past is not None:
             span.links.append(Link(*self._past, "forks" if self._is_forked else link))
             self._is_forked = False

@@ -44,7 +44,6 @@ class OtlpReader:
         self._traces: dict[str, list[Span]] = {}
 
     def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
-        """Add an export."""
         problems = Problems(line)
         for span in _spans_of(value, line, problems.tell):
             self._traces.setdefault(span.trace, []).append(span)
@@ -110,7 +109,9 @@ class _Assembly:
         root = self._root()
         if root.succeeded:
             return Trajectory(made.steps, task=made.task, tools=made.tools)
-        error = _fuller(root.fault, made.error)
+        error = root.fault
+        if error is None or (made.error is not None and error.type_name == "Exception"):
+            error = made.error  # that of the last step says more
         return Trajectory(made.steps, error=error, task=made.task, tools=made.tools)
 
     def _root(self) -> Span:
@@ -187,13 +188,6 @@ def _ending(span: Span, fault: ErrorInfo | None) -> dict[str, Any]:
     }
 
 
-def _fuller(root: ErrorInfo | None, last: ErrorInfo | None) -> ErrorInfo | None:
-    """Return the error of the trace, or that of the last step if it says more."""
-    if root is None or (last is not None and root.type_name == "Exception"):
-        return last
-    return root
-
-
 # Spans ----------------------------------------------------------------------------------------------
 
 
@@ -239,7 +233,6 @@ class Span(NamedTuple):
 
 
 def _spans_of(value: Any, line: int, tell: Tell) -> Iterator[Span]:
-    """Return the spans of an export in their order."""
     found = False
     for resource in listed(_either(value, "resourceSpans", "resource_spans")):
         scopes = _either(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")

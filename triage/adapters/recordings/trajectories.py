@@ -97,7 +97,6 @@ class Conversation:
         return fields
 
     def take(self, message: Message, tell: Tell) -> None:
-        """Add a message."""
         for result in message.results:
             self.result(result, tell)
         if message.role == "model":
@@ -155,7 +154,6 @@ class Conversation:
             step["tool_output"] = result.output
 
     def trajectory(self) -> Trajectory:
-        """Build the trajectory."""
         steps = [Step(index=at, **fields) for at, fields in enumerate(self.steps)]
         return trajectory_of(steps, self.error, task=self.task, tools=self.tools)
 
