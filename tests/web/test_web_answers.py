@@ -38,7 +38,7 @@ from triage.core import (
 from triage.engine import resolve, waits_for
 from triage.stores import MemoryStore, RunInfo
 from triage.web import Person, Role, app
-from triage.web.asking import offer_of, reply_of
+from triage.web.answers import offer_of, reply_of
 
 pytestmark = pytest.mark.usefixtures("theirs_may_block")
 LOCAL = "http://localhost"

@@ -19,8 +19,8 @@ from triage.core import StoreUnavailable
 from triage.stores import MemoryStore, RunInfo, SQLiteStore
 from triage.web import app
 from triage.web.digest import Digests
-from triage.web.fleet import Places
 from triage.web.live import Feed, ListWatch, Live, RunWatch, message
+from triage.web.pages import Places
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,9 @@ from starlette.testclient import TestClient
 
 from triage.core import EVENTS, CallFinished, CallStarted, Event, StepRecorded
 from triage.web import app
-from triage.web.compare import compared
 from triage.web.digest import Digest
 from triage.web.pictures import WIDTH, Scale, picture_of
-from triage.web.story import Story
+from triage.web.story import Story, compared
 from triage.web.timeline import Moments, entries_of, since
 
 any_event = st.one_of([event_of(kind) for kind in EVENTS.values()])

@@ -28,11 +28,10 @@ from triage.incidents import IncidentDesk
 from triage.stores import Store, open_store
 
 from .answers import Answers
-from .fleet import Fleet, FleetPage, Places
 from .incidents import Incidents, desk_of
-from .pages import Pages, StaticFile, static_files
+from .pages import Fleet, Pages, Places, StaticFile, static_files
 from .security import Guard, Login, Who, check_hosts
-from .views import Views
+from .views import FleetPage, Views
 
 _KEPT = "public, max-age=31536000, immutable"
 _UNREADABLE: dict[type[StoreError], tuple[str, tuple[str, ...]]] = {

@@ -63,7 +63,6 @@ class Digest:
         self.tools: list[str] = []
 
     def apply(self, event: Event) -> None:
-        """Apply the next event."""
         self.events = event.seq + 1
         self._active.apply(event)
         match event:

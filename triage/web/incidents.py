@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,14 +13,12 @@ from triage.core import UsageError
 from triage.incidents import Incident, IncidentDesk, IncidentError, Status, UnknownIncident
 from triage.stores import Store
 
-from .fleet import Places
-from .pages import Pages
+from .pages import Pages, Places
 from .security import Role, form_of, need, person_of
 
 MOST = 100
 """The most incidents, and log entries of one incident, shown on a page."""
 OUTCOMES = ("recovered", "failed", "ignored")
-Act = Callable[[str, Mapping[str, str], str], Awaitable[dict[str, Any]]]
 
 
 def desk_of(store: Store) -> IncidentDesk | None:
@@ -39,15 +36,8 @@ class Incidents:
         self._desk = desk
         self._pages = pages
         self._places = places
-        self._acts: dict[str, Act] = {
-            "acknowledge": self._acknowledge,
-            "escalate": self._escalate,
-            "resolve": self._resolve,
-            "note": self._note,
-        }
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of these pages."""
         return [
             Route("/incidents", self.queue, name="incidents"),
             Route("/incidents/{error}", self.incident, name="incident"),
@@ -55,7 +45,6 @@ class Incidents:
         ]
 
     async def queue(self, request: Request) -> Response:
-        """List the open incidents, or those with the chosen status."""
         status = request.query_params.get("status", "")
         known = tuple(map(str, Status))
         found = await self._desk.incidents(status if status in known else None, limit=MOST)
@@ -73,7 +62,6 @@ class Incidents:
         )
 
     async def incident(self, request: Request) -> Response:
-        """Show one incident with its log and messages."""
         one = await self._found(request)
         return await self._page(request, one)
 
@@ -82,35 +70,32 @@ class Incidents:
         person = need(request, Role.ANSWER)
         one = await self._found(request)
         form = dict(await form_of(request))
-        act = self._acts.get(form.get("act", ""))
         try:
-            if act is None:
-                raise UsageError(f"act: one of {', '.join(self._acts)}")
-            await act(one.error_id, form, person.name)
+            await self._carry_out(one.error_id, form, person.name)
         except (IncidentError, UsageError) as error:
             return await self._page(request, await self._found(request), form, error)
         base = request.scope.get("root_path", "").rstrip("/")
         return RedirectResponse(f"{base}/incidents/{one.error_id}", 303)
 
-    async def _acknowledge(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
-        return await self._desk.acknowledge(error_id, by=by, note=form.get("note", ""))
-
-    async def _escalate(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
+    async def _carry_out(self, error_id: str, form: Mapping[str, str], by: str) -> None:
         note = form.get("note", "").strip()
-        done = await self._desk.escalate(error_id, form.get("level", ""), by=by)
-        if note:
-            await self._desk.note(error_id, note, by=by)
-        return done
-
-    async def _resolve(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
-        outcome, note = form.get("outcome", ""), form.get("note", "")
-        return await self._desk.resolve(error_id, by=by, outcome=outcome, note=note)
-
-    async def _note(self, error_id: str, form: Mapping[str, str], by: str) -> dict[str, Any]:
-        note = form.get("note", "").strip()
-        if not note:
-            raise UsageError("note: say something")
-        return await self._desk.note(error_id, note, by=by)
+        match form.get("act"):
+            case "acknowledge":
+                await self._desk.acknowledge(error_id, by=by, note=note)
+            case "escalate":
+                await self._desk.escalate(error_id, form.get("level", ""), by=by)
+                if note:
+                    await self._desk.note(error_id, note, by=by)
+            case "resolve":
+                await self._desk.resolve(
+                    error_id, by=by, outcome=form.get("outcome", ""), note=note
+                )
+            case "note" if note:
+                await self._desk.note(error_id, note, by=by)
+            case "note":
+                raise UsageError("note: say something")
+            case _:
+                raise UsageError("act: one of acknowledge, escalate, resolve, note")
 
     async def _found(self, request: Request) -> Incident:
         try:

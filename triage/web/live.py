@@ -17,8 +17,7 @@ from triage.core import StoreError, UnknownRun, is_milestone, one_line
 from triage.stores import RunInfo, Store
 
 from .digest import Digest, Digests, row_of
-from .fleet import Places
-from .pages import money
+from .pages import Places, money
 from .timeline import Moments, entry_of, lasted
 
 EVERY_S = 0.1
@@ -161,7 +160,6 @@ class RunWatch:
 
 
 def figures_of(digest: Digest) -> dict[str, str]:
-    """Format the figures of a run."""
     return {
         "attempts": str(digest.attempts),
         "steps": f"{digest.steps:,}",
@@ -236,7 +234,6 @@ class Live:
         return _Stream(self._read(run_id, shared, first=_STALE if stale else _NOTHING))
 
     async def runs(self, request: Request) -> StreamingResponse:
-        """Stream the changes of the list of runs."""
         made = lambda: ListWatch(self._store, self._digests, self._places)  # noqa: E731
         shared = await self._of(None, made, _LIST_EVERY_S)
         return _Stream(self._read(None, shared, first=_NOTHING))

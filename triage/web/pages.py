@@ -1,4 +1,4 @@
-"""Render pages: templates and their filters, static files, and the slugs of runs in paths."""
+"""What all pages share: templates and their filters, static files, the runs in paths and their places."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from triage.core import (
     Redactor,
+    UnknownRun,
     counted,
     escaped,
     json_text,
@@ -25,6 +26,7 @@ from triage.core import (
     span,
     to_json,
 )
+from triage.stores import RunInfo, Store
 
 HERE = Path(__file__).parent
 THEMES = ("light", "dark")
@@ -68,6 +70,15 @@ def unslug(part: str) -> str | None:
     return run_id if slug(run_id) == part else None
 
 
+async def run_at(store: Store, part: str) -> RunInfo:
+    """Return the run whose slug (see `slug`) is this part of a path. Raises UnknownRun."""
+    run_id = unslug(part)
+    info = None if run_id is None else await store.info(run_id)
+    if info is None:
+        raise UnknownRun(f"the store knows no run {one_line(run_id or part)}")
+    return info
+
+
 class StaticFile(NamedTuple):
     """A static file. digest: part of its URL, so that browsers can cache the file forever."""
 
@@ -77,7 +88,6 @@ class StaticFile(NamedTuple):
 
 
 def static_files() -> dict[str, StaticFile]:
-    """Read the static files, by name."""
     found: dict[str, StaticFile] = {}
     for path in sorted((HERE / "static").iterdir()):
         if path.suffix in _MEDIA:
@@ -137,7 +147,6 @@ class Pages:
         return template.render({**always, **values})
 
     def render(self, request: Request, name: str, *, status: int = 200, **values: Any) -> Response:
-        """Render a template as a response."""
         return HTMLResponse(self.text(request, name, **values), status)
 
     def problem(
@@ -145,12 +154,7 @@ class Pages:
     ) -> Response:
         """Make a response that says what is wrong and what to do."""
         return self.render(
-            request,
-            "problem.html",
-            status=status,
-            title=title,
-            text=text,
-            remedies=remedies,
+            request, "problem.html", status=status, title=title, text=text, remedies=remedies
         )
 
 
@@ -172,3 +176,33 @@ def shown(value: Any) -> str:
     found = Redactor().value(to_json(value))[0]
     text = found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
     return lines(text, 20_000)
+
+
+# Fleets -------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Fleet(Protocol):
+    """What the page needs of a `triage.adapters.fleet.Fleet`."""
+
+    @property
+    def store(self) -> Store:
+        """Where the journals are."""
+        ...
+
+    async def places(self, run_ids: Sequence[str] | None = None) -> Sequence[Any]:
+        """Return the `Place`s of these runs; None for every run that is delayed, queued or running."""
+        ...
+
+
+class Places:
+    """Look up where runs are in a fleet. fleet: None for a store without one, whose runs have no places."""
+
+    def __init__(self, fleet: Fleet | None) -> None:
+        self._fleet = fleet
+
+    async def of(self, run_ids: Sequence[str]) -> dict[str, Any]:
+        """Return the `Place` of each of these runs that the fleet knows."""
+        if self._fleet is None or not run_ids:
+            return {}
+        return {place.run_id: place for place in await self._fleet.places(run_ids)}

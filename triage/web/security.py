@@ -97,7 +97,6 @@ HEADERS: Mapping[str, str] = {
 
 
 def person_of(request: HTTPConnection) -> Person:
-    """Return the person behind a request."""
     found: Person = request.scope[_PERSON]
     return found
 

@@ -68,7 +68,6 @@ class Moment:
 
     @property
     def last(self) -> Event:
-        """The latest event."""
         return self.events[-1]
 
 

@@ -1,4 +1,4 @@
-"""The pages that show runs: the list, one run, its attempts side by side, and single events."""
+"""The pages that show runs: the list, one run, its attempts side by side, single events, and a fleet."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import Event, FailureType, Redactor, UnknownRun, dump, fold, one_line
+from triage.core import Event, FailureType, Redactor, dump, fold, one_line
 from triage.engine import asks_of, lease_of, report_of, waits_for
 from triage.plan import fold_plan
 from triage.stores import RunInfo, Store
 
 from .answers import Answers
-from .compare import compared
 from .digest import Digests, Query, Row, find, row_of
-from .fleet import Places
 from .live import Live
-from .pages import Pages, unslug
+from .pages import Fleet, Pages, Places, run_at
 from .pictures import picture_of
-from .story import Story
+from .story import Story, compared
 from .timeline import Entry, entries_of, lasted
 
 STATUSES = (
@@ -36,6 +34,8 @@ MOMENTS = 100
 """How many moments a page of a run's timeline shows."""
 _MOST_SHOWN = 200_000
 """The most characters of an event's field that its page shows."""
+_MOST_PLACES = 200
+"""The most runs that the page of a fleet lists."""
 
 
 class Views:
@@ -50,7 +50,6 @@ class Views:
         self._live = Live(store, self._digests, places)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of these pages."""
         return [
             Route("/", self.runs, name="runs"),
             Route("/live", self.live, name="live"),
@@ -67,6 +66,7 @@ class Views:
         start = _number(request, "from") or 0
         found = await find(self._store, self._digests, query, start, PER_PAGE)
         places = await self._places.of([info.run_id for info, _ in found.runs])
+        agents = {query.agent, *(info.agent for info, _ in found.runs)}
 
         def further(older: int) -> str:
             given = {k: v for k, v in request.query_params.items() if v and k != "from"}
@@ -83,17 +83,16 @@ class Views:
             hasty=found.hasty,
             looked_at=found.looked_at,
             further=further,
-            agents=_agents(query.agent, *(info.agent for info, _ in found.runs)),
+            # One that cannot be displayed unchanged cannot be chosen either.
+            agents=sorted(name for name in agents if name and one_line(name) == name),
             statuses=STATUSES,
             failures=[kind.value for kind in FailureType],
         )
 
     async def live(self, request: Request) -> Response:
-        """Stream the changes of the list."""
         return await self._live.runs(request)
 
     async def live_run(self, request: Request) -> Response:
-        """Stream the changes of a run."""
         info = await run_at(self._store, request.path_params["run"])
         after = _number(request, "after")
         return await self._live.run(request, info.run_id, -1 if after is None else after)
@@ -143,7 +142,6 @@ class Views:
         return await to_thread.run_sync(made)
 
     async def event(self, request: Request) -> Response:
-        """Show all fields of one event."""
         info, events = await self._read(request)
         seq = _whole(request.path_params["seq"])
         if seq is None or seq >= len(events):
@@ -206,18 +204,26 @@ class Views:
         return info, await self._store.read(info.run_id)
 
 
-async def run_at(store: Store, part: str) -> RunInfo:
-    """Return the run whose slug (see `slug`) is this part of a path. Raises UnknownRun."""
-    run_id = unslug(part)
-    info = None if run_id is None else await store.info(run_id)
-    if info is None:
-        raise UnknownRun(f"the store knows no run {one_line(run_id or part)}")
-    return info
+class FleetPage:
+    """Handle the requests for the page of a fleet."""
 
+    def __init__(self, fleet: Fleet, pages: Pages) -> None:
+        self._fleet = fleet
+        self._pages = pages
 
-def _agents(*names: str) -> list[str]:
-    """Return the distinct agent names in order, leaving out names that cannot be displayed unchanged."""
-    return sorted({name for name in names if name and one_line(name) == name})
+    def routes(self) -> list[BaseRoute]:
+        return [Route("/fleet", self.show, name="fleet")]
+
+    async def show(self, request: Request) -> Response:
+        """List the delayed, queued and running runs, those that have waited longest first."""
+        places = sorted(await self._fleet.places(), key=lambda place: -place.waited_s)
+        return self._pages.render(
+            request,
+            "fleet.html",
+            places=places[:_MOST_PLACES],
+            count=len(places),
+            most=_MOST_PLACES,
+        )
 
 
 def _number(request: Request, name: str) -> int | None:
