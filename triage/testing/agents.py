@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from triage.core import Step, Usage, UsageError, check_number, misuse
@@ -12,47 +12,35 @@ from .faults import Fault, Site, as_fault, slow
 from .plans import pass_time
 
 
-class _Calls(NamedTuple):
-    tool: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+class _Attempt:
+    """An attempt in which a script is played. last: the result of the last call. result: how it ends."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.last: Any = None
+        self.ended = False
+        self.result: Any = None
+
+    def end(self, result: Any) -> None:
+        self.ended, self.result = True, result
+
+    async def play(self, moves: Sequence[_Made]) -> None:
+        """Make the moves one after the other, until one ends the attempt."""
+        for move in moves:
+            await move.make(self)
+            if self.ended:
+                return
 
 
-class _Gives(NamedTuple):
-    result: Any
+class _Made(NamedTuple):
+    """A move of a script, as a function of this module made it."""
+
+    make: Callable[[_Attempt], Awaitable[None]]
 
 
-class _Fails(NamedTuple):
-    fault: Fault
-
-
-class _Sets(NamedTuple):
-    values: dict[str, Any]
-
-
-class _Subgoals(NamedTuple):
-    names: tuple[str, ...]
-
-
-class _Completes(NamedTuple):
-    name: str
-
-
-class _Waits(NamedTuple):
-    seconds: float
-
-
-class _Told(NamedTuple):
-    text: str
-    then: tuple[Any, ...]
-    otherwise: tuple[Any, ...]
-
-
-Move: TypeAlias = (
-    Step | Usage | _Calls | _Gives | _Fails | _Sets | _Subgoals | _Completes | _Waits | _Told
-)
+Move: TypeAlias = Step | Usage | _Made
 """A move of a script."""
-_MOVES = (Step, Usage, _Calls, _Gives, _Fails, _Sets, _Subgoals, _Completes, _Waits, _Told)
+_MOVES = (Step, Usage, _Made)
 _WANTED = (
     "a Step, a Usage, or what calls, gives, fails, sets, waits, subgoals, … or when_told makes"
 )
@@ -73,38 +61,67 @@ def calls(tool: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Move:
         raise misuse(
             "calls(tool)", tool, "a tool or function", "a Step records a call by name alone"
         )
-    return _Calls(tool, args, kwargs)
+
+    async def make(attempt: _Attempt) -> None:
+        attempt.last = await attempt.run.call(tool, *args, **kwargs)
+
+    return _Made(make)
 
 
 def gives(result: Any) -> Move:
     """A move: return this result and end the attempt; `LAST` returns that of the last call."""
-    return _Gives(result)
+
+    async def make(attempt: _Attempt) -> None:
+        attempt.end(attempt.last if result is LAST else result)
+
+    return _Made(make)
 
 
 def fails(error: Fault | BaseException) -> Move:
     """A move: raise this exception or perform this fault, which ends the attempt unless it is `slow`."""
-    return _Fails(as_fault("fails(error)", error))
+    fault = as_fault("fails(error)", error)
+
+    async def make(attempt: _Attempt) -> None:
+        site = Site("the script", "agent", attempt.run, None, None, lambda _answer, _times: None)
+        await pass_time(site, fault.wait())
+        if not isinstance(fault, slow):
+            attempt.end(fault.end(site, None))
+
+    return _Made(make)
+
+
+def _of_run(make: Callable[[Run], object]) -> _Made:
+    """A move that tells the run something."""
+
+    async def told(attempt: _Attempt) -> None:
+        make(attempt.run)
+
+    return _Made(told)
 
 
 def sets(**values: Any) -> Move:
     """A move: merge these values into the state."""
-    return _Sets(values)
+    return _of_run(lambda run: run.update_state(values))
+
+
+def subgoals(*names: str) -> Move:
+    """A move: declare subgoals, in order."""
+    return _of_run(lambda run: run.subgoals(names))
+
+
+def completes(name: str) -> Move:
+    """A move: mark a declared subgoal as done."""
+    return _of_run(lambda run: run.complete(name))
 
 
 def waits(seconds: float) -> Move:
     """A move: wait this many seconds on the run's clock."""
     check_number("waits(seconds)", seconds, "seconds")
-    return _Waits(seconds)
 
+    async def make(attempt: _Attempt) -> None:
+        await attempt.run.session.config.env.sleep(seconds)
 
-def subgoals(*names: str) -> Move:
-    """A move: declare subgoals, in order."""
-    return _Subgoals(names)
-
-
-def completes(name: str) -> Move:
-    """A move: mark a declared subgoal as done."""
-    return _Completes(name)
+    return _Made(make)
 
 
 def when_told(
@@ -117,9 +134,15 @@ def when_told(
     """
     if not isinstance(text, str) or not text:
         raise misuse("when_told(text)", text, "a text that is not empty")
-    return _Told(
-        text, _moves("when_told(then=…)", then), _moves("when_told(otherwise=…)", otherwise)
-    )
+    told = _moves("when_told(then=…)", then)
+    not_told = _moves("when_told(otherwise=…)", otherwise)
+
+    async def make(attempt: _Attempt) -> None:
+        guidance = attempt.run.guidance
+        heard = f"{guidance.hint or ''}\n{guidance.subgoal or ''}".casefold()
+        await attempt.play(told if text.casefold() in heard else not_told)
+
+    return _Made(make)
 
 
 class ScriptedAgent:
@@ -164,14 +187,15 @@ class ScriptedAgent:
         """Play one attempt. task: any value, which is ignored."""
         self.told.append(run.guidance.hint)
         moves = self.script[min(run.attempt, len(self.script)) - 1]
-        ended = await _play(run, moves, [None])
-        return None if ended is None else ended.result
+        attempt = _Attempt(run)
+        await attempt.play(moves)
+        return attempt.result
 
     def __repr__(self) -> str:
         return f"<ScriptedAgent {self.__name__}: {len(self.script)} scripts>"
 
 
-def _moves(field: str, given: Any) -> tuple[Any, ...]:
+def _moves(field: str, given: Any) -> tuple[_Made, ...]:
     """Check the moves; a single one is a script of one."""
     moves: Any = (given,) if isinstance(given, _MOVES) else given
     if not isinstance(moves, list | tuple):
@@ -181,46 +205,10 @@ def _moves(field: str, given: Any) -> tuple[Any, ...]:
         if not isinstance(move, _MOVES):
             remedy = "write fails(…) to raise it" if isinstance(move, BaseException | Fault) else ""
             raise misuse(f"{field}[{position}]", move, _WANTED, remedy)
-    return tuple(found)
+    return tuple(map(_made, found))
 
 
-async def _play(run: Run, moves: Sequence[Move], last: list[Any]) -> _Gives | None:  # noqa: C901 - one case for each kind of move
-    """Do the moves one after the other; how the attempt ends, None if they do not say. last: the result of
-    the last call.
-    """
-    for move in moves:
-        ended: _Gives | None = None
-        match move:
-            case Step():
-                run.record_step(move)
-            case Usage():
-                run.record_usage(move)
-            case _Calls(tool, args, kwargs):
-                last[0] = await run.call(tool, *args, **kwargs)
-            case _Sets(values):
-                run.update_state(values)
-            case _Subgoals(names):
-                run.subgoals(names)
-            case _Completes(name):
-                run.complete(name)
-            case _Waits(seconds):
-                await run.session.config.env.sleep(seconds)
-            case _Told(text, then, otherwise):
-                heard = f"{run.guidance.hint or ''}\n{run.guidance.subgoal or ''}"
-                chosen = then if text.casefold() in heard.casefold() else otherwise
-                ended = await _play(run, chosen, last)
-            case _Fails(fault):
-                ended = await _fail(run, fault)
-            case _Gives(result):
-                ended = _Gives(last[0] if result is LAST else result)
-        if ended is not None:
-            return ended
-    return None
-
-
-async def _fail(run: Run, fault: Fault) -> _Gives | None:
-    site = Site("the script", "agent", run, None, None, lambda _answer, _times: None)
-    await pass_time(site, fault.wait())
-    if isinstance(fault, slow):
-        return None
-    return _Gives(fault.end(site, None))
+def _made(move: Any) -> _Made:
+    if isinstance(move, Step):
+        return _of_run(lambda run: run.record_step(move))
+    return _of_run(lambda run: run.record_usage(move)) if isinstance(move, Usage) else move

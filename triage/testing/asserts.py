@@ -390,7 +390,11 @@ async def _tried(
     with anyio.move_on_after(real_seconds):
         lived = await _lived(watched, task, arguments, events)
     if lived is None:
-        raise failed(told(seconds=env.monotonic() - began), [_hung(real_seconds)], None)
+        hung = (
+            f"the run hangs: {real_seconds:g} s of real time have passed. Something never comes back and "
+            "nothing ends it: give the tool a timeout=…, or the agent Limits(attempt_seconds=…)"
+        )
+        raise failed(told(seconds=env.monotonic() - began), [hung], None)
     result, error, restarts = lived
     if restarts:
         events[:] = await watched.store.read(events[0].run_id)
@@ -432,13 +436,6 @@ async def _recovered(agent: Agent[Any], run_id: str, task: Any, arguments: dict[
     if await agent.store.info(run_id) is None:
         return await agent.run(task, run_id=run_id, **arguments)
     return await agent.recover(run_id)
-
-
-def _hung(seconds: float) -> str:
-    return (
-        f"the run hangs: {seconds:g} s of real time have passed. Something never comes back and nothing "
-        "ends it: give the tool a timeout=…, or the agent Limits(attempt_seconds=…)"
-    )
 
 
 def _check_bounds(

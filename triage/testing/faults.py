@@ -246,7 +246,6 @@ class _Raising(Fault):
         raise self.error(self.client or site.client)
 
     def error(self, client: str | None) -> BaseException:
-        """Make the error as this client raises it."""
         raise NotImplementedError
 
 

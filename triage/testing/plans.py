@@ -10,26 +10,13 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import anyio
 
-from triage.core import (
-    Environment,
-    Observer,
-    UsageError,
-    check_count,
-    check_number,
-    misuse,
-)
+from triage.core import Environment, Observer, UsageError, check_count, check_number, misuse
 from triage.engine import (
     TOOL_ATTRIBUTE,
     Agent,
@@ -38,11 +25,12 @@ from triage.engine import (
     call_async,
     call_sync,
     calling,
+    current,
     read_function,
 )
 
 from .faults import CLIENTS, Fault, Site, as_fault
-from .time import VirtualTime, here, root_of
+from .time import VirtualTime, root_of
 
 W = TypeVar("W")
 
@@ -354,7 +342,6 @@ class Wrapping:
         self._ended = ended
 
     async def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
-        """Call an async function as planned."""
         fault = self.meet()
         if isinstance(fault, Repeat):
             return fault.answer
@@ -367,7 +354,6 @@ class Wrapping:
         return answer if fault is None else fault.end(site, answer)
 
     def call_sync(self, function: Callable[[], Any]) -> Any:
-        """Call a sync function as planned."""
         fault = self.meet()
         if isinstance(fault, Repeat):
             return fault.answer
@@ -393,12 +379,10 @@ class Wrapping:
             fault.end(site, None)
 
     def meet(self) -> Fault | Repeat | None:
-        """Begin a call, and return its fault."""
-        return self._plan.meet(here(), self._name)
+        return self._plan.meet(current.get(), self._name)
 
     def site(self) -> Site:
-        """The place of this call."""
-        run = here()
+        run = current.get()
         repeat = self._plan.repeater(run, self._name)
         return Site(self._name, self._kind, run, self._client, self._timeout, repeat)
 
@@ -418,7 +402,7 @@ def wrap_tool(plan: FaultPlan, tool: Any) -> Any:
         call = calling.get()
         # The public name would tell the engine that the tool has used the key.
         key = None if call is None else call._key
-        plan.done(here(), known.name, known.effect.value, key)
+        plan.done(current.get(), known.name, known.effect.value, key)
 
     wrapping = Wrapping(plan, known.name, "tool", timeout=known.timeout, ended=ended)
     # A copy keeps every option of the tool.
@@ -513,7 +497,6 @@ _WRAPPED = "__triage_faults__"
 
 
 def wrap(plan: FaultPlan, agent: Any) -> Any:
-    """Wrap an agent or agent function in the plan's faults."""
     if not isinstance(agent, Agent):
         if isinstance(agent, staticmethod | classmethod) or not callable(agent):
             raise misuse("wrap(agent)", agent, "an Agent or an agent function")
@@ -551,7 +534,6 @@ _NEVER = frozenset({"close", "aclose"})
 
 
 def wrap_client(plan: FaultPlan, client: Any, *, is_async: bool | None) -> Any:
-    """Wrap a client in the plan's faults."""
     if isinstance(client, _DATA):
         raise misuse(
             "wrap_client(client)", client, "an object whose methods are called", "make one first"
@@ -559,81 +541,70 @@ def wrap_client(plan: FaultPlan, client: Any, *, is_async: bool | None) -> Any:
     if is_async is not None and not isinstance(is_async, bool):
         raise misuse("wrap_client(is_async=…)", is_async, "True, False or None")
     packages = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
-    flavour = next((package for package in packages if package in CLIENTS), None)
+    package = next((package for package in packages if package in CLIENTS), None)
     if is_async is None and hasattr(type(client), "__aenter__"):
         is_async = True
-    return _Client(client, plan, "", flavour, is_async=is_async)
+    return _Client(_Held(client, plan, "", package, is_async))
+
+
+class _Held(NamedTuple):
+    """An object of a client. path: where it is in the client. package, is_async: as for `wrap_client`."""
+
+    target: Any
+    plan: FaultPlan
+    path: str
+    package: str | None
+    is_async: bool | None
 
 
 class _Client:
     """Wraps an object of a client; all other attributes are the object's."""
 
-    __slots__ = (
-        "_triage_async",
-        "_triage_flavour",
-        "_triage_path",
-        "_triage_plan",
-        "_triage_target",
-    )
+    __slots__ = ("_triage_held",)
 
-    def __init__(
-        self,
-        target: Any,
-        plan: FaultPlan,
-        path: str,
-        flavour: str | None,
-        *,
-        is_async: bool | None,
-    ) -> None:
-        for name, value in (
-            ("target", target), ("plan", plan), ("path", path), ("flavour", flavour),
-            ("async", is_async),
-        ):  # fmt: skip
-            object.__setattr__(self, f"_triage_{name}", value)
+    def __init__(self, held: _Held) -> None:
+        object.__setattr__(self, "_triage_held", held)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._triage_target, name)
+        held = self._triage_held
+        value = getattr(held.target, name)
         if isinstance(value, _DATA) or name.startswith("_"):
             return value
-        path = f"{self._triage_path}.{name}" if self._triage_path else name
+        path = f"{held.path}.{name}" if held.path else name
         if inspect.isroutine(value):
             return value if name in _NEVER else self._triage_method(value, path)
         if callable(value) and not _has_parts(value):
             return self._triage_method(value, path)
-        return self._triage_child(value, path)
+        return _Client(held._replace(target=value, path=path))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._triage_target, name, value)
+        setattr(self._triage_held.target, name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        method = self._triage_method(self._triage_target, self._triage_path or "call")
+        method = self._triage_method(self._triage_held.target, self._triage_held.path or "call")
         return method(*args, **kwargs)
 
     async def __aenter__(self) -> Any:
-        await self._triage_target.__aenter__()
+        await self._triage_held.target.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> Any:
-        return await self._triage_target.__aexit__(*error)
+        return await self._triage_held.target.__aexit__(*error)
 
     def __enter__(self) -> Any:
-        self._triage_target.__enter__()
+        self._triage_held.target.__enter__()
         return self
 
     def __exit__(self, *error: object) -> Any:
-        return self._triage_target.__exit__(*error)
+        return self._triage_held.target.__exit__(*error)
 
     def __repr__(self) -> str:
-        return f"<{self._triage_target!r} with faults>"
-
-    def _triage_child(self, target: Any, path: str) -> _Client:
-        flavour, is_async = self._triage_flavour, self._triage_async
-        return _Client(target, self._triage_plan, path, flavour, is_async=is_async)
+        return f"<{self._triage_held.target!r} with faults>"
 
     def _triage_method(self, method: Any, path: str) -> Any:
         """Call the method with faults; if it returns a copy of the client, that has them too."""
-        wrapping = Wrapping(self._triage_plan, path, "client", client=self._triage_flavour)
-        answers_later = _is_async(method, said=self._triage_async)
+        held = self._triage_held
+        wrapping = Wrapping(held.plan, path, "client", client=held.package)
 
         async def faulty(*args: Any, **kwargs: Any) -> Any:
             return await wrapping.call(lambda: method(*args, **kwargs))
@@ -643,12 +614,12 @@ class _Client:
 
         def copying(*args: Any, **kwargs: Any) -> Any:
             made = method(*args, **kwargs)
-            own = type(made) is type(self._triage_target)
-            return self._triage_child(made, self._triage_path) if own else made
+            own = type(made) is type(held.target)
+            return _Client(held._replace(target=made)) if own else made
 
         if path.rpartition(".")[2] in _COPIES:
             return copying
-        return faulty if answers_later else faulty_sync
+        return faulty if _is_async(method, said=held.is_async) else faulty_sync
 
 
 _COPIES = frozenset({"with_options", "copy"})

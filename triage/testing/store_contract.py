@@ -93,11 +93,9 @@ class Written:
         self._parent = parent
 
     def started(self) -> RunStarted:
-        """The first event."""
         return RunStarted(**self.position(), agent=self._agent, task="task", parent=self._parent)
 
     def attempt(self) -> AttemptStarted:
-        """The next event: an attempt starts."""
         return AttemptStarted(**self.position(), attempt=1)
 
     def step(self, output: Any = "ok", ahead: int = 0) -> StepRecorded:
@@ -152,7 +150,6 @@ class Written:
         return found
 
     async def status(self, expected: str) -> None:
-        """The run has this status."""
         found = (await self.info()).status
         promise(found == expected, f"the status is {expected}, not {found}")
 

@@ -19,11 +19,6 @@ from triage.core import SYSTEM, check_number
 from triage.engine import Recorder, current
 
 
-def here() -> Recorder | None:
-    """Return the attempt that the calling code runs in, None outside of one."""
-    return current.get()
-
-
 def root_of(run: Recorder | None) -> str | None:
     """Return the id of the outermost run, because an inner run gets a new id in each attempt."""
     if run is None:
@@ -92,7 +87,7 @@ class VirtualTime:
             before = self._now
             self._now += seconds
             self.slept.append(seconds)
-        self._elapse(here(), before)
+        self._elapse(current.get(), before)
 
     async def sleep(self, seconds: float) -> None:
         """Wait without taking real time; infinite waits until the attempt's deadline, or for ever.
@@ -100,7 +95,7 @@ class VirtualTime:
         The wait can be cancelled. An attempt whose deadline comes sooner is stopped then.
         """
         self.slept.append(seconds)
-        run = here()
+        run = current.get()
         left = _left(run)
         nap = seconds if left is None else min(seconds, left)
         before = self._now
@@ -165,7 +160,6 @@ class _Lane:
         self._order = itertools.count()
 
     async def until(self, due: float) -> None:
-        """Sleep until a time."""
         place = _Place(due, next(self._order), anyio.Event())
         heapq.heappush(self._places, place)
         try:

@@ -19,9 +19,8 @@ import anyio
 
 import triage
 from triage.core import misuse
-from triage.engine import Agent
+from triage.engine import Agent, current
 from triage.testing.faults import Answer, die, status_error
-from triage.testing.time import here
 
 MODEL = "scripted"
 BEFORE, OPEN_ID = "Find out what we owe.", "call_open"
@@ -289,7 +288,7 @@ class World:
         """Crash the attempt if a tool that runs outside it has crashed."""
         if self._crashed:
             tool, self._crashed = self._crashed, ""
-            die(here(), tool, None)
+            die(current.get(), tool, None)
 
     def wait_until_heard(self, seconds: float = 2.0) -> None:
         """Wait, in a thread, until the caller has received more of an answer; at most this long."""
@@ -341,8 +340,8 @@ class World:
         if found is HANGS:
             await self._hang(tool)
         if found is CRASHES:
-            if here() is not None:
-                die(here(), tool, None)
+            if current.get() is not None:
+                die(current.get(), tool, None)
             self._crashed = tool
             found = ordinary
         if isinstance(found, BaseException):
@@ -350,7 +349,7 @@ class World:
         return str(found)
 
     async def _hang(self, tool: str) -> None:
-        run = here()
+        run = current.get()
         # In virtual time the attempt ends as soon as the tool hangs.
         sleep = anyio.sleep if run is None else run.session.config.env.sleep
         try:

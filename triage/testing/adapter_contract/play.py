@@ -60,12 +60,10 @@ class Played(NamedTuple):
 
     @property
     def models(self) -> list[Step]:
-        """The steps of model calls."""
         return [step for step in self.steps if step.action == "model"]
 
     @property
     def tools(self) -> list[Step]:
-        """The steps of tool calls."""
         return [step for step in self.steps if step.tool_called is not None]
 
     @property
@@ -97,7 +95,6 @@ class Played(NamedTuple):
 
     @property
     def failures(self) -> list[Attempt]:
-        """The attempts that failed."""
         return fold(self.events).history
 
     @property
@@ -114,7 +111,6 @@ class Played(NamedTuple):
 
     @property
     def usage(self) -> Usage:
-        """What the run used."""
         return fold(self.events).usage
 
     @property
@@ -169,11 +165,7 @@ class Stage:
     """
 
     def __init__(
-        self,
-        bench: Bench,
-        script: Script,
-        *,
-        observers: Sequence[Callable[[Event], object]] = (),
+        self, bench: Bench, script: Script, *, observers: Sequence[Callable[[Event], object]] = ()
     ) -> None:
         self._observers = tuple(observers)
         self.bench = bench
@@ -205,7 +197,6 @@ class Stage:
         self.world.log.append(event)
 
     async def outcome(self, run: Callable[[], Any]) -> Played:
-        """The outcome of an awaited run."""
         try:
             result = self.bench.text(await run())
         except TriageError as error:

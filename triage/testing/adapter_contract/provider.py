@@ -381,7 +381,6 @@ def results_in(request: Request) -> list[tuple[str, str]]:
 
 
 def messages_in(request: Request) -> list[Any]:
-    """The messages or items of a request."""
     given = request.body.get("messages") or request.body.get("input")
     return given if isinstance(given, list) else []
 

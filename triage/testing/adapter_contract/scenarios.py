@@ -524,11 +524,7 @@ async def model_not_found(bench: Bench) -> None:
 
 
 async def _other_model(bench: Bench, fault: Fails) -> None:
-    rules = (
-        Rule(says("done"), "receipt 5", model="other"),
-        Rule(fault, "receipt 5"),
-        Rule(CHARGE),
-    )
+    rules = (Rule(says("done"), "receipt 5", model="other"), Rule(fault, "receipt 5"), Rule(CHARGE))
     policy = FailurePolicy.recommended(models=["missing", "other"])
     limits = Limits(outage_seconds=0.01)
     async with Stage(bench, Script(rules)) as stage:

@@ -38,7 +38,6 @@ class WrongAnswer(Struct, frozen=True):
     needs: tuple[str, ...] = ()
 
     def scenario(self) -> Scenario:
-        """The scenario that plays it."""
 
         async def wrong_once(bench: Bench) -> None:
             def verify(result: Any) -> bool:
