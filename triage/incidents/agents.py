@@ -152,7 +152,6 @@ def beat(db: Db, agent_id: str, by: str) -> AgentRecord:
 
 
 def end(db: Db, agent_id: str, status: str, message: str, by: str) -> AgentRecord:
-    """Record the end of an agent."""
     record = _known(db, agent_id)
     if record.status not in ("running", "dead"):
         return record

@@ -301,7 +301,6 @@ class Db:
         self._attached: set[str] = set()
 
     def rows(self, statement: str, values: Values | None = None) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
         return [tuple(row) for row in self._execute(statement, values).fetchall()]
 
     def one(self, statement: str, values: Values | None = None) -> tuple[Any, ...] | None:
@@ -332,7 +331,6 @@ class Db:
 
     @contextmanager
     def transaction(self, *, write: bool) -> Generator[None]:
-        """Run the block in a transaction."""
         self.run(self.dialect.write if write else self.dialect.read)
         try:
             if write and self.dialect.lock is not None:
@@ -380,7 +378,6 @@ class Db:
         return found is not None
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -627,7 +624,6 @@ class Pruned(NamedTuple):
     agents: int = 0
 
     def and_(self, other: Pruned) -> Pruned:
-        """The sums."""
         return Pruned._make(one + more for one, more in zip(self, other, strict=True))
 
 
@@ -742,7 +738,6 @@ def find(db: Db, where: str, values: dict[str, Any], *, order: str, limit: int) 
 
 
 def insert(db: Db, incident: Incident) -> Incident:
-    """Insert an incident; returns it with its number."""
     values = _columns(incident)
     db.run(_INSERT, values)
     found = db.one(_LAST, {"fingerprint": incident.fingerprint})
@@ -764,7 +759,6 @@ def save(db: Db, before: Incident, after: Incident) -> Incident:
 
 
 def log(db: Db, verb: str, actor: str, text: str = "", incident: Incident | None = None) -> None:
-    """Add to the log."""
     values = {
         "incident": None if incident is None else incident.id,
         "at": db.now,
@@ -802,7 +796,6 @@ def enqueue(
 
 
 def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
-    """The body of a message."""
     return {
         "kind": kind,
         "text": text,
@@ -825,6 +818,5 @@ def message_body(incident: Incident, kind: str, text: str) -> dict[str, Any]:
 
 
 def message_of(row: tuple[Any, ...]) -> Message:
-    """A message from its columns."""
     raw = Message._make(row)
     return raw._replace(level=Level(raw.level), body=json.loads(str(raw.body)))

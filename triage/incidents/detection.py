@@ -386,7 +386,6 @@ class Judge(NamedTuple):
     retries: Retries
 
     def drafts(self, sightings: list[Sighting]) -> list[tuple[Sighting, Incident]]:
-        """Each sighting with its draft."""
         return [(one, self.draft(one)) for one in sightings]
 
     def draft(self, sighting: Sighting) -> Incident:
@@ -551,7 +550,6 @@ def errors_in_window(db: Db, incident: Incident, threshold: Threshold) -> int:
 
 
 def first_line(text: str, most: int = 160) -> str:
-    """The first line of a text, cut."""
     line = " ".join(text.partition("\n")[0].split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

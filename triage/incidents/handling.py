@@ -242,11 +242,7 @@ def renew(db: Db, begun: Begun, lease_s: float) -> bool:
     changed = db.run(
         "UPDATE incidents SET lease_until = :until "
         "WHERE id = :id AND stamp = :stamp AND status = 'recovering'",
-        {
-            "until": db.now + lease_s,
-            "id": begun.incident.id,
-            "stamp": begun.incident.stamp,
-        },
+        {"until": db.now + lease_s, "id": begun.incident.id, "stamp": begun.incident.stamp},
     )
     return changed == 1
 
@@ -294,7 +290,6 @@ def _fallen_back(db: Db, rules: Rules, incident: Incident) -> None:
 
 
 def message_for(incident: Incident, reason: str = "") -> str:
-    """The text of an escalation."""
     title, need = title_of(incident)
     return f"{title} in {where(incident)} requires {need}{reason and f': {reason}'}"
 
@@ -323,14 +318,12 @@ def escalate(
 def escalate_by_order(
     db: Db, rules: Rules, number: int, role: str, by: str
 ) -> tuple[Incident, int]:
-    """Escalate as a person orders."""
     incident = rows.load(db, number)
     untouched(incident, db.now)
     return escalate(db, rules, incident, role, "", by)
 
 
 def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
-    """Note that somebody has it; no further role is told."""
     incident = rows.load(db, number)
     untouched(incident, db.now)
     after = rows.save(db, incident, moved(incident, "acknowledge", db.now, acknowledged_by=by))
@@ -339,14 +332,12 @@ def acknowledge(db: Db, number: int, by: str, note: str) -> Incident:
 
 
 def note(db: Db, number: int, by: str, text: str) -> Incident:
-    """Write a note into the log of an incident."""
     incident = rows.load(db, number)
     rows.log(db, "noted", by, text, incident)
     return incident
 
 
 def close(db: Db, number: int, outcome: str, by: str, note: str) -> Incident:
-    """Close an incident as a person says."""
     incident = rows.load(db, number)
     untouched(incident, db.now)
     if incident.status is Status.RECOVERING:  # its owner is gone, and a person knows the outcome

@@ -126,7 +126,6 @@ def settle(
 
 
 def counts(db: Db) -> dict[str, Any]:
-    """Count the rows of the tables."""
     by_status = dict(db.rows("SELECT status, count(*) FROM incidents GROUP BY status"))
     by_level = dict(
         db.rows(
@@ -176,7 +175,6 @@ class LogSink:
     """Logs messages to the logger `triage`: high and critical ones as errors, others as warnings."""
 
     def __call__(self, message: Message) -> None:
-        """Log a message."""
         write = logger.error if message.level in _LOUD else logger.warning
         write("to %s: %s", message.role, message.text)
 
@@ -196,7 +194,6 @@ class FileSink:
         self._path = Path(path).absolute()
 
     def __call__(self, message: Message) -> None:
-        """Append a message."""
         line = json.dumps(payload(message)) + "\n"
         place = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -268,7 +265,6 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def payload(message: Message) -> dict[str, Any]:
-    """A message as JSON values."""
     return {
         "key": message.key,
         "role": message.role,

@@ -377,10 +377,7 @@ PLAYS: dict[str, Play] = {
 """Plays by cause. For other causes, the severity of the diagnosis decides."""
 
 _RETRY = Play(
-    None,
-    S.RETRY,
-    "exponential_backoff",
-    alternative="Use another provider of the same service.",
+    None, S.RETRY, "exponential_backoff", alternative="Use another provider of the same service."
 )
 _OTHER_AGENT = "Give the task to another agent, or do it by hand."
 _REVIEW = Play(None, S.MANUAL, "manual_review", alternative=_OTHER_AGENT)

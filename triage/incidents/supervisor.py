@@ -157,7 +157,6 @@ class Supervisor:
                 self._quiet.set()
 
     def health(self) -> Health:
-        """Report its health."""
         state = self._state
         return Health(
             owner=self._desk.owner,
