@@ -47,7 +47,7 @@ web: $(READY) ## a store with runs of every kind, one of them at work, and the p
 test: $(READY) ## every test, on asyncio and trio, in three processes, as many wait: JOBS=3
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
 
-quick: $(READY) ## the tests that take under 50 ms each, on asyncio, in a minute: run it all the time
+quick: $(READY) ## the tests that take under 30 ms each, on asyncio: run it all the time
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --quick
 
 slow-tests: $(READY) ## measure all tests, and list anew those that `make quick` leaves out

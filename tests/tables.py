@@ -43,7 +43,6 @@ def table(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], 
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             setattr(made, name, getattr(test, name))
         made.pytestmark = list(getattr(test, "pytestmark", []))
-        made.cases = len(given) * getattr(test, "cases", 1)
         function: Callable[..., Any] = made
         return function
 

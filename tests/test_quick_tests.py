@@ -43,19 +43,16 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *options: str) -> str:
     """The last line that pytest prints."""
+    plugins = ("-p", "xdist.plugin", "-p", "quick_tests")
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:langsmith_plugin",
-            "-p",
-            "quick_tests",
-            *options,
-        ],
+        [sys.executable, "-m", "pytest", *plugins, *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTHONWARNINGS": ""},
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONWARNINGS": "",
+        },
         capture_output=True,
         text=True,
         check=False,
