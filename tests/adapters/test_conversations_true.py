@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -21,9 +22,10 @@ from triage import Agent, Limits, Replan, Run
 from triage.adapters import Adapter, Form, Seam, read_chat, repair_chat
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
-from triage.core import AttemptOver, capture
+from triage.core import AttemptOver, Event, StepRecorded, capture
 from triage.core.messages.base import LOST
 from triage.strategies import FailurePolicy
+from triage.testing import VirtualTime
 from triage.testing.adapter_contract import (
     HANGS,
     After,
@@ -52,7 +54,8 @@ EVERY = [pytest.param(bench, bench.backends[0], id=bench.name) for bench in benc
 on_every_bench = pytest.mark.parametrize(("bench", "anyio_backend"), EVERY)
 HINT = "Answer with what you have."
 REPLANNED = FailurePolicy(default=Replan(HINT))
-SECONDS = 3.0
+CUT_OFF = Limits(attempts=2, attempt_seconds=60)
+"""Of a run in virtual time, which ends an attempt as soon as a tool hangs."""
 SEARCH = asks(call("search", query="x"))
 CUT = "interrupted"
 """What stands in the words for a call that was cut off."""
@@ -61,6 +64,22 @@ CUT = "interrupted"
 def told(request: Any) -> list[tuple[str, str]]:
     """The results in a request; what a framework says around an error is left out."""
     return results_in(request)
+
+
+class AfterATool(VirtualTime):
+    """A tool that hangs is cut off once another one has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = threading.Event()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepRecorded) and event.step.tool_called:
+            self._ended.set()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.to_thread.run_sync(self._ended.wait, abandon_on_cancel=True)
+        await super().sleep(seconds)
 
 
 # A loop ---------------------------------------------------------------------------------------------
@@ -96,8 +115,9 @@ async def test_a_call_beside_one_that_was_cut_off_is_shown_with_what_it_gave(
         gives = {"a": After("search(b)", gave), "b": HANGS}
         tools = {"charge": (After("search(b)", gave),), "search": (gives.__getitem__,)}
         script = Script((Rule(says("done"), HINT), Rule(both)), tools=tools)
-        limits = Limits(attempts=2, attempt_seconds=SECONDS)
-        done = await play(bench, script, policy=REPLANNED, limits=limits)
+        env = AfterATool()
+        options = {"limits": CUT_OFF, "environment": env, "observers": [env]}
+        done = await play(bench, script, policy=REPLANNED, **options)
         done.check_done()
         assert done.count("charge(300)") == (tool == "charge")
         results = told(done.world.requests[-1])
@@ -266,8 +286,8 @@ async def test_what_a_loop_did_before_it_was_stopped_is_shown_with_its_result(di
 @in_every_dialect
 async def test_a_call_that_was_cut_off_by_the_time_is_called_so_and_no_other(dialect: str) -> None:
     script = Script((Rule(says("done"), HINT), Rule(PAY_AND_SEARCH)), tools={"search": (HANGS,)})
-    limits = Limits(attempts=2, attempt_seconds=SECONDS)
-    async with talking(dialect, script, policy=REPLANNED, limits=limits) as (agent, world):
+    options = {"policy": REPLANNED, "limits": CUT_OFF, "environment": VirtualTime()}
+    async with talking(dialect, script, **options) as (agent, world):
         assert await agent.run("Pay.") == "done"
     assert told(world.requests[-1]) == [("charge", "receipt 5"), ("search", LOST)]
     check_wire(world.requests)

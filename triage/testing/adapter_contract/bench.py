@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -21,6 +22,7 @@ import triage
 from triage.core import misuse
 from triage.engine import Agent, current
 from triage.testing.faults import Answer, die, status_error
+from triage.testing.time import VirtualTime
 
 MODEL = "scripted"
 BEFORE, OPEN_ID = "Find out what we owe.", "call_open"
@@ -207,6 +209,8 @@ class World:
         self.log: list[Any] = []
         self._played: dict[str, int] = {}
         self._crashed = ""
+        self._hangs = threading.Event()
+        self._attempt = copy_context()
         self._lock = threading.Lock()
         self._reached = threading.Condition(self._lock)
 
@@ -227,6 +231,8 @@ class World:
             number = sum(one.who == who for one in self.requests)
             self._reached.notify_all()
         if number in asked.faults:
+            if isinstance(asked.faults[number], Hangs):
+                self._hangs.set()
             return asked.faults[number]
         for rule in asked.rules:
             if rule.holds(request):
@@ -320,7 +326,13 @@ class World:
         """The effects of all tools, for `triage.wrap(effects=…)`."""
         return {"search": "read", "charge": "once", **dict.fromkeys(self.script.helpers, "read")}
 
+    async def cut_off(self, clock: VirtualTime, seconds: float) -> None:
+        """Once the model hangs, let time pass for the attempt that called a tool last."""
+        await anyio.to_thread.run_sync(self._hangs.wait, abandon_on_cancel=True)
+        self._attempt.run(clock.advance, seconds)
+
     async def _do(self, tool: str, given: Any, ordinary: str) -> str:
+        self._attempt = copy_context()
         with self._reached:
             self.deeds.append(f"{tool}({given})")
             self.log.append(Deed(self.deeds[-1]))

@@ -212,7 +212,7 @@ class Stage:
 
 async def play(bench: Bench, script: Script, **options: Any) -> Played:
     """Play a script to its end with an agent of these options."""
-    async with Stage(bench, script) as stage:
+    async with Stage(bench, script, observers=options.pop("observers", ())) as stage:
         agent = await stage.agent(**options)
         return await stage.outcome(lambda: stage.run(agent))
 
