@@ -17,7 +17,7 @@ pytest_plugins = ["quick_tests"]
 # A loaded machine makes no example wrong. CI draws the same examples each time, elsewhere new ones.
 settings.register_profile(
     "triage",
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[
         HealthCheck.too_slow,

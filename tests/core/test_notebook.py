@@ -89,12 +89,12 @@ def test_a_secret_is_not_kept_in_a_notebook() -> None:
 
 
 def test_what_a_notebook_shows_is_small_whatever_it_is_made_of() -> None:
-    long = Trajectory(Step(tool_called="read", tool_output="x" * 100_000) for _ in range(10_000))
+    long = Trajectory(Step(tool_called="read", tool_output="x" * 100_000) for _ in range(1_000))
     html = long._repr_html_()
     assert len(html) < 30_000
-    assert "9960 more" in html
+    assert "960 more" in html
     assert "step 0" in html
-    assert "step 9999" in html
+    assert "step 999" in html
 
 
 def test_colours_are_the_pages_own() -> None:

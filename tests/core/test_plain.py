@@ -123,8 +123,8 @@ def test_an_object_whose_class_cannot_be_read_is_marked() -> None:
 # Values of many rows -------------------------------------------------------------------------------
 
 
-def test_three_hundred_thousand_rows_are_kept_whole() -> None:
-    rows = [{"id": number, "of": [number]} for number in range(300_000)]
+def test_very_many_rows_are_kept_whole() -> None:
+    rows = [{"id": number, "of": [number]} for number in range(30_000)]
     assert Step(tool_output=rows).tool_output == rows
 
 
