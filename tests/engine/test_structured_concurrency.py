@@ -21,7 +21,7 @@ from triage.core import AttemptFailed, AttemptStarted, Event, RunFinished
 from triage.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
-TOOK_TOO_LONG = 10.0
+TOOK_TOO_LONG = 60.0
 RUN = "run"
 Child = Callable[[], Coroutine[Any, Any, Any]]
 

@@ -206,7 +206,7 @@ async def test_only_who_has_the_lease_writes_down_how_it_went(small: World) -> N
         group.start_soon(fast.handle, "err-001")
         await inside[1].wait()
         go_on[0].set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (await fast.log("err-001"))[-1].verb != "came too late":
                 await anyio.lowlevel.checkpoint()
         assert (await fast.incident("err-001")).status is Status.RECOVERING

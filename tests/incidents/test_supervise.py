@@ -44,7 +44,7 @@ class Process:
 
     def ended(self) -> int:
         """Its exit code, once it has ended by itself."""
-        code = self._process.wait(timeout=30)
+        code = self._process.wait()
         self._stderr.close()
         assert self._process.stdout is not None
         assert self._process.stdout.read() == b""
@@ -53,6 +53,13 @@ class Process:
     @property
     def said(self) -> list[str]:
         return Path("stderr.txt").read_text(encoding="utf-8").splitlines()
+
+    def until(self, true: Callable[[], Any]) -> Any:
+        """What it brings about, at last, unless it ends before."""
+        while not (found := true()):
+            assert self._process.poll() is None, "\n".join(self.said)
+            time.sleep(0.01)
+        return found
 
     def kill(self) -> None:
         self._process.kill()
@@ -71,17 +78,6 @@ def supervised(*arguments: str) -> Generator[Process]:
         process.kill()
 
 
-def until(true: Callable[[], Any]) -> Any:
-    """What another process brings about, at last."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        found = true()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(Path("stderr.txt").read_text(encoding="utf-8"))
-
-
 def lines(name: str) -> list[str]:
     path = Path(name)
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -92,7 +88,7 @@ def test_a_lost_run_is_found_gone_on_with_and_told_of(room: Room) -> None:
     room.report(f"Merge conflict in a.py \x1b[31m api_key={KEY}", task_id="TASK-2")
     sinks = ("--sink", "file:rest.jsonl", "--sink", "architect=agents:mail")
     with supervised("--agent", "agents:looker", *sinks, "--health", "h.json") as process:
-        until(lambda: len(lines("mail.txt")) == 2 and len(lines("rest.jsonl")) == 3)
+        process.until(lambda: len(lines("mail.txt")) == 2 and len(lines("rest.jsonl")) == 3)
         process.tell(signal.SIGTERM)
         assert process.ended() == 0
         said = process.said
@@ -110,15 +106,14 @@ def test_a_lost_run_is_found_gone_on_with_and_told_of(room: Room) -> None:
 def test_it_serves_the_metrics_of_its_store_to_this_machine(room: Room) -> None:
     room.leave("run-1")
     with supervised("--agent", "agents:looker", "--metrics", "0") as process:
-        url = until(lambda: re.search(r"http://127\.0\.0\.1:\d+/metrics", "\n".join(process.said)))[
-            0
-        ]
+        address = r"http://127\.0\.0\.1:\d+/metrics"
+        url = process.until(lambda: re.search(address, "\n".join(process.said)))[0]
 
         def counted() -> bool:
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url) as answer:
                 return 'triage_runs_total{agent="look",status="done"} 1' in answer.read().decode()
 
-        until(counted)
+        process.until(counted)
         process.tell(signal.SIGTERM)
         assert process.ended() == 0
 
@@ -127,9 +122,9 @@ def test_told_to_stop_it_finishes_what_it_holds(room: Room) -> None:
     for number in range(3):
         room.report(task_id=f"TASK-{number}")
     with supervised("--hook", "restart=agents:waits", "--at-once", "1") as process:
-        until(lambda: lines("inside"))
+        process.until(lambda: lines("inside"))
         process.tell(signal.SIGTERM)
-        until(lambda: any("is told to stop" in line for line in process.said))
+        process.until(lambda: any("is told to stop" in line for line in process.said))
         Path("go-on").touch()
         assert process.ended() == 0
     numbers = room.do(lambda desk: desk.stats())["by_status"]
@@ -146,9 +141,9 @@ def test_a_second_signal_does_not_wait_and_gives_back(
     room.report()
     options = ("--hook", f"restart=agents:{hook}", "--on-in-doubt", in_doubt, "--grace", "3600")
     with supervised(*options) as process:
-        until(lambda: lines("inside"))
+        process.until(lambda: lines("inside"))
         process.tell(signal.SIGTERM)
-        until(lambda: any("is told to stop" in line for line in process.said))
+        process.until(lambda: any("is told to stop" in line for line in process.said))
         process.tell(signal.SIGTERM)
         assert process.ended() == 0
         behind = any("left behind" in line for line in process.said)
@@ -160,18 +155,18 @@ def test_a_second_signal_does_not_wait_and_gives_back(
 def test_what_is_killed_is_taken_up_by_another_when_its_lease_ends(room: Room) -> None:
     room.report()
     with supervised("--hook", "restart=agents:waits") as process:
-        key = until(lambda: lines("inside"))
+        key = process.until(lambda: lines("inside"))
         process.kill()
     one = room.incident()
     assert one.status is Status.RECOVERING
     Path("inside").unlink()
     Path("go-on").touch()
     with supervised("--hook", "restart=agents:waits", "--on-in-doubt", "rerun") as process:
-        until(lambda: any("supervises" in line for line in process.said))
+        process.until(lambda: any("supervises" in line for line in process.said))
         assert not Path("inside").exists()  # its lease lives
         room.execute("UPDATE incidents SET lease_until = lease_until - 60")
-        assert until(lambda: lines("inside")) == key
-        until(lambda: room.incident().status is Status.RECOVERED)
+        assert process.until(lambda: lines("inside")) == key
+        process.until(lambda: room.incident().status is Status.RECOVERED)
         process.tell(signal.SIGTERM)
         assert process.ended() == 0
     assert room.incident().attempt == 2
@@ -185,18 +180,18 @@ def test_how_it_does_can_be_asked(room: Room, capsys: pytest.CaptureFixture[str]
         return {**json.loads(out), "code": code, "said": err}
 
     with supervised("--quiet", "--health", "h.json", "--owner", "orch-1") as process:
-        until(lambda: lines("h.json") and status()["state"] == "running")
+        process.until(lambda: lines("h.json") and status()["state"] == "running")
         told = status()
         assert (told["code"], told["healthy"], told["owner"]) == (0, True, "orch-1")
         room.execute("ALTER TABLE incidents RENAME TO gone")
-        until(lambda: status()["state"] == "failing")
+        process.until(lambda: status()["state"] == "failing")
         told = status()
         assert told["code"] == 1
         assert re.search(r"it is failing: (look|recover|tell): StoreCorrupt", told["said"])
         room.execute("ALTER TABLE gone RENAME TO incidents")
-        until(lambda: status()["code"] == 0)
+        process.until(lambda: status()["code"] == 0)
         process.tell(signal.SIGUSR1)
-        line = until(lambda: [line for line in process.said if line.startswith("{")])[0]
+        line = process.until(lambda: [line for line in process.said if line.startswith("{")])[0]
         assert json.loads(line)["pid"] == told["pid"]
         process.tell(signal.SIGINT)
         assert process.ended() == 0

@@ -24,7 +24,7 @@ QUICK: dict[str, Any] = {"interval_s": 0.01}
 @asynccontextmanager
 async def at_work(*supervisors: Supervisor) -> AsyncGenerator[None]:
     """They run inside, and have stopped afterwards."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for one in supervisors:
                 group.start_soon(one.run)
@@ -157,7 +157,7 @@ async def test_what_does_not_end_within_the_grace_is_given_back(
     desk = small.desk(hooks=Hooks(restart=held, on_in_doubt=in_doubt))
     await desk.report(DIED, task_id="T-1")
     supervisor = Supervisor(desk, interval_s=0.01, grace_s=60.0 if at_once else 0.01)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(supervisor.run)
             await held.inside.wait()

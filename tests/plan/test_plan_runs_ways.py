@@ -169,7 +169,7 @@ class Slow(FakeEnvironment):
         await self.go_on.wait()
 
     async def all_wait(self, count: int) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(self.slept) < count:
                 await anyio.lowlevel.checkpoint()
 

@@ -207,8 +207,8 @@ def refusing(text: str) -> Iterator[Any]:
 async def test_a_server_that_refuses_for_good_is_asked_once(text: str) -> None:
     with refusing(text) as server:
         port = server.server_address[1]
-        store = PostgresStore(f"postgresql://clerk:secret@127.0.0.1:{port}/no_such", timeout=30)
-        with anyio.fail_after(10), pytest.raises(StoreUnavailable) as caught:
+        store = PostgresStore(f"postgresql://clerk:secret@127.0.0.1:{port}/no_such", timeout=80)
+        with anyio.fail_after(60), pytest.raises(StoreUnavailable) as caught:
             await store.open()
         await store.close()
     assert text in str(caught.value)
@@ -226,8 +226,8 @@ async def test_a_server_that_is_starting_is_asked_again() -> None:
 
 
 async def test_a_database_that_does_not_exist_is_named_at_once() -> None:
-    store = PostgresStore(f"{POSTGRES.rpartition('/')[0]}/no_such_database", timeout=30)
-    with anyio.fail_after(10), pytest.raises(StoreUnavailable, match="no_such_database"):
+    store = PostgresStore(f"{POSTGRES.rpartition('/')[0]}/no_such_database", timeout=80)
+    with anyio.fail_after(60), pytest.raises(StoreUnavailable, match="no_such_database"):
         await store.open()
     await store.close()
 

@@ -205,7 +205,7 @@ def test_where_the_agent_is_here_an_answered_run_goes_on_at_once() -> None:
     question = bank.asks()
 
     async def ended() -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not isinstance((await bank.store.read("r"))[-1], RunFinished):
                 await anyio.sleep(0.01)
 
@@ -227,7 +227,7 @@ def test_a_run_that_nobody_has_is_gone_on_with_where_its_agent_is_here() -> None
     assert "Go on with it here" in bank.client.get("/runs/r").text
 
     async def ended() -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not isinstance((await bank.store.read("r"))[-1], RunFinished):
                 await anyio.sleep(0.01)
 
