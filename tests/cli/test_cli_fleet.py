@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,18 @@ def told(
     return tell
 
 
+@contextmanager
+def started(folder: Path, *words: str) -> Generator[subprocess.Popen[str]]:
+    """A command in a process of its own, killed if it has not ended by then."""
+    command = [sys.executable, "-m", "triage.cli", *words]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=ENV, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def check_places(folder: Path, url: str, told: Told, worker: str) -> None:
     """Check that incidents and the page show where a run is, as the list of runs does."""
     told("incidents", "report", "it is the wrong desk", "--run-id", "order-1", "--store", url)
@@ -75,14 +88,11 @@ def check_places(folder: Path, url: str, told: Told, worker: str) -> None:
     one = ("incidents", "show", placed["error_id"], "--fleet", "agents:fleet")
     assert json.loads(told(*one, "--json")[1])["worker"] == worker
     assert f"queue desk, {worker}, waited" in told(*one)[1]
-    served = [sys.executable, "-m", "triage.cli", "web", "--fleet", "agents:fleet", "--port", "0"]
-    with subprocess.Popen(served, cwd=folder, env=ENV, stdout=subprocess.PIPE, text=True) as page:
-        assert page.stdout is not None
-        link = next(line.strip() for line in page.stdout if line.startswith("http"))
+    with started(folder, "web", "--fleet", "agents:fleet", "--port", "0") as page:
+        link = next(line.strip() for line in page.stdout or () if line.startswith("http"))
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         with browser.open(link, timeout=30) as response:
             assert f"desk, {worker}, waited" in response.read().decode()
-        page.terminate()
 
 
 def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_stop(
@@ -104,26 +114,25 @@ def test_a_fleet_begins_with_its_tables_and_a_worker_works_until_it_is_told_to_s
     (shown,) = json.loads(output)
     assert (shown["run_id"], shown["queue"], shown["state"]) == ("order-1", "desk", "queued")
     assert "a worker of queue desk, version cli:1" in told("fleet", "show", "agents:fleet")[1]
-    words = [sys.executable, "-m", "triage.cli", "worker", "agents:fleet"]
-    words += ["--queue", "desk", "--concurrency", "2"]
-    worker = subprocess.Popen(words, cwd=folder, env=ENV, stderr=subprocess.PIPE, text=True)
 
     async def result() -> Any:
         found = await fleet.result("order-1", timeout_s=60)
         await fleet.close()
         return found
 
-    assert anyio.run(result) == ["task"]
-    code, output, _ = told("runs", "list", "--fleet", "agents:fleet", "--json")
-    (listed,) = [json.loads(line) for line in output.splitlines()]
-    assert (listed["queue"], listed["engine"]) == ("desk", "dbos")
-    assert f"-{worker.pid}-" in listed["worker"]
-    assert "waited" in told("runs", "list", "--fleet", "agents:fleet")[1]
-    check_places(folder, url, told, listed["worker"])
-    code, output, _ = told("doctor", "--fleet", "agents:fleet")
-    assert "fleet: dbos answers; 0 runs go on, 0 wait" in output
-    worker.send_signal(signal.SIGTERM)
-    _, error = worker.communicate(timeout=60)
+    words = ("worker", "agents:fleet", "--queue", "desk", "--concurrency", "2")
+    with started(folder, *words) as worker:
+        assert anyio.run(result) == ["task"]
+        code, output, _ = told("runs", "list", "--fleet", "agents:fleet", "--json")
+        (listed,) = [json.loads(line) for line in output.splitlines()]
+        assert (listed["queue"], listed["engine"]) == ("desk", "dbos")
+        assert f"-{worker.pid}-" in listed["worker"]
+        assert "waited" in told("runs", "list", "--fleet", "agents:fleet")[1]
+        check_places(folder, url, told, listed["worker"])
+        code, output, _ = told("doctor", "--fleet", "agents:fleet")
+        assert "fleet: dbos answers; 0 runs go on, 0 wait" in output
+        worker.send_signal(signal.SIGTERM)
+        _, error = worker.communicate(timeout=60)
     assert worker.returncode == 0
     assert "takes from desk" in error
     assert "has left, and gave back 0 runs" in error
