@@ -66,7 +66,6 @@ def test_a_run_that_ends_with_a_failed_call_is_that_failure(
         ("get_ticket", "Users see 'request timed out'."),
         ("fare", "The guide explains connection refused on page 3."),
         ("fare", {"code": 503, "title": "Shoe", "message": "new", "price": 4, "stock": 2}),
-        ("fare", {"success": False, "message": "the room is occupied"}),
         ("fare", "Please try again later."),
     ],
 )

@@ -102,7 +102,7 @@ OPEN_SUBGOALS = _rule("open_subgoals", FailureType.PLAN_INCOMPLETE, Cause.INCOMP
 UNGROUNDED = _rule("ungrounded", _MISSING, Cause.UNGROUNDED, 0.8,
     "a fact of the last answer stands neither in the task nor in a result; looked for on request")
 MADE_UP_ARGUMENT = _rule("made_up_argument", _MISSING, Cause.UNGROUNDED, STRUCTURE,
-    "an id or a person in a call's arguments that nothing before has named, and the tool does not know it")
+    "an id in a call's arguments that nothing before has named, and the tool does not know it")
 ALIEN = _rule("alien_topic", FailureType.GOAL_DRIFT, None, STRUCTURE,
     "two calls or more about words that neither the task nor any result has")
 SAME_TEXT = _rule("same_text", _LOOP, Cause.REPETITION, STRUCTURE,

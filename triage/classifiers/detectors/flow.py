@@ -78,10 +78,6 @@ def _names(text: str) -> list[str]:
     ]
 
 
-def _is_name(text: str) -> bool:
-    return _names(text) == [text]
-
-
 def _leaves(value: Any) -> list[str]:
     """The texts and numbers of a call's arguments."""
     if isinstance(value, str):
@@ -113,7 +109,6 @@ class _Known:
         self.words: set[str] = set()
         self.names: set[str] = set()
         self.families: set[str] = set()
-        self.texts: list[str] = []
         self.add(given)
 
     def add(self, text: str, *, called: bool = False) -> None:
@@ -124,7 +119,6 @@ class _Known:
         self.names.update(names)
         if not called:
             self.families.update(map(_family, names))
-        self.texts.append(text)
 
     def is_strange(self, leaves: Iterable[str]) -> bool:
         """Whether the free text of a call has several words and none of them is known."""
@@ -132,20 +126,17 @@ class _Known:
         return len(found) > 1 and self.words.isdisjoint(found)
 
     def unknown(self, leaves: Iterable[str]) -> str | None:
-        """The first id of a known family, or a person, that nothing has named before."""
+        """The first id of a known family that nothing has named before."""
         for leaf in leaves:
             for name in _names(leaf):
                 family = _family(name.lower())
                 if name.lower() not in self.names and len(family) > 1 and family in self.families:
                     return name
-            for person in _PERSON.findall(leaf) if len(leaf) < _FEW else ():
-                if not any(person in text for text in self.texts):
-                    return person
         return None
 
 
 def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
-    """Calls about what nothing before them has named: an id or person, or a whole topic."""
+    """Calls about what nothing before them has named: an id, or a whole topic."""
     if not given.strip():
         return []  # without the task nobody knows what the first calls rest on
     known = _Known(given)
@@ -266,7 +257,7 @@ def _retold(steps: Sequence[Step]) -> Finding | None:
                 continue
             (name,) = ids
             who, before = told.setdefault(name, (step.action, numbers))
-            altered = before != numbers and known.issuperset(before) and numbers[0] not in known
+            altered = before != numbers and numbers[0] not in known
             if who != step.action and altered:
                 text = f"{name}: {who!r} had said {before[0]:g}, not {numbers[0]:g}"
                 return Finding(CONTRADICTED, text, at)
@@ -281,7 +272,7 @@ _NEGATION = Pattern(
     r"interdite?s?|nunca|prohibid[oa]s?)\b|n't\b",
     re.IGNORECASE,
 )
-_CONDITION = Pattern(r"\b(?:before|until|unless|if|when|after|once|only)\b", re.IGNORECASE)
+_CONDITION = Pattern(r"\b(?:before|until|unless|if|when|after|only)\b", re.IGNORECASE)
 
 
 def _forbidden_tool(steps: Sequence[Step], given: str) -> Finding | None:
@@ -334,10 +325,10 @@ def _undone(steps: Sequence[Step], given: str) -> Finding | None:
             continue
         words = tools[tool] - everywhere
         for leaf in _leaves(step.tool_input):
-            if not _is_name(leaf):
+            if _names(leaf) != [leaf]:
                 continue
             for place, other in changed.get(leaf, ()) if tool not in given else ():
-                if other == tool or not _takes_back(words, tools[other], asked):
+                if not _takes_back(words, tools[other], asked):
                     continue
                 if all(one.tool_called != other for one in steps[at + 1 :]):
                     return _as_undone(steps, at, place, leaf)
@@ -398,10 +389,8 @@ def _left_of_all(steps: Sequence[Step], given: str) -> Finding | None:
         leaf for step in steps if step.tool_called is not None for leaf in _leaves(step.tool_input)
     )
     done = [name for name in named if name in used]
-    left = [name for name in named if name not in used and name not in (steps[-1].llm_output or "")]
-    if len(named) < _LEAST_ITEMS or len(done) < _LEAST_DONE or len(left) != len(named) - len(done):
-        return None
-    if not left:
+    left = [name for name in named if name not in used]
+    if not left or len(done) < _LEAST_DONE or any(name in steps[-1].llm_output for name in left):
         return None
     text = f"no call was about {left[0]}, one of {len(named)} that the task names"
     return Finding(UNTOUCHED, text, len(steps) - 1)
@@ -410,14 +399,10 @@ def _left_of_all(steps: Sequence[Step], given: str) -> Finding | None:
 def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
     """Things the task lists that the last tool was never given, though it was given others of the list.
 
-    A list is three ids or more of one family with commas between them.
+    A list is three ids or more with commas between them.
     """
     lists = [_names(found) for found in _ENUMERATION.findall(given)]
-    lists = [
-        items
-        for items in lists
-        if len(items) >= _LEAST_ITEMS and len({_family(item) for item in items}) == 1
-    ]
+    lists = [items for items in lists if len(items) >= _LEAST_ITEMS]
     if not lists or steps[-1].tool_called is not None:
         return None
     touched: dict[str, set[str]] = {}
@@ -426,9 +411,8 @@ def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
         if step.tool_called is None or step.error is not None:
             continue
         names = {name for leaf in _leaves(step.tool_input) for name in _names(leaf)}
-        if any(not names.isdisjoint(items) for items in lists):
-            touched.setdefault(step.tool_called, set()).update(names)
-            last = step.tool_called
+        touched.setdefault(step.tool_called, set()).update(names)
+        last = step.tool_called
     for items in lists if last is not None else ():
         done = [item for item in items if item in touched[last or ""]]
         if _LEAST_DONE <= len(done) < len(items):
@@ -439,8 +423,6 @@ def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
 
 
 # --- one thing in place of another ----------------------------------------------------------------
-
-_SMALL = 200
 
 
 def _made_twice(steps: Sequence[Step]) -> Finding | None:
@@ -453,18 +435,17 @@ def _made_twice(steps: Sequence[Step]) -> Finding | None:
         if step.tool_called is None or step.error is not None or not _leaves(step.tool_input):
             continue
         names = [name for name in _names(got) if name not in given]
-        if len(names) == 1 and len(got) <= _SMALL:
+        if len(names) == 1:
             made.setdefault(f"{step.tool_called} {given}", []).append((at, names[0]))
     for calls in made.values():
         if len(calls) != 2:
             continue
         (first, one), (second, other) = calls
-        shapes = {re.sub(r"\d+", "#", text_in(steps[at].tool_output)) for at in (first, second)}
         others = [text for at, text in enumerate(texts) if at != first]
         fresh = not any(one in text for text in others) and not any(
             other in text for text in texts[:second]
         )
-        if one != other and len(shapes) == 1 and fresh:
+        if one != other and fresh:
             tool = steps[second].tool_called
             text = f"{tool!r} was called twice with the same arguments, and made {one} and {other}"
             return Finding(MADE_TWICE, text, second, tool, 2, second - first)
@@ -490,13 +471,12 @@ def _other_entity(steps: Sequence[Step], given: str) -> Finding | None:
         if len(ids := list(dict.fromkeys(_names(piece)))) == 1
     }
     own = records.get(name)
-    if own is None or len(records) < _LEAST_ITEMS:
+    if own is None:
         return None
     telling = {
         word
         for word in _NAME_WORD.findall(given)
         if any(_mentions(piece, word) for piece in records.values())
-        and not all(_mentions(piece, word) for piece in records.values())
     }
     if len(telling) != 1:
         return None
@@ -584,7 +564,7 @@ _CODE = ("code", "script", "source", "program", "python")
 
 
 def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
-    """Code with a table of numbers, most of which nothing before has: the model made them up."""
+    """Code with a table of numbers that nothing before has: the model made them up."""
     known = set(_numbers(given))
     for at, step in enumerate(steps):
         if step.tool_called is not None and isinstance(step.tool_input, Mapping):
@@ -592,9 +572,8 @@ def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
                 (one for key in _CODE if isinstance(one := step.tool_input.get(key), str)), ""
             )
             for table in _TABLE.findall(code[:_MAX_TEXT]):
-                figures = {value for value in _numbers(table) if value >= 10}
-                strange = figures - known
-                if len(strange) >= _LEAST_FIGURES and len(strange) > len(figures) / 2:
+                strange = {value for value in _numbers(table) if value >= 10} - known
+                if len(strange) >= _LEAST_FIGURES:
                     text = f"the code holds {said_by(table)}, which nothing before it has"
                     return Finding(MADE_UP_DATA, text, at, step.tool_called)
             known.update(_numbers(code[:_MAX_TEXT]))
@@ -609,16 +588,14 @@ _LEAST_FAILURES = 4
 def _same_failure(steps: Sequence[Step]) -> Finding | None:
     """The same failure from the same tool to the end, although it was given something else each time."""
     first, count, last = -1, 0, ("", "")
-    spoke = False
     for at, step in enumerate(steps):
         if step.tool_called is None:
-            spoke = True
             continue
         failure = failure_of(step)
         told = "" if failure is None else failure.text.rstrip().rpartition("\n")[2]
         now = (step.tool_called, re.sub(r"\d+", "#", told)) if told else ("", "")
-        if now != last or spoke or not told:
-            first, count, last, spoke = at, 0, now, False
+        if now != last or not told:
+            first, count, last = at, 0, now
         count += 1
     if count < _LEAST_FAILURES or not last[0]:
         return None

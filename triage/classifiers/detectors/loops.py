@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -274,13 +274,15 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return ""
     left, right = one.step, other.step
     if one.output != other.output:
-        if left.tool_called is not None and left.tool_input == right.tool_input:
+        if left.tool_called is None:
+            return ""
+        if left.tool_input == right.tool_input:
             alike = one.timeless == other.timeless
         else:
-            alike = bool(one.void and other.void) and _is_echoed(one, other)
-        return _COUNTED if alike and left.tool_called is not None else ""
+            alike = one.void != "" != other.void and _is_echoed(one, other)
+        return _COUNTED if alike else ""
     if left.tool_called is None and one.said != other.said:
-        return _REWORDED if _said_alike(left, right) else ""
+        return ""
     if one.input == other.input:
         return _EQUAL
     if max(len(one.input), len(other.input)) >= _MOST_VALUES:
@@ -351,17 +353,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_MAX_SAID = 600
-_AROUND = 0.8
-
-
-def _said_alike(one: Step, other: Step) -> bool:
-    left, right = one.llm_output, other.llm_output
-    if not left or not right or one.tool_input != other.tool_input or len(left) > _MAX_SAID:
-        return False
-    return _AROUND <= len(left) / len(right) <= 1 / _AROUND and near_text(left, right)
-
-
 _MAX_PARSED = 20_000
 
 
@@ -403,18 +394,11 @@ def near(one: Any, other: Any) -> bool:
 
 
 def near_text(one: str, other: str) -> bool:
-    """Whether one text has the words of the other in their order, with few put in."""
-    if one == other:
-        return True
-    if max(len(one), len(other)) > _LONGEST or re.findall(r"\d+", one) != re.findall(r"\d+", other):
-        return False
-    short, long = words(one), words(other)
-    if len(short) > len(long):
-        short, long, other = long, short, one
-    added = len(long) - len(short)
-    if not short or 2 * added > len(short):
-        return False
-    return short == long if added == 0 else _is_within(short, long, other)
+    """Whether two texts have the same words in the same order."""
+    if max(len(one), len(other)) > _LONGEST:
+        return one == other
+    said = words(one)
+    return said == words(other) and (said != () or one == other)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -423,19 +407,4 @@ def words(text: str) -> tuple[str, ...]:
         word[:-1] if word[-1] == "s" and len(word) > _STEM else word
         for word in re.findall(r"[^\W_]+", text.lower())
         if word not in _ARTICLES
-    )
-
-
-def _is_within(short: Sequence[str], long: Sequence[str], text: str) -> bool:
-    """Whether the longer one only puts plain words in; names and numbers are no wording."""
-    at = 0
-    added: list[str] = []
-    for word in long:
-        if at < len(short) and word == short[at]:
-            at += 1
-        else:
-            added.append(word)
-    names = {word.lower() for word in re.findall(r"(?<=\s)[A-Z]\w*", text)}
-    return at == len(short) and not any(
-        word in names or any(letter.isdigit() for letter in word) for word in added
     )

@@ -207,7 +207,7 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
         said = " ".join(_TOKEN.findall(results[at].text)[-_MAX_TOKENS:][found[at] :])
         size = len(_LETTERS.findall(said))
         first = _took_over(results, set(found), _LEAST_SHARE if size < _LONG else _LEAST_LONG_SHARE)
-        if first is None or size < _LEAST_SAID or len({results[at].text for at in found}) < 2:
+        if first is None or len({results[at].text for at in found}) < 2:
             continue
         if not any(words in " ".join(_TOKEN.findall(one.text)) for one in results[:at]):
             text = f"results of two tools go on with {said_by(said)}"
@@ -215,7 +215,6 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
     return None
 
 
-_LEAST_SAID = 3
 _LONG = 8
 """Words in a row that nobody says twice by chance."""
 _LEAST_LONG_SHARE = 0.3
@@ -294,11 +293,7 @@ def _is_garbled(one: _Result) -> bool:
         return False
     if _AMOUNT.search(text) and not _AMOUNT.fullmatch(text.strip()):
         return True
-    return (
-        text[:1] in _OPENING
-        or _is_disordered(text)
-        or any(_is_scattered(value, text) for value in one.given)
-    )
+    return text[:1] in _OPENING or _is_disordered(text)
 
 
 _OPENING = "{["
@@ -328,14 +323,3 @@ def _is_disordered(text: str) -> bool:
             if depth < 0:
                 return True
     return False
-
-
-def _is_scattered(value: str, text: str) -> bool:
-    """Whether a text holds all words of an argument, but not in their order."""
-    words = re.findall(r"\w+", value.lower())
-    if len(words) < 2 or len(set(words)) != len(words):
-        return False
-    found = re.findall(r"\w+", text.lower())
-    if len(found) > 3 * len(words) or not set(words) <= set(found):
-        return False
-    return " ".join(words) not in " ".join(found)

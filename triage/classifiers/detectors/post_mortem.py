@@ -40,7 +40,7 @@ def likeliest(steps: Sequence[Step], task: Any) -> Finding | None:
         why = "the run was long and came to no result"
     elif last.tool_called is not None or not answered:
         kind, why = FailureType.HALLUCINATED_STATE, "what was said rests on no result of a tool"
-    elif len(last.llm_output or "") < _CLOSING and not failed and _speakers(steps) > 1:
+    elif len(last.llm_output or "") < _CLOSING and _speakers(steps) > 1:
         why = "the run was closed without an answer"
     else:
         return None

@@ -17,7 +17,7 @@ from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import WORDS, Rule
 from triage.core import ErrorInfo, FailureType, Step, said_by
 
-from .arguments import gives, takes
+from .arguments import gives
 from .finding import (
     ARGUMENTS,
     ASKED,
@@ -49,15 +49,13 @@ Judged = Callable[[ErrorInfo], Any]
 class Failure(NamedTuple):
     """What a result says of a failure.
 
-    status, code: the HTTP status and the provider's own code. refused: all it says is that the call was
-    no success. raised: the class of what the tool raised, by its name, None where it raised nothing or
-    that is not known.
+    status, code: the HTTP status and the provider's own code. raised: the class of what the tool raised,
+    by its name, None where it raised nothing or that is not known.
     """
 
     text: str
     status: int | None = None
     code: str | None = None
-    refused: bool = False
     raised: str | None = None
 
     @property
@@ -142,7 +140,7 @@ class Results:
                 self._failed[name] = _Failed(at, step, failure, at)
             else:
                 self._failed[name] = known_failure._replace(last=at)
-        elif is_broken_json(_content(output)) or is_broken_xml(_content(output)):
+        elif is_broken_json(_content(output)):
             said = f"the result of {name!r} breaks off: {said_by(_content(output))}"
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
         else:
@@ -226,9 +224,7 @@ class Results:
         said, text = (self._said or "")[:_MAX_READ].lower(), failed.failure.text
         if not said or _ADMITS.search(said) or len(text) > _MAX_DENIAL:
             return False
-        if failed.failure.refused:
-            return False
-        if "Traceback" in text or failed.failure.error.type_name not in _NO_NAMES:
+        if failed.failure.error.type_name not in _NO_NAMES:
             return False
         given = text_in(failed.step.tool_input).lower()
         if any(figure not in given for figure in _FIGURES.findall(said)):
@@ -254,8 +250,6 @@ class Results:
     def _names_tools(self, failure: Failure, name: str) -> bool:
         """Whether a failure says that there is no such tool: in words, or by those there are."""
         text = failure.text
-        if failure.status is not None or len(text) > _MAX_DENIAL:
-            return False
         if any(len(other) > _LEAST_NAME and other in text for other in self._worked):
             return True
         if NO_TOOL.search(text) is None:
@@ -264,19 +258,11 @@ class Results:
 
     def _names_argument(self, failure: Failure, step: Step, name: str) -> bool:
         """Whether a failure speaks of an argument by its name, and not of the value it had."""
-        if failure.status is not None and failure.status not in _ABOUT_ARGUMENTS:
-            return False
-        keys = set(self._keys.get(name, ()))
-        schema = self._tools.get(name)
-        schema = takes(schema)
-        if isinstance(schema, Mapping) and isinstance(schema.get("properties"), Mapping):
-            keys.update(schema["properties"])
         text = failure.text[:_MAX_ERROR]
         given = step.tool_input.values() if isinstance(step.tool_input, Mapping) else ()
         if any(isinstance(value, str) and len(value) > 2 and value in text for value in given):
             return False
-        words = set(_WORDS.findall(text))
-        return not words.isdisjoint(str(key) for key in keys) or bool(_MISSING_KEY.search(text))
+        return not self._keys.get(name, set()).isdisjoint(_WORDS.findall(text))
 
 
 NOT_KNOWN = 0.3
@@ -285,7 +271,6 @@ LATER = 0.5
 """The confidence in a failure after which the run went on with other tools."""
 _NO_METHOD = "-32601"
 """JSON-RPC: method not found."""
-_ABOUT_ARGUMENTS = frozenset({400, 422})
 _MAX_DENIAL = 300
 _LEAST_NAME = 3
 _LISTING = Pattern(r"(?i:tool|help|function|command|capabilit)")
@@ -309,8 +294,6 @@ _ADMITS = Pattern(
     r"time[ds]? ?out|again|later|without|unless|trouble|reject\w{0,3}|denied|refused)\b|n['\u2019]t\b"
 )
 """Words by which an answer admits that something went wrong."""
-_MISSING_KEY = Pattern(r'"loc"\s*:|"(?:instance|schema)Path"\s*:')
-"""How validators say where in the arguments a problem is."""
 _LENGTH = Pattern(
     r"(?i)\b(?:tokens?|context|prompt|window|conversation|history|transcript|messages?|input)\b"
 )
@@ -496,10 +479,10 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
         if status is None and not _no_success(result):
             return None
         # A number alone may be the answer; with a message beside it, it is the answer's own status.
-        words = _message(result) or _listed(result.get("errors"))
+        words = _message(result) or text_in(result.get("errors") or None)
         if not words and status is not None and _says_nothing_else(result):
             words = f"status {status}"
-        return Failure(words[:_MAX_SAID], status, refused=status is None) if words else None
+        return Failure(words[:_MAX_SAID], status) if words else None
     inner: Mapping[Any, Any] = said if isinstance(said, Mapping) else {}
     status = _status(inner, (*_STATUS_KEYS, "code")) or _status(result, (*_STATUS_KEYS, "code"))
     code = inner.get("code", inner.get("type")) if inner else result.get("code")
@@ -536,12 +519,6 @@ def _no_success(result: Mapping[Any, Any]) -> bool:
 def _message(result: Mapping[Any, Any]) -> str | None:
     found = (result.get(key) for key in _MESSAGE_KEYS)
     return next((value for value in found if isinstance(value, str) and value), None)
-
-
-def _listed(errors: Any) -> str | None:
-    """The first of a list of errors, which beside a status is no list that was asked for."""
-    first: Any = errors[0] if isinstance(errors, list) and errors else None
-    return _message(first) or str(first) if isinstance(first, Mapping) else first and str(first)
 
 
 _FIRST, _LAST = 400, 599
@@ -666,31 +643,13 @@ def is_broken_json(text: str) -> bool:
         return False
     except json.JSONDecodeError as problem:
         at = problem.pos
-        if _CUT_MARKS.search(text[max(0, at - 60) : at + 60].lower()) or _CUT_MARKS.search(
-            text[-60:].lower()
-        ):
+        if _CUT_MARKS.search(text[max(0, at - 60) : at + 60].lower()):
             return False
         ended = at >= len(text.rstrip()) - 1 or problem.msg.startswith("Unterminated")
         if ended and len(text) % _ROUND == 0:
             return False
         return "Extra data" not in problem.msg
     return False
-
-
-_ELEMENT = Pattern(r"\s{0,9}(?:<\?xml[^>]{0,200}\?>\s{0,9})?<(?P<name>[A-Za-z][\w.:-]{0,60})[\s>]")
-
-
-def is_broken_xml(text: str) -> bool:
-    """Whether a text begins with an element, not of a page, that is never closed."""
-    if "<" not in text[:10] or len(text) > _MAX_JSON or _CUT_MARKS.search(text[-60:].lower()):
-        return False
-    begun = _ELEMENT.match(text)
-    if begun is None or begun["name"].lower() in _PAGE_ELEMENTS or len(text) % _ROUND == 0:
-        return False
-    return f"</{begun['name']}" not in text and f"</{begun['name']}"[:4] not in text[-8:]
-
-
-_PAGE_ELEMENTS = frozenset("html head body br p img hr input meta link div span a b i".split())
 
 
 # --- how the last answer ended ---------------------------------------------------------------
