@@ -253,7 +253,7 @@ class TestNothingIsDisturbed:
         await anyio.to_thread.run_sync(stuck.holds.wait)
         await made.run("30")
         stuck.goes_on.set()
-        await anyio.to_thread.run_sync(telemetry.close)
+        await anyio.to_thread.run_sync(telemetry.close, 60)
         assert telemetry.dropped == 27
         assert len([one for one in caplog.records if "is full" in one.message]) == 1
         lost = [
@@ -280,7 +280,7 @@ class TestNothingIsDisturbed:
 
         telemetry = Telemetry(tracer_provider=Broken())
         assert await Agent(agent, observers=[telemetry]).run("x") == "x"
-        await anyio.to_thread.run_sync(telemetry.close)
+        await anyio.to_thread.run_sync(telemetry.close, 60)
         assert "no tracer today" in caplog.text
 
     async def test_without_an_sdk_it_is_said_once_that_nothing_is_emitted(
@@ -292,7 +292,7 @@ class TestNothingIsDisturbed:
         telemetry = Telemetry(tracer_provider=trace.NoOpTracerProvider())
         for _ in range(2):
             assert await Agent(agent, observers=[telemetry]).run("x") == "x"
-        await anyio.to_thread.run_sync(telemetry.close)
+        await anyio.to_thread.run_sync(telemetry.close, 60)
         said = [one for one in caplog.records if "no span is emitted" in one.message]
         assert len(said) == 1
         assert said[0].levelno == logging.WARNING
@@ -307,7 +307,7 @@ class TestNothingIsDisturbed:
         await Agent(agent, observers=[telemetry]).run("x")
         worker = telemetry._worker
         assert worker is not None
-        await anyio.to_thread.run_sync(telemetry.close)
+        await anyio.to_thread.run_sync(telemetry.close, 60)
         await anyio.to_thread.run_sync(worker.join, 10)
         assert not worker.is_alive()
         seen = len(collector.spans)

@@ -97,8 +97,8 @@ def test_a_store_without_a_fleet_has_no_such_page() -> None:
 
 
 @pytest.fixture
-def tab(browser: Browser, found: Shown) -> Iterator[Page]:
-    """A browser that is served these pages."""
+def tab(found: Shown, browser: Browser) -> Iterator[Page]:
+    """A browser that is served these pages. It keeps an event loop here, so the pages come first."""
     kinds = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
 
     def serve(route: Route) -> None:
