@@ -152,8 +152,8 @@ def test_what_is_open_is_closed(contents: Any, repaired: Any, closed: int, dropp
 
 def test_names_of_python_stay_names_of_python() -> None:
     asked = {"function_call": {"name": "a", "args": {}, "id": "1"}}
-    closed = {"function_response": {"id": "1", "name": "a", "response": {"error": "gone"}}}
-    assert repair_gemini([model(asked)], "gone").messages == [model(asked), user(closed)]
+    closed = {"function_response": {"id": "1", "name": "a", "response": {"error": LOST}}}
+    assert repair_gemini([model(asked)]).messages == [model(asked), user(closed)]
 
 
 PARTS = st.one_of(

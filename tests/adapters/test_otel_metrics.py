@@ -17,7 +17,7 @@ from support import RETRY, always
 
 import triage
 from triage import Agent, Run, Suspend, TriageSuspendedError, Usage, UsageError
-from triage.adapters.otel import Metrics, StoreMetrics, prometheus
+from triage.adapters.otel import Metrics, StoreMetrics
 from triage.adapters.otel.metrics import sample
 from triage.adapters.otel.names import INSTRUMENTS
 from triage.adapters.otel.spans import Measure
@@ -72,7 +72,7 @@ async def test_the_runs_of_a_store_are_counted() -> None:
     asks = Agent(guide, always(Suspend("go on?")), name="asks", store=store)
     with pytest.raises(TriageSuspendedError):
         await asks.run("x")
-    found = read(await prometheus(store))
+    found = read(await StoreMetrics(store).text())
     expected = {
         'triage_runs_total{agent="guide",status="done"}': 1,
         'triage_attempts_total{agent="guide",outcome="done"}': 1,

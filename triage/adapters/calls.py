@@ -335,8 +335,8 @@ def ask_model_sync(run: Run, call: RecordedModelCall, ended: Ended = ignore_end)
 class StreamLeft(Exception):
     """A stream was abandoned before its end, so its answer is not known."""
 
-    def __init__(self, text: str = "the stream was left before its end") -> None:
-        super().__init__(text)
+    def __init__(self) -> None:
+        super().__init__("the stream was left before its end")
 
 
 class UnfinishedStream(ConnectionError):

@@ -49,7 +49,7 @@ def guidance_text(guidance: Guidance) -> str | None:
     return "\n".join(parts) or None
 
 
-def repaired(wire: Wire, messages: Iterable[Any], text: str = LOST) -> Repaired:
+def repaired(wire: Wire, messages: Iterable[Any]) -> Repaired:
     """Call `Wire.repair`; inside a run, close each completed call with its recorded result."""
     run = current.get()
     reading: list[_Reading] = []
@@ -61,7 +61,7 @@ def repaired(wire: Wire, messages: Iterable[Any], text: str = LOST) -> Repaired:
             reading.append(_Reading(run))
         return reading[0].of(asked)
 
-    return wire.repair(messages, text, outcome_of)
+    return wire.repair(messages, LOST, outcome_of)
 
 
 # The usual forms of messages, for adapters of others ------------------------------------------------
@@ -76,28 +76,28 @@ hinted_anthropic, shrunk_anthropic = ANTHROPIC.hinted, ANTHROPIC.shrunk
 hinted_gemini, shrunk_gemini = GEMINI.hinted, GEMINI.shrunk
 
 
-def repair_chat(messages: Iterable[Any], text: str = LOST) -> Repaired:
+def repair_chat(messages: Iterable[Any]) -> Repaired:
     """Chat messages of OpenAI's form in which every call has its result; see `Wire.repair`.
 
-    Inside of a run a call that completed is closed with its result, as the journal has it; text: what is
-    said of one that was cut off, or of which nothing is known. The other forms are repaired alike.
+    Inside of a run a call that completed is closed with its result, as the journal has it; of any other the
+    model is told that it was cut off. The other forms are repaired alike.
     """
-    return repaired(CHAT, messages, text)
+    return repaired(CHAT, messages)
 
 
-def repair_responses(items: Iterable[Any], text: str = LOST) -> Repaired:
+def repair_responses(items: Iterable[Any]) -> Repaired:
     """Input items of OpenAI's Responses API; see `repair_chat`."""
-    return repaired(RESPONSES, items, text)
+    return repaired(RESPONSES, items)
 
 
-def repair_anthropic(messages: Iterable[Any], text: str = LOST) -> Repaired:
+def repair_anthropic(messages: Iterable[Any]) -> Repaired:
     """Anthropic messages; see `repair_chat`."""
-    return repaired(ANTHROPIC, messages, text)
+    return repaired(ANTHROPIC, messages)
 
 
-def repair_gemini(contents: Iterable[Any], text: str = LOST) -> Repaired:
+def repair_gemini(contents: Iterable[Any]) -> Repaired:
     """Contents of Gemini's API; see `repair_chat`."""
-    return repaired(GEMINI, contents, text)
+    return repaired(GEMINI, contents)
 
 
 # Outcomes of calls ----------------------------------------------------------------------------------

@@ -52,7 +52,6 @@ from pydantic import ValidationError
 
 from triage.core import Cause, FailureType, hint, not_attempted, plain
 from triage.core.messages.base import (
-    LOST,
     Answer,
     Asked,
     Message,
@@ -153,12 +152,9 @@ def shrunk_langchain(
     return found
 
 
-def repair_langchain(messages: Sequence[BaseMessage], text: str = LOST) -> Sequence[BaseMessage]:
-    """The messages with a result behind each call; the given ones where nothing is missing.
-
-    text: stands for the result of a call that was cut off, or of which nothing is known.
-    """
-    found = repaired(LANGCHAIN, messages, text).messages
+def repair_langchain(messages: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
+    """The messages with a result behind each call; the given ones where nothing is missing."""
+    found = repaired(LANGCHAIN, messages).messages
     is_same = len(found) == len(messages) and all(map(is_, found, messages))
     return messages if is_same else found
 

@@ -164,20 +164,20 @@ def print_listing(look: Callable[[], Listing], *, watch: bool) -> None:
         time.sleep(_EVERY_S)
 
 
-def print_page(out: Console, lines: Sequence[Line], *, longest: int = _LONGEST) -> None:
+def print_page(out: Console, lines: Sequence[Line]) -> None:
     """Print a title, and below it what each label says."""
     title, *rest = lines
     if not out.is_terminal:
         write(one_line(title.text))
         for line in rest:
-            write(f"{line.label:>11}  {one_line(line.text, longest)}".rstrip())
+            write(f"{line.label:>11}  {one_line(line.text, _LONGEST)}".rstrip())
         return
     out.print(Text(one_line(title.text), style=title.style))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(justify="right", width=11)
     grid.add_column(overflow="fold")
     for line in rest:
-        grid.add_row(Text(line.label, style=line.style), Text(one_line(line.text, longest)))
+        grid.add_row(Text(line.label, style=line.style), Text(one_line(line.text, _LONGEST)))
     out.print(grid)
 
 

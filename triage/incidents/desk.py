@@ -591,13 +591,14 @@ class IncidentDesk:
             logger.warning("incidents: the journal of run %s cannot be read: %s", run.run_id, error)
         return of_journal(run, events, await self._now())
 
-    async def tick(self, *, limit: int = 1000, at_once: int = 10) -> dict[str, int]:
+    async def tick(self, *, at_once: int = 10) -> dict[str, int]:
         """Do one round: detect, handle what is due, escalate what nobody acknowledged, deliver.
 
-        limit: the most failures and messages. at_once: hooks at the same time. Returns the counts; an
-        error of a single incident is logged and counted under `failed`.
+        At most 1,000 failures and messages. at_once: hooks at the same time. Returns the counts; an error
+        of a single incident is logged and counted under `failed`.
         """
         check_count("at_once", at_once, 1)
+        limit = 1000
         seen = await self.look(limit=limit)
         counted = {"detected": seen, "handled": 0, "failed": 0}
         limiter = anyio.CapacityLimiter(at_once)

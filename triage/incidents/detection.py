@@ -549,9 +549,10 @@ def errors_in_window(db: Db, incident: Incident, threshold: Threshold) -> int:
     return 0 if row is None else int(row[0])
 
 
-def first_line(text: str, most: int = 160) -> str:
+def first_line(text: str) -> str:
+    """The first line of a text, of at most 160 characters."""
     line = " ".join(text.partition("\n")[0].split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= 160 else f"{line[:159]}…"
 
 
 def title_of(incident: Incident) -> tuple[str, str]:

@@ -156,9 +156,7 @@ class ScriptedAgent:
     >>> agent = ScriptedAgent([fails(TimeoutError("slow")), ])
     """
 
-    def __init__(
-        self, script: Sequence[Move] | Sequence[Sequence[Move]], *, name: str = "scripted"
-    ) -> None:
+    def __init__(self, script: Sequence[Move] | Sequence[Sequence[Move]]) -> None:
         if isinstance(script, _MOVES):
             script = [cast("Move", script)]
         if not isinstance(cast("object", script), list | tuple):
@@ -181,7 +179,7 @@ class ScriptedAgent:
             for number, moves in enumerate(each)
         )
         self.told: list[str | None] = []
-        self.__name__ = self.__qualname__ = name
+        self.__name__ = self.__qualname__ = "scripted"
 
     async def __call__(self, task: Any, *, run: Run) -> Any:
         """Play one attempt. task: any value, which is ignored."""
@@ -192,7 +190,7 @@ class ScriptedAgent:
         return attempt.result
 
     def __repr__(self) -> str:
-        return f"<ScriptedAgent {self.__name__}: {len(self.script)} scripts>"
+        return f"<ScriptedAgent: {len(self.script)} scripts>"
 
 
 def _moves(field: str, given: Any) -> tuple[_Made, ...]:

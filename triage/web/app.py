@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from triage.adapters.otel import CONTENT_TYPE, StoreMetrics
 from triage.core import (
@@ -68,10 +68,6 @@ def app(
     hosts: Sequence[str] = (),
     agents: Iterable[Any] = (),
     desk: IncidentDesk | None = None,
-    title: str = "triage",
-    middleware: Sequence[Middleware] = (),
-    tabs: Sequence[tuple[str, str]] = (),
-    routes: Callable[[Pages, Store], Sequence[BaseRoute]] = lambda _pages, _store: (),
 ) -> Starlette:
     """Make the page of a store's runs, to serve on its own or to mount in another application.
 
@@ -81,9 +77,7 @@ def app(
     Without either, everybody can view and nobody can change anything. hosts: the exact host names to
     answer to, as in `Guard`; empty (default): only this machine's own names. agents: agents whose runs
     continue in this process once they are answered; runs of other agents wait for a worker to recover
-    them. desk: the incident desk; None makes one on the store. title: the name shown on every page.
-    middleware: wraps everything inside the guard, the first outermost. tabs: names and paths of
-    additional sections. routes: makes additional routes from the `Pages` and the store.
+    them. desk: the incident desk; None makes one on the store.
 
     Raises UsageError for an invalid store or host name, and if both `who` and `login` are given.
     """
@@ -97,7 +91,7 @@ def app(
     kinds = [("Runs", "/"), ("Questions", "/questions")]
     kinds += [] if desk is None else [("Incidents", "/incidents")]
     kinds += [] if fleet is None else [("Fleet", "/fleet")]
-    pages = Pages(title, files, [*kinds, *tabs])
+    pages = Pages(files, kinds)
     answers = Answers(opened, pages, agents)
     places = Places(fleet)
     views = Views(opened, pages, answers, places)
@@ -112,7 +106,6 @@ def app(
     return Starlette(
         routes=[
             Route("/static/{digest}/{name}", _statics(files), name="static"),
-            *routes(pages, opened),
             Route("/metrics", _metrics(opened), name="metrics"),
             *answers.routes(),
             *([] if desk is None else Incidents(desk, pages, places).routes()),
@@ -121,7 +114,6 @@ def app(
         ],
         middleware=[
             Middleware(Guard, who=who, login=login, hosts=tuple(hosts)),
-            *middleware,
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
         ],
         lifespan=lifespan,

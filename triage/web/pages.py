@@ -106,13 +106,11 @@ def _templates() -> dict[str, str]:
 class Pages:
     """Render pages from templates, escaping every value.
 
-    title: the name shown on every page. files: the static files, by name. tabs: names and paths of the
-    sections. All templates are read and compiled at once.
+    files: the static files, by name. tabs: names and paths of the sections. All templates are read and
+    compiled at once.
     """
 
-    def __init__(
-        self, title: str, files: Mapping[str, StaticFile], tabs: Sequence[tuple[str, str]]
-    ) -> None:
+    def __init__(self, files: Mapping[str, StaticFile], tabs: Sequence[tuple[str, str]]) -> None:
         self._environment = Environment(
             loader=DictLoader(_templates()),
             autoescape=True,
@@ -126,7 +124,6 @@ class Pages:
         filters.update({function.__name__: function for function in named})
         self._always: dict[str, Any] = {
             "tabs": tabs,
-            "site": title,
             "statics": {name: f"{file.digest}/{name}" for name, file in files.items()},
         }
         for name in self._environment.list_templates():

@@ -221,8 +221,7 @@ class Guard:
     one person by a token instead. Without either, everybody can view and nobody can change anything.
     hosts: the exact host names to answer to, with the port unless it is the scheme's default
     (`ops.example.com`, `127.0.0.1:8100`), preceded by the scheme if a proxy in front speaks another
-    (`https://ops.example.com`); empty (default): this machine's own names. max_body: the most bytes in a
-    request's body.
+    (`https://ops.example.com`); empty (default): this machine's own names.
 
     Raises UsageError for an invalid host name.
     """
@@ -234,13 +233,11 @@ class Guard:
         who: Who | None = None,
         login: Login | None = None,
         hosts: Iterable[str] = (),
-        max_body: int = MAX_BODY,
     ) -> None:
         self._app = app
         self._who = who
         self._login = login
         self._hosts = dict(map(_host_of, hosts))
-        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, answer a login, or refuse the request."""
@@ -253,7 +250,7 @@ class Guard:
             return
         try:
             request = _Checked(scope, self._hosts)
-            body = _Body(receive, self._max_body)
+            body = _Body(receive)
             if self._login is not None and await self._logs_in(request, body, answer):
                 return
             scope[_PERSON] = await self._person(request)
@@ -449,19 +446,18 @@ def scope_path(scope: Scope) -> str:
 
 
 class _Body:
-    """Receive a request's body. Raises _Refused if it is larger than `most` bytes."""
+    """Receive a request's body. Raises _Refused if it has more than `MAX_BODY` bytes."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._most = most
         self._seen = 0
 
     async def __call__(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._seen += len(message.get("body", b""))
-            if self._seen > self._most:
-                raise _Refused(413, f"the form has more than {self._most:,} bytes")
+            if self._seen > MAX_BODY:
+                raise _Refused(413, f"the form has more than {MAX_BODY:,} bytes")
         return message
 
 

@@ -3,13 +3,13 @@
     agent = Agent(book, observers=[Telemetry()])        # live; pip install triage-recovery[otel]
 
 `triage export RUN --otlp FILE|URL` builds the same tree for a run in a store, without the extra.
-`StoreMetrics` and `prometheus` give the metrics of all runs in a store.
+`StoreMetrics` gives the metrics of all runs in a store.
 """
 
 from __future__ import annotations
 
 from .export import NotExported, check_target, export, export_run, read_tree, tree_of
-from .metrics import CONTENT_TYPE, Metrics, StoreMetrics, prometheus
+from .metrics import CONTENT_TYPE, Metrics, StoreMetrics
 from .names import VERSIONS, Names, names_of
 from .spans import Link, LogData, Measure, SpanData, SpanRef
 from .telemetry import Telemetry, wants_content
@@ -34,7 +34,6 @@ __all__ = [
     "export",
     "export_run",
     "names_of",
-    "prometheus",
     "read_tree",
     "tree_of",
     "wants_content",

@@ -97,16 +97,18 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 2**53 else repr(value)
 
 
+_MOST_RUNS = 10_000
+
+
 class StoreMetrics:
     """The metrics of all runs in a store. Keep the object: each call reads only what is new since the last.
 
-    Runs that were pruned in between stay in the counts, as Prometheus expects of a counter. most: how many
-    of the newest runs each call looks at, 10,000 by default.
+    Runs that were pruned in between stay in the counts, as Prometheus expects of a counter. Each call looks
+    at the 10,000 newest runs.
     """
 
-    def __init__(self, store: Store, *, most: int = 10_000) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._most = most
         self._metrics = Metrics()
         self._open: dict[str, RunTrace] = {}
         self._read: dict[str, int] = {}
@@ -115,7 +117,7 @@ class StoreMetrics:
     async def text(self) -> str:
         """Return the text for one scrape. Raises StoreError if the store fails."""
         async with self._lock:
-            found = await self._store.runs(limit=self._most)
+            found = await self._store.runs(limit=_MOST_RUNS)
             for info in found:
                 if self._read.get(info.run_id, 0) < info.events:
                     await self._catch_up(info)
@@ -143,8 +145,3 @@ def _statuses(found: Iterable[RunInfo]) -> Iterator[str]:
     yield "# TYPE triage_runs_open gauge"
     for status, count in counts.items():
         yield sample("triage_runs_open", (("status", status),), count)
-
-
-async def prometheus(store: Store) -> str:
-    """Return the metrics of a store, read from its journals. For repeated use, keep a `StoreMetrics`."""
-    return await StoreMetrics(store).text()

@@ -285,10 +285,10 @@ class World:
                 self.log.append(Heard(text))
                 self._reached.notify_all()
 
-    def wait_until_cancelled(self, tool: str, seconds: float = 10.0) -> bool:
-        """Wait, in a thread, until a tool's body has seen a cancellation; False if it does not."""
+    def wait_until_cancelled(self, tool: str) -> bool:
+        """Wait, in a thread, until a tool's body has seen a cancellation; False if it does not in 10 s."""
         with self._reached:
-            return self._reached.wait_for(lambda: tool in self.cancelled, seconds)
+            return self._reached.wait_for(lambda: tool in self.cancelled, 10.0)
 
     def check_alive(self) -> None:
         """Crash the attempt if a tool that runs outside it has crashed."""
@@ -296,10 +296,10 @@ class World:
             tool, self._crashed = self._crashed, ""
             die(current.get(), tool, None)
 
-    def wait_until_heard(self, seconds: float = 2.0) -> None:
-        """Wait, in a thread, until the caller has received more of an answer; at most this long."""
+    def wait_until_heard(self) -> None:
+        """Wait, in a thread, until the caller has received more of an answer; at most 2 s."""
         with self._reached:
-            self._reached.wait_for(lambda: isinstance(self.log[-1], Heard), seconds)
+            self._reached.wait_for(lambda: isinstance(self.log[-1], Heard), 2.0)
 
     def functions(self) -> list[Callable[..., Any]]:
         """The tools as plain async functions, named, annotated and described."""
