@@ -11,12 +11,12 @@ from cyclopts.validators import mutually_exclusive
 
 from triage.core import (
     Event,
-    Redactor,
     Reply,
     UsageError,
     approve,
     moment,
     one_line,
+    redact_value,
     reject,
     to_json,
 )
@@ -179,7 +179,7 @@ def _call_asked(events: Sequence[Event]) -> CallAsked | None:
         kind="call",
         tool=question.tool,
         effect=question.effect,
-        arguments=Redactor().value(to_json(question.arguments))[0],
+        arguments=redact_value(to_json(question.arguments)),
         question=asked.question,
         expires=asked.expires,
     )

@@ -21,7 +21,6 @@ from triage.core import (
     Escalate,
     Event,
     Keyring,
-    Redactor,
     Replan,
     Retry,
     RunStarted,
@@ -35,6 +34,7 @@ from triage.core import (
     happened,
     json_text,
     one_line,
+    redact_value,
     reject,
     rerun,
     span,
@@ -309,7 +309,7 @@ def show(
 
 
 def _secretless(value: Any) -> str:
-    return json_line(Redactor().value(value)[0])
+    return json_line(redact_value(value))
 
 
 # Answer and end -----------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from triage.core import (
     AttemptFailed,
     Call,
     Event,
-    Redactor,
     Replan,
     Resume,
     Retry,
@@ -30,6 +29,7 @@ from triage.core import (
     json_text,
     moment,
     one_line,
+    redact_value,
     span,
     to_json,
 )
@@ -258,7 +258,7 @@ def _waits(
 def _arguments_asked(events: Sequence[Event]) -> str:
     """The arguments of the call that waits, to be edited."""
     question = question_at(events)
-    arguments = None if question is None else Redactor().value(to_json(question.arguments))[0]
+    arguments = None if question is None else redact_value(to_json(question.arguments))
     return json.dumps(arguments, ensure_ascii=False)
 
 

@@ -27,7 +27,6 @@ from triage.core import (
     Escalate,
     Event,
     Keyring,
-    Redactor,
     Replan,
     Reply,
     Retry,
@@ -46,6 +45,7 @@ from triage.core import (
     json_text,
     logger,
     one_line,
+    redact_value,
     refuse_constant,
     reject,
     rerun,
@@ -171,7 +171,7 @@ def _choices(names: Sequence[str]) -> tuple[Choice, ...]:
 
 def _shown(value: Any) -> Any:
     """Convert a value to JSON data with its secrets redacted."""
-    return Redactor().value(to_json(value))[0]
+    return redact_value(to_json(value))
 
 
 # The form of a call's arguments ---------------------------------------------------------------------

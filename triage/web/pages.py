@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from triage.core import (
-    Redactor,
     UnknownRun,
     counted,
     escaped,
@@ -23,6 +22,7 @@ from triage.core import (
     moment,
     one_line,
     redact,
+    redact_value,
     span,
     to_json,
 )
@@ -170,7 +170,7 @@ def lines(text: str, longest: int) -> str:
 
 def shown(value: Any) -> str:
     """Format a JSON value on several lines with its secrets redacted."""
-    found = Redactor().value(to_json(value))[0]
+    found = redact_value(to_json(value))
     text = found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
     return lines(text, 20_000)
 
