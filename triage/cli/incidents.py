@@ -112,7 +112,6 @@ def _print_answer(answer: dict[str, Any], text: str, *, as_json: bool) -> int:
 def detect(
     *,
     silent_for: SilentFor = None,
-    full: Annotated[bool, Parameter(help="Read all of each source again.")] = False,
     limit: Annotated[int, Parameter(metavar="N", help="List so many (100).")] = 100,
     limits: LimitOptions = LIMIT_OPTIONS,
     desk: DeskOptions = DESK_OPTIONS,
@@ -122,7 +121,7 @@ def detect(
     check_limit(limit)
     answer = _carry_out(
         desk,
-        lambda desk: desk.detect(full=full, limit=limit),
+        lambda desk: desk.detect(limit=limit),
         limits=limits,
         silent_for=silent_for,
         new=True,

@@ -6,8 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-import threading
-import webbrowser
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -35,7 +33,7 @@ app = App(
     name="web",
     help_epilogue=epilogue(
         _CODES,
-        "web --store sqlite:///runs.db --open",
+        "web --store sqlite:///runs.db",
         "web --store sqlite:///runs.db --role view --port 0",
         "web --host 0.0.0.0 --trusted-host https://ops.example.com",
     ),
@@ -73,7 +71,6 @@ def web(
         Literal["view", "answer", "admin"],
         Parameter(help="What a person may do: view, also answer, or also cancel and fork (admin)."),
     ] = "admin",
-    open: Annotated[bool, Parameter(help="Open the page in a browser.")] = False,
 ) -> None:
     """Show the runs of a store as a page, live, and answer them there."""
     try:
@@ -111,8 +108,6 @@ def web(
     write(link)
     if token is not None:
         note(f"log in with the token of --token or {TOKEN}")
-    if open:
-        threading.Timer(0.5, webbrowser.open, [link]).start()
     asyncio.run(_serve(uvicorn.Server(config), listening, opened))
 
 
