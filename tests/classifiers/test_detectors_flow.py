@@ -54,6 +54,13 @@ def test_a_failure_that_the_answer_is_about_is_none(steps: tuple[Step, ...]) -> 
     assert classified(*steps).failure_type.value == "unknown"
 
 
+@table("topics", [("brood_temp", "fan_speed"), ("print(len(pages))", "src/router/part.go")])
+def test_keys_and_code_are_no_topic_to_stray_to(topics: tuple[str, ...]) -> None:
+    strayed = [call("read", {"what": topic, "at": topic}, "21.5") for topic in topics]
+    steps = (SEEN, *strayed, said("All is well."))
+    assert classified(*steps, task="Look at vans/11.").failure_type.value == "unknown"
+
+
 def test_json_that_breaks_off_is_seen_in_content_as_well() -> None:
     cut = {"content": [{"type": "text", "text": '[{"id": "vans/11", "seats": 9}, {"id": "va'}]}
     found = classified(call("list_vans", {}, cut), said("One van."))

@@ -100,6 +100,10 @@ def _leaves(value: Any) -> list[str]:
 # --- names and topics from nowhere ----------------------------------------------------------------
 
 _FEW = 80
+_PROSE = Pattern(
+    r"(?:[^\W\d_]+|\d+)(?:[\s,.?!'\u2019&-]{1,3}(?:[^\W\d_]{1,40}|\d{1,9})){1,40}[.?!]?"
+)
+"""Words and numbers alone: what has brackets, slashes or underscores is a key or code, and no topic."""
 
 
 class _Known:
@@ -122,7 +126,8 @@ class _Known:
 
     def is_strange(self, leaves: Iterable[str]) -> bool:
         """Whether the free text of a call has several words and none of them is known."""
-        found = [word for leaf in leaves for word in _WORD.findall(leaf.lower())]
+        said = [leaf for leaf in leaves if _PROSE.fullmatch(leaf)]
+        found = [word for leaf in said for word in _WORD.findall(leaf.lower())]
         return len(found) > 1 and self.words.isdisjoint(found)
 
     def unknown(self, leaves: Iterable[str]) -> str | None:
