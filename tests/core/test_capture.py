@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -295,3 +296,58 @@ def test_not_attempted_marks_the_phase() -> None:
     error = not_attempted(TimeoutError("queue was full"))
     assert capture(error).phase == "not_sent"
     assert capture(error).not_attempted
+
+
+# --- what clients keep in places of their own ------------------------------------------------
+
+
+def client_error(module: str, *args: object, **fields: object) -> Exception:
+    """An exception of a client's class, as `module` would define it."""
+    kind = type("ClientError", (Exception,), {"__module__": module})
+    error: Exception = kind(*args)
+    error.__dict__.update(fields)
+    return error
+
+
+class Rpc(Enum):
+    UNAVAILABLE = 14
+
+
+@table(
+    ("error", "code"),
+    [
+        (client_error("pycurl", 28, "Operation timed out"), "CURL_28"),
+        (client_error("mysql.connector.errors", "full", errno=1040, sqlstate="08004"), "08004"),
+        (
+            client_error("mysql.connector.errors", "slow", errno=3024, sqlstate="HY000"),
+            "MYSQL_3024",
+        ),
+        (client_error("clickhouse_driver.errors", "no such table", code=60), "CLICKHOUSE_60"),
+        (client_error("facebook_business.exceptions", "slow down", _api_error_code=17), "GRAPH_17"),
+        (client_error("ftplib", "552 quota"), "FTP_552"),
+        (client_error("aioftp.errors", "no", received_codes=("530",)), "FTP_530"),
+        (client_error("grpclib.exceptions", "draining", status=Rpc.UNAVAILABLE), "UNAVAILABLE"),
+        (client_error("pg8000", {"S": "ERROR", "C": "42P01", "M": "no books"}), "42P01"),
+        (client_error("oracledb", SimpleNamespace(code=12514, full_code="ORA-12514")), "ORA-12514"),
+        (
+            client_error("confluent_kafka", SimpleNamespace(code=7, name=lambda: "TIMED_OUT")),
+            "TIMED_OUT",
+        ),
+        (client_error("lib", message="", code="42501", details=None, hint=None), "42501"),
+        (ValueError({"code": "rate_limited"}), None),
+        (ValueError(SimpleNamespace(code=7, name=lambda: "TIMED_OUT")), None),
+    ],
+)
+def test_a_code_is_read_where_its_client_keeps_it(error: BaseException, code: str | None) -> None:
+    assert capture(error).code == code
+
+
+def test_a_status_counts_in_args_only_before_its_own_name() -> None:
+    named = client_error("lib", "the API returned an error", 422, "Unprocessable Entity")
+    assert capture(named).status_code == 422
+    assert capture(client_error("lib", "the flat has", 422, "windows")).status_code is None
+
+
+def test_a_delay_of_zero_in_a_field_is_the_default_of_its_class() -> None:
+    assert capture(client_error("lib", "no", retry_after=0)).retry_after_s is None
+    assert capture(client_error("lib", "no", period_remaining=2.5)).retry_after_s == 2.5

@@ -123,8 +123,12 @@ class Judge:
             return self._refined(info, weak, depth)
         wrapped = list(self._wrapped(info, depth))
         grouped = any(inner.relation == "group" for inner in info.related)
-        if wrapped and not grouped and wrapped[0].known and wrapped[0].rule.looks_at != "text":
-            return wrapped[0]
+        inner = wrapped[0] if wrapped and not grouped else None
+        if inner is not None and inner.known and inner.rule.looks_at != "text":
+            # A status that a client names says more than that it could not read the answer.
+            of_form = inner.rule.failure_type is FailureType.SCHEMA_MISMATCH
+            if not of_form or info.is_a(*OWN) or status_in(info.message) is None:
+                return inner
         own = self._by_words(info)
         if own is not None:
             return own
@@ -171,6 +175,10 @@ class Judge:
     def _by_facts(self, info: ErrorInfo) -> tuple[Verdict | None, Verdict | None]:
         """Return a final verdict by code, answer, class or status, or a weak one that may be refined."""
         final = self._final(info)
+        limited = self._statuses.get("429")
+        if info.status_code == _TOO_LARGE and info.retry_after_s and limited is not None:
+            # RFC 9110: too large, but only for now.
+            return Verdict(limited, f"status {_TOO_LARGE} and a delay to wait", (info,)), None
         decided, weak = self._by_all_facts(info)
         if decided is not None and final is not None and _may_pass(decided.rule):
             return final, None
@@ -289,7 +297,7 @@ class Judge:
         own = info.is_a(*OWN)
         found = _searched(info, self._own_texts if own else self._texts)
         status = None if own else status_in(info.message)
-        general = found is None or found.rule.cause == Cause.TIMEOUT
+        general = found is None or found.rule.cause in (Cause.TIMEOUT, Cause.BAD_RESPONSE)
         if status is None or not general:
             return found
         return self._by_status(info, status) or found
@@ -321,6 +329,10 @@ class Judge:
         said = _searched(info, self._refining[rule.failure_type])
         if said is not None:
             return said
+        if rule.cause == Cause.CONNECTION and info.status_code is None:
+            stated = self._by_status(info, status_in(info.message) or 0)
+            if stated is not None:
+                return stated
         if depth == 0 or rule.cause not in _GENERAL:
             return weak
         for inner in info.related:
@@ -343,6 +355,7 @@ _NOT_OF_OWN = frozenset(
     {FailureType.EXTERNAL_FAULT, FailureType.LOOP_DETECTED, FailureType.WRONG_TOOL_CALLED}
 )
 _UNAUTHORIZED = 401
+_TOO_LARGE = 413
 _STATES = ("Error", "Exception")
 _NOTHING_MORE = frozenset({"failed", "failure", "problem", "issue", "response", "result", "ai"})
 """Last words of a name that say only that something went wrong."""
@@ -430,9 +443,9 @@ def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
     """Return whether a code is a SQLSTATE; digits alone count only for a database error."""
     if len(code) != _SQLSTATE_LENGTH or not code.isalnum() or code != code.upper():
         return False
-    return not code.isdigit() or info.is_a(
-        "DatabaseError", "PostgresError", "DBAPIError", "SQLError"
-    )
+    if not code.isdigit() or info.is_a("DatabaseError", "PostgresError", "DBAPIError", "SQLError"):
+        return True
+    return isinstance(info.body, dict) and info.body.keys() >= {"code", "hint", "details"}
 
 
 # --- words of a text -------------------------------------------------------------------------
@@ -478,7 +491,9 @@ def _cut(text: str) -> str:
 
 # --- the answer in an error ------------------------------------------------------------------
 
-_CODES = ("code", "type", "status", "codeName", "errorCode", "error")
+_CODES = (
+    "code", "error_code", "type", "error_type", "status", "codeName", "errorCode", "error",
+)  # fmt: skip
 _SAYING = ("message", "detail", "error", "reason", "errmsg", "title", "description", "msg")
 _HOLDING = ("error", "status", "detail", "details")
 
@@ -511,12 +526,22 @@ def _closing(info: ErrorInfo) -> str:
 
 
 _WRITTEN = (
-    Pattern(r"(?:['\"]code['\"]\s?:\s?|\bcode: )['\"]?(?P<code>[A-Z][A-Za-z_]{4,40})\b"),
+    Pattern(
+        r"(?:['\"](?:error_?)?(?:[Cc]ode|reason)['\"]\s?:\s?|\bcode: )['\"]?"
+        r"(?P<code>[A-Z][A-Za-z_]{4,40}|[a-z]{2,20}(?:_[a-z]{2,20}){1,5})\b"
+    ),
+    Pattern(
+        r"['\"](?:error_?)?[Tt]ype['\"]\s?:\s?['\"]"
+        r"(?P<code>[A-Z_]{5,40}|[A-Za-z_]{4,40}(?:_error|Error|Exception))['\"]"
+    ),
     Pattern(r"\((?P<code>[A-Z]{2,20}(?:_[A-Z]{2,20}){1,6})\)"),
-    Pattern(r"\[(?P<code>[A-Z]{4,20}(?:-[A-Z]{2,20}){0,3})\] "),
-    Pattern(r"(?<![\w-])(?P<code>-32[67]\d\d)\b"),
+    Pattern(r"\[(?P<code>[A-Z]{4,20}(?:-[A-Z]{2,20}){0,3}|[A-Z]{2,20}-[A-Z]{2,20})\] "),
+    Pattern(r"(?<![\w-])(?P<code>-32[0-7]\d\d)\b"),
+    Pattern(r"\b(?P<code>(?:ORA|DPY)-\d{4,5})\b"),
+    Pattern(r"[a-z]Error\('(?P<code>[a-z]{2,20}(?:_[a-z]{2,20}){1,6})'"),
 )
-"""Codes that a message writes out: GraphQL's and S3's, those in parentheses, IMAP's, JSON-RPC's."""
+"""Codes that a message writes out: GraphQL's and S3's, those in parentheses, IMAP's, JSON-RPC's,
+Oracle's, and those in the representation of an error."""
 _REPLY = Pattern(r"\D{0,40}\((?P<code>[45]\d\d),")
 """How a refused recipient is written."""
 
@@ -552,7 +577,8 @@ def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[
     """Return the texts under these names in the body and, down to `depth`, in its objects."""
     values = [body.get(name) for name in names]
     found = [value[:_MAX_TEXT] for value in values if isinstance(value, str) and value]
-    for inner in [body.get(name) for name in _HOLDING] if depth else ():
+    envelope = len(body) == 1  # {"forbidden": {"message": …}}
+    for inner in [*(body.values() if envelope else map(body.get, _HOLDING))] if depth else ():
         if isinstance(inner, dict):
             found += _texts_in(inner, names, depth - 1)
     return found

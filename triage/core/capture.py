@@ -6,17 +6,15 @@ exception, however hostile, makes `capture` raise or hang.
 
 from __future__ import annotations
 
-import errno
-import json
 import time
 from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from types import FrameType
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from msgspec.structs import replace
 
+from .answers import NO_ANSWER, Answer, delay_of, header_delay, read_answer
 from .errors import SEE, Mark, Said, check_number, refuse
 from .failures import BUSY, ErrorInfo
 from .foreign import (
@@ -25,25 +23,22 @@ from .foreign import (
     args_of,
     attr,
     attributes_of,
-    call,
     entry,
-    frames_of,
     is_a,
     is_plain_class,
     mro_of,
     namespace_of,
-    plain,
     runs_foreign_code,
     seconds,
     some,
     text_of,
     trusted,
-    whole,
     within,
     words,
 )
 from .lookups import note_on_table
-from .retry_after import from_body, from_details, from_headers, from_text, from_windows, header
+from .phases import caught_by_a_client, made_several_requests, phase_of
+from .retry_after import from_text
 from .taxonomy import (
     CATEGORY_RECOVERY,
     RECOVERY_SEVERITY,
@@ -185,12 +180,10 @@ class _Capture:
         if not self.all_read:
             return True
         for exc, info in self.met:
-            if _says_several_requests(exc) or _shows_several_requests(exc):
+            if made_several_requests(exc):
                 return True
             # An exception that a client translated into its own is judged by the client's.
-            frames = frames_of(exc)
-            caught_by_a_client = bool(frames) and _package(frames[0]) in _CLIENTS
-            translated = info.relation not in ("", "group") and caught_by_a_client
+            translated = info.relation not in ("", "group") and caught_by_a_client(exc)
             if not info.not_attempted and not translated:
                 return True
         return False
@@ -199,7 +192,8 @@ class _Capture:
         self, exc: BaseException, relation: str, related: tuple[ErrorInfo, ...], *, known: bool
     ) -> ErrorInfo:
         mro, names = _class_names(type(exc))
-        answer = _read_answer(exc, names) if known else _NO_ANSWER
+        package = mro[0].partition(".")[0]
+        answer = read_answer(exc, package, names) if known else NO_ANSWER
         if known:
             message = text_of(exc)
         else:  # the first text argument, usually the message
@@ -207,7 +201,7 @@ class _Capture:
             message = next(filter(None, texts), "")
         if not message.strip():
             message = names[0]  # KeyError('') or a broken __str__
-        delay = _delay(exc, answer, message, self.now) if known else from_text(message)
+        delay = delay_of(exc, answer, message, self.now) if known else from_text(message)
         notes = attributes_of(exc).get("__notes__") if known else None
         read = (text_of(note, 500) for note in some(notes, 9))
         told = [text for text in read if not text.startswith(SEE)][:8]
@@ -221,7 +215,7 @@ class _Capture:
             status_code=answer.status,
             code=answer.code,
             retry_after_s=_longest_of_members(related) if delay is None else delay,
-            phase=_phase(exc, mro[0], names, answer, message, related, delay, self.now),
+            phase=_phase(exc, package, names, answer, message, related, delay, self.now),
             body=answer.body,
             hint=_written_on(exc, known=known),
             notes=tuple(told),
@@ -466,289 +460,11 @@ _READERS: dict[str, Callable[[object], Any]] = {
 """The fields that an exception may state, each with its reader."""
 
 
-# The other side's answer, as far as the exception holds it: status, code, headers, body.
-
-
-_STATUS_NAMES = (
-    "status_code", "status", "http_status", "http_code", "statusCode", "response_code",
-)  # fmt: skip
-_RESPONSE_NAMES = ("response", "resp", "http_response", "reply")
-_BODY_NAMES = ("body", "response_body", "json_body", "error_data", "data", "details", "content")
-_MAX_BODY = 16_000
-"""Characters of the longest body that is decoded; of a longer one, the beginning is kept."""
-_HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status", "body")
-
-
-class _Answer(NamedTuple):
-    """An answer. status: of HTTP or None. code: the provider's own. headers: as found."""
-
-    status: int | None
-    code: str | None
-    headers: list[Any]
-    body: Any
-
-
-_NO_ANSWER = _Answer(status=None, code=None, headers=[], body=None)
-
-
-def _read_answer(exc: BaseException, names: tuple[str, ...]) -> _Answer:
-    """Read the answer that an exception holds. names: the plain names of its class and bases."""
-    responses = (attr(exc, name) for name in _RESPONSE_NAMES)
-    response = next((found for found in responses if found is not None), None)
-    metadata = entry(response, "ResponseMetadata")
-    headers = [attr(exc, name) for name in ("headers", "hdrs", "response_headers", "http_headers")]
-    headers += [attr(response, "headers"), entry(metadata, "HTTPHeaders")]
-    statuses = [attr(exc, name) for name in _STATUS_NAMES]
-    # A bare `code` is a status only on an exception with other signs of HTTP.
-    if any("HTTP" in name for name in names) or any(
-        attr(exc, sign) is not None for sign in _HTTP_SIGNS
-    ):
-        statuses.append(attr(exc, "code"))
-    statuses += [attr(response, name) for name in ("status_code", "status", "code")]
-    statuses.append(entry(metadata, "HTTPStatusCode"))
-    body = _body(exc, response, names)
-    return _Answer(
-        status=next(filter(None, map(_http_status, statuses)), None),
-        code=_code(exc, body, names),
-        headers=[found for found in headers if found is not None],
-        body=body,
-    )
-
-
-def _http_status(value: object) -> int | None:
-    number = whole(value)
-    if number is None:
-        text = words(value, 8)  # "404", but not "404 Not Found"
-        if text is None or not text.isascii() or not text.isdigit():
-            return None
-        number = int(text)
-    return number if 100 <= number <= 599 else None  # the range of HTTP statuses
-
-
-def _body(exc: BaseException, response: object, names: tuple[str, ...]) -> Any:
-    found = _validation(exc, names)
-    if found is not None:
-        return found
-    for name in _BODY_NAMES:
-        value = attr(exc, name)
-        if value is not None and not callable(value):
-            found = _decoded(value)
-            if found not in (None, "", {}, []):
-                return found
-    if is_a(response, dict):
-        return plain(response)
-    if response is None:
-        return _error_object(exc)
-    # Only what is already in memory; nothing is fetched.
-    for name in ("data", "_content", "_body", "content"):
-        if name == "content" and attr(response, "_content") is False:
-            break  # an unread stream, whose content would come from the network
-        value = attr(response, name)
-        if is_a(value, dict) or is_a(value, bytes) or is_a(value, str):
-            found = _decoded(value)
-            if found not in (None, "", {}):
-                return found
-    return None
-
-
-def _error_object(exc: BaseException) -> Any:
-    """Return the fields of an error object such as JSON-RPC's: code, message and data."""
-    error = attr(exc, "error")
-    if is_a(error, str) or is_a(error, dict):
-        return _decoded(error)
-    found = {name: plain(attr(error, name)) for name in ("code", "message", "data")}
-    return found if found["message"] is not None else None
-
-
-def _decoded(value: object) -> Any:
-    if is_a(value, str) or is_a(value, bytes):
-        text = text_of(value, _MAX_BODY + 1)
-        if len(text) <= _MAX_BODY and text.lstrip()[:1] in ("{", "["):
-            try:
-                return plain(json.loads(text))
-            except (ValueError, RecursionError):
-                pass
-        return text[:2_000]
-    if is_a(value, dict) or is_a(value, list) or is_a(value, tuple):
-        return plain(value)
-    return None
-
-
-def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
-    """Return the failed fields of a validation error as `{"detail": [{loc, msg, type}]}`."""
-    if not any("Validation" in name for name in names):
-        return None
-    errors = attr(exc, "errors")
-    listed = call(exc, "errors") if callable(errors) else errors
-    if is_a(listed, list):
-        detail = [
-            {name: plain(entry(item, name)) for name in ("loc", "msg", "type")}
-            for item in some(listed, 20)
-            if entry(item, "msg") is not None
-        ]
-        if detail:
-            return {"detail": detail}
-    path, validator = attr(exc, "absolute_path"), words(attr(exc, "validator"))
-    if path is None or validator is None:
-        return None
-    item = {
-        "loc": plain(some(path, 20)),
-        "msg": text_of(attr(exc, "message"), 500),
-        "type": validator,
-    }
-    expected = plain(attr(exc, "validator_value"))
-    return {"detail": [item if expected is None else {**item, "expected": expected}]}
-
-
-def _code(exc: BaseException, body: Any, names: tuple[str, ...]) -> str | None:
-    for name in ("sqlstate", "pgcode", "sqlite_errorname"):
-        code = words(attr(exc, name), 60)
-        if code in _GENERAL_STATES:
-            code = _driver_code(exc, names) or code
-        if code is not None:
-            return code
-    for value in (call(exc, "code"), attr(exc, "grpc_status_code")):
-        code = words(attr(value, "name"), 60)
-        if code is not None and code.isupper():
-            return code
-    return _provider_code(exc, body) or _driver_code(exc, names) or _number_code(exc, names)
-
-
-_GENERAL_STATES = ("HY000", "42000")
-"""What MySQL's drivers give for what has no SQLSTATE of its own: their number says more."""
-
-
-def _provider_code(exc: BaseException, body: Any) -> str | None:
-    code = words(entry(entry(attr(exc, "response"), "Error"), "Code"))
-    for source in (entry(body, "error"), body):
-        code = code or words(entry(source, "codeName"))
-    if code is not None:
-        return code
-    for name in ("code", "error_code"):
-        code = words(attr(exc, name))
-        if code is not None and not code.isdigit():
-            return code
-    error = attr(exc, "error")
-    code = words(error, 60) if is_a(error, str) else words(attr(error, "code"))
-    if code is not None and code.isascii() and " " not in code:
-        return code
-    return _body_code(body)
-
-
-def _body_code(body: Any) -> str | None:
-    error = entry(body, "error")
-    for source in (error, body):
-        for name in ("code", "type", "status"):
-            code = words(entry(source, name), 100)
-            if code is not None and not code.isdigit() and code != "error":
-                return code
-    code = words(error, 100)
-    return None if code is None or " " in code else code
-
-
-def _driver_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
-    """Return the code that database drivers put first in `args`: an SQLSTATE or MySQL's number."""
-    if "DatabaseError" not in names and "MySQLError" not in names:
-        return None
-    first = next(iter(some(attr(exc, "args"), 1)), None)
-    number = whole(first)
-    if number is not None:
-        return f"MYSQL_{number}" if "MySQLError" in names else None
-    code = words(first, 6)
-    return code if code is not None and len(code) == 5 and code.isalnum() else None
-
-
-def _number_code(exc: BaseException, names: tuple[str, ...]) -> str | None:
-    for name, prefix in (("smtp_code", "SMTP"), ("reply_code", "AMQP")):
-        number = whole(attr(exc, name))
-        if number is not None:
-            return f"{prefix}_{number}"
-    number = whole(attr(exc, "errno"))
-    if number is not None and is_a(exc, OSError):
-        if number < 0:
-            return "EAI"
-        if "SSLError" in names:
-            return words(attr(exc, "reason"))
-        return None if "gaierror" in names or "herror" in names else errno.errorcode.get(number)
-    number = whole(attr(exc, "code"))
-    if number is None:
-        number = whole(attr(attr(exc, "error"), "code"))
-    if number is not None and not is_a(exc, SystemExit):
-        return str(number)
-    return words(attr(exc, "type")) if attr(exc, "body") is not None else None
-
-
-def _header_delay(answer: _Answer, now: float) -> float | None:
-    """Return the seconds to wait that a header of the answer asks for."""
-    delays = (from_headers(headers, now) for headers in answer.headers)
-    return next((delay for delay in delays if delay is not None), None)
-
-
-def _delay(exc: BaseException, answer: _Answer, message: str, now: float) -> float | None:
-    """Return the seconds that the other side asked to wait, from its most reliable source."""
-    for delay in (
-        _header_delay(answer, now),
-        from_details(exc),
-        from_body(answer.body),
-        seconds(attr(exc, "retry_after")),
-    ):
-        if delay is not None:
-            return delay
-    delay = from_text(message)
-    if delay is not None:
-        return delay
-    windows = (from_windows(headers, answer.status, now) for headers in answer.headers)
-    return next((delay for delay in windows if delay is not None), None)
-
-
-# How far a request got, by the names of the clients' exception classes.
-
-
-_NOT_SENT = frozenset(
-    """
-    gaierror herror NameResolutionError ClientConnectorDNSError ConnectionRefusedError
-    ConnectError ConnectTimeout ConnectTimeoutError ConnectionTimeout.connect
-    NewConnectionError ClientConnectorError ConnectionTimeoutError
-    ClientProxyConnectionError ProxyError ProxyConnectionError EndpointConnectionError
-    SSLCertVerificationError CertificateError ClientConnectorCertificateError
-    ClientConnectorSSLError InsecureCertificateException BadHostKeyException PoolTimeout
-    EmptyPoolError UnsupportedProtocol InvalidURL InvalidUrlClientError MissingSchema
-    InvalidSchema LocationParseError LocalProtocolError CircuitBreakerError
-    """.split()
-)
-"""Nothing left this machine, or the other side was never reached."""
-_SENT = frozenset(
-    """
-    ReadTimeout ReadTimeoutError ReadError SocketTimeoutError WriteError WriteTimeout
-    ConnectionResetError BrokenPipeError ConnectionAbortedError RemoteProtocolError
-    RemoteDisconnected IncompleteRead IncompleteReadError BadStatusLine ProtocolError
-    ServerDisconnectedError ServerTimeoutError ChunkedEncodingError ClientPayloadError
-    ContentDecodingError DecodingError DecodeError ConnectionClosed ConnectionClosedError
-    SMTPServerDisconnected ReadTimeoutException TooManyRedirects ConnectionClosedByBroker
-    """.split()
-)
-"""At least part of the request was sent."""
-_CODES_NOT_SENT = frozenset(
-    """
-    ECONNREFUSED ENETUNREACH EHOSTUNREACH EHOSTDOWN ENETDOWN EADDRNOTAVAIL EAI
-    CERTIFICATE_VERIFY_FAILED WRONG_VERSION_NUMBER TLSV1_ALERT_PROTOCOL_VERSION
-    SSLV3_ALERT_HANDSHAKE_FAILURE NO_PROTOCOLS_AVAILABLE UNSUPPORTED_PROTOCOL
-    """.split()
-)
-_CODES_SENT = frozenset({"ECONNRESET", "EPIPE", "ECONNABORTED"})
-_UNREACHED = ("failed to connect to all", "errors resolving")
-_WRAPPERS = (
-    "ConnectionError", "TransportError", "ConnectionFailure", "MaxRetryError", "SSLError", "URLError",
-    "RetryError",
-)  # fmt: skip
-"""Endings of class names for any connection trouble, where the wrapped error says more."""
-
-
 def _phase(
     exc: BaseException,
-    full_name: str,
+    package: str,
     names: tuple[str, ...],
-    answer: _Answer,
+    answer: Answer,
     message: str,
     related: tuple[ErrorInfo, ...],
     delay: float | None,
@@ -759,142 +475,6 @@ def _phase(
         return "not_sent"
     if answer.status is not None:
         # A delay with "busy" is a refusal if a header states it. Words may come from anybody.
-        asked_in_words = answer.status == BUSY and _header_delay(answer, now) is None
+        asked_in_words = answer.status == BUSY and header_delay(answer, now) is None
         return "sent" if asked_in_words and delay is not None else "answered"
-    for name in names:
-        if name in _NOT_SENT or name in _SENT:
-            return "not_sent" if name in _NOT_SENT else "sent"
-    if answer.code in _CODES_SENT:
-        return "sent"
-    # gRPC has one status for "never reached" and "lost on the way"; only the message tells them apart.
-    package = full_name.partition(".")[0]
-    theirs = package in _CLIENTS or "OSError" in names or "RpcError" in names
-    unreached = answer.code == "UNAVAILABLE" and any(said in message for said in _UNREACHED)
-    # On an exception that is not a client's, a code may be text that the application received.
-    if (theirs and (unreached or answer.code in _CODES_NOT_SENT)) or _raised_connecting(exc):
-        return "not_sent"
-    # A general connection error stands for the one it wraps; a built-in is whose code raised it.
-    general = any(
-        name.endswith(_WRAPPERS) or name in ("OSError", "ClientError") for name in names[:4]
-    )
-    if general and (package in _CLIENTS or package == "builtins") and _raised_by_a_client(exc):
-        phases = (info.phase for info in related)
-        return next((phase for phase in phases if phase in ("not_sent", "sent")), None)
-    return None
-
-
-# How many requests a client made before it raised, and whose code raised or caught an exception.
-# A client with retries raises its last error only. Earlier requests show in fields of its errors and in
-# the traceback, where its functions recurse or loop.
-
-
-_CLIENTS = frozenset(
-    """
-    http urllib socket ssl asyncio smtplib ftplib imaplib poplib xmlrpc anyio trio
-    httpx httpcore httpx2 httpcore2 requests urllib3 aiohttp aiohappyeyeballs websockets grpc
-    openai anthropic groq mistralai cohere together cerebras google pydantic_ai langchain_openai
-    langchain_anthropic redis psycopg psycopg_pool asyncpg pymongo pymysql sqlalchemy elastic_transport
-    kombu pika botocore aiobotocore azure stripe twilio slack_sdk tenacity
-    """.split()
-)
-"""Client packages. An error that one of them catches and translates concerns the same request."""
-_CONNECTING = frozenset({
-    ("anyio._core._sockets", "connect_tcp"),
-    ("asyncio.base_events", "create_connection"),
-    ("socket", "create_connection"),
-    ("trio._highlevel_open_tcp_stream", "open_tcp_stream"),
-    ("psycopg.connection", "connect"),
-    ("psycopg.connection_async", "connect"),
-    ("redis.connection", "connect_check_health"),
-    ("redis.asyncio.connection", "connect_check_health"),
-})  # fmt: skip
-"""Functions that only connect, so that whatever they raise comes before any request."""
-_CALLING_THEMSELVES = frozenset({
-    ("urllib3.connectionpool", "urlopen"),
-    ("urllib3.poolmanager", "urlopen"),
-    ("requests.sessions", "send"),
-    ("urllib.request", "open"),
-})  # fmt: skip
-"""Functions that send one request and recurse for the next."""
-_FOLLOWING_REDIRECTS = frozenset({
-    ("httpx._client", "_send_handling_redirects"),
-    ("httpx2._client", "_send_handling_redirects"),
-    ("aiohttp.client", "_request"),
-})  # fmt: skip
-"""Functions that loop over requests and keep the redirects they followed in `history`."""
-_RETRIES_OF_REDIS = (("redis.retry", "call_with_retry"), ("redis.asyncio.retry", "call_with_retry"))
-"""The functions that retry both connecting and sending a command."""
-_ALWAYS_AGAIN = (
-    "backoff.", "retrying", "retry.api", "aiohttp_retry", "httpx_retries", "google.api_core.retry",
-    "azure.core.pipeline.policies._retry", "botocore.endpoint", "stripe._http_client",
-)  # fmt: skip
-"""Modules that retry and do not tell how often."""
-
-
-def _says_several_requests(exc: BaseException) -> bool:
-    """Whether fields of an exception show that more than one request was made."""
-    response = attr(exc, "response")
-    for holder in (exc, response):
-        if _is_filled_list(attr(holder, "history")):  # redirects that were followed
-            return True
-        again = header(attr(attr(holder, "request"), "headers"), "x-stainless-retry-count")
-        if again not in (None, "0"):
-            return True
-    for answer in (response, attr(response, "raw")):  # urllib3, below requests
-        if _is_filled_list(attr(attr(answer, "retries"), "history")):
-            return True
-    metadata = entry(response, "ResponseMetadata")  # botocore
-    if (whole(entry(metadata, "RetryAttempts")) or 0) > 0:
-        return True
-    return (whole(attr(attr(exc, "last_attempt"), "attempt_number")) or 1) > 1  # tenacity
-
-
-def _shows_several_requests(exc: BaseException) -> bool:
-    """Whether the traceback shows that more than one request may have been made."""
-    frames = frames_of(exc)
-    met: set[tuple[str, str]] = set()
-    for at, frame in enumerate(frames):
-        place = _place(frame)
-        if place[0].startswith(_ALWAYS_AGAIN) or (place in _CALLING_THEMSELVES and place in met):
-            return True
-        if place in _FOLLOWING_REDIRECTS and _is_filled_list(frame.f_locals.get("history")):
-            return True
-        if place in _RETRIES_OF_REDIS and not (
-            at and _place(frames[at - 1])[0].endswith(".connection")
-        ):
-            return True
-        met.add(place)
-    tenacity = [frame for frame in frames if _package(frame) == "tenacity"]
-    states = [
-        value
-        for frame in tenacity
-        for value in frame.f_locals.values()
-        if type(value).__name__ == "RetryCallState" and type(value).__module__ == "tenacity"
-    ]
-    if not states:
-        return bool(tenacity)
-    return any(whole(attr(state, "attempt_number")) != 1 for state in states)
-
-
-def _is_filled_list(value: object) -> bool:
-    return (is_a(value, list) or is_a(value, tuple)) and bool(some(value, 1))
-
-
-def _raised_connecting(exc: BaseException) -> bool:
-    """Whether the exception was raised by a function that only connects."""
-    frames = frames_of(exc)
-    return bool(frames) and _place(frames[-1]) in _CONNECTING
-
-
-def _raised_by_a_client(exc: BaseException) -> bool:
-    """Whether a client's own code raised the exception."""
-    frames = frames_of(exc)
-    return bool(frames) and _package(frames[-1]) in _CLIENTS
-
-
-def _place(frame: FrameType) -> tuple[str, str]:
-    return words(frame.f_globals.get("__name__")) or "", frame.f_code.co_name
-
-
-def _package(frame: FrameType) -> str:
-    return _place(frame)[0].partition(".")[0]
+    return phase_of(exc, package, names, answer.code, message, related)

@@ -60,6 +60,12 @@ _mysql = partial(_rule, "mysql", "MySQL reference manual, error messages")
 _amqp = partial(_rule, "amqp", "AMQP 0-9-1, reply codes")
 _smtp = partial(_rule, "smtp", "RFC 5321 and RFC 4954, reply codes")
 _ws = partial(_rule, "websocket", "RFC 6455 section 7.4 and the registry of close codes")
+_ftp = partial(_rule, "ftp", "RFC 959 section 4.2, reply codes")
+_curl = partial(_rule, "curl", "libcurl error codes, curl.se/libcurl/c/libcurl-errors.html")
+_clickhouse = partial(_rule, "clickhouse", "ClickHouse, src/Common/ErrorCodes.cpp")
+_oracle = partial(_rule, "oracle", "Oracle Database error messages, and python-oracledb's own")
+_postgrest = partial(_rule, "postgrest", "PostgREST reference, errors")
+_graph = partial(_rule, "graph", "Meta Graph API, error codes")
 _imap = partial(_rule, "imap", "RFC 5530, IMAP response codes; RFC 2449 for POP3")
 _jsonrpc = partial(_rule, "jsonrpc", "JSON-RPC 2.0 section 5.1, Model Context Protocol")
 _http = partial(
@@ -71,7 +77,7 @@ _http = partial(
 )
 
 STATUS_RULES: tuple[Rule, ...] = (
-    _http("rate_limited", _EXTERNAL, Cause.RATE_LIMITED, "429 509"),
+    _http("rate_limited", _EXTERNAL, Cause.RATE_LIMITED, "418 429 509"),
     _http("payment", _EXTERNAL, Cause.QUOTA_EXHAUSTED, "402"),
     _http("auth", _EXTERNAL, Cause.AUTH, "401 407 498 511"),
     _http("forbidden", _EXTERNAL, Cause.PERMISSION, "403 451"),
@@ -122,8 +128,8 @@ CODE_RULES: tuple[Rule, ...] = (
     _errno("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, "E2BIG EMSGSIZE", near=("ENOSPC",)),
     _mysql("auth", _EXTERNAL, Cause.AUTH, "MYSQL_1045 MYSQL_1698 MYSQL_1820 MYSQL_1862"),
     _mysql("permission", _EXTERNAL, Cause.PERMISSION,
-        "MYSQL_1044 MYSQL_1142 MYSQL_1143 MYSQL_1227 MYSQL_1290 MYSQL_1370 MYSQL_1792 "
-        "MYSQL_1836"),
+        "MYSQL_1044 MYSQL_1129 MYSQL_1130 MYSQL_1142 MYSQL_1143 MYSQL_1227 MYSQL_1290 MYSQL_1370 "
+        "MYSQL_1792 MYSQL_1836"),
     _mysql("dns", _EXTERNAL, Cause.DNS, "MYSQL_2005"),
     _mysql("connection", _EXTERNAL, Cause.CONNECTION,
         "MYSQL_2002 MYSQL_2003 MYSQL_2006 MYSQL_2013 MYSQL_2055 MYSQL_1159 MYSQL_1161"),
@@ -191,6 +197,56 @@ CODE_RULES: tuple[Rule, ...] = (
     _imap("missing", _MISSING, Cause.MISSING_RESOURCE, "NONEXISTENT TRYCREATE"),
     _imap("busy", _EXTERNAL, Cause.CONFLICT, "INUSE IN-USE"),
     _imap("quota", _EXTERNAL, Cause.QUOTA_EXHAUSTED, "OVERQUOTA"),
+    _ftp("auth", _EXTERNAL, Cause.AUTH, "FTP_331 FTP_332 FTP_430 FTP_530 FTP_532"),
+    _ftp("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "FTP_421 FTP_450 FTP_451"),
+    _ftp("connection", _EXTERNAL, Cause.CONNECTION, "FTP_425 FTP_426"),
+    _ftp("storage", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "FTP_452 FTP_552"),
+    _ftp("command", _SCHEMA, Cause.BAD_REQUEST, "FTP_500 FTP_501 FTP_502 FTP_503 FTP_504 FTP_553"),
+    _curl("dns", _EXTERNAL, Cause.DNS, "CURL_5 CURL_6"),
+    _curl("connection", _EXTERNAL, Cause.CONNECTION, "CURL_7 CURL_18 CURL_52 CURL_55 CURL_56"),
+    _curl("timeout", _EXTERNAL, Cause.TIMEOUT, "CURL_28"),
+    _curl("tls", _EXTERNAL, Cause.TLS, "CURL_35 CURL_58 CURL_59 CURL_60 CURL_77 CURL_83"),
+    _curl("auth", _EXTERNAL, Cause.AUTH, "CURL_67"),
+    _curl("redirects", _EXTERNAL, Cause.BAD_REQUEST, "CURL_47", severity=Severity.CRITICAL),
+    _curl("url", _SCHEMA, Cause.BAD_REQUEST, "CURL_1 CURL_3"),
+    _clickhouse("auth", _EXTERNAL, Cause.AUTH, "CLICKHOUSE_192 CLICKHOUSE_193 CLICKHOUSE_516"),
+    _clickhouse("permission", _EXTERNAL, Cause.PERMISSION,
+        "CLICKHOUSE_164 CLICKHOUSE_291 CLICKHOUSE_497"),
+    _clickhouse("busy", _EXTERNAL, Cause.UNAVAILABLE,
+        "CLICKHOUSE_202 CLICKHOUSE_242 CLICKHOUSE_252 CLICKHOUSE_999"),
+    _clickhouse("resources", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "CLICKHOUSE_241 CLICKHOUSE_243"),
+    _clickhouse("quota", _EXTERNAL, Cause.RATE_LIMITED, "CLICKHOUSE_201"),
+    _clickhouse("timeout", _EXTERNAL, Cause.TIMEOUT, "CLICKHOUSE_159 CLICKHOUSE_160 CLICKHOUSE_209"),
+    _clickhouse("connection", _EXTERNAL, Cause.CONNECTION, "CLICKHOUSE_210 CLICKHOUSE_279"),
+    _clickhouse("missing", _MISSING, Cause.MISSING_RESOURCE,
+        "CLICKHOUSE_16 CLICKHOUSE_47 CLICKHOUSE_60 CLICKHOUSE_81"),
+    _clickhouse("query", _SCHEMA, Cause.BAD_REQUEST,
+        "CLICKHOUSE_27 CLICKHOUSE_43 CLICKHOUSE_53 CLICKHOUSE_62 CLICKHOUSE_386"),
+    _oracle("auth", _EXTERNAL, Cause.AUTH, "ORA-01017 ORA-28000 ORA-28001"),
+    _oracle("permission", _EXTERNAL, Cause.PERMISSION, "ORA-01031"),
+    _oracle("connection", _EXTERNAL, Cause.CONNECTION,
+        "ORA-03113 ORA-03114 ORA-12541 DPY-4011 DPY-6005 DPY-6000"),
+    _oracle("timeout", _EXTERNAL, Cause.TIMEOUT, "ORA-12170 DPY-4024"),
+    _oracle("unavailable", _EXTERNAL, Cause.UNAVAILABLE,
+        "ORA-00018 ORA-00020 ORA-01033 ORA-01034 ORA-12516 ORA-12519 ORA-12520 ORA-12528"),
+    _oracle("busy", _EXTERNAL, Cause.CONFLICT, "ORA-00054 ORA-08177"),
+    _oracle("deadlock", _EXTERNAL, Cause.DEADLOCK, "ORA-00060"),
+    _oracle("storage", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, "ORA-01653 ORA-01654"),
+    _oracle("missing", _MISSING, Cause.MISSING_RESOURCE,
+        "ORA-00904 ORA-00942 ORA-12505 ORA-12514 DPY-6001 DPY-6003"),
+    _oracle("query", _SCHEMA, Cause.BAD_REQUEST, "ORA-00001 ORA-00900 ORA-00933 ORA-00936 ORA-01722"),
+    _postgrest("auth", _EXTERNAL, Cause.AUTH, "PGRST300 PGRST301 PGRST302 PGRST303"),
+    _postgrest("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "PGRST000 PGRST001 PGRST002 PGRST003"),
+    _postgrest("missing", _MISSING, Cause.MISSING_RESOURCE,
+        "PGRST116 PGRST200 PGRST202 PGRST204 PGRST205"),
+    _postgrest("query", _SCHEMA, Cause.BAD_REQUEST,
+        "PGRST100 PGRST101 PGRST102 PGRST103 PGRST106 PGRST108 PGRST118 PGRST201 PGRST203"),
+    _graph("rate", _EXTERNAL, Cause.RATE_LIMITED, "GRAPH_4 GRAPH_17 GRAPH_32 GRAPH_341 GRAPH_613"),
+    _graph("auth", _EXTERNAL, Cause.AUTH, "GRAPH_102 GRAPH_190"),
+    _graph("permission", _EXTERNAL, Cause.PERMISSION, "GRAPH_3 GRAPH_10 GRAPH_200"),
+    _graph("unavailable", _EXTERNAL, Cause.UNAVAILABLE, "GRAPH_1 GRAPH_2"),
+    _graph("arguments", _SCHEMA, Cause.BAD_REQUEST, "GRAPH_100"),
+    _jsonrpc("limit", _EXTERNAL, Cause.RATE_LIMITED, "-32005", weak=True),
     _jsonrpc("method", _SCHEMA, Cause.BAD_REQUEST, "-32601", weak=True),
     _jsonrpc("arguments", _SCHEMA, Cause.BAD_REQUEST, "-32602 -32600 -32700", weak=True),
     _jsonrpc("timeout", _EXTERNAL, Cause.TIMEOUT, "-32001", weak=True),

@@ -4,7 +4,8 @@ Every expression is bounded: no unlimited repetition, and gaps have a maximum, s
 linear in the length of the text. A number alone never fires.
 
 A table has one expression a line, which goes on in a line that is indented further; a line that begins
-with `+` is a message on which the rule fires, one with `-` a message on which it must not.
+with `+` is a message on which the rule fires, one with `-` a message on which it must not. `<end>` means
+that the phrase ends there, and goes on with no noun.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CONTEXT = r"""
         context (?:window|length|size) (?:exceeded|overflow)
         exceed(?:s|ed|ing)? (?:the |this |its )?(?:model'?s? )?(?:maximum |
             available )?context(?: window| length| size)?
-        prompt is too long|input is too long|input length exceeds
+        (?:prompt|input) is too long<end>|input length exceeds
         too many (?:input )?tokens(?!.{0,3}(?:please |per |wait|try|slow|retry))
         exceeds? context limit|(?:maximum|max) context length
         reduce (?:the|your) (?:length of (?:the|your) )?(?:messages?|prompt|input)
@@ -56,7 +57,7 @@ _QUOTA = r"""
         exceeded your (?:current|monthly) (?:quota|usage|spending)
         billing (?:hard )?limit|check your plan and billing|credit (?:balance|limit)
         requires? more credits|(?<!run )(?<!ran )out of credits|(?:run|ran) out of credits
-        (?:weekly|monthly|yearly|spending|spend) (?:usage )?limit
+        (?:weekly|monthly|yearly|spending|spend) (?:usage )?(?:hard )?limit
         no quota left|enable billing
         (?:calls|requests|messages) ?(?:/|per) ?(?:a )?month
         prepaid credits
@@ -70,11 +71,11 @@ _QUOTA = r"""
         top up your|arrears|payment (?:is )?required
 """
 _RATE = r"""
-        rate limit(?:s|ing)?(?: has been| was| is)? (?:exceeded|reached|hit)
+        rate limit(?:s|ing)?(?: quota)?(?: has been| was| is)? (?:exceeded|reached|hit)
         rate limit reached|exceeded rate limits?
         exceeded a? ?(?:secondary )?(?:token )?rate limit
-        secondary rate limit|api rate limit|too many requests|rate ?limited
-        request rate is (?:too )?large|throttl(?:ed|ing)|requests per (?:minute|second|hour|day)
+        secondary rate limit|api rate limit|(?:too many requests|throttl(?:ed|ing))<end>|rate ?limited
+        request rate is (?:too )?large|requests per (?:minute|second|hour|day)
         slow ?down|too many (?:messages|connections)|greylisted|reached your .{0,30}rate limit
         toomanyrequests|per[ -]minute (?:quota|limit)
         rate limit error|throttlingexception
@@ -127,6 +128,11 @@ ANSWER_RULES: tuple[Rule, ...] = (
         - the rate is limited to members
         - interest rate 5
         """, source=_PROVIDERS),
+    _answer("integrity", _SCHEMA, Cause.BAD_REQUEST, r"""
+        (?:unique|foreign key|not null|check) constraint violated|violates \w{1,20} constraint
+        + [HTTP 409] unique constraint violated - in index primary
+        - the constraint of the plan
+        """),
     _answer("key", _EXTERNAL, Cause.AUTH, r"""
         (?:invalid|incorrect|wrong|expired) api ?key
         api ?key (?:not valid|is invalid|has expired|expired)
@@ -363,7 +369,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - content of the policy folder
         """, source=_PROVIDERS),
     _text("output", _SCHEMA, Cause.MALFORMED_OUTPUT, r"""
-        could not parse (?:the )?(?:llm|lm|model|response|tool call|output)\w{0,3}
+        could not parse (?:the )?(?:json|llm|lm|model|response|tool call|output)\w{0,3}
         could not (?:extract|find) (?:a |an |the |any )?(?:tool (?:use|call)|json|action|answer|
             code)\w{0,3}
         no (?:tool calls?|function calls?|json|code)(?: or function calls?)? (?:was |were )?found in
@@ -404,6 +410,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         """),
     _text("query", _SCHEMA, Cause.BAD_REQUEST, r"""
         syntax error|error in your sql syntax|unrecognized (?:name|token)|unbalanced parenthesis
+        invalid method name
         unterminated character set|invalid regular expression|unknown operator|unknown command
         wrongtype operation|is not an integer or out of range|you can only execute one statement
         error binding parameter|invalid selector|unclosed quotation mark|incorrect syntax near
@@ -440,6 +447,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         unconverted data remains|(?:string or binary )?data would be truncated
         (?:value|data) too long for (?:type|column)|conversion failed when converting
         invalid input syntax for (?:type )?\w{1,20}
+        error tokenizing
+        ended before the end of stream marker|unexpected end of (?:the )?(?:file|data|input|stream)
         + invalid literal for int() with base 10: 'twelve'
         + Invalid isoformat string: '31/12/2026'
         - timeout parameter must be positive
@@ -490,6 +499,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         deadlock (?:detected|found)|lock wait timeout|could not serialize access|could not be acquired
         (?:resource|device) (?:is )?busy|is busy running|resource temporarily unavailable
         is locked by another|deadlock victim|deadlocked on lock|address already in use
+        conflict on (?:update|insert|write)
         conflicted with another operation|(?:version|write|update) conflict|already in use
         being used by another process
         \[(?:errno (?:11|16|26|98)|winerror (?:32|33|10048))\]
@@ -504,7 +514,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
             query|script) timeout(?: (?:expired|exceeded|reached|error))?
         timeout (?:expired|exceeded|reached|during|while|after|waiting)
         deadline (?:expired|exceeded)|exceeded (?:the )?time limit|time ?limit exceeded
-        gateway time ?out
+        gateway time ?out<end>
         timeout (?:of )?[\d.]{1,12} ?(?:m?s|milliseconds|seconds) exceeded
         \[(?:errno 110|winerror (?:121|10060))\]|waiter \w{1,60} failed: max attempts exceeded
         err timed out
@@ -516,7 +526,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - retry() got an unexpected keyword argument 'timeout'
         """, unquoted=True),
     _text("connection", _EXTERNAL, Cause.CONNECTION, r"""
-        connection refused|connection reset|connection aborted|all connection attempts failed
+        connection (?:refused|reset|aborted)<end>|all connection attempts failed
         connect call failed|failed to connect to \S{1,200}|client failed to connect
         server closed the connection|remote end closed|peer closed connection|server disconnected
         connection (?:was |has been )?(?:unexpectedly )?closed (?:unexpectedly|by)
@@ -525,7 +535,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         lost connection to \w{1,100}|gone away|network is unreachable|no route to host
         err (?:connection|network|internet|address) \w{1,40}
         broken pipe|econnrefused|econnreset|bad status line|response ended prematurely
-        connection broken|transport indicated eof|connection error|invalid response to ssl negotiation
+        connection broken|network error<end>
+        transport indicated eof|connection error|invalid response to ssl negotiation
         unexpected eof|connection lost|cannot connect to host|unable to connect to proxy
         error reading ssh protocol banner|no existing session|socket is closed|defunct connection
         (?:fail(?:ed)?|unable|could not|cannot) (?:to )?connect(?:ing)? to (?:any|all|
@@ -540,6 +551,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         + All connection attempts failed
         - port 503 closed
         - the connection is closed
+        - connection refused paint; sand it first
         - Cannot send a request, as the client has been closed.
         """, unquoted=True),
     _text("quota", _EXTERNAL, Cause.QUOTA_EXHAUSTED, _QUOTA + r"""
@@ -552,6 +564,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         + upstream rate limit reached, retry after 15 seconds
         + 429 Too Many Requests
         - rate limit must be an integer
+        - too many requests in clue 12: one question each
+        - throttled to 40 percent, expected 60
         - order #429 rejected
         - customer 'Too Many Requests Ltd' is unknown
         """, unquoted=True, source=_PROVIDERS),
@@ -571,15 +585,16 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - customer 'Quota Exceeded Ltd' has no tax number on file
         """, unquoted=True, source=_PROVIDERS),
     _text("unavailable", _EXTERNAL, Cause.UNAVAILABLE, r"""
-        service (?:is )?(?:temporarily |currently )?unavailable
-        bad gateway|internal server error|overloaded(?: error)?|server (?:is )?(?:too )?busy
+        (?:service (?:is )?(?:temporarily |currently )?unavailable|bad gateway)<end>
+        internal server error|overloaded(?: error)?|server (?:is )?(?:too )?busy
         too many (?:clients|users)
-        (?:database|server|system) (?:system )?is (?:starting up|shutting down|in recovery)
+        (?:database|server|system) (?:system )?(?:is )?(?:starting up|shutting down|in recovery)
         remaining connection slots|service shutting down|(?:tab|page|target) crashed
         cluster ?(?:is )?down|no healthy upstream|no cluster leader
         no leader (?:elected|available|for partition)|leader (?:is )?not available
         not (?:the )?leader for (?:partition|this)|model is (?:currently )?loading
-        connection slots are reserved|too many connections|internal error encountered
+        connection slots are reserved|too many connections
+        queue (?:is )?full<end>|internal error encountered
         (?:connection )?pool (?:is |was )?exhausted
         + upstream: service unavailable
         + 529 overloaded
@@ -587,9 +602,10 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - customer 'Service Unavailable GmbH' has no tax number on file
         - user 500 not found
         - name 'service_unavailable' is not defined
+        - service unavailable before 15,000 km
         """, unquoted=True),
     _text("disk", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, r"""
-        no ?space ?left(?: on device)?|(?:database or )?disk (?:is )?full|disk quota exceeded
+        no ?space ?left(?: on device)?|out of memory|(?:database or )?disk (?:is )?full|disk quota exceeded
         used memory > 'maxmemory'|too many open files|unable to persist (?:on|to) disk
         unable to extend (?:table|index|segment|tablespace)
         \[(?:errno (?:24|28|122)|winerror 112)\]
@@ -623,7 +639,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         access denied for user
         incorrect (?:username|user name|login|password)(?: or password)?
         username and password not accepted|token has (?:been )?(?:expired|revoked)|unauthenticated
-        logon (?:failure|denied)
+        logon (?:failure|denied)|authorization violation
         + FATAL: password authentication failed for user "agent"
         + invalid_api_key
         - the password field is empty
@@ -634,7 +650,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         (?:do|does) not have (?:the )?(?:\w{1,20} )?permissions?
         don'?t have (?:the )?(?:\w{1,20} )?permissions?|read ?only (?:database|transaction|file system)
         unable to open database file|operation not permitted|not authorized (?:on|to|for)
-        insufficient (?:permissions?|privileges?|scopes?)
+        no permissions? (?:to|for)
+        insufficient (?:permissions?|privileges?|scopes?)|administratively prohibited
         sender address rejected|\[(?:errno (?:1|13|30)|winerror 5)\]
         + attempt to write a readonly database
         + permission denied for table salaries
@@ -642,7 +659,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         """, unquoted=True),
     _text("deployment", _UNKNOWN, Cause.DEPLOYMENT, r"""
         please install|pip install|executable doesn'?t exist|command not found|no module named
-        is not installed|playwright install|executable needs to be in path
+        is not installed|playwright install|command was not found|executable needs to be in path
         + Please install 'mlx-lm' extra
         + /bin/sh: foo: command not found
         - the kitchen was installed
@@ -660,15 +677,17 @@ MESSAGE_RULES: tuple[Rule, ...] = (
     _text("missing", _MISSING, Cause.MISSING_RESOURCE, r"""
         \[(?:errno (?:2|20|21)|winerror (?:2|3|267))\]
         no such (?:table|column|index|view|function|collection|bucket|key|container|element|
-            file or directory|command|container|image|index|object|database|queue|topic|channel|
+            file(?: or directory)?|command|container|image|index|object|database|queue|topic|channel|
             resource|document)
         (?:collection|index|table|queue|bucket|channel|document|dataset|container|repository|branch|
             element|topic|resource|database|schema|relation|column|worksheet|namespace|secret|object|
             file|folder|directory|view):? ['\"`]?[\w./:@#-]{1,120}['\"`]? (?:(?:was |could |is |
-            can)?not (?:be )?found|(?:does not|doesn'?t) exist|is unknown)
+            can)?not (?:be )?(?:found|resolved)|
+            (?:does not|doesn'?t) exist|is unknown)
         (?:resource|file|page|element|document|object|key|index|collection) (?:was |is )?not found
         unknown (?:resource|column|table|database|collection|index|topic)
         (?:relation|column|function|table|type|database|schema|role) .{1,120} does(?: not|n'?t) exist
+        \w{1,40}\[[\w ./:-]{1,80}\] does not exist
         invalid (?:object|column|table) name|(?:table|view) or view does not exist
         referenced column .{1,80} not found|stale element|unable to locate element
         (?:could not|couldn'?t|cannot|can'?t|unable to) find (?:the |a |any )?(?:class|collection|
@@ -687,43 +706,17 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - tool hammer not found in aisle 4
         - the parrot does not exist anymore
         """),
-    _text("coded_rate", _EXTERNAL, Cause.RATE_LIMITED, r"""
-        ['\"](?:error ?)?(?:code|type|reason)['\"] ?: ?['\"](?:\w{1,40}\.)?(?:rate ?limit(?:ed)?
-            (?: exceeded| reached)?|throttl(?:ed|ing)|too many requests|
-            resource exhausted)(?: (?:error|exception))?['"]
-        + {"errors":[{"message":"Slow","extensions":{"code":"THROTTLED"}}]}
-        + {'error': {'type': 'rate_limit_error', 'message': 'Wait'}}
-        - {"code": "throttle", "part": "pedal"}
-        """, source=_PROVIDERS),
-    _text("coded_auth", _EXTERNAL, Cause.AUTH, r"""
-        ['\"](?:error ?)?(?:code|type|reason)['\"] ?: ?['\"](?:\w{1,40}\.)?(?:unauthenticated|
-            unauthorized|invalid (?:api key|token|grant|credentials)|authentication)(?: (?:error|
-            exception))?['"]
-        + {"errors":[{"message":"No","extensions":{"code":"UNAUTHENTICATED"}}]}
-        - {"type": "author", "name": "Pessoa"}
-        """, source=_PROVIDERS),
-    _text("coded_permission", _EXTERNAL, Cause.PERMISSION, r"""
-        ['\"](?:error ?)?(?:code|type|reason)['\"] ?: ?['\"](?:\w{1,40}\.)?(?:forbidden|
-            permission denied|access ?denied|insufficient (?:scope|permissions?))(?: (?:error|
-            exception))?['"]
-        + {"errors":[{"message":"No","extensions":{"code":"FORBIDDEN"}}]}
-        - {"type": "fruit", "name": "forbidden"}
-        """, source=_PROVIDERS),
-    _text("coded_server", _EXTERNAL, Cause.SERVER_ERROR, r"""
-        ['\"](?:error ?)?(?:code|type|reason)['\"] ?: ?['\"](?:\w{1,40}\.)?(?:internal(?: server)?
-            (?: error)?|service unavailable|overloaded|server|downstream service error)(?: (?:error|
-            exception))?['"]
-        + {"errors":[{"message":"Oops","extensions":{"code":"INTERNAL_SERVER_ERROR"}}]}
-        - {"type": "desktop", "model": "server"}
-        """, source=_PROVIDERS),
-    _text("coded_form", _SCHEMA, Cause.BAD_REQUEST, r"""
-        ['\"](?:error ?)?(?:code|type|reason)['\"] ?: ?['\"](?:\w{1,40}\.)?(?:bad user input|
-            bad request|graphql (?:parse|validation) failed|validation(?: failed)?|invalid (?:request|
-            argument))(?: (?:error|exception))?['"]
-        + {"errors":[{"message":"No","extensions":{"code":"BAD_USER_INPUT"}}]}
-        + {"error": {"type": "invalid_request_error", "message": "No"}}
-        - {"type": "invalid", "seats": 2}
-        """, source=_PROVIDERS),
+    _text("later", _EXTERNAL, Cause.UNAVAILABLE, r"""
+        (?:please )?(?:try|retry)(?: again)? later[.!'"}\] ]{0,4}$
+        + Unknown error, please try again later
+        - try again later with row G
+        - the guest will retry later in May
+        """),
+    _text("page", _SCHEMA, Cause.BAD_RESPONSE, r"""
+        <(?:!doctype )?html[^>]{0,80}>|malformed (?:server )?response
+        + Invalid response: <html><body>Maintenance</body></html>
+        - html is no unit
+        """, severity=Severity.RETRIABLE),
 )
 # fmt: on
 
@@ -755,6 +748,8 @@ STATUS_IN_TEXT = (
     rf"({_NAMED})",
     # "404 Not Found", but not "user 404 not found": these names are ordinary words.
     rf"(?:^|[:;,.(\[\"'<] ?|http |status |error |code |answered |returned )({_NAMED_LIKE_WORDS})",
+    # "the requested URL returned error: 404", and "error 401: Unauthorized" as the first words
+    r"(?:url returned error:? |^error )([45]\d\d)(?= ?(?:$|[.,;:'\"]))",
     # "too many 503 error responses"
     r"([45]\d\d) error responses?",
 )

@@ -34,12 +34,13 @@ FAULT_NAMES: tuple[Rule, ...] = (
         credit limit, credits exhausted, billing not active, service quota exceeded,
         account balance too low, spend limit exceeded, out of credits, usage limit exceeded,
         usage limit reached, credits exceeded, insufficient credit, billing disabled,
-        spend limit reached, spending limit reached, spending limit exceeded
+        spend limit reached, spending limit reached, spending limit exceeded,
+        daily limit exceeded, daily limit, resource limit exceeded
         + insufficient_quota LMBillingError billing_hard_limit_reached
         - QuotaReport BillingAddress
         """),
     _name("overloaded", _EXTERNAL, Cause.OVERLOADED, """
-        overloaded, queue exceeded, server busy, too busy, over capacity, capacity exceeded
+        overloaded, queue exceeded, queue full, server busy, too busy, over capacity, capacity exceeded
         + OverloadedError overloaded_error queue_exceeded
         - OverloadedMethodResolver
         """),
@@ -57,7 +58,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """),
     _name("server_error", _EXTERNAL, Cause.SERVER_ERROR, """
         internal server, server, =internal, internal failure, internal service, =backend, =fatal,
-        =model error, phase execution
+        =model error, phase execution, =service, external
         + InternalServerError server_error internal_error
         - ServerSettings
         """, weak=True),
@@ -75,7 +76,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """, severity=Severity.CRITICAL),
     _name("dns", _EXTERNAL, Cause.DNS, """
         gaierror, herror, name resolution, dns, nxdomain, no nameservers, host not found,
-        unknown host, no answer
+        unknown host, no answer, server not found
         + gaierror NameResolutionError ClientConnectorDNSError NXDOMAIN
         - DNSRecordEditor
         """),
@@ -90,10 +91,11 @@ FAULT_NAMES: tuple[Rule, ...] = (
         connect, connection, network, transport, remote protocol, protocol, chunked encoding,
         client payload, new connection, incomplete read, bad status line, remote disconnected,
         disconnected, max retry, connection refused, connection reset, broken pipe,
-        connection aborted, connection closed, stream lost, connection lost, client connector,
+        connection aborted, connection closed, connection loss, stream lost, connection lost,
+        client connector,
         client os, api connection, proxy, connection failure, auto reconnect,
         connection does not exist, end of stream, server disconnected, incompatible protocol,
-        connection closed by broker, server handshake, invalid handshake, invalid status,
+        connection closed by broker, unexpected close, server handshake, invalid handshake, invalid status,
         broken resource, content length, no valid connections, service request, service response,
         connection timeout wrapper, communication, connect call failed, peer gone, no servers,
         no host available, ssleof, ssl zero return, ssl syscall, imaplib.IMAP4.abort, disconnection,
@@ -114,7 +116,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         token retrieval, token renewal, token provider, token exchange, two factor,
         signature verification, interaction required, consent required, login required,
         invalid client, invalid client id, account suspended, account disabled, account deactivated,
-        api key invalid, api key expired, invalid session id
+        api key invalid, api key expired, invalid session id, invalid api keys, session expired
         + AuthenticationError invalid_api_key token_revoked BadCredentialsException
         - AuthorBiography LoginPage
         """, weak=True),
@@ -149,7 +151,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         optimistic lock, write conflict, precondition failed, aborted, concurrent modification,
         resource modified, transaction rollback, conditional check failed, transaction canceled,
         lock not available, locked, already locked, lock, resource in use, resource locked,
-        already enqueued, locked resource,
+        already enqueued, already started, already running, bad version, locked resource,
         transaction conflict, =watch, concurrency, lock lost, in progress, unable to lock row
         + ConflictError version_conflict_engine_exception WriteConflict
         - ConflictReport
@@ -167,7 +169,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """),
     _name("exhausted", _EXTERNAL, Cause.RESOURCE_EXHAUSTED, """
         disk full, cluster block, no space, storage full, no space left, out of memory,
-        storage limit exceeded, memory limit exceeded
+        storage limit exceeded, memory limit exceeded, map full,
+        memory limit, not enough space, insufficient storage
         + DiskFull cluster_block_exception
         - DiskFullnessReport
         """),
@@ -196,9 +199,9 @@ FAULT_NAMES: tuple[Rule, ...] = (
 AGENT_NAMES: tuple[Rule, ...] = (
     _name("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, """
         unknown tool, tool not found, no such tool, invalid tool, tool not available,
-        unknown function, function not found, command not found, no such command, unknown command,
+        unknown function, function not found, command not found, no such command,
         unknown method, tool not registered, tool does not exist, invalid tool name,
-        method not found, unregistered tool, unknown action, no such action
+        method not found, method unavailable, unregistered tool, unknown action, no such action
         + UnknownToolError ToolNotFoundError CommandNotFound unknown_method
         - ToolNotFoundSettings ToolBox
         """),
@@ -265,7 +268,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         is a directory, not a directory, file exists, unknown resource, missing resource,
         no such entity, namespace not found, no such file, undefined function, =missing,
         no such alert, move target out of bounds, no such cookie, no such object, =gone,
-        not in channel, no such *, unknown *, non existent *, no result, no results, no script,
+        not in channel, no node, no such *, unknown *, non existent *, no result, no results, no script,
         detached shadow root, no alert present, =catalog, =binder, resource missing,
         hvac.exceptions.InvalidPath, not found entity, nonexistent
         + NotFoundError NoSuchElementException channel_not_found index_not_found_exception
@@ -283,13 +286,13 @@ AGENT_NAMES: tuple[Rule, ...] = (
         query shard, schema validation, input validation, invalid input, =malformed, query, syntax,
         invalid *, bad *, malformed *, unsupported *, missing *, re.error, re.PatternError,
         compilation, command syntax, cross slot, cross slot transaction, exec abort,
-        string too long, name too long, request malformed
+        string too long, name too long, request malformed, unknown command
         + BadRequestError invalid_request_error parsing_exception MissingSchema
         - BadRequestCounter
         """, weak=True),
     _name("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, """
         request entity too large, payload too large, too large, max payload, size limit exceeded,
-        content too large, entity too large, message too large, document too large, too big
+        content too large, entity too large, too long, message too large, document too large, too big
         + RequestEntityTooLarge
         - EntityTable
         """),
@@ -297,7 +300,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         integrity, unique violation, duplicate key, duplicate *, constraint validation,
         foreign key violation, not null violation, check violation, already exists, duplicate,
         document validation failure, resource already exists, integrity constraint violation,
-        =constraint
+        =constraint, uniqueness
         + IntegrityError UniqueViolation DuplicateKeyError
         - IntegrityReport
         """),
@@ -402,7 +405,7 @@ BUILT_IN_RULES: tuple[Rule, ...] = (
         Severity.RECLASSIFICATION,
         """
         TypeError AttributeError UnboundLocalError KeyError IndexError ArithmeticError
-        AssertionError StopIteration StopAsyncIteration BufferError ReferenceError SystemError EOFError
+        AssertionError StopIteration StopAsyncIteration ReferenceError SystemError
         subprocess.CalledProcessError
         """,
     ),

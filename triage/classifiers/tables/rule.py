@@ -57,6 +57,13 @@ WORDS = 0.85
 _DENIED = r"(?<!no )(?<![^an]n[o']t )"
 """What is denied did not happen: "no timeout occurred" is none. After "cannot" and "can't" it did."""
 
+_END = (
+    r"(?! (?!(?:by|for|from|on|at|while|when|because|due|with|after|until|and|or|but|please|try|"
+    r"retry|now|again|during|via|is|was|were|has|have|error|if|in (?:the|an?|this|your|\d)|"
+    r"\w+(?:ing|ly))(?!\w))[a-z])"
+)
+"""No noun follows: "too many requests in clue 12" and "connection refused paint" are no faults."""
+
 
 def word_rule(
     looks_at: LooksAt,
@@ -70,7 +77,7 @@ def word_rule(
     source: str = "wording that clients, tools and agent frameworks share",
 ) -> Rule:
     """A rule on words. table: expressions, and messages marked with `+` and `-`, one a line."""
-    keys, examples, near_misses = _sorted(lines(table))
+    keys, examples, near_misses = _sorted(lines(table.replace("<end>", _END)))
     is_text = looks_at == "text"
     return Rule(
         f"{looks_at}.{name}",

@@ -1,0 +1,317 @@
+"""The other side's answer, as far as an exception holds it: status, code, headers, body, delay."""
+
+from __future__ import annotations
+
+import errno
+import json
+from http.client import responses
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from .foreign import (
+    args_of,
+    attr,
+    attributes_of,
+    call,
+    entry,
+    is_a,
+    is_mapping,
+    plain,
+    seconds,
+    some,
+    text_of,
+    whole,
+    words,
+)
+from .retry_after import from_body, from_details, from_headers, from_text, from_windows
+
+__all__ = ["NO_ANSWER", "Answer", "delay_of", "header_delay", "read_answer"]
+
+_STATUS_NAMES = (
+    "status_code", "status", "http_status", "http_code", "statusCode", "response_code",
+)  # fmt: skip
+_RESPONSE_NAMES = ("response", "resp", "http_response", "reply")
+_BODY_NAMES = (
+    "body", "response_body", "json_body", "rpc_response", "error_data", "data", "details", "content",
+    "_body",
+)  # fmt: skip
+_MAX_BODY = 16_000
+"""Characters of the longest body that is decoded; of a longer one, the beginning is kept."""
+_HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status", "body", "url")
+
+
+class Answer(NamedTuple):
+    """An answer. status: of HTTP or None. code: the provider's own. headers: as found."""
+
+    status: int | None
+    code: str | None
+    headers: list[Any]
+    body: Any
+
+
+NO_ANSWER = Answer(status=None, code=None, headers=[], body=None)
+
+
+def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Answer:
+    """Read the answer that an exception holds.
+
+    package: the top-level package of its class. names: the plain names of its class and bases.
+    """
+    answers = (attr(exc, name) for name in _RESPONSE_NAMES)
+    response = next((found for found in answers if found is not None), None)
+    metadata = entry(response, "ResponseMetadata")
+    headers = [attr(exc, name) for name in ("headers", "hdrs", "response_headers", "http_headers")]
+    headers += [attr(response, "headers"), entry(metadata, "HTTPHeaders")]
+    statuses = [attr(exc, name) for name in _STATUS_NAMES]
+    # A bare `code` is a status only on an exception with other signs of HTTP.
+    if any("HTTP" in name for name in names) or any(
+        attr(exc, sign) is not None for sign in _HTTP_SIGNS
+    ):
+        statuses.append(attr(exc, "code"))
+    statuses += [attr(response, name) for name in ("status_code", "status", "code")]
+    statuses.append(entry(metadata, "HTTPStatusCode"))
+    statuses += _named_statuses(exc)
+    held = _held(exc, package)
+    body = _body(exc, response, held, names)
+    return Answer(
+        status=next(filter(None, map(_http_status, statuses)), None),
+        code=_code(exc, package, body, held, names),
+        headers=[found for found in headers if found is not None],
+        body=body,
+    )
+
+
+def _named_statuses(exc: BaseException) -> list[int]:
+    """Return the statuses that stand in `args` before their names, such as 403 before "Forbidden"."""
+    args = args_of(exc)[:8]
+    found = [(whole(value), words(name)) for value, name in pairwise(args)]
+    return [status for status, name in found if status and name == responses.get(status)]
+
+
+def _http_status(value: object) -> int | None:
+    number = whole(value)
+    if number is None:
+        text = words(value, 8)  # "404", but not "404 Not Found"
+        if text is None or not text.isascii() or not text.isdigit():
+            return None
+        number = int(text)
+    return number if 100 <= number <= 599 else None  # the range of HTTP statuses
+
+
+def _held(exc: BaseException, package: str) -> Any:
+    """Return the mapping or error object that a client put first in `args`, or None."""
+    first = next(iter(args_of(exc)), None)
+    if package == "builtins":  # of the application's own data
+        return None
+    return first if is_mapping(first) or attr(first, "code") is not None else None
+
+
+def _body(exc: BaseException, response: object, held: Any, names: tuple[str, ...]) -> Any:
+    found = _validation(exc, names)
+    if found is not None:
+        return found
+    if _is_postgres(exc):
+        return {name: plain(attributes_of(exc)[name]) for name in _POSTGRES_FIELDS}
+    for name in _BODY_NAMES:
+        value = attr(exc, name)
+        if value is not None and not callable(value):
+            found = _decoded(value)
+            if found not in (None, "", {}, []):
+                return found
+    if is_a(response, dict):
+        return plain(response)
+    if response is None:
+        return _error_object(exc) or (plain(held) if is_mapping(held) else None)
+    # Only what is already in memory; nothing is fetched.
+    for name in ("data", "_content", "_body", "content"):
+        if name == "content" and attr(response, "_content") is False:
+            break  # an unread stream, whose content would come from the network
+        value = attr(response, name)
+        if is_a(value, dict) or is_a(value, bytes) or is_a(value, str):
+            found = _decoded(value)
+            if found not in (None, "", {}):
+                return found
+    return None
+
+
+_POSTGRES_FIELDS = ("message", "code", "details", "hint")
+
+
+def _is_postgres(exc: BaseException) -> bool:
+    """Whether an exception has the fields of an error of PostgreSQL's, as PostgREST passes it on."""
+    held: dict[str, Any] = attributes_of(exc)
+    return held.keys() >= set(_POSTGRES_FIELDS)
+
+
+def _error_object(exc: BaseException) -> Any:
+    """Return the fields of an error object such as JSON-RPC's: code, message and data."""
+    error = attr(exc, "error")
+    if is_a(error, str) or is_a(error, dict):
+        return _decoded(error)
+    found = {name: plain(attr(error, name)) for name in ("code", "message", "data")}
+    return found if found["message"] is not None else None
+
+
+def _decoded(value: object) -> Any:
+    if is_a(value, str) or is_a(value, bytes):
+        text = text_of(value, _MAX_BODY + 1)
+        if len(text) <= _MAX_BODY and text.lstrip()[:1] in ("{", "["):
+            try:
+                return plain(json.loads(text))
+            except (ValueError, RecursionError):
+                pass
+        return text[:2_000]
+    if is_a(value, dict) or is_a(value, list) or is_a(value, tuple):
+        return plain(value)
+    return None
+
+
+def _validation(exc: BaseException, names: tuple[str, ...]) -> Any:
+    """Return the failed fields of a validation error as `{"detail": [{loc, msg, type}]}`."""
+    if not any("Validation" in name for name in names):
+        return None
+    errors = attr(exc, "errors")
+    listed = call(exc, "errors") if callable(errors) else errors
+    if is_a(listed, list):
+        detail = [
+            {name: plain(entry(item, name)) for name in ("loc", "msg", "type")}
+            for item in some(listed, 20)
+            if entry(item, "msg") is not None
+        ]
+        if detail:
+            return {"detail": detail}
+    path, validator = attr(exc, "absolute_path"), words(attr(exc, "validator"))
+    if path is None or validator is None:
+        return None
+    item = {
+        "loc": plain(some(path, 20)),
+        "msg": text_of(attr(exc, "message"), 500),
+        "type": validator,
+    }
+    expected = plain(attr(exc, "validator_value"))
+    return {"detail": [item if expected is None else {**item, "expected": expected}]}
+
+
+def _code(
+    exc: BaseException, package: str, body: Any, held: Any, names: tuple[str, ...]
+) -> str | None:
+    numbered = _driver_code(exc, package, names)
+    states = (attr(exc, "sqlstate"), attr(exc, "pgcode"), attr(exc, "sqlite_errorname"))
+    # PostgreSQL's own name of the field, and PostgREST's.
+    for value in (*states, entry(held, "C"), entry(body, "code") if _is_postgres(exc) else None):
+        code = words(value, 60)
+        if code is not None:
+            return (numbered or code) if code in _GENERAL_STATES else code
+    for value in (call(exc, "code"), attr(exc, "grpc_status_code"), attr(exc, "status")):
+        code = words(attr(value, "name"), 60)
+        if code is not None and code.isupper():
+            return code
+    for value in (attr(held, "full_code"), call(held, "name")):  # oracledb, confluent-kafka
+        code = words(value, 60)
+        if code is not None:
+            return code
+    return numbered or _provider_code(exc, body) or _number_code(exc, package, names)
+
+
+_GENERAL_STATES = ("HY000", "42000", "08S01")
+"""What MySQL's drivers give for what has no SQLSTATE of its own: their number says more."""
+
+
+def _provider_code(exc: BaseException, body: Any) -> str | None:
+    code = words(entry(entry(attr(exc, "response"), "Error"), "Code"))
+    for source in (entry(body, "error"), body):
+        code = code or words(entry(source, "codeName"))
+    if code is not None:
+        return code
+    for name in ("error_name", "code", "error_code", "status"):
+        code = words(attr(exc, name))
+        if code is not None and not code.isdigit():
+            return code
+    error = attr(exc, "error")
+    code = words(error, 60) if is_a(error, str) else words(attr(error, "code"))
+    if code is not None and code.isascii() and " " not in code:
+        return code
+    return _body_code(body)
+
+
+def _body_code(body: Any) -> str | None:
+    error = entry(body, "error")
+    for source in (error, body):
+        for name in ("code", "error_code", "errorCode", "type", "error_type", "status"):
+            code = words(entry(source, name), 100)
+            if code is not None and not code.isdigit() and code != "error":
+                return code
+    code = words(error, 100)
+    return None if code is None or " " in code else code
+
+
+_NUMBERED = {
+    "pymysql": "MYSQL", "MySQLdb": "MYSQL", "mysql": "MYSQL", "asyncmy": "MYSQL",
+    "pycurl": "CURL", "curl_cffi": "CURL", "clickhouse_driver": "CLICKHOUSE",
+    "facebook_business": "GRAPH",
+}  # fmt: skip
+"""Packages whose errors carry a number of the server's or library's own, and its name in rules."""
+
+
+def _driver_code(exc: BaseException, package: str, names: tuple[str, ...]) -> str | None:
+    """Return the number of a client's own, or the SQLSTATE that database drivers put first in `args`."""
+    first = next(iter(args_of(exc)), None)
+    prefix = "MYSQL" if "MySQLError" in names else _NUMBERED.get(package)
+    if prefix is not None:
+        named = (attr(exc, name) for name in ("errno", "code", "_api_error_code"))
+        numbers = (whole(value) for value in (*named, first))
+        number = next(filter(None, numbers), None)
+        return None if number is None else f"{prefix}_{number}"
+    code = words(first, 6) if "DatabaseError" in names else None
+    return code if code is not None and len(code) == 5 and code.isalnum() else None
+
+
+def _number_code(exc: BaseException, package: str, names: tuple[str, ...]) -> str | None:
+    replies = attr(exc, "received_codes") or (args_of(exc) if package == "ftplib" else ())
+    reply = words(next(iter(some(replies, 1)), None), 3)
+    if reply is not None and reply.isdigit():
+        return f"FTP_{reply}"
+    for name, prefix in (("smtp_code", "SMTP"), ("reply_code", "AMQP")):
+        number = whole(attr(exc, name))
+        if number is not None:
+            return f"{prefix}_{number}"
+    number = whole(attr(exc, "errno"))
+    if number is not None and is_a(exc, OSError):
+        if number < 0:
+            return "EAI"
+        if "SSLError" in names:
+            return words(attr(exc, "reason"))
+        return None if "gaierror" in names or "herror" in names else errno.errorcode.get(number)
+    number = whole(attr(exc, "code"))
+    if number is None:
+        number = whole(attr(attr(exc, "error"), "code"))
+    if number is not None and not is_a(exc, SystemExit):
+        return str(number)
+    return words(attr(exc, "type")) if attr(exc, "body") is not None else None
+
+
+_DELAY_NAMES = ("retry_after", "retry_after_s", "period_remaining")
+
+
+def header_delay(answer: Answer, now: float) -> float | None:
+    """Return the seconds to wait that a header of the answer asks for."""
+    delays = (from_headers(headers, now) for headers in answer.headers)
+    return next((delay for delay in delays if delay is not None), None)
+
+
+def delay_of(exc: BaseException, answer: Answer, message: str, now: float) -> float | None:
+    """Return the seconds that the other side asked to wait, from its most reliable source."""
+    for delay in (
+        header_delay(answer, now),
+        from_details(exc),
+        from_body(answer.body),
+        # Zero is the default of some classes.
+        *(seconds(attr(exc, name)) or None for name in _DELAY_NAMES),
+    ):
+        if delay is not None:
+            return delay
+    delay = from_text(message)
+    if delay is not None:
+        return delay
+    windows = (from_windows(headers, answer.status, now) for headers in answer.headers)
+    return next((delay for delay in windows if delay is not None), None)
