@@ -24,7 +24,7 @@ from bench.diagnosis import (
     scores,
     worlds_fifth,
 )
-from bench.diagnosis.clients import fifth
+from bench.diagnosis.clients import fifth, sixth
 from triage import FailureType
 
 LOOKS = (
@@ -107,9 +107,12 @@ def test_sixty_near_misses_of_the_fifth_set_are_raised_and_blame_nobody_else() -
         assert not {"external_fault", "loop_detected", "wrong_tool_called"} & set(case.label.types)
 
 
-def test_clients_of_the_fifth_set_have_names_of_their_own_and_labels_that_exist() -> None:
-    found = list(fifth.cases())
-    assert len({case.id for case in found}) == len(found) >= 80
+@table(("clients", "least"), [(fifth, 80), (sixth, 290)])
+def test_cases_of_clients_have_names_of_their_own_and_labels_that_exist(
+    clients: Any, least: int
+) -> None:
+    found = list(clients.cases())
+    assert len({case.id for case in found}) == len(found) >= least
     for case in found:
         assert case.label.types, case.id
         assert set(case.label.types) <= TYPES, case.id

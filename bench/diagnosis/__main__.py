@@ -254,7 +254,8 @@ def _exceptions(options: argparse.Namespace) -> None:
     shown = [one for told in near for one in told]
     lab_python = exceptions.python(make=options.make_lab)
     fifth_python = exceptions.python("clients-fifth", make=options.make_lab)
-    if lab_python is None or fifth_python is None:
+    sixth_python = exceptions.python("clients-sixth", make=options.make_lab)
+    if None in (lab_python, fifth_python, sixth_python):
         print(
             "\nmost clients are not measured, as they are not installed: --make-lab installs them"
         )
@@ -263,6 +264,7 @@ def _exceptions(options: argparse.Namespace) -> None:
         ("second", provoke.SECOND, lab_python),
         ("third", provoke.THIRD, Path(sys.executable)),
         ("fifth", provoke.FIFTH, fifth_python),
+        ("sixth", provoke.SIXTH, sixth_python),
     ):
         if python is not None:
             told = exceptions.of_clients(python, module)

@@ -20,6 +20,7 @@ _CLIENTS = Path(__file__).parent / "clients"
 REQUIREMENTS = {
     "clients": _CLIENTS / "requirements.txt",
     "clients-fifth": _CLIENTS / "requirements-fifth.txt",
+    "clients-sixth": _CLIENTS / "requirements-sixth.txt",
 }
 """The clients that can be installed beside each other, by the name of their environment."""
 _UNKNOWN = "unknown"

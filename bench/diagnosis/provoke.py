@@ -23,6 +23,7 @@ FIRST = "bench.diagnosis.clients"
 SECOND = "bench.diagnosis.clients.second"
 THIRD = "bench.diagnosis.clients.third"
 FIFTH = "bench.diagnosis.clients.fifth"
+SIXTH = "bench.diagnosis.clients.sixth"
 
 
 def answer(case: Case, error: BaseException) -> dict[str, Any]:
