@@ -203,10 +203,10 @@ def _moves(field: str, given: Any) -> tuple[_Made, ...]:
         if not isinstance(move, _MOVES):
             remedy = "write fails(…) to raise it" if isinstance(move, BaseException | Fault) else ""
             raise misuse(f"{field}[{position}]", move, _WANTED, remedy)
-    return tuple(map(_made, found))
+    return tuple(map(_move_of, found))
 
 
-def _made(move: Any) -> _Made:
+def _move_of(move: Any) -> _Made:
     if isinstance(move, Step):
         return _of_run(lambda run: run.record_step(move))
     return _of_run(lambda run: run.record_usage(move)) if isinstance(move, Usage) else move
