@@ -9,12 +9,12 @@ import shlex
 import subprocess
 import sys
 import traceback
-from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import fields
 
 import triage
 from docs import count_words

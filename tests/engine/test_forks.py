@@ -28,6 +28,7 @@ from triage.core import (
     ApprovalGiven,
     AttemptFailed,
     Event,
+    Keyring,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -38,7 +39,6 @@ from triage.core import (
     active_seconds,
     fold,
 )
-from triage.core.sealing import Keyring
 from triage.engine import fork
 from triage.stores import MemoryStore, Store
 

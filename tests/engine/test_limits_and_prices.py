@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import anyio
 import pytest
 from calls import escalation_of
 from limit_scenarios import PRICED, SCENARIOS, Scenario, search
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 from strategies.test_limits import limits_of
 from support import Says, always
 from tables import table

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 from tables import table
 
 from triage.core import (

@@ -30,7 +30,7 @@ from triage.core import (
     Trajectory,
     UsageError,
 )
-from triage.strategies import FailurePolicy, replan
+from triage.strategies import FailurePolicy, chain, replan, sequence
 
 LOOP = Diagnosis(FailureType.LOOP_DETECTED, cause=Cause.CYCLE)
 
@@ -103,7 +103,7 @@ def test_a_policy_can_be_replaced_in_part() -> None:
 
 def test_a_policy_is_a_frozen_value_printed_as_it_is_written() -> None:
     policy = FailurePolicy(
-        default=FailurePolicy.abort_by_default(),
+        default=FailurePolicy.escalate_by_default(),
         causes={Cause.AUTH: Suspend("Which key?")},
         LOOP_DETECTED=replan("Try another source."),
         WRONG_TOOL_CALLED=Retry(),
@@ -111,7 +111,7 @@ def test_a_policy_is_a_frozen_value_printed_as_it_is_written() -> None:
     assert repr(policy) == (
         "FailurePolicy(WRONG_TOOL_CALLED=Retry(hint=None, delay=0.0, inject={}), "
         "LOOP_DETECTED=replan(hint='Try another source.', max_replans=3), "
-        "default=Abort(reason='no strategy of the policy is for this failure'), "
+        "default=Escalate(reason='no strategy of the policy is for this failure'), "
         "causes={'auth': Suspend(question='Which key?', metadata={}, expires_s=None)})"
     )
     copy = pickle.loads(pickle.dumps(policy))
@@ -297,10 +297,10 @@ async def test_a_keyboard_interrupt_passes_through_a_strategy() -> None:
 
 
 @pytest.mark.anyio
-async def test_sequence_and_chain_are_at_hand_on_the_policy() -> None:
+async def test_a_policy_takes_sequences_and_chains() -> None:
     policy = FailurePolicy(
-        LOOP_DETECTED=FailurePolicy.sequence(replan(), Abort()),
-        UNKNOWN=FailurePolicy.chain(Escalate(), replan()),
+        LOOP_DETECTED=sequence(replan(), Abort()),
+        UNKNOWN=chain(Escalate(), replan()),
     )
     assert await policy.dispatch(failed()) == Replan()
     assert await policy.dispatch(failed(LOOP, Replan())) == Abort()
@@ -308,13 +308,9 @@ async def test_sequence_and_chain_are_at_hand_on_the_policy() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_defaults_say_why() -> None:
+async def test_the_default_says_why() -> None:
     escalating = FailurePolicy(default=FailurePolicy.escalate_by_default())
-    aborting = FailurePolicy(default=FailurePolicy.abort_by_default())
     assert "no strategy" in reason_of(await escalating.dispatch(failed()))
-    action = await aborting.dispatch(failed())
-    assert isinstance(action, Abort)
-    assert "no strategy" in (action.reason or "")
 
 
 LADDERS: dict[FailureType, list[str]] = {

@@ -12,7 +12,7 @@ import pytest
 from tables import table
 
 from triage import UsageError
-from triage.strategies import retry_layers, say, single_retry_layer
+from triage.strategies import retry_layers, single_retry_layer, warn_of_retries
 
 CLIENTS: list[tuple[type[Any], str]] = [
     (openai.OpenAI, "openai.OpenAI"),
@@ -186,7 +186,7 @@ def test_each_kind_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING, "triage.retries"):
         for _ in range(3):
-            say(Chatty(), "a text", None)
+            warn_of_retries(Chatty(), "a text", None)
     assert len(caplog.records) == 1
     assert "Chatty retries up to 3 times by itself" in caplog.text
 

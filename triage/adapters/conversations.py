@@ -311,7 +311,9 @@ def continued(
                 messages += found[0]
                 waiting = list(found[1])
             continue
-        asked = next((one for one in waiting if turn.answers(*one)), None)
+        asked = next(
+            (one for one in waiting if turn.answers(one.id, one.name, one.arguments)), None
+        )
         if asked is not None:
             waiting.remove(asked)
             use(turn)

@@ -35,7 +35,7 @@ from triage.core.messages.base import (
     text_of,
 )
 from triage.engine import MODEL, TOOL_ATTRIBUTE, Manifest, Run, Tool, current, schema_of, tally
-from triage.strategies import say
+from triage.strategies import warn_of_retries
 
 from .base import cut_short
 from .calls import (
@@ -98,7 +98,7 @@ def recorded(provider: Provider, client: C, *, hint: bool) -> C:
         return client
     if not isinstance(hint, bool):
         raise misuse(f"{provider.name}.record(hint=…)", hint, "True or False")
-    say(client)
+    warn_of_retries(client)
     made: Any = cast("Any", client).with_options()
     is_async = any(name.startswith("Async") for name in kinds)
     kind: Any = type(client)

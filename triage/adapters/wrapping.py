@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, overload
 
+from msgspec.structs import replace
+
 from triage.core import Effect, UsageError, child_logger, misuse
 from triage.engine import Agent, Checks, Options, Run
-from triage.strategies import Policy, say
+from triage.strategies import Policy, warn_of_retries
 
 from .base import Adapter
 from .tools import checked_trust
@@ -161,7 +162,7 @@ def wrap(
     trusted = checked_trust(trust_hints)
     adapted = adapter(target, effects=effects)
     adapted.trust_hints = trusted
-    say(*adapted.clients())
+    warn_of_retries(*adapted.clients())
     for layer in adapted.layers():
         _log.warning("%s. Each retry of triage's is multiplied by these.", layer)
 

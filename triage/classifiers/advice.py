@@ -34,12 +34,12 @@ from triage.core import (
     severity_of,
     words_of,
 )
+from triage.core.patterns import Pattern
 
 from .detectors.arguments import takes
 from .detectors.finding import ASKED_AGAIN, REDIRECTED
 from .detectors.loops import same_step
 from .overrides import Overrides
-from .patterns import Pattern
 from .tables.rule import Rule
 
 CLASSIFIER = "rules"

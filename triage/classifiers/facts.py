@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .patterns import Pattern
+from triage.core.patterns import Pattern
 
 # --- numbers, dates and times ----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from triage.classifiers.detectors.finding import UNGROUNDED, Finding
 from triage.core import Step, check_count, check_word, misuse, redact
+from triage.core.patterns import Pattern
 
 from .facts import (
     CURRENCY,
@@ -34,7 +35,6 @@ from .facts import (
     prose,
     texts_of,
 )
-from .patterns import Pattern
 
 FACT_KINDS = ("number", "id", "url", "path", "quote", "email", "date", "sum", "claim")
 """The kinds of facts that an answer can be checked for."""

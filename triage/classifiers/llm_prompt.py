@@ -22,8 +22,8 @@ from triage.core import (
     plain,
     redact,
 )
+from triage.core.patterns import Pattern
 
-from .patterns import Pattern
 from .quoting import Source
 
 # --- the instructions --------------------------------------------------------------------------

@@ -25,8 +25,7 @@ from triage.core import (
     said_by,
     severity_of,
 )
-
-from .patterns import Pattern
+from triage.core.patterns import Pattern
 
 _MAX_TEXT = 4_000
 _SQLSTATE_LENGTH = 5

@@ -12,13 +12,14 @@ import shlex
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import anyio
 from cyclopts import Parameter
+from msgspec.structs import replace
 
 from triage.core import Event, UsageError, nearest, redact
 from triage.engine import Agent, fingerprint

@@ -309,14 +309,14 @@ def would_as_json(events: Sequence[Event], word: str) -> dict[str, Any]:
         "why": point.why if returns else f"escalates: {point.why}",
         "calls": [
             {
-                "key": call.key,
-                "tool": call.tool,
-                "kind": call.kind,
-                "effect": call.effect,
-                "arguments": to_json(call.arguments),
-                "fate": fate,
+                "key": known.call.key,
+                "tool": known.call.tool,
+                "kind": known.call.kind,
+                "effect": known.call.effect,
+                "arguments": to_json(known.call.arguments),
+                "fate": known.fate,
             }
-            for call, fate in foretell(state, action)
+            for known in foretell(state, action)
         ],
     }
 

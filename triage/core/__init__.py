@@ -141,7 +141,17 @@ from .faults import (
     StorageFailed,
     WorkflowFault,
 )
-from .foreign import attr, attributes_of, entry, is_a, is_mapping, some, text_of, whole
+from .foreign import (
+    NAMES_THERE_ARE,
+    attr,
+    attributes_of,
+    entry,
+    is_a,
+    is_mapping,
+    some,
+    text_of,
+    whole,
+)
 from .json_values import (
     MARK,
     ROWS_AT_ONCE,
@@ -157,7 +167,6 @@ from .json_values import (
     plain_noting,
     refuse_constant,
 )
-from .lookups import NAMES_THERE_ARE
 from .observers import (
     LoggingObserver,
     Observer,
@@ -167,9 +176,21 @@ from .observers import (
     notify,
     traceparent_of,
 )
-from .quoting import MAX_CLEAN, as_json, call_text, doings_in, one_line, quote, said_by
+from .quoting import (
+    MAX_CLEAN,
+    action_text,
+    as_json,
+    call_text,
+    counted,
+    doings_in,
+    json_text,
+    moment,
+    one_line,
+    quote,
+    said_by,
+    span,
+)
 from .redaction import HIDDEN, Redactor, redact, redact_value, redacting, standard
-from .sealing import Keyring
 from .state import (
     AT_LIMIT,
     LINE,
@@ -202,6 +223,7 @@ from .taxonomy import (
 from .wire import (
     EVENTS,
     HEAVY,
+    Keyring,
     dump,
     dumps,
     fitting,
@@ -213,7 +235,6 @@ from .wire import (
     unsealed,
     weight_of,
 )
-from .wording import action_text, counted, json_text, moment, span
 
 __all__ = [
     "ACTIONS",

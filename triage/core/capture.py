@@ -28,6 +28,7 @@ from .foreign import (
     is_plain_class,
     mro_of,
     namespace_of,
+    note_on_table,
     runs_foreign_code,
     seconds,
     some,
@@ -36,7 +37,6 @@ from .foreign import (
     within,
     words,
 )
-from .lookups import note_on_table
 from .phases import caught_by_a_client, made_several_requests, phase_of
 from .retry_after import from_text
 from .taxonomy import (

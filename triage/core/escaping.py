@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 
+from .patterns import Pattern
+
 _UNSEEN = (
     # Controls (C0, DEL, C1), marks that turn the direction of writing, characters without width,
     # interlinear marks, tags, and halves of surrogate pairs.
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff"
 )
-UNSEEN = re.compile(f"[{_UNSEEN}]")
+UNSEEN = Pattern(f"[{_UNSEEN}]")
 """A character that cannot be seen or changes how others are shown; line breaks are not among them."""
 _STEERING = f"{_UNSEEN}\r\x85\u2028\u2029"
-_BUT_LINES = re.compile(f"[{_STEERING}]")
-_ALL = re.compile(rf"[\t\n{_STEERING}]")
-_SEQUENCES = re.compile(
+_BUT_LINES = Pattern(f"[{_STEERING}]")
+_ALL = Pattern(rf"[\t\n{_STEERING}]")
+_SEQUENCES = Pattern(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[0-Z\\^-~])"
 )
 """One terminal command: CSI, OSC and the other strings, and single-letter escapes."""

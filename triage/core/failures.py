@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, astuple, replace
@@ -15,6 +14,7 @@ from .actions import Action, RecoveryAction
 from .diagnosis import Diagnosis
 from .errors import Value
 from .escaping import escaped
+from .patterns import Pattern
 from .redaction import redact, redact_value
 from .steps import NO_USAGE, Trajectory, Usage
 from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
@@ -300,7 +300,7 @@ def _picklable(value: Any) -> Any:
 MAX_FIELDS = 6
 
 
-class Field(NamedTuple):
+class Field(msgspec.Struct, frozen=True):
     """A field that failed. name: its path, with dots. problem: in the words of the error."""
 
     name: str
@@ -406,11 +406,20 @@ def _item(item: Any) -> Field | None:
     return Field(name, problem) if name or problem else None
 
 
-@cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
-    return tuple(
-        re.compile(pattern)
-        for pattern in (
+_LISTED = Pattern(
+    r"^(?P<path>[\w.\[\]-]{1,120})\n {2}(?P<problem>[^\n]{1,200}?)(?: \[type=[^\n]{0,300})?$",
+    re.MULTILINE,
+)
+"""How pydantic prints an error: the field on its own line, the problem indented below."""
+_COLONS = Pattern(
+    r"^ ?(?P<path>\w[\w.]{0,80}): "
+    r"(?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$",
+    re.MULTILINE,
+)
+_SENTENCES = tuple(
+    map(
+        Pattern,
+        (
             r"missing \d{1,3} required (?:[\w-]{1,20} )?arguments?: (?P<names>.{1,200})",
             r"unexpected keyword argument '(?P<extra>[^']{1,80})'",
             r"missing required field `(?P<required>[^`]{1,80})`",
@@ -422,34 +431,18 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
             r"(?:constraint failed: \w{1,80}\.|column \")(?P<path>\w{1,80})",
             r"Invalid (?:type|value|parameter) for '(?P<path>[^']{1,99})': (?P<problem>.{1,200})",
             r"Field [`'\"](?P<path>[^`'\"]{1,80})[`'\"] (?P<problem>[^\n]{1,200})",
-        )
+        ),
     )
-
-
-@cache
-def _listed() -> re.Pattern[str]:
-    # How pydantic prints an error: the field on its own line, the problem indented below.
-    return re.compile(
-        r"^(?P<path>[\w.\[\]-]{1,120})\n {2}(?P<problem>[^\n]{1,200}?)(?: \[type=[^\n]{0,300})?$",
-        re.MULTILINE,
-    )
-
-
-@cache
-def _colons() -> re.Pattern[str]:
-    return re.compile(
-        r"^ ?(?P<path>\w[\w.]{0,80}): "
-        r"(?P<problem>(?:Input should|Field required|Value error)[^\n]{0,160})$",
-        re.MULTILINE,
-    )
+)
+"""How libraries name one field in a sentence."""
 
 
 def _from_message(message: str) -> tuple[Field, ...]:
-    for pattern in (_listed(), _colons()):
+    for pattern in (_LISTED, _COLONS):
         found = tuple(Field(hit["path"], hit["problem"]) for hit in pattern.finditer(message))
         if found:
             return found
-    for pattern in _patterns():
+    for pattern in _SENTENCES:
         hit = pattern.search(message)
         if hit is not None:
             return _from_hit(hit)

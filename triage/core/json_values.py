@@ -29,6 +29,7 @@ from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from .errors import UsageError
+from .patterns import Pattern
 
 MARK = "$triage"
 MAX_DEPTH = 64
@@ -228,8 +229,8 @@ class _Encoder:
 # Finding the one JSON value in a text that has more around it: `only_json`.
 
 
-_FENCED = re.compile(r"(?P<fence>```+|~~~+)[\w+.-]*\s(?P<inside>.*?)(?P=fence)", re.DOTALL)
-_ASIDE = re.compile(r"\[[^\[\]{}\"\r\n]*\]|\{[^\[\]{}\":\r\n]*\}")
+_FENCED = Pattern(r"(?P<fence>```+|~~~+)[\w+.-]*\s(?P<inside>.*?)(?P=fence)", re.DOTALL)
+_ASIDE = Pattern(r"\[[^\[\]{}\"\r\n]*\]|\{[^\[\]{}\":\r\n]*\}")
 """Prose in brackets: `[the list]`, `{name}`."""
 _LONGEST = 4_000_000
 

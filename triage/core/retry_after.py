@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from typing import Any
 
 from .foreign import attr, call, entry, is_a, items, seconds, some, text_of
+from .patterns import Pattern
 
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
@@ -32,21 +32,20 @@ _LONGEST_WINDOW = 86_400.0
 _RATES = frozenset({429, 403})
 
 
-@cache
-def _in_words() -> re.Pattern[str]:
-    number = r"(\d{1,9}(?:\.\d{1,9})?)"
-    unit = r"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)"
-    return re.compile(
-        r"\b(?:(?:try|retry)(?: your request| the request)?(?: again)?(?: after| in)"
-        r"|retry[ _-]?after[ :=]{1,3}|wait(?: for)?(?: about| at least)?) ?"
-        rf"(?:{number} ?{unit}(?: ?{number} ?{unit})?(?: ?{number} ?{unit})?)\b"
-        rf"|\bretry-after[:=] ?{number}\b"
-        rf"|\bretry[ _-]?after[ _-]?ms[ :=]{{1,2}}{number}"
-        # Without a unit, no word may follow: "after 3 attempts", "after 10:30" and a status are no delay.
-        r"|(?<!not )(?<!n't )(?<!no )(?<!never )\bretry after (?!4\d\d\b|5\d\d\b)(\d{1,5}(?:\.\d{1,3})?)"
-        r"(?=\s*(?:$|[\n;,!)\]}\"']|\.(?!\d)))",
-        re.IGNORECASE,
-    )
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_UNIT = r"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)"
+_IN_WORDS = Pattern(
+    r"\b(?:(?:try|retry)(?: your request| the request)?(?: again)?(?: after| in)"
+    r"|retry[ _-]?after[ :=]{1,3}|wait(?: for)?(?: about| at least)?) ?"
+    rf"(?:{_NUMBER} ?{_UNIT}(?: ?{_NUMBER} ?{_UNIT})?(?: ?{_NUMBER} ?{_UNIT})?)\b"
+    rf"|\bretry-after[:=] ?{_NUMBER}\b"
+    rf"|\bretry[ _-]?after[ _-]?ms[ :=]{{1,2}}{_NUMBER}"
+    # Without a unit, no word may follow: "after 3 attempts", "after 10:30" and a status are no delay.
+    r"|(?<!not )(?<!n't )(?<!no )(?<!never )\bretry after (?!4\d\d\b|5\d\d\b)(\d{1,5}(?:\.\d{1,3})?)"
+    r"(?=\s*(?:$|[\n;,!)\]}\"']|\.(?!\d)))",
+    re.IGNORECASE,
+)
+_SPANS = Pattern("".join(rf"(?:{_NUMBER}{unit})?" for unit in ("d", "h", "m", "s", "ms")))
 
 
 def from_text(text: str) -> float | None:
@@ -58,7 +57,7 @@ def from_text(text: str) -> float | None:
     low = text.lower()
     if "try" not in low and "wait" not in low:
         return None
-    found = _in_words().search(text)
+    found = _IN_WORDS.search(text)
     if found is None:
         return None
     *spans, header, milliseconds, bare = found.groups()
@@ -143,7 +142,7 @@ def _window(value: str, now: float) -> float | None:
     number = seconds(value)
     if number is not None:
         return _left(number, now) if number >= _EPOCH else number
-    spans = _spans().fullmatch(value)
+    spans = _SPANS.fullmatch(value)
     if spans is not None and value:
         days, hours, minutes, rest, milli = (float(part or 0) for part in spans.groups())
         return round(86_400 * days + 3600 * hours + 60 * minutes + rest + milli / 1000, 6)
@@ -153,12 +152,6 @@ def _window(value: str, now: float) -> float | None:
         return _until(value, None, now)
     # A time without a zone is ambiguous.
     return None if then.tzinfo is None else then.timestamp() - now
-
-
-@cache
-def _spans() -> re.Pattern[str]:
-    number = r"(\d{1,9}(?:\.\d{1,9})?)"
-    return re.compile("".join(rf"(?:{number}{unit})?" for unit in ("d", "h", "m", "s", "ms")))
 
 
 def _left(moment: float, now: float) -> float:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
-from typing import NamedTuple
+
+from msgspec import Struct
+
+from .patterns import Pattern
 
 HIDDEN = "[redacted]"
 """What replaces a secret."""
 
 
-class Shape(NamedTuple):
+class Shape(Struct, frozen=True):
     """The form of one kind of key.
 
     mark: lower-case letters in every text with such a key; a text without them is not searched.
@@ -139,25 +142,25 @@ PLACES: tuple[Shape, ...] = (
 )
 """Where credentials are found: after a scheme, in an address, in a command."""
 
-ASSIGNED = re.compile(
+ASSIGNED = Pattern(
     r"(?<![\w.-])((?:(?i:access|account|api|auth|card|encryption|master|private|refresh|secret|signing) )?"
     r"[\w.-]{1,64})[\\\"']{0,4}\s{0,4}(?:=>|:=|=(?!=)|:(?!:))\s{0,4}"
 )
 """A name of one word or two, up to where its value begins."""
 
-ELEMENT = re.compile(r"<([\w:.-]{1,64})(?:\s[^<>]{0,200})?>([^<>]{1,4096})</")
+ELEMENT = Pattern(r"<([\w:.-]{1,64})(?:\s[^<>]{0,200})?>([^<>]{1,4096})</")
 """An element of XML or HTML, and its text."""
 
-QUERY = re.compile(r"[?&;#]([^=&\s?#\"'<>]{1,64})=([^&\s#\"'<>]{1,4096})")
+QUERY = Pattern(r"[?&;#]([^=&\s?#\"'<>]{1,64})=([^&\s#\"'<>]{1,4096})")
 """A parameter in an address."""
 
 _QUOTED = r"\"((?:[^\"\\]|\\.){1,4096}+)|'((?:[^'\\]|\\.){1,4096}+)|\\{1,3}[\"']([^\"'\\]{1,4096})"
 _SCHEME = r"(?i:basic|bearer|digest|token|negotiate|ntlm|hmac|apikey|aws4[a-z0-9-]{0,24})"
 _UNQUOTED = r"([^\s\"',;&\\]{4,4096})"
 
-VALUE = re.compile(rf"{_QUOTED}|[\"']?{_UNQUOTED}")
-HEADER = re.compile(rf"{_QUOTED}|({_SCHEME}\s[^\"'\r\n\\]{{3,4096}})|{_UNQUOTED}")
-COOKIES = re.compile(rf"{_QUOTED}|([^\s\"'=;\\]{{1,128}}=[^\"'\r\n\\]{{1,4096}})")
+VALUE = Pattern(rf"{_QUOTED}|[\"']?{_UNQUOTED}")
+HEADER = Pattern(rf"{_QUOTED}|({_SCHEME}\s[^\"'\r\n\\]{{3,4096}})|{_UNQUOTED}")
+COOKIES = Pattern(rf"{_QUOTED}|([^\s\"'=;\\]{{1,128}}=[^\"'\r\n\\]{{1,4096}})")
 """The value after a name: quoted, even as JSON inside JSON, or up to the next separator."""
 
 UNQUOTED_GROUPS = (4, 5)
@@ -207,7 +210,7 @@ _STATES = frozenset({
 })  # fmt: skip
 """Words about a secret or its type that stand where its value would."""
 
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = Pattern(
     r"\$(?:[A-Za-z_]+|[{(].*|_[A-Z]+\[.*)"  # $TOKEN, ${TOKEN}, $(cat token), $_POST[
     r"|[{<%(]+[A-Za-z_. -]*[)}>s]*"  # {token}, {{ token }}, <token>, %(token)s
     r"|[*x.•_-]+"
@@ -215,20 +218,20 @@ _PLACEHOLDER = re.compile(
     r"|(?i:your[-_ ]?|changeme|(?:my|the|some|example|dummy|change|replace|insert)[-_ ])[A-Za-z_ -]*",
     re.DOTALL,
 )
-_MASKED = re.compile(r"\*{3}|\.{3}|…|•{3}")  # sk-...
-_CODE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|[A-Za-z_.]+[(\[].*", re.DOTALL)
-_REMARK = re.compile(
+_MASKED = Pattern(r"\*{3}|\.{3}|…|•{3}")  # sk-...
+_CODE = Pattern(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|[A-Za-z_.]+[(\[].*", re.DOTALL)
+_REMARK = Pattern(
     r"[A-Za-z' -]*\b(?:be|is|isn't|was|must|has|have|not|can't|cannot|should|too|needs|does|doesn't)\b"
     r"[\w ',.()-]*"
 )
-_WORD_OF_PROSE = re.compile(r"\(?[A-Za-z][a-z'-]*[.,;!?)]?")
-_PROSE_GOES_ON = re.compile(r"\s[A-Za-z]{1,20}[\s.,;!?)]|\s\d{1,4}\s[a-z]")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_PARTS = re.compile(r"[A-Za-z0-9+]+")
-_WORD_AND_NUMBER = re.compile(
+_WORD_OF_PROSE = Pattern(r"\(?[A-Za-z][a-z'-]*[.,;!?)]?")
+_PROSE_GOES_ON = Pattern(r"\s[A-Za-z]{1,20}[\s.,;!?)]|\s\d{1,4}\s[a-z]")
+_UUID = Pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PARTS = Pattern(r"[A-Za-z0-9+]+")
+_WORD_AND_NUMBER = Pattern(
     r"[A-Za-z]?[a-z]{2,}\d{0,4}|[A-Z]{2,}\d{0,4}|\d{1,11}[a-z]{0,2}|[A-Za-z]\d{0,2}"
 )
-_HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_HUMP = Pattern(r"[A-Z]?[a-z]+|[A-Z]+")
 _LONGEST_NAME = 128
 _LONGEST_WORD = 24
 _LONGEST_PART = 16
@@ -276,7 +279,7 @@ def counts(name: str) -> bool:
     return bare(name) in _LOOSE_NAMES or bare(name) == "pass"
 
 
-def value_pattern(name: str) -> re.Pattern[str]:
+def value_pattern(name: str) -> Pattern:
     """Return the pattern that matches the value of this name in a text."""
     plain = bare(name)
     if plain.endswith("authorization"):

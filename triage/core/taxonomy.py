@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from .patterns import Pattern
+
 
 class FailureType(StrEnum):
     """What went wrong: ten kinds, each with its own recovery. Anything finer is a `Cause`."""
@@ -316,9 +318,9 @@ _DONE = _listed_words(
     "bought brought built cut done drawn gone held made put sent set sold written"
 )
 _LONGEST_NAME = 200
-_NAMESPACE = re.compile(r"__|[./:\\]+")
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_NUMBER_FOR_WORD = re.compile(r"(?<=[a-z])[24](?=[a-z])", re.IGNORECASE)
+_NAMESPACE = Pattern(r"__|[./:\\]+")
+_WORD = Pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_NUMBER_FOR_WORD = Pattern(r"(?<=[a-z])[24](?=[a-z])", re.IGNORECASE)
 """`fetch2pay`, `list4sale`."""
 
 
@@ -355,7 +357,7 @@ def infer_effect(name: str) -> Effect:
     return Effect.READ
 
 
-_COMPOUND = re.compile(r"^look up\b|\b(?:pull|merge) requests?\b")
+_COMPOUND = Pattern(r"^look up\b|\b(?:pull|merge) requests?\b")
 
 
 def _words(part: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .agent import Agent, Options, agent, check_run_id
+from .agent import Agent, Options, agent
 from .approvals import (
     ANSWER,
     APPROVAL,
@@ -31,7 +31,6 @@ from .calls import (
     fail,
     finish,
     record_call,
-    restored,
 )
 from .checks import Refused
 from .config import (
@@ -42,6 +41,7 @@ from .config import (
     GuardedCall,
     Manifest,
     Watching,
+    check_run_id,
     manifest_of,
     schema_of,
 )
@@ -50,14 +50,12 @@ from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, 
 from .forking import fork
 from .journal import TASK
 from .loop import Restarted
-from .outside import cancel, resolve
+from .outside import WAITING, answers_to, asks_of, cancel, lease_of, resolve
 from .recovery import position_of
-from .report import Analysis, Report
-from .reporter import Brief, ErrorReporter, LLMAnalyst, report_of
+from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
 from .run import Guidance, Recorder, current
-from .standing import WAITING, answers_to, asks_of, lease_of
 from .tools import (
     TOOL_ATTRIBUTE,
     Compensator,
@@ -67,6 +65,7 @@ from .tools import (
     current_call,
     fingerprint,
     read_function,
+    restored,
     shown,
     tool_of,
     tries_of,

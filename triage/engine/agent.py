@@ -6,10 +6,10 @@ import copy
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import anyio
+from msgspec.structs import replace
 
 from triage.classifiers import Classifier
 from triage.core import (
@@ -26,7 +26,7 @@ from triage.stores import Store, open_store
 from triage.strategies import Limits, Policy
 
 from .approvals import time_of
-from .config import Checks, Config, Durability, configure, moved
+from .config import Checks, Config, Durability, check_run_id, configure, moved
 from .journal import TASK, Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
@@ -459,18 +459,3 @@ class _Bell:
 
     def ring(self) -> None:
         self._event.set()
-
-
-MAX_RUN_ID = 128
-_PUNCTUATION = str.maketrans("", "", "._:-")
-
-
-def check_run_id(run_id: object) -> None:
-    """Raise UsageError for a run id that is none."""
-    if not isinstance(run_id, str):
-        raise UsageError(f"run_id must be text or None, not {type(run_id).__name__}")
-    letters = run_id.translate(_PUNCTUATION)
-    if not (letters.isascii() and letters.isalnum() and len(run_id) <= MAX_RUN_ID):
-        raise UsageError(
-            f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
-        )

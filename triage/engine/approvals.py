@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
@@ -55,7 +56,7 @@ from triage.core import (
     plain,
     plain_noting,
 )
-from triage.core.messages.answers import read_answer
+from triage.core.messages import read_answer
 from triage.core.messages.base import ending_of
 from triage.strategies import Preset
 
@@ -70,7 +71,7 @@ APPROVAL, AGAIN, ANSWER = "approval", "again", "answer"
 """Kinds of questions about what is not in doubt: see `Question`."""
 
 
-class Question(NamedTuple):
+class Question(Struct, frozen=True):
     """What a person is asked before a run may go on: about which call, and in which words.
 
     doubt: the call was started and may have happened. inner: what is asked by a run inside this one,
@@ -314,7 +315,7 @@ def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:
 ANSWERS = (*get_args(Action), Happened, Rerun, Approved, Rejected, Edited)
 
 
-class Answered(NamedTuple):
+class Answered(Struct, frozen=True):
     """What follows from an answer.
 
     action: what is done next. entries: makers of the events that are journalled before it; each is still
@@ -639,7 +640,7 @@ def model_of(function: Callable[..., Any]) -> tuple[Model, tuple[Any, ...]]:
 # Asking the guard before a call runs, and doing as it says.
 
 
-class Guarded(NamedTuple):
+class Guarded(Struct, frozen=True):
     """A call that must not run before its guard was asked."""
 
     guard: Guard
@@ -729,7 +730,7 @@ def _obey(run: Recorder, asked: Guarded, ruling: object) -> None:
 # The runs that wait for an answer.
 
 
-class Waiting(NamedTuple):
+class Waiting(Struct, frozen=True):
     """A suspended run: its session, the failure it stopped at and when (monotonic seconds)."""
 
     session: Session

@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
+from msgspec import Struct
 
 from triage.core import LINE, WITHIN, Call
 
-from .cancellation import current_task
+from .event_loop import current_task
 from .run import Recorder
 from .tools import Tool, calling
 
 __all__ = ["NO_PLACE", "Place", "Tally", "reusable", "tally", "within_call"]
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """Where a call is made. line, within: as in the metadata of its step; None where it has none."""
 
     line: int | None = None
@@ -27,11 +28,10 @@ class Place(NamedTuple):
     def metadata(self, key: str, inner: str | None) -> dict[str, Any]:
         """The metadata of the call's step. inner: the id of the inner run, for a call that is one."""
         metadata: dict[str, Any] = {"call": key}
-        line, within = self
-        if line is not None:
-            metadata[LINE] = line
-        if within is not None:
-            metadata[WITHIN] = within
+        if self.line is not None:
+            metadata[LINE] = self.line
+        if self.within is not None:
+            metadata[WITHIN] = self.within
         if inner is not None:
             metadata["run"] = inner
         return metadata

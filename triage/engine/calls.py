@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
@@ -37,7 +38,6 @@ from triage.core import (
     in_event_loop,
     large,
     logger,
-    plain,
     step_of_json,
     words_of,
 )
@@ -57,8 +57,8 @@ from .approvals import (
 )
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
+from .event_loop import apart, is_large, off_loop
 from .journal import inner_id, inside
-from .large import apart, is_large, large_given, off_loop
 from .run import Recorder, current
 from .tools import (
     AGENT_ATTRIBUTE,
@@ -70,6 +70,7 @@ from .tools import (
     name_of,
     named_by,
     pause_before,
+    restored,
     say_inferred,
     tool_of,
 )
@@ -149,19 +150,19 @@ class Begun:
             self._entered.__exit__(type(error), error, error.__traceback__)
 
 
-class Undo(NamedTuple):
+class Undo(Struct, frozen=True):
     """Calls of the previous plan to undo before this one may begin, newest first."""
 
     entries: list[Compensation]
 
 
-class Reused(NamedTuple):
+class Reused(Struct, frozen=True):
     """A call whose result is known already."""
 
     result: Any
 
 
-class Reusable(NamedTuple):
+class Reusable(Struct, frozen=True):
     """A completed call whose result is large, and is still to be copied: see `_read_back`."""
 
     call: Call
@@ -169,7 +170,7 @@ class Reusable(NamedTuple):
     place: Place
 
 
-class _Written(NamedTuple):
+class _Written(Struct, frozen=True):
     """A result as the journal has it, and the step of its call. fields: of the `CallFinished`.
 
     kept: what only this process can give again, where a store may keep less; None for nothing.
@@ -322,19 +323,19 @@ def _read_back(run: Recorder, tool: Tool, reusable: Reusable) -> tuple[Any, Step
 
     May be called in any thread. Raises ResultLost.
     """
-    call, _, place = reusable
+    call = reusable.call
     result = restored(tool, call, run.session.live)
     if run.replay is not None and call.key in run.replay.kept:
         return result, None
     effect = Effect(call.effect) if tool.nested else tool.effect
-    metadata = place.metadata(call.key, call.run)
+    metadata = reusable.place.metadata(call.key, call.run)
     metadata["replayed"] = True
     return result, _step(tool, call.arguments, call.result, effect, metadata)
 
 
 def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Step | None) -> Any:
     """Write down that a recorded result is given again; the result. made: the step of its call."""
-    call, bound, _ = reusable
+    call = reusable.call
     if run.replay is not None:
         run.replay.meet(tool.name, call.key)
     run.session.add(
@@ -347,7 +348,7 @@ def _reuse(run: Recorder, tool: Tool, reusable: Reusable, result: Any, made: Ste
         step=call.step if made is None else run.record_call_step(made),
     )
     if tool.compensate is not None and not run.session.state.inherits(call.seq):
-        _undo_again(run, tool, call.key, bound, result)
+        _undo_again(run, tool, call.key, reusable.bound, result)
     return result
 
 
@@ -382,35 +383,6 @@ def _step(
         duration_s=seconds,
     )
     return tool.step(step)
-
-
-def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
-    """The result of a call that is done. Raises ResultLost where it cannot be read back."""
-    if live is not None and call.key in live:
-        kept = live[call.key]
-        return tool.loaded(plain(kept)) if call.exact else kept
-    if call.exact and not call.answered:
-        return tool.loaded(plain(call.result))
-    # What a person says is taken for what the tool declares, where it fits.
-    if call.typed or call.answered:
-        try:
-            return tool.loaded(tool.returns.read(call.result))
-        except Exception as error:
-            logger.debug("%s: its result is not the declared type: %s", tool.name, error)
-    if call.exact:
-        return tool.loaded(plain(call.result))
-    known = str(call.result)[:MAX_ERROR]
-    why = (
-        "it held a secret, which no store keeps"
-        if HIDDEN in known
-        else "give the tool a return annotation pydantic can validate, or return a value of JSON types"
-    )
-    raise ResultLost(
-        f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
-        f"{known}",
-        tool=tool.name,
-        key=call.key,
-    )
 
 
 def _undo_again(run: Recorder, tool: Tool, key: str, bound: dict[str, Any], result: Any) -> None:
@@ -625,6 +597,16 @@ async def record_call(
     if run.session.durable and not run.over:
         await run.session.barrier()
     return result
+
+
+async def large_given(
+    tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any], salt: str
+) -> Given | None:
+    """The arguments of a call, read in a thread, where they are large; None for others."""
+    values = (*args, *kwargs.values())
+    if not is_large(values):
+        return None
+    return await off_loop(values, partial(tool.given, args, kwargs, salt, show=True))
 
 
 def _as_in(run: Recorder, tool: Tool) -> Tool:

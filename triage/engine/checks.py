@@ -36,7 +36,7 @@ from triage.core.messages.base import content_text
 
 from .approvals import MODEL
 from .config import Checks, validate_result
-from .large import off_loop
+from .event_loop import off_loop
 from .run import Recorder
 
 GROUNDING_SECONDS = 30.0

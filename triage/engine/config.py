@@ -7,11 +7,12 @@ import math
 import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from triage.classifiers import Classifier, Grounds, check_classifier
@@ -53,8 +54,7 @@ Verifier: TypeAlias = Callable[[Any], Verdict | Awaitable[Verdict]]
 """Takes the result; answers True or None if it is good, else False, a reason or a `Diagnosis`."""
 
 
-@dataclass(frozen=True)
-class Checks:
+class Checks(Struct, frozen=True, dict=True):
     """What a result and the steps before it must satisfy; a failed check fails the attempt.
 
     tools: the tools that exist; calling any other is a failure. A list of names, functions, tool
@@ -83,18 +83,17 @@ class Checks:
     guard: Decide | Guard | None = None
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
         tools: Any = self.tools
         if tools is not None and not isinstance(tools, Mapping):
             if isinstance(tools, str | bytes) or not _is_iterable(tools):
                 raise misuse("Checks.tools", tools, "a list or a mapping of tools", "write [tool]")
-            set_(self, "tools", tuple(tools))
+            force_setattr(self, "tools", tuple(tools))
         verify = self.verify
         if verify is not None and not callable(verify):
             if not _is_iterable(verify):
                 raise misuse("Checks.verify", verify, "a function of the result, or several")
-            set_(self, "verify", tuple(verify))
-        set_(self, "constraints", _constraints(self.constraints))
+            force_setattr(self, "verify", tuple(verify))
+        force_setattr(self, "constraints", _constraints(self.constraints))
         if not isinstance(cast("object", self.subgoals), bool):
             raise misuse("Checks.subgoals", self.subgoals, "True or False")
         self._options()
@@ -231,8 +230,7 @@ def _is_iterable(value: object) -> bool:
     return isinstance(value, Iterable)
 
 
-@dataclass(frozen=True)
-class Durability:
+class Durability(Struct, frozen=True, dict=True):
     """How safely a run is kept in its store.
 
     mode: when events are durable: `"step"` (default), before a recorded call returns; `"attempt"`, when
@@ -254,17 +252,22 @@ class Durability:
     on_store_error: Literal["fail", "continue"] = "fail"
     lease_s: float = 30.0
     redact: bool | Redactor = True
-    key: str | bytes | Sequence[str | bytes] | None = field(default=None, repr=False)
+    key: str | bytes | Sequence[str | bytes] | None = None
 
     def __post_init__(self) -> None:
         check_word("Durability.mode", self.mode, ("step", "attempt", "exit"))
         check_word("Durability.on_in_doubt", self.on_in_doubt, ("ask", "rerun", "fail"))
         check_word("Durability.on_store_error", self.on_store_error, ("fail", "continue"))
         check_number("Durability.lease_s", self.lease_s, "seconds", above=True)
-        if self.redact is not True:
-            _check_redact(self.redact)
+        if not isinstance(cast("object", self.redact), bool | Redactor):
+            wanted = "True, False or a Redactor"
+            raise misuse("Durability.redact", self.redact, wanted, "write Redactor(patterns=(…,))")
         if self.key is not None:
             Keyring.of(self.key)
+
+    def __repr__(self) -> str:
+        shown = [name for name in self.__struct_fields__ if name != "key"]
+        return f"Durability({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @cached_property
     def keys(self) -> Keyring | None:
@@ -277,12 +280,6 @@ class Durability:
         if not isinstance(self.redact, bool):
             return self.redact
         return standard() if self.redact else None
-
-
-def _check_redact(given: object) -> None:
-    if not isinstance(given, bool | Redactor):
-        wanted = "True, False or a Redactor"
-        raise misuse("Durability.redact", given, wanted, "write Redactor(patterns=(…,))")
 
 
 # The manifest: the tools that exist, given in any common form, by name with their argument schemas.
@@ -462,7 +459,7 @@ Ruling: TypeAlias = bool | str | Suspend | None
 """True or None: the call may run. False or a reason: it may not. A `Suspend`: a person is asked."""
 
 
-class GuardedCall(NamedTuple):
+class GuardedCall(Struct, frozen=True):
     """A call that is about to run, as its guard sees it.
 
     arguments: JSON values by parameter name, without those in `ignore=`. effect: what the tool does to
@@ -501,8 +498,7 @@ class CallDenied(Fault):
         self.reason = reason
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """Which calls need a decision before they run, and who decides.
 
     decide: a sync or async function that takes a `GuardedCall` and answers with a `Ruling`. If it raises
@@ -526,8 +522,8 @@ class Guard:
             known = tuple(effect_of("Guard.effects item", effect) for effect in effects)
         except ValueError as error:
             raise misuse("Guard.effects", self.effects, "a tuple of effects", str(error)) from None
-        object.__setattr__(self, "effects", known)
-        object.__setattr__(self, "tools", _texts("Guard.tools", self.tools))
+        force_setattr(self, "effects", known)
+        force_setattr(self, "tools", _texts("Guard.tools", self.tools))
 
     def covers(self, tool: str, effect: Effect) -> bool:
         """Whether a call of this tool with this effect is guarded."""
@@ -547,8 +543,7 @@ def _texts(field: str, given: Any) -> tuple[str, ...]:
 # Loops seen while an attempt runs.
 
 
-@dataclass(frozen=True)
-class Watching:
+class Watching(Struct, frozen=True):
     """What to do about a loop while the attempt is running.
 
     Three equal rounds of steps are a loop, which is noted in the journal. Both settings count its steps
@@ -578,8 +573,7 @@ FIRST_LOOK = 4
 """Index of the step at which an attempt is first checked for loops."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Config:
+class Config(Struct, frozen=True, eq=False):
     """The validated options of an `Agent`, and what follows from them.
 
     policy, classifier: None means the recommended ones. parameters: the function's keyword parameters,
@@ -754,3 +748,18 @@ def _observers(given: Any) -> tuple[Observer, ...]:
                 f"make {short(observer)} a plain function"
             )
     return observers
+
+
+MAX_RUN_ID = 128
+_PUNCTUATION = str.maketrans("", "", "._:-")
+
+
+def check_run_id(run_id: object) -> None:
+    """Raise UsageError for a run id that is none."""
+    if not isinstance(run_id, str):
+        raise UsageError(f"run_id must be text or None, not {type(run_id).__name__}")
+    letters = run_id.translate(_PUNCTUATION)
+    if not (letters.isascii() and letters.isalnum() and len(run_id) <= MAX_RUN_ID):
+        raise UsageError(
+            f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+        )

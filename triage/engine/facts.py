@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import (
     Any,
     Literal,
-    NamedTuple,
     TypeAlias,
     TypeVar,
     Union,
@@ -26,6 +25,9 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from triage.classifiers import diagnose
 from triage.core import (
@@ -41,7 +43,6 @@ from triage.core import (
     TriageError,
     TriageSuspendedError,
     Usage,
-    UsageError,
     attr,
     capture,
     entry,
@@ -189,12 +190,9 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-# --- the shape of a record ------------------------------------------------------------------------
-
-
 @cache
 def kinds_of(cls: Any) -> dict[str, Any]:
-    """Return the kind of each field of a named tuple: `str`, `int`, `float`, `bool`, or a tuple of one."""
+    """Return the kind of each field of a record: `str`, `int`, `float`, `bool`, or a tuple of one."""
     return {name: _kind(hint) for name, hint in get_type_hints(cls).items()}
 
 
@@ -206,63 +204,13 @@ def _kind(hint: Any) -> Any:
     return hint
 
 
-def as_json(record: Any) -> dict[str, Any]:
-    """Return a record of plain values as a JSON object, without fields that have their defaults."""
-    defaults = type(record)._field_defaults
-    found: dict[str, Any] = {}
-    for name, value in zip(record._fields, record, strict=True):
-        if value == defaults.get(name):
-            continue
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            found[name] = [as_json(item) if hasattr(item, "_fields") else item for item in value]
-        else:
-            found[name] = value
-    return found
-
-
-def from_json(cls: Any, data: object, where: str) -> Any:
-    """Read the record that `as_json` wrote as `data`. Raises UsageError naming `where` and the field.
-
-    Fields it does not know are ignored.
-    """
-    if not isinstance(data, dict):
-        raise UsageError(f"{where} must be a JSON object, not {type(data).__name__}")
-    given: dict[str, Any] = {}
-    for name, kind in kinds_of(cls).items():
-        if name not in data:
-            continue
-        value, at = data[name], f"{where}.{name}"
-        if get_origin(kind) is tuple:
-            inner = get_args(kind)[0]
-            if not isinstance(value, list):
-                raise UsageError(f"{at} must be a list, not {type(value).__name__}")
-            given[name] = tuple(
-                _scalar(inner, item, f"{at}[{n}]")
-                if inner is str
-                else from_json(inner, item, f"{at}[{n}]")
-                for n, item in enumerate(value)
-            )
-        else:
-            given[name] = _scalar(kind, value, at)
-    return cls(**given)
-
-
-def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise UsageError(f"{where} must be {kind.__name__}, not {type(value).__name__}")
-    return value
-
-
 # The values: `Facts` and its parts. Each source fills in the fields it knows.
 
 
 Outcome: TypeAlias = Literal["done", "failed", "reused", "skipped", "open"]
-OUTCOMES = ("done", "failed", "reused", "skipped", "open")
 
 
-class StepFacts(NamedTuple):
+class StepFacts(Struct, frozen=True):
     """One step, of a run or of a plan.
 
     number: from 1, within its attempt or plan. name: the tool or capability. outcome: `"done"`,
@@ -285,7 +233,7 @@ class StepFacts(NamedTuple):
     decisive: bool = False
 
 
-class AttemptFacts(NamedTuple):
+class AttemptFacts(Struct, frozen=True):
     """One attempt, and what was done about its failure.
 
     number: from 1. failure: the failure type and cause. user_message: for a person. error: in words.
@@ -305,7 +253,7 @@ class AttemptFacts(NamedTuple):
     seconds: float | None = None
 
 
-class CounterFacts(NamedTuple):
+class CounterFacts(Struct, frozen=True):
     """How much of something was used. limit: the most allowed, None for no limit."""
 
     name: str = ""
@@ -313,14 +261,14 @@ class CounterFacts(NamedTuple):
     limit: float | None = None
 
 
-class CapabilityFacts(NamedTuple):
+class CapabilityFacts(Struct, frozen=True):
     """A tool or capability, and what it is for."""
 
     name: str = ""
     description: str = ""
 
 
-class Facts(NamedTuple):
+class Facts(Struct, frozen=True):
     """What is known of a failure. Every field is optional; texts may be any values.
 
     task: what was asked. failed: the step, operation or capability that failed. where: more precisely.
@@ -386,13 +334,15 @@ def for_a_person(facts: Facts) -> Facts:
     """Keep the facts for the person who asked: no ids, and no words of code, tools or errors."""
     kept: Facts = _only(facts, FOR_PERSONS)
     last = facts.steps[-1].attempt if facts.steps else 0
-    return kept._replace(
+    return replace(
+        kept,
         user_message=without_internals(facts.user_message, facts),
         # Earlier attempts show how they failed, not their steps.
         steps=tuple(_only(step, STEPS_FOR_PERSONS) for step in facts.steps if step.attempt == last),
         attempts=tuple(
-            _only(attempt, ATTEMPTS_FOR_PERSONS)._replace(
-                user_message=without_internals(attempt.user_message, facts)
+            replace(
+                _only(attempt, ATTEMPTS_FOR_PERSONS),
+                user_message=without_internals(attempt.user_message, facts),
             )
             for attempt in facts.attempts
         ),
@@ -411,9 +361,8 @@ _LEAST_NAME = 4
 
 
 def _only(record: Any, names: frozenset[str]) -> Any:
-    defaults = type(record)._field_defaults
-    left = {name: defaults[name] for name in record._fields if name not in names}
-    return record._replace(**left)
+    kept = {name: getattr(record, name) for name in record.__struct_fields__ if name in names}
+    return type(record)(**kept)
 
 
 # Reading `Facts` from an error, its context, a run's state or a diagnosis.
@@ -486,7 +435,7 @@ def facts_of(subject: Any) -> Facts:
     elif is_a(subject, BaseException):
         found.all(_of_exception(subject))
     elif is_mapping(subject):
-        for name in Facts._fields:
+        for name in Facts.__struct_fields__:
             found.put(name, partial(entry, subject, name))
     elif subject is not None:
         found.put("technical_details", lambda: text_of(subject) or None)
@@ -670,7 +619,8 @@ def _failed_attempt(
 def _attempt(past: Attempt) -> AttemptFacts:
     """Describe an attempt and the action taken after it failed."""
     action = past.action
-    return _failed_attempt(past.number, past.diagnosis, past.error, past.trajectory)._replace(
+    return replace(
+        _failed_attempt(past.number, past.diagnosis, past.error, past.trajectory),
         action=action.kind if is_a(action, RecoveryAction) and action is not None else "",
         hint=getattr(action, "hint", None) or "",
         delay_s=getattr(action, "delay", 0.0),

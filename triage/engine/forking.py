@@ -40,7 +40,7 @@ from triage.core import (
 )
 from triage.stores import Store
 
-from .agent import check_run_id
+from .config import check_run_id
 from .nested import had_effect
 from .outside import cancel
 

@@ -52,7 +52,7 @@ from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, ticks
 from triage.strategies import Limits
 
 from .config import Config
-from .large import apart
+from .event_loop import apart
 
 if TYPE_CHECKING:
     from .approvals import Question
@@ -173,7 +173,7 @@ class Keeper:
     # --- handing over ---
 
     def pump(self) -> None:
-        """Hand new events to the store, unless a batch is on its way: `_done` then sends the next."""
+        """Hand new events to the store; while a batch is on its way, `_batch_ended` sends the next."""
         with self._lock:
             start, stop = self.flushed, len(self._events)
             self._wanted = stop
@@ -196,7 +196,7 @@ class Keeper:
             hand_over()
 
     def _hand_over(self, events: Sequence[Event], start: int, stop: int) -> None:
-        done = partial(self._done, stop, ticks())
+        done = partial(self._batch_ended, stop, ticks())
         try:
             self.store.submit(
                 self.run_id, events, at=start, epoch=self.epoch, lease_s=self.lease_s, done=done
@@ -211,11 +211,11 @@ class Keeper:
             if redactor is not None:
                 events = [redacted(event, redactor, self.keys) for event in events]
         except Exception as error:
-            self._done(stop, ticks(), error)
+            self._batch_ended(stop, ticks(), error)
             return
         self._hand_over(events, start, stop)
 
-    def _done(self, stop: int, sent: float, error: BaseException | None) -> None:
+    def _batch_ended(self, stop: int, sent: float, error: BaseException | None) -> None:
         """Note that a batch was stored or has failed; called in the store's thread."""
         with self._lock:
             self._on_its_way = False
@@ -495,7 +495,7 @@ class Session:
     inner: Inside | None = None
     comes_back = False
     # The hint for the first attempt of an inner run that replaces one that has ended.
-    told: str | None = None
+    first_hint: str | None = None
     # The keeper of a run in a durable store, and whether each call waits until it is durable.
     keeper: Keeper | None = None
     durable = False
@@ -555,7 +555,7 @@ class Session:
             unstored=unstored,
             parent=None if self.parent is None else self.parent.run_id,
             code=config.code,
-            trace=traceparent_of(config.observers),
+            trace=traceparent_of(config.observers) if config.observers else "",
         )
         self.events.append(started)
         if config.observers:

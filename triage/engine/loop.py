@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import anyio
 from anyio.lowlevel import RunVar
+from msgspec.structs import replace
 
 from triage.core import (
     LASTING,
@@ -37,11 +38,10 @@ from triage.core import (
 from .approvals import asked_inside
 from .call_keys import Tally
 from .calls import Run
-from .cancellation import current_task, unbroken
 from .checks import Refused, check, look_at
 from .config import Config
+from .event_loop import current_task, off_loop, unbroken
 from .journal import Keeper, Session
-from .large import off_loop
 from .outside import end_inner
 from .recovery import Failure, Next, recover
 from .returning import START, Reach, reach
@@ -215,10 +215,10 @@ async def claim_run_id(session: Session) -> None:
 
 def first_attempt(session: Session) -> Run:
     """The handle of the first attempt."""
-    event = session.put(AttemptStarted, attempt=1, hint=session.told)
+    event = session.put(AttemptStarted, attempt=1, hint=session.first_hint)
     if session.busy:
         session.begin(event)
-    guidance = NO_GUIDANCE if session.told is None else Guidance(hint=session.told)
+    guidance = NO_GUIDANCE if session.first_hint is None else Guidance(hint=session.first_hint)
     return Run(session, 1, guidance, None, 0)
 
 
@@ -230,7 +230,7 @@ def next_attempt(session: Session, following: Next) -> Run:
         said = {name: getattr(action, name) for name in LASTING}
         lasting = {name: value for name, value in said.items() if value is not None}
         session.lasting = {**session.lasting, **lasting}
-    guidance = guidance._replace(**session.lasting)
+    guidance = replace(guidance, **session.lasting)
     number = following.attempt
     session.attempt_started = session.config.env.monotonic()
     if session.config.limits.on_limit != "escalate":
@@ -275,7 +275,7 @@ def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[
     filled = {**kwargs}
     for name, read in function.injected:
         filled[name] = read(run)
-    for name, read in function.told:
+    for name, read in function.through_kwargs:
         value = read(run)
         if value is not None:
             filled.setdefault(name, value)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from triage.core import (
     UNSAFE,
@@ -29,12 +30,11 @@ from triage.core import (
 )
 
 from .approvals import Guarded, Question, is_judging, waits_for
-from .calls import Begun, Reusable, Reused, Undo, fail, finish_apart, reuse_apart
+from .calls import Begun, Reusable, Reused, Undo, fail, finish_apart, large_given, reuse_apart
 from .calls import begin as begin_call
-from .cancellation import unbroken
 from .config import Config, moved
+from .event_loop import off_loop, unbroken
 from .journal import Session, inside
-from .large import large_given, off_loop
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
@@ -136,7 +136,7 @@ class Inner:
         session = Session(self._config, self._task, self._kwargs, self.id, self._run)
         session.comes_back = True
         if self._run.session.state.calls[self._begun.key].ended:
-            session.told = self._run.told.hint
+            session.first_hint = self._run.told.hint
         self.session = session
         return session
 
@@ -341,7 +341,8 @@ def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
         durability = replace(config.durability, redact=outer.redactor)
         config = replace(config, durability=durability, redactor=outer.redactor)
     if config.durability.key is None and outer.durability.key is not None:
-        config = replace(config, durability=replace(config.durability, key=outer.durability.key))
+        durability = replace(config.durability, key=outer.durability.key)
+        config = replace(config, durability=durability)
     if config.durable or not outer.durable:
         return config
     return moved(config, function, outer.store)

@@ -1,4 +1,6 @@
-"""Answer and cancel runs through their store, from a process that need not have their agent."""
+"""Runs seen through their store, from a process that need not have their agent: what they wait for, an
+answer to it, and their end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from triage.core import (
     Abort,
     Action,
     AlreadyResumed,
+    ApprovalAsked,
     CallStarted,
+    Cause,
     Edited,
     Escalate,
     Event,
@@ -29,11 +33,13 @@ from triage.core import (
     fold,
     logger,
     plain_noting,
+    span,
 )
-from triage.stores import Claim, Store
+from triage.stores import Claim, RunInfo, Store
 
 from .approvals import answered, check, question_at, question_of, waits_for
 from .journal import Session, hurry, release
+from .returning import WAITS
 
 LEASE_S = 30.0
 """Seconds of the lease taken while a run is answered or cancelled, which takes milliseconds."""
@@ -89,14 +95,14 @@ async def resolve(
         _refuse_secrets(answer.payload, "payload")
     if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
         await _resolve_inner(store, state, asks.key, answer, now, by)
-    action, entries, _, _ = answered(state, asks, answer, by=by)
+    given = answered(state, asks, answer, by=by)
     claim = await store.claim(run_id, lease_s=LEASE_S)
     if claim.events != len(events):
         await release(store, run_id, claim.epoch)
         raise AlreadyResumed(f"run {run_id} has just been answered by somebody else")
-    entries = [*entries, partial(RunResumed, attempt=asked.attempt, action=action, by=by)]
-    await _write(store, run_id, entries, claim, now)
-    return action
+    resumed = partial(RunResumed, attempt=asked.attempt, action=given.action, by=by)
+    await _write(store, run_id, [*given.entries, resumed], claim, now)
+    return given.action
 
 
 async def _resolve_inner(
@@ -181,3 +187,46 @@ def _refuse_secrets(value: Any, name: str) -> None:
             f"{', '.join(places)} holds what looks like a secret, which no store keeps; resume the run "
             "by its token, in the process that continues it"
         )
+
+
+# What a run waits for, what it may be answered with, and who has it.
+
+
+WAITING = (Cause.NEEDS_APPROVAL, WAITS, "approval")
+"""Causes of an attempt's end that is no failure: a person is asked, and nothing is in doubt. The last one
+is that of plans."""
+_ANSWERS = {
+    "approval": ("approve", "reject", "edit", "abort"),
+    "answer": ("happened", "approve", "reject", "abort"),
+    "call in doubt": ("happened", "rerun", "abort"),
+}
+"""What `resolve` takes, by what a run waits for."""
+
+
+def asks_of(events: Sequence[Event]) -> str:
+    """What a run waits for, in a word or two: an approval, a call in doubt, an answer; empty for none."""
+    asked = waits_for(events)
+    if asked is None:
+        return ""
+    if asked.doubt:
+        return "call in doubt"
+    question = question_at(events)
+    approval = question is not None and question.not_begun
+    plan = any(isinstance(event, ApprovalAsked) and event.kind != "call" for event in events[-4:])
+    return "approval" if approval or plan else "answer"
+
+
+def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
+    """What the question that a run waits with may be answered with, the most usual first."""
+    asked = waits_for(events)
+    if asked is None or asked.call is None:
+        return ("approve", "reject", "retry", "replan", "abort", "escalate")
+    return _ANSWERS[asks_of(events)]
+
+
+def lease_of(info: RunInfo, time: float) -> str:
+    """What there is to say of a run's lease; empty without one."""
+    if info.lease_until is None:
+        return ""
+    left = info.lease_until - time
+    return f"{span(left)} left" if left > 0 else f"ended {span(-left)} ago"

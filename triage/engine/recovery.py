@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.classifiers import consult
@@ -53,7 +54,7 @@ from triage.core import (
     plain,
     redact,
 )
-from triage.strategies import FailurePolicy, delay_of, limit_of, say_used_by
+from triage.strategies import FailurePolicy, delay_of, limit_of, warn_of_retries_in
 
 from .approvals import Question, Waiting, digest_of, time_of
 from .compensation import (
@@ -65,16 +66,16 @@ from .compensation import (
     undo,
     undo_all,
 )
+from .event_loop import copied
 from .journal import Session
-from .large import copied
 from .outside import end_inner
-from .reporter import report_of
+from .report import report_of
 from .returning import START, Impasse, Point, asks_anew, point_of_return, repeats_itself
 from .run import Guidance, Recorder
 from .watching import standard_rules
 
 
-class Failure(NamedTuple):
+class Failure(Struct, frozen=True):
     """An attempt that failed. error: the live exception, None if there was none. diagnosis: where it
     is known already (an interrupt, a check), None where the classifier must say. refused: the diagnosis is
     that of a check, which knows that the result is wrong and may not know why.
@@ -85,7 +86,7 @@ class Failure(NamedTuple):
     refused: bool = False
 
 
-class Next(NamedTuple):
+class Next(Struct, frozen=True):
     """How the next attempt starts. base: position it is restored to. keep_state, returns_to: as
     `AttemptStarted`.
     """
@@ -107,7 +108,7 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         diagnosis = await diagnose(session, trajectory, refused=diagnosis)
     diagnosis = over_attempts(session.state.history, trajectory, diagnosis)
     if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
-        say_used_by(session.config.function, session.kwargs.values())
+        warn_of_retries_in(session.config.function, session.kwargs.values())
     if session.question is not None:
         # Journalled, so that another process that continues from here asks the same.
         session.add(ApprovalAsked, **asked_of(session.question))
@@ -163,14 +164,14 @@ def over_attempts(
         return diagnosis
     if diagnosis.severity in (Severity.CRITICAL, Severity.FATAL):
         return diagnosis
-    how, done = _how(trajectory.error, diagnosis), _done(trajectory)
+    failed_with, work = _identity(trajectory.error, diagnosis), _work_of(trajectory)
     for past in history[1 - IDENTICAL :]:
         if (
             # The loop is reported once; later failures keep their own types, for counts by type.
             past.diagnosis.classifier == "attempts"
             or past.failure_type is FailureType.EXTERNAL_FAULT
-            or _how(past.error, past.diagnosis) != how
-            or _done(past.trajectory) != done
+            or _identity(past.error, past.diagnosis) != failed_with
+            or _work_of(past.trajectory) != work
         ):
             return diagnosis
     seen = escaped(redact(str(trajectory.error or diagnosis.technical_details)))[:300]
@@ -187,14 +188,14 @@ def over_attempts(
     )
 
 
-def _how(error: ErrorInfo | None, diagnosis: Diagnosis) -> tuple[str, ...]:
+def _identity(error: ErrorInfo | None, diagnosis: Diagnosis) -> tuple[str, ...]:
     """What identifies a failure: the exception, or the finding if there was none."""
     if error is not None:
         return error.type_name, error.message
     return (diagnosis.evidence[0].text if diagnosis.evidence else "",)
 
 
-def _done(trajectory: Trajectory) -> list[list[Any]]:
+def _work_of(trajectory: Trajectory) -> list[list[Any]]:
     return [
         [s.action, s.tool_called, s.tool_input, s.tool_output, s.llm_output, s.error]
         for s in trajectory
@@ -251,7 +252,7 @@ def position_of(state: RunState, diagnosis: Diagnosis) -> int | None:
 # Decide: limits, open questions, the policy, and what cannot be performed.
 
 
-class Decision(NamedTuple):
+class Decision(Struct, frozen=True):
     """What will be done and who says so. diagnosis: why the run ends, if for another reason."""
 
     action: Action
@@ -324,7 +325,7 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
         return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
     decision = _gated(session, context, action, by)
     ends = isinstance(decision.action, Escalate | Abort)
-    return decision._replace(diagnosis=breach) if ends else decision
+    return replace(decision, diagnosis=breach) if ends else decision
 
 
 def _gated(session: Session, context: FailureContext, action: Action, by: str) -> Decision:
@@ -485,7 +486,8 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
     following = await _plan_next(session, context, action)
     told = following.guidance
     if told.hint is not None:
-        following = following._replace(guidance=told._replace(hint=escaped(told.hint, lines=True)))
+        told = replace(told, hint=escaped(told.hint, lines=True))
+        following = replace(following, guidance=told)
     if session.undo is not None and not isinstance(action, Resume):
         # Undo what the next attempt would otherwise repeat, newest first.
         for entry in behind(session.state, following.base):
@@ -511,16 +513,16 @@ async def _plan_next(session: Session, context: FailureContext, action: Proceed)
     following = Next(context.attempt + 1, told, action.kind)
     match action:
         case Retry(hint=hint, inject=inject):
-            told = told._replace(hint=hint, inject=inject or None)
-            return following._replace(guidance=told, returns_to=_returns_to(state, action))
+            told = replace(told, hint=hint, inject=inject or None)
+            return replace(following, guidance=told, returns_to=_returns_to(state, action))
         case Replan(hint=hint):
-            told = told._replace(hint=hint or diagnosis.hint or _REPLAN_HINT)
-            return following._replace(guidance=told, returns_to=START)
+            told = replace(told, hint=hint or diagnosis.hint or _REPLAN_HINT)
+            return replace(following, guidance=told, returns_to=START)
         case Resume(subgoal=subgoal, hint=hint):
             subgoal = subgoal or state.open_subgoals[0]
-            told = told._replace(hint=hint, subgoal=subgoal, state=context.state)
-            return following._replace(
-                guidance=told, keep_state=True, returns_to=_returns_to(state, action)
+            told = replace(told, hint=hint, subgoal=subgoal, state=context.state)
+            return replace(
+                following, guidance=told, keep_state=True, returns_to=_returns_to(state, action)
             )
         case Rollback(checkpoint_id=checkpoint, hint=hint):
             base = checkpoint if checkpoint is not None else context.checkpoint_id
@@ -528,9 +530,9 @@ async def _plan_next(session: Session, context: FailureContext, action: Proceed)
             kept_part = Ledger() if ledger is None or base is None else ledger.cut(base)
             rolled_back = _ROLLBACK_HINT.format(len(kept_part.steps))
             hint = hint or f"{rolled_back} {diagnosis.hint or ''}".strip()
-            told = told._replace(hint=hint, state=await copied(kept_part.state))
+            told = replace(told, hint=hint, state=await copied(kept_part.state))
             returns_to = _returns_to(state, replace(action, checkpoint_id=base))
-            return following._replace(guidance=told, base=base, returns_to=returns_to)
+            return replace(following, guidance=told, base=base, returns_to=returns_to)
 
 
 def _returns_to(state: RunState, action: Proceed) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -57,12 +57,11 @@ from .approvals import (
     time_of,
     waits_for,
 )
-from .at_hand import bring_compensators
 from .calls import Run
-from .cancellation import unbroken
+from .compensation import bring_compensators
 from .config import Config, validate_result
+from .event_loop import copied, unbroken
 from .journal import TASK, Session, inside, release
-from .large import copied
 from .loop import run_loop
 from .outside import open_inside, resolve
 from .recovery import (
@@ -78,7 +77,7 @@ from .recovery import (
     tell_not_undone,
     unsafe,
 )
-from .reporter import report_of
+from .report import report_of
 from .run import NO_GUIDANCE, Guidance
 from .tools import Function
 
@@ -572,7 +571,10 @@ async def answer_to(
         session.question = question_at(events) or question_of(session.state, asked)
         bring_compensators(session, function.function)
         context = await context_at(session)
-    _check(session, answer)
+    action = check(session.question, answer)
+    refused = None if action is None else infeasible(session, action)
+    if refused is not None:
+        raise UsageError(refused)
     cancelled = await _own(session, digest, len(events), at_once=at_once)
     # What is in memory may not be what the store has, if it fails now: who comes again reads the store.
     config.suspensions.pop(digest, None)
@@ -638,35 +640,24 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
     """
     asked = [event for event in events if isinstance(event, RunSuspended)]
     if all(event.token_digest != digest for event in asked):
-        _unknown()
+        raise UsageError(
+            "no run of this agent waits with this token; give the token of the "
+            "TriageSuspendedError to an agent with the same store"
+        )
     last = waits_for(events)
     if last is None or last.token_digest != digest:
         raise AlreadyResumed(_OLD)
     return last
 
 
-def _unknown() -> NoReturn:
-    raise UsageError(
-        "no run of this agent waits with this token; give the token of the "
-        "TriageSuspendedError to an agent with the same store"
-    )
-
-
-def _check(session: Session, answer: Any) -> None:
-    action = check(session.question, answer)
-    refused = None if action is None else infeasible(session, action)
-    if refused is not None:
-        raise UsageError(refused)
-
-
 def _carry_out(session: Session, answer: Any) -> Action:
     """Journal the answer to a question about a call; the action that follows from any answer."""
-    action, entries, live, inner = answered(session.state, session.question, answer)
-    if live is not None:
-        session.live = {**(session.live or {}), **live}
-    if inner is not None:
-        inside(session).answers.update(inner)
-    for make in entries:
+    given = answered(session.state, session.question, answer)
+    if given.live is not None:
+        session.live = {**(session.live or {}), **given.live}
+    if given.inner is not None:
+        inside(session).answers.update(given.inner)
+    for make in given.entries:
         session.add(make)
     session.has_calls = session.has_calls or bool(session.state.calls)
-    return action
+    return given.action

@@ -8,7 +8,9 @@ so that another process comes to the same point.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from triage.core import (
     UNSAFE,
@@ -37,14 +39,14 @@ _STOPPED = (Cause.IN_DOUBT, Cause.NEEDS_APPROVAL, Cause.LIMIT, WAITS)
 """Causes that stop an attempt from outside: nothing it was told was wrong."""
 
 
-class Point(NamedTuple):
+class Point(Struct, frozen=True):
     """A point of return. at: position in the journal; what ended before it is reused. why: in words."""
 
     at: int
     why: str
 
 
-class Impasse(NamedTuple):
+class Impasse(Struct, frozen=True):
     """Why no attempt could come to another end than the last one."""
 
     why: str
@@ -274,7 +276,7 @@ def asks_anew(state: RunState, point: Point) -> bool:
     )
 
 
-class Reach(NamedTuple):
+class Reach(Struct, frozen=True):
     """Which reads and model calls of earlier attempts an attempt is given again.
 
     limits: by attempt, the position before which its calls are. at: the point of return, in the attempt
@@ -336,7 +338,7 @@ def _holding(state: RunState, calls: list[Call], label: str) -> Call | None:
 # A dry look -----------------------------------------------------------------------------------------
 
 
-class Foretold(NamedTuple):
+class Foretold(Struct, frozen=True):
     """What an attempt after some action would do with a recorded call, if it came to it again.
 
     fate: `reused`, `asked anew` (a model), `run again`, `undone first`, or `cannot be undone`, for which

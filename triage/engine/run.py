@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
+from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.classifiers import comes_back, scheduler
@@ -46,10 +47,9 @@ from triage.core import (
 )
 from triage.strategies import Limits
 
-from .cancellation import Cancellations, current_task
 from .config import FIRST_LOOK
+from .event_loop import Cancellations, current_task, is_large
 from .journal import Session
-from .large import is_large
 from .returning import Reach
 from .tools import Undoing, calling, name_of
 from .watching import LoopsBefore, Watcher, watcher_of
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 # What an attempt is told, and which recorded calls it may reuse.
 
 
-class Guidance(NamedTuple):
+class Guidance(Struct, frozen=True):
     """What an attempt is told, built from the last action alone; all None in the first attempt.
 
     hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
@@ -80,7 +80,7 @@ class Guidance(NamedTuple):
     summary: str | None = None
 
 
-class Replay(NamedTuple):
+class Replay(Struct, frozen=True):
     """Which recorded calls an attempt may reuse, by the action before it.
 
     kind: the action's. kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of
@@ -207,7 +207,7 @@ class Recorder:
         if live is None:
             return told
         hints = [hint for hint in (live.hint, told.hint) if hint]
-        return told._replace(hint="\n".join(hints) or None, diagnosis=live)
+        return replace(told, hint="\n".join(hints) or None, diagnosis=live)
 
     # What is known ----------------------------------------------------------------------------
 

@@ -13,21 +13,24 @@ import typing
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
+from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
 from triage.core import (
+    HIDDEN,
     MARK,
     ROWS_AT_ONCE,
     UNSAFE,
+    Call,
     Effect,
     ErrorInfo,
+    ResultLost,
     Step,
     TriageError,
     UsageError,
@@ -67,14 +70,14 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Function:
+class Function(Struct, frozen=True, eq=False, weakref=True):
     """A user's function and its parameters.
 
     kind: `async`, `sync` or `generator`. injected: the parameters that the run fills. wanted: other
     parameters without a default. known: all that a caller may give by keyword, None if it takes any.
-    of_instance: its first parameter is the instance or class it will be bound to. told: guidance that it
-    can take through `**kwargs`, passed only when there is some.
+    of_instance: its first parameter is the instance or class it will be bound to. through_kwargs: guidance
+    that it can take through `**kwargs`, passed only when there is some. is_deaf: no parameter receives a
+    hint, so that only `current_run()` has it.
     """
 
     function: Callable[..., Any]
@@ -84,13 +87,8 @@ class Function:
     wanted: frozenset[str]
     known: frozenset[str] | None
     of_instance: bool
-    told: tuple[tuple[str, Callable[[Run], Any]], ...] = ()
-
-    @property
-    def is_deaf(self) -> bool:
-        """Whether no parameter can receive a hint, so that only `current_run()` tells it."""
-        hearing = ("run", "_triage_hint", "_triage_context")
-        return not self.told and not any(name in hearing for name, _ in self.injected)
+    through_kwargs: tuple[tuple[str, Callable[[Run], Any]], ...]
+    is_deaf: bool
 
     @property
     def has_generated_name(self) -> bool:
@@ -151,6 +149,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
     keywords = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     _refuse_misspelt(name, keywords)
+    hears = any(p.name in ("run", "_triage_hint", "_triage_context") for p in keywords)
     return Function(
         function=function,
         name=name,
@@ -160,14 +159,14 @@ def read_function(function: Any, *, bound: bool) -> Function:
             p.name for p in keywords if p.default is p.empty and p.name not in _INJECTED
         ),
         # A function that takes no guidance by name gets the hint through its `**kwargs`.
-        told=(("_triage_hint", _INJECTED["_triage_hint"]),)
-        if open_ended
-        and not any(p.name in ("_triage_hint", "_triage_context", "run") for p in keywords)
+        through_kwargs=(("_triage_hint", _INJECTED["_triage_hint"]),)
+        if open_ended and not hears
         else (),
         known=None
         if open_ended
         else frozenset(p.name for p in keywords if p.name not in _INJECTED),
         of_instance=leading > 1,
+        is_deaf=not (hears or open_ended),
     )
 
 
@@ -495,6 +494,7 @@ class Undoing:
 
 MAX_SHOWN = 200
 """Characters of a call's arguments shown to people."""
+_MAX_KNOWN = 300
 
 
 def shown(arguments: Any) -> str:
@@ -510,7 +510,7 @@ def name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-class Given(NamedTuple):
+class Given(Struct, frozen=True):
     """A call's arguments: by name, their digest, and as people are shown them, None for not yet."""
 
     bound: dict[str, Any]
@@ -669,6 +669,35 @@ class Tool:
     def step(self, step: Step) -> Step:
         """Return the step that records one of its calls; `step` as it is, by default."""
         return step
+
+
+def restored(tool: Tool, call: Call, live: dict[str, Any] | None) -> Any:
+    """The result of a call that is done. Raises ResultLost where it cannot be read back."""
+    if live is not None and call.key in live:
+        kept = live[call.key]
+        return tool.loaded(plain(kept)) if call.exact else kept
+    if call.exact and not call.answered:
+        return tool.loaded(plain(call.result))
+    # What a person says is taken for what the tool declares, where it fits.
+    if call.typed or call.answered:
+        try:
+            return tool.loaded(tool.returns.read(call.result))
+        except Exception as error:
+            logger.debug("%s: its result is not the declared type: %s", tool.name, error)
+    if call.exact:
+        return tool.loaded(plain(call.result))
+    known = str(call.result)[:_MAX_KNOWN]
+    why = (
+        "it held a secret, which no store keeps"
+        if HIDDEN in known
+        else "give the tool a return annotation pydantic can validate, or return a value of JSON types"
+    )
+    raise ResultLost(
+        f"{tool.name} completed, but its result cannot be read back here; {why}. What is known of it: "
+        f"{known}",
+        tool=tool.name,
+        key=call.key,
+    )
 
 
 def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:

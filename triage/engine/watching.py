@@ -24,7 +24,7 @@ from triage.core import (
 )
 
 from .config import Watching
-from .large import is_large
+from .event_loop import is_large
 
 if TYPE_CHECKING:
     from .run import Recorder

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import anyio
+import msgspec
 
 from triage.core import (
     ApprovalAsked,
@@ -62,7 +63,7 @@ def facts_of_plan(
 ) -> Facts:
     """Add what the journal says about the plan to the facts of a failure."""
     capabilities = tuple(CapabilityFacts(one.name, one.description) for one in registry)
-    facts = facts._replace(agent=facts.agent or agent, capabilities=capabilities)
+    facts = msgspec.structs.replace(facts, agent=facts.agent or agent, capabilities=capabilities)
     if not state.run_id:
         return facts
     steps = _steps(state)
@@ -71,7 +72,9 @@ def facts_of_plan(
         at = state.position - len(state.plan.steps if state.plan else ())
         if steps[at].outcome == "open":
             error = facts.error or facts.reason
-            steps[at] = steps[at]._replace(outcome="failed", error=error, decisive=True)
+            steps[at] = msgspec.structs.replace(
+                steps[at], outcome="failed", error=error, decisive=True
+            )
     ended = state.ended is not None and bool(state.decisions)
     counters = (
         CounterFacts("retries", state.total_retries, limits.total_retries),
@@ -80,7 +83,8 @@ def facts_of_plan(
         CounterFacts("rejections", state.rejections, limits.rejections),
         CounterFacts("entries", state.entries, limits.entries),
     )
-    return facts._replace(
+    return msgspec.structs.replace(
+        facts,
         run_id=facts.run_id or state.run_id,
         failed=_failed_place(state) or facts.failed,
         question=facts.question or ("" if state.asked is None else state.asked.question),
@@ -119,7 +123,7 @@ def _steps(state: PlanState) -> list[StepFacts]:
         elif failure is not None and failure.step == step.context_key:
             error = str(failure.error) if failure.error else failure.diagnosis.technical_details
             failed = facts(number, step, "failed", state.version)
-            steps.append(failed._replace(error=error, decisive=True))
+            steps.append(msgspec.structs.replace(failed, error=error, decisive=True))
         else:
             steps.append(facts(number, step, "open", state.version))
     return steps
@@ -661,9 +665,9 @@ def _agent(setup: Setup, budget: Limits, options: Options) -> Agent[Any]:
     return Agent[Any](
         orchestrate,
         policy(setup.approval.expires_s),
-        limits=replace(budget, attempts=None, seconds=min(seconds, default=None)),
+        limits=msgspec.structs.replace(budget, attempts=None, seconds=min(seconds, default=None)),
         # A plan may contain equal steps; the router ends a run that goes round in circles.
-        checks=replace(checks, watch=False) if checks.watch is True else checks,
+        checks=msgspec.structs.replace(checks, watch=False) if checks.watch is True else checks,
         store=options.get("store"),
         durability=options.get("durability"),
         observers=options.get("observers", ()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from triage.core import Event, RunStarted
 
@@ -33,8 +34,7 @@ def _now() -> float:
     return _START + time.monotonic()
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """One run. token: digest of the token it waits with."""
 
     events: list[Event]

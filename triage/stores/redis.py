@@ -6,9 +6,10 @@ import hashlib
 import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from msgspec import Struct
 
 from triage.core import (
     Event,
@@ -281,8 +282,7 @@ def _translated() -> Generator[None]:
         raise _error_of(error) from error
 
 
-@dataclass(frozen=True)
-class _Options:
+class _Options(Struct, frozen=True):
     """The options of a store.
 
     prefix: of all keys, in braces that put them into one slot of a cluster. safe: the server must have an

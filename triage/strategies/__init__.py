@@ -36,9 +36,16 @@ from .ready_made import (
     retry_with_tool_manifest,
     rollback_to_checkpoint,
     sequence,
+    substitute,
+    switch_model,
 )
-from .retry_layers import RetryLayer, retry_layers, say, say_used_by, single_retry_layer
-from .switching import substitute, switch_model
+from .retry_layers import (
+    RetryLayer,
+    retry_layers,
+    single_retry_layer,
+    warn_of_retries,
+    warn_of_retries_in,
+)
 
 __all__ = [
     "Backoff",
@@ -76,12 +83,12 @@ __all__ = [
     "retry_layers",
     "retry_with_tool_manifest",
     "rollback_to_checkpoint",
-    "say",
-    "say_used_by",
     "sequence",
     "shrink_context",
     "single_retry_layer",
     "substitute",
     "switch_model",
+    "warn_of_retries",
+    "warn_of_retries_in",
     "within_budget",
 ]

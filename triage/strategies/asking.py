@@ -31,6 +31,7 @@ from triage.core import (
     quote,
     redact,
 )
+from triage.core.patterns import Pattern
 
 from .base import Answer, last_failed, named, needs_a_person, no_retry, sentences
 
@@ -59,7 +60,7 @@ _KINDS = (
     ("none_required", "null"),
 )  # fmt: skip
 """The names of pydantic's errors begin with what was expected."""
-_ALTERNATIVES = re.compile(r"'([^']{1,80})'")
+_ALTERNATIVES = Pattern(r"'([^']{1,80})'")
 
 
 def wrong_fields(context: FailureContext) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ stops the run, or None.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal, TypeAlias
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from triage.core import (
     DELAYED,
@@ -31,7 +31,7 @@ from triage.core import (
     misuse,
 )
 
-from .outages import outage_repeats
+from .base import outage_repeats
 from .prices import Prices, built_in
 
 _FROM_1 = (
@@ -45,6 +45,8 @@ _AMOUNTS = (
 )  # fmt: skip
 _OPEN = "None for no limit"
 _WORK = ("steps", "tool_calls", "calls_per_tool")
+_WATCHED = (*_WORK, "input_tokens", "output_tokens", "tokens", "cost_usd")
+"""The limits that `Limits.watch` checks."""
 NO_CALLS: Mapping[str, int] = {}
 
 _UNITS = {
@@ -61,8 +63,7 @@ OnLimit: TypeAlias = Literal["escalate", "suspend"] | Callable[[FailureContext],
 """What happens when a limit is reached: a word or a strategy."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True, dict=True):
     """How much one run may use. None sets no limit.
 
     attempts: calls of the function, 10 by default; an outage that is waited out counts once, however
@@ -121,7 +122,7 @@ class Limits:
                 field, unit = f"Limits.{name}", _UNITS.get(name, "seconds")
                 check_number(field, getattr(self, name), unit, above=True, remedy=_OPEN)
         if self.calls_per_tool is not None:
-            object.__setattr__(self, "calls_per_tool", _by_tool(self.calls_per_tool))
+            force_setattr(self, "calls_per_tool", _by_tool(self.calls_per_tool))
         if self.prices is not None and not isinstance(self.prices, Prices):
             raise misuse("Limits.prices", self.prices, "a Prices", "write Prices({name: (…)})")
         if not callable(self.on_limit):
@@ -130,22 +131,14 @@ class Limits:
     @cached_property
     def watches(self) -> bool:
         """True if a limit is set that `watch` checks; otherwise nothing needs counting."""
-        return not (
-            self.steps is None
-            and self.tool_calls is None
-            and self.calls_per_tool is None
-            and self.input_tokens is None
-            and self.output_tokens is None
-            and self.tokens is None
-            and self.cost_usd is None
-        )
+        return any(getattr(self, name) is not None for name in _WATCHED)
 
     def priced(self, usage: Usage) -> Usage:
         """Add the cost in US dollars to a usage, if the price of its model is known."""
         if usage.cost_usd is not None or usage.model is None:
             return usage
         cost = (self.prices or _listed()).cost(usage)
-        return usage if cost is None else msgspec.structs.replace(usage, cost_usd=cost)
+        return usage if cost is None else replace(usage, cost_usd=cost)
 
     def raised(self, grants: Mapping[str, int]) -> Limits:
         """Copy the limits, granting the amount of each named one that many more times."""
@@ -351,7 +344,7 @@ def _reached(
         details += f"; {diagnosis.technical_details}"
     text = f"{_amount(used)} of {_amount(allowed)} {unit} used{tail}"
     advice = f"Raise Limits({field}=…) if the run was making progress."
-    return msgspec.structs.replace(
+    return replace(
         diagnosis,
         cause=Cause.LIMIT,
         severity=Severity.CRITICAL,

@@ -21,7 +21,6 @@ from triage.core import (
     FailureContext,
     FailureType,
     Recovery,
-    RecoveryAction,
     Suspend,
     UsageError,
     closest,
@@ -30,7 +29,7 @@ from triage.core import (
 )
 
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
-from .base import Strategy, always, as_strategy
+from .base import Strategy, always, as_strategy, read_toml
 from .gates import CircuitBreaker, RetryBudget, behind_gate, circuit_breaker, within_budget
 from .ready_made import (
     Backoff,
@@ -45,9 +44,9 @@ from .ready_made import (
     retry_with_tool_manifest,
     rollback_to_checkpoint,
     sequence,
+    substitute,
+    switch_model,
 )
-from .switching import substitute, switch_model
-from .toml_files import read_toml
 
 
 class Dispatches(Protocol):
@@ -200,28 +199,9 @@ default=Escalate(reason=None))
         return FailurePolicy(causes=by_cause, recoveries=by_recovery, **merged)
 
     @staticmethod
-    def sequence(*strategies: Strategy | Action) -> sequence:
-        """Give the n-th failure of a type in a run the n-th strategy; escalate after the last."""
-        return sequence(*strategies)
-
-    @staticmethod
-    def chain(
-        primary: Strategy | Action,
-        fallback: Strategy | Action,
-        after: tuple[type[RecoveryAction], ...] = (Escalate,),
-    ) -> chain:
-        """Answer as `primary`, or as `fallback` whenever primary's action is one of `after`."""
-        return chain(primary, fallback, after)
-
-    @staticmethod
     def escalate_by_default() -> Strategy:
         """For `default=`: escalate whatever has no strategy of its own."""
         return always(Escalate("no strategy of the policy is for this failure"))
-
-    @staticmethod
-    def abort_by_default() -> Strategy:
-        """For `default=`: abort the run for whatever has no strategy of its own."""
-        return always(Abort("no strategy of the policy is for this failure"))
 
     @classmethod
     def recommended(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from os import PathLike
@@ -12,15 +11,16 @@ from threading import Lock
 from typing import Any, NamedTuple, Self, cast
 
 from triage.core import Usage, UsageError, check_number, child_logger, misuse, nearest
+from triage.core.patterns import Pattern
 
-from .toml_files import parse_toml, read_toml
+from .base import parse_toml, read_toml
 
 _MILLION = 1_000_000
 _LONGEST_NAME = 200
 _MOST_SAID = 1_000
 _FIELDS = ("input", "output", "cached", "date", "source")
 _PAIR = 2
-_DATED = re.compile(r"(?:[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|\d{3})|-latest|-0)$")
+_DATED = Pattern(r"(?:[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|\d{3})|-latest|-0)$")
 """Suffixes by which providers name one release of a model."""
 _PREFIXES = {
     "openai": ("openai",),

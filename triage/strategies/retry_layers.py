@@ -82,11 +82,11 @@ def single_retry_layer(client: C) -> C:
     for held in (single, _attribute(single, "_client")):
         for pool in _pools(held):
             pool._retries = 0  # httpx has no other way
-    say(single)
+    warn_of_retries(single)
     return cast("C", single)
 
 
-def say(*objects: object) -> None:
+def warn_of_retries(*objects: object) -> None:
     """Log what retries by itself among these, each kind once per process."""
     for layer in retry_layers(*objects):
         key = (layer.where, layer.retries)
@@ -98,15 +98,15 @@ def say(*objects: object) -> None:
             _log.warning("%s. Each retry of triage's is multiplied by these.", layer)
 
 
-def say_used_by(function: Callable[..., Any], values: Iterable[object]) -> None:
-    """As `say`, for what a function can reach and for its arguments; once for each function."""
+def warn_of_retries_in(function: Callable[..., Any], values: Iterable[object]) -> None:
+    """As `warn_of_retries`, for what a function can reach and for its arguments; once for each function."""
     try:
         if function in _looked_at:
             return
         _looked_at.add(function)
     except TypeError:  # it has no hash, or cannot be referred to weakly
         return
-    say(*values, *_reached(function))
+    warn_of_retries(*values, *_reached(function))
 
 
 _looked_at: WeakSet[Callable[..., Any]] = WeakSet()

@@ -11,10 +11,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import anyio
+from msgspec.structs import replace
 
 from triage.core import Environment, Observer, UsageError, check_count, check_number, misuse
 from triage.engine import (

@@ -25,6 +25,7 @@ from agents.models import get_default_model_settings
 from agents.run import CallModelData
 from agents.tool import default_tool_error_function
 from agents.usage import Usage, deserialize_usage, serialize_usage
+from msgspec.structs import replace
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseFunctionToolCall
 from pydantic import BaseModel
 
@@ -85,7 +86,7 @@ class StoredAnswer:
             for item in data["output"]:
                 if item.get("status") == "incomplete":
                     ended = "length"
-        return found if ended is None else found._replace(ended=ended)
+        return found if ended is None else replace(found, ended=ended)
 
 
 def _usage(used: Usage) -> dict[str, Any]:

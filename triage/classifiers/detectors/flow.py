@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.classifiers.patterns import Pattern
 from triage.core import Effect, Step, infer_effect, said_by
+from triage.core.patterns import Pattern
 
 from .finding import (
     ALIEN,

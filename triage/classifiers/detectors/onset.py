@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import Rule
 from triage.core import ErrorInfo, Step, said_by
+from triage.core.patterns import Pattern
 
 from .finding import FOREIGN, GARBLED, INSERTED, SAME_TEXT, SERVICE_TEXT, Finding
 from .results import denies

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from triage.classifiers.patterns import Pattern
 from triage.core import FailureType, Step
+from triage.core.patterns import Pattern
 
 from .finding import POST_MORTEM, Finding
 from .results import text_in

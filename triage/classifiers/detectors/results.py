@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import WORDS, Rule
 from triage.core import ErrorInfo, FailureType, Step, said_by
+from triage.core.patterns import Pattern
 
 from .arguments import gives
 from .finding import (

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from triage.classifiers.matching import OWN
-from triage.classifiers.patterns import Pattern
 from triage.classifiers.tables.rule import Rule
 from triage.core import Cause, Constraint, ErrorInfo, Step, logger, only_json, redact, said_by
+from triage.core.patterns import Pattern
 
 from .finding import ARGUMENTS, BAD_ANSWER, BROKEN_ARGUMENT, GENERATED, MISSING_NAME, Finding
 from .results import NO_TOOL

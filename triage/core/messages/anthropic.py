@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from triage.core.steps import Usage
 
 from .base import (
@@ -113,7 +115,7 @@ class AnthropicWire(ProviderWire):
                 calls=used.calls,
                 model=used.model,
             )
-        return said.answer._replace(usage=used)
+        return replace(said.answer, usage=used)
 
     def whole(self, pieces: list[Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}

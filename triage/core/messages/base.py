@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from triage.core.failures import ErrorInfo
 from triage.core.json_values import plain
 from triage.core.steps import Usage
@@ -179,7 +181,7 @@ def _schema(declared: object) -> Any:
 # The neutral form -----------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True):
     """A tool call that a model asks for. arguments: parsed from JSON, or the text if it is not JSON."""
 
     id: str
@@ -187,7 +189,7 @@ class Asked(NamedTuple):
     arguments: Any
 
 
-class Result(NamedTuple):
+class Result(Struct, frozen=True):
     """A tool's result. call: the call's id. name: the tool, empty if only the call names it."""
 
     call: str
@@ -196,7 +198,7 @@ class Result(NamedTuple):
     failed: bool = False
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True):
     """A model's answer. ended: the provider's stop reason, None if not given."""
 
     text: str = ""
@@ -209,7 +211,7 @@ Role: TypeAlias = Literal["system", "user", "model", "tool"]
 """The speaker. `tool` is a message with tool results, and maybe text of the user beside them."""
 
 
-class Message(NamedTuple):
+class Message(Struct, frozen=True):
     """One message of a conversation. usage, ended: those of a model's message, as in `Answer`.
 
     server_calls, server_results: those of tools that the provider runs itself.
@@ -275,7 +277,7 @@ UNDONE = "This call was made, and what it did has been undone since."
 """Replaces the result of a call that a compensator has undone."""
 
 
-class Outcome(NamedTuple):
+class Outcome(Struct, frozen=True):
     """The outcome of a call. value: its result as the journal keeps it. error: its error message.
 
     how: `done`, `failed` (it returned or raised an error), `cut_off` (it was stopped while running),
@@ -338,7 +340,7 @@ class Repaired(NamedTuple):
     dropped: int = 0
 
 
-class Shrink(NamedTuple):
+class Shrink(Struct, frozen=True):
     """How to shorten requests. keep_last: number of messages at the end that stay whole.
 
     summary: replaces the messages before those; None keeps them, with tool outputs masked. effects: the

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from .base import (
     Answer,
     Asked,
@@ -82,7 +84,8 @@ class ChatWire(ProviderWire):
         choices = listed(response.get("choices"))
         choice = mapping(choices[0]) if choices else {}
         said = self.read({**mapping(choice.get("message")), "role": "assistant"})
-        return said._replace(
+        return replace(
+            said,
             usage=usage_of(response.get("usage"), response.get("model")),
             ended=said.ended or text_or_none(choice.get("finish_reason")),
         )

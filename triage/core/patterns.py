@@ -1,6 +1,6 @@
 """`Pattern`: a regular expression that is compiled when it is first used.
 
-The detectors have many, and most runs never need them.
+Rules, detectors and the shapes of secrets are many, and most programs never need them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Pattern:
     def _compiled(self) -> re.Pattern[str]:
         return re.compile(self._expression, self._flags)
 
-    def search(self, text: str) -> re.Match[str] | None:
-        return self._compiled.search(text)
+    def search(self, text: str, start: int = 0) -> re.Match[str] | None:
+        return self._compiled.search(text, start)
 
-    def match(self, text: str) -> re.Match[str] | None:
-        return self._compiled.match(text)
+    def match(self, text: str, start: int = 0) -> re.Match[str] | None:
+        return self._compiled.match(text, start)
 
     def fullmatch(self, text: str) -> re.Match[str] | None:
         return self._compiled.fullmatch(text)
@@ -38,3 +38,6 @@ class Pattern:
 
     def sub(self, new: str | Callable[[re.Match[str]], str], text: str) -> str:
         return self._compiled.sub(new, text)
+
+    def split(self, text: str) -> list[str]:
+        return self._compiled.split(text)
