@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -131,7 +131,7 @@ class RedisThatDies(Server):
 
 
 @contextlib.contextmanager
-def full_port() -> Iterator[str]:
+def full_port() -> Generator[str]:
     """The address of a port whose queue is full: to connect to it takes for ever."""
     with contextlib.ExitStack() as held:
         listener = held.enter_context(socket.socket())
@@ -168,7 +168,7 @@ def _certificate() -> bytes:
 
 
 @contextlib.contextmanager
-def untrusted_port(folder: Path) -> Iterator[str]:
+def untrusted_port(folder: Path) -> Generator[str]:
     """The address of a server over TLS, whose certificate nobody has signed."""
     path = folder / "certificate.pem"
     path.write_bytes(_certificate())

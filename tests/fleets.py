@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from triage.stores import PostgresStore
 
 
 @contextmanager
-def database() -> Iterator[str]:
+def database() -> Generator[str]:
     """A database of its own; its URL."""
     try:
         psycopg.connect(POSTGRES).close()
@@ -63,7 +63,7 @@ def procrastinate_fleet(
 
 
 @contextmanager
-def migrated(make: Callable[[str], Fleet]) -> Iterator[str]:
+def migrated(make: Callable[[str], Fleet]) -> Generator[str]:
     """A database with the tables of a kind of fleet."""
     with database() as url:
 

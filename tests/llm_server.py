@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeAlias
@@ -155,7 +155,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(*script: Reply) -> Iterator[Server]:
+def serving(*script: Reply) -> Generator[Server]:
     """A server with this script, for as long as the block runs."""
     server = Server(script)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

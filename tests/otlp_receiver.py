@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -61,7 +61,7 @@ def read(path: str, kind: str, body: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
+def receiving() -> Generator[Receiver]:
     """A receiver on a free port of this machine."""
     receiver = Receiver()
 

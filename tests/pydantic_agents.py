@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -65,7 +65,7 @@ class Stage(NamedTuple):
 
 
 @asynccontextmanager
-async def staged(script: Script, *, tries: int = 0, **options: Any) -> AsyncIterator[Stage]:
+async def staged(script: Script, *, tries: int = 0, **options: Any) -> AsyncGenerator[Stage]:
     world = World(script)
     async with provider(world) as url:
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=tries)

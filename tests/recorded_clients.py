@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 @asynccontextmanager
-async def openai_line(script: Script = ANSWERS, **options: Any) -> AsyncIterator[Line]:
+async def openai_line(script: Script = ANSWERS, **options: Any) -> AsyncGenerator[Line]:
     world = World(script)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provider(world))
@@ -60,7 +60,7 @@ async def openai_line(script: Script = ANSWERS, **options: Any) -> AsyncIterator
 
 
 @asynccontextmanager
-async def anthropic_line(script: Script = ANSWERS, **options: Any) -> AsyncIterator[Line]:
+async def anthropic_line(script: Script = ANSWERS, **options: Any) -> AsyncGenerator[Line]:
     world = World(script)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provider(world))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,7 +73,7 @@ class Cases:
             yield arguments
 
     @contextmanager
-    def noted(self, arguments: dict[str, Any]) -> Iterator[None]:
+    def noted(self, arguments: dict[str, Any]) -> Generator[None]:
         try:
             yield
         except pytest.skip.Exception as skipped:

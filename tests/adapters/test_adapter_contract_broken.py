@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -59,7 +59,7 @@ class Nothing(Texts):
     offers = frozenset(CAPABILITIES)
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         async def agent(task: str) -> str:
             plain = openai.AsyncOpenAI(
                 base_url=f"{url}/v1", api_key="x", max_retries=world.script.retries
@@ -158,7 +158,7 @@ class Broken(Texts):
         return record(client)
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         plain = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", **self._client)
         async with plain:
             client = self.made(plain, world)

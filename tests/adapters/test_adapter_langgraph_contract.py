@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,7 +41,7 @@ class _Bare:
         return BENCH.given(world)
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         model = ChatOpenAI(
             model="m",
             base_url=f"{url}/v1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -82,7 +82,7 @@ async def played(bank: Bank, agent: Any, action: Any = None, **options: Any) -> 
 
 
 @asynccontextmanager
-async def sessions(bank: Bank, kind: str) -> AsyncIterator[Any]:
+async def sessions(bank: Bank, kind: str) -> AsyncGenerator[Any]:
     """A recorded session of each kind."""
     async with Client(bank.server) as client:
         if kind == "Client":

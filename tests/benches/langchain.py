@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,7 +41,7 @@ class _Bench:
         return {}
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         model = ChatAnthropic(
             model_name="m",
             base_url=url,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 from weakref import WeakKeyDictionary
@@ -52,7 +52,7 @@ class _Bench:
         return {**limit, "on_chunk": hear, "stream_mode": "messages"}
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         # The same for each process of a scenario, as a database would be.
         saver = self._savers.setdefault(world, InMemorySaver())
         async with httpx2.AsyncClient() as client:

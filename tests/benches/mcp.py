@@ -7,7 +7,7 @@ server says itself which tool reads and which one may not be repeated.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
@@ -32,7 +32,7 @@ class _Bench(Texts):
     offers = ("endings", "parallel_tools", "short_requests", "other_models")
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         plain = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
         async with plain, _Client(world) as session:
             model, tools = record_model(plain), record_tools(session)

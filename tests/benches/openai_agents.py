@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, closing
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -43,7 +43,7 @@ class _Bench:
         return given
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         retries = world.script.retries
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=retries)
         async with client:

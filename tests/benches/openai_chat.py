@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ class _Bench(Texts):
     offers = frozenset(CAPABILITIES) - {"approvals", "handoffs"}
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         retries = world.script.retries
         plain = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=retries)
         async with plain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ class _Bench:
         return given
 
     @asynccontextmanager
-    async def agent(self, world: World, url: str, **options: Any) -> AsyncIterator[Agent[Any]]:
+    async def agent(self, world: World, url: str, **options: Any) -> AsyncGenerator[Agent[Any]]:
         retries = world.script.retries
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=retries)
         async with client:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,7 @@ class Ended:
 
 
 @asynccontextmanager
-async def left(tmp_path: Path, paid: list[str]) -> AsyncIterator[Callable[..., Process]]:
+async def left(tmp_path: Path, paid: list[str]) -> AsyncGenerator[Callable[..., Process]]:
     """An outer run whose process died between two payments of the run inside it; makes processes."""
     with Opened("sqlite", tmp_path) as opened:
         stores = [opened.new()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ def rows(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
 
 # Transactions -------------------------------------------------------------------------------------
 @asynccontextmanager
-async def by_alchemy(url: str, kind: Any) -> AsyncIterator[Any]:
+async def by_alchemy(url: str, kind: Any) -> AsyncGenerator[Any]:
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
         yield Session(connection) if kind is Session else connection
@@ -47,7 +47,7 @@ async def by_alchemy(url: str, kind: Any) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def by_async_alchemy(url: str, kind: Any) -> AsyncIterator[Any]:
+async def by_async_alchemy(url: str, kind: Any) -> AsyncGenerator[Any]:
     engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     async with engine.connect() as connection:
         yield AsyncSession(connection) if kind is AsyncSession else connection

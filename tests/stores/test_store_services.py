@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ opened = opening("postgres", "redis")
 
 
 @contextlib.contextmanager
-def lossy(opened: Opened, **options: Any) -> Iterator[tuple[Any, Way]]:
+def lossy(opened: Opened, **options: Any) -> Generator[tuple[Any, Way]]:
     """A store that was used once, behind a way on which replies can get lost."""
     opened.new()
     way = Way(POSTGRES if opened.kind == "postgres" else REDIS)
@@ -185,7 +185,7 @@ class _Refuses(socketserver.BaseRequestHandler):
 
 
 @contextlib.contextmanager
-def refusing(text: str) -> Iterator[Any]:
+def refusing(text: str) -> Generator[Any]:
     """A server that says this to everybody."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Refuses) as server:
         server.text, server.asked = text, 0  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -66,7 +66,7 @@ class Callers:
 
 
 @asynccontextmanager
-async def calling(callers: Callers, names: str) -> AsyncIterator[anyio.abc.TaskGroup]:
+async def calling(callers: Callers, names: str) -> AsyncGenerator[anyio.abc.TaskGroup]:
     async with anyio.create_task_group() as group:
         for name in names:
             group.start_soon(callers.call, name)
