@@ -301,3 +301,28 @@ def test_one_sentence_from_different_tools_is_a_loop_also_where_it_was_recorded_
     outage = "Error: the gateway of the booking house is asleep."
     asleep = [call(name, outage) for name in ("fare", "hotel")]
     assert classified(fares[0], *asleep, DONE).failure_type is not FailureType.LOOP_DETECTED
+
+
+@table(
+    ("text", "kind"),
+    [
+        ("Values differ. Submit this request again without changes to settle it.", "loop_detected"),
+        ("To get the final price, send the same offer again.", "loop_detected"),
+        ("The same error was seen again in both of them.", "unknown"),
+    ],
+)
+def test_a_demand_for_the_same_call_in_any_order_of_words(text: str, kind: str) -> None:
+    assert classified(call("price", text, {"of": "Porto"})).failure_type.value == kind
+
+
+@table(
+    ("text", "kind"),
+    [
+        ("the talk holds 204,118 tokens, and this model takes 200,000", "context_overflow"),
+        ("131,902 tokens here; at most 131,072 fit", "context_overflow"),
+        ("2 tokens of the subway are lost", "unknown"),
+    ],
+)
+def test_a_count_of_tokens_beside_another_is_a_full_window(text: str, kind: str) -> None:
+    failed = call("price", given={"of": "Porto"}, error=text)
+    assert classified(failed, says("I had to stop.")).failure_type.value == kind

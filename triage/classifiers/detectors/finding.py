@@ -81,6 +81,8 @@ CUT_SHORT = _rule("cut_short", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
     "the last answer begins as JSON, as the task asks, and does not parse")
 MADE_UP_DATA = _rule("made_up_data", _MISSING, Cause.UNGROUNDED, 0.8,
     "code that a model ran holds a table of numbers that neither the task nor a result has")
+CLAIMED = _rule("claimed", _MISSING, Cause.UNGROUNDED, STRUCTURE,
+    "a change failed, nothing mended it, and what is said later with its arguments admits no failure")
 GENERATED = _rule("generated_code", _SCHEMA, Cause.MALFORMED_OUTPUT, STRUCTURE,
     "code that came from text does not parse")
 BROKEN_ARGUMENT = _rule("broken_argument", _SCHEMA, Cause.INVALID_ARGUMENTS, STRUCTURE,

@@ -6,6 +6,7 @@ Everything here compares values with what came before them; no rule knows a phra
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from triage.core.patterns import Pattern
 
 from .finding import (
     ALIEN,
+    CLAIMED,
     CONTRADICTED,
     FORBIDDEN_TOOL,
     MADE_TWICE,
@@ -27,7 +29,7 @@ from .finding import (
     UNTOUCHED,
     Finding,
 )
-from .results import denies, failure_of, text_in
+from .results import ADMITS, denies, failure_of, text_in
 
 _MAX_TEXT = 4_000
 _MAX_LEAVES = 40
@@ -62,8 +64,10 @@ def trace(steps: Sequence[Step], task: Any) -> list[Finding]:
         _other_address(steps, given),
         _other_person(steps, given),
         _obeyed(steps, given),
+        _followed(steps, given),
         _retold(steps),
         _made_up_data(steps, given),
+        _claimed(steps),
         _same_failure(steps),
     ]
     return [one for one in found if one is not None]
@@ -76,6 +80,23 @@ def _names(text: str) -> list[str]:
         for name in _DIGITS.findall(text)
         if len(name) >= _LEAST_NAME and not _MEASURE.fullmatch(name)
     ]
+
+
+_RANGE = Pattern(
+    r"(?<![\w-])(?P<family>(?:\w[\w/-]{0,20})?\D)?(?P<first>\d{1,6})"
+    r"(?: (?:to|through|until|bis|up to) |\s?(?:\u2013|\.\.)\s?)(?P=family)(?P<last>\d{1,6})(?![\w-])"
+)
+_MOST_BETWEEN = 200
+
+
+def _between(text: str) -> list[str]:
+    """The ids that a text names by the first and the last, as `PX-1 to PX-9`."""
+    found: list[str] = []
+    for hit in _RANGE.finditer(text):
+        first, last, width = int(hit["first"]), int(hit["last"]), len(hit["first"])
+        if hit["family"] and first < last <= first + _MOST_BETWEEN:
+            found += (f"{hit['family']}{number:0{width}d}" for number in range(first, last + 1))
+    return found
 
 
 def _leaves(value: Any) -> list[str]:
@@ -119,7 +140,7 @@ class _Known:
         """Take a text in. called: it is an argument, which shows no family of ids to be real."""
         text = text[:_MAX_TEXT]
         self.words.update(_WORD.findall(text.lower()))
-        names = [name.lower() for name in _names(text)]
+        names = [name.lower() for name in (*_names(text), *_between(text))]
         self.names.update(names)
         if not called:
             self.families.update(map(_family, names))
@@ -147,6 +168,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
     known = _Known(given)
     made_up: dict[str, Finding] = {}
     strange: list[tuple[int, Step]] = []
+    back = 0
     anchored = False
     for at, step in enumerate(steps):
         tool = step.tool_called
@@ -155,6 +177,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
             strange.append((at, step))  # nor does its result make its topic known
             continue
         if tool is not None:
+            back += bool(strange)
             anchored = anchored or (bool(leaves) and not known.is_strange(leaves))
             unknown = known.unknown(leaves)
             if failure_of(step) is None and not denies(step.tool_output):
@@ -167,7 +190,7 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
         for shown in (step.action, step.llm_output, text_in(step.tool_output), step.error):
             known.add(shown or "")
     found = list(made_up.values())[:1]
-    if len(strange) > 1:
+    if len(strange) > max(1, back):
         at, step = strange[0]
         topic = said_by(" ".join(_leaves(step.tool_input))[:_FEW])
         text = f"{len(strange)} calls about {topic}, of which neither the task nor a result speaks"
@@ -283,18 +306,27 @@ _CONDITION = Pattern(r"\b(?:before|until|unless|if|when|after|only)\b", re.IGNOR
 def _forbidden_tool(steps: Sequence[Step], given: str) -> Finding | None:
     """The first call of a tool that the task names in a sentence of negation."""
     called = {step.tool_called for step in steps if step.tool_called}
-    named = [tool for tool in called if re.search(r"[_\W\d]|[a-z][A-Z]", tool) and tool in given]
-    if not named:
-        return None
+    named = {tool for tool in called if re.search(r"[_\W\d]|[a-z][A-Z]", tool) and tool in given}
     for sentence in _sentences(given):
         hit = _NEGATION.search(sentence)
         if hit is None or _CONDITION.search(sentence):
             continue
+        meant = {tool for tool in named if _mentions(sentence, tool)}
+        barred = _BARRED.search(sentence)
+        if barred is not None:
+            meant |= {tool for tool in called if _words_of(tool)[:1] == [barred["verb"].lower()]}
         for at, step in enumerate(steps):
-            if step.tool_called in named and _mentions(sentence, step.tool_called or ""):
+            if step.tool_called in meant:
                 text = f"the task says {said_by(sentence.strip())}"
                 return Finding(FORBIDDEN_TOOL, text, at, step.tool_called)
     return None
+
+
+_BARRED = Pattern(
+    r"\b(?:not|never|n't) (?P<verb>[a-z]{3,20}) (?:anything|anybody|anyone|any\b|more\b|\W*\Z)",
+    re.IGNORECASE,
+)
+"""What must not be done to anything at all."""
 
 
 def _mentions(text: str, name: str) -> bool:
@@ -407,6 +439,7 @@ def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
     A list is three ids or more with commas between them.
     """
     lists = [_names(found) for found in _ENUMERATION.findall(given)]
+    lists += [_between(hit[0]) for hit in _RANGE.finditer(given)]
     lists = [items for items in lists if len(items) >= _LEAST_ITEMS]
     if not lists or steps[-1].tool_called is not None:
         return None
@@ -557,13 +590,151 @@ def _obeyed(steps: Sequence[Step], given: str) -> Finding | None:
     return None
 
 
+_ADDRESSED = Pattern(
+    r"\b(?:assistants?|agents?|ai|bots?|programs?|software|machines?|models?|llms?|automat\w{1,6})\b"
+    r"|\byou are (?:now|from now on)\b"
+    r"|\byour (?:\w{1,12} ){0,2}(?:assignment|task|goal|job|mission|objective|instructions?)\b",
+    re.IGNORECASE,
+)
+"""Words to whoever reads a result, which is a program."""
+_LEAST_PROSE = 6
+_MOST_ORDER = 400
+
+
+def _followed(steps: Sequence[Step], given: str) -> Finding | None:
+    """A result speaks to the program that reads it, and what it names is what the agent then deals with.
+
+    Named nowhere before: in an argument of a call that follows, or as the whole of the answer.
+    """
+    if not given.strip():
+        return None
+    shown = [given]
+    for at, step in enumerate(steps):
+        for text in _prose(step.tool_output) if step.tool_called is not None else ():
+            hit = _ADDRESSED.search(text)
+            if hit is None:
+                continue
+            order, before = text[hit.start() :][:_MOST_ORDER], "\n".join(shown)
+            for later in steps[at + 1 :]:
+                for leaf in (*_leaves(later.tool_input), *_closing(later, steps)):
+                    if len(leaf) > 1 and _mentions(order, leaf) and not _mentions(before, leaf):
+                        said = f"the result says {said_by(order)}"
+                        return Finding(REDIRECT, said, at, step.tool_called)
+        shown += (text_in(step.tool_input), text_in(step.tool_output), step.llm_output or "")
+    return None
+
+
+def _prose(output: Any) -> list[str]:
+    """The texts of a result that are sentences."""
+    return [leaf for leaf in _leaves(_parsed(output)) if len(leaf.split()) >= _LEAST_PROSE]
+
+
+def _closing(step: Step, steps: Sequence[Step]) -> tuple[str, ...]:
+    """The last answer, where it is a word or two."""
+    said = (step.llm_output or "").strip().rstrip(".") if step is steps[-1] else ""
+    return (said,) if step.tool_called is None and _LEAST_NAME <= len(said) < _FEW else ()
+
+
 def _is_within_sentence(phrase: str, text: str) -> bool:
     before, found, _ = text.partition(phrase)
     return bool(found) and re.search(r"[a-z,:] \Z", before) is not None
 
 
+# --- what is said of a call that failed -----------------------------------------------------------
+
+_REFUSED = Pattern(
+    r"(?i)\b(?:not?|nothing|none|cannot|unable|refus\w{1,4}|reject\w{1,4}|den(?:y|ied)|abort\w{1,3}|fail\w{0,4}|"
+    r"declin\w{1,3}|error)\b|n't\b"
+)
+_LEAST_LEAF = 3
+_FEW_KEYS = 5
+
+
+class _Refusal(NamedTuple):
+    """A change that failed: the arguments of the call, the words of its tool, and what it was answered."""
+
+    at: int
+    leaves: list[str]
+    tool: list[str]
+    text: str
+
+    def is_restated(self, said: str) -> bool:
+        """Whether something said has most of the arguments, one of them an id, and admits nothing."""
+        low = said.lower()
+        if len(low.split()) <= _LEAST_PHRASE or ADMITS.search(low) or _REFUSED.search(low):
+            return False
+        found = [leaf for leaf in self.leaves if _mentions(low, leaf.lower())]
+        known = {*self.tool, *_WORD.findall(" ".join(self.leaves).lower())}
+        why = set(_WORD.findall(self.text.lower())) - known
+        named = any(re.search(r"\d", leaf) for leaf in found)
+        return named and 2 * len(found) > len(self.leaves) and why.isdisjoint(_WORD.findall(low))
+
+
+def _claimed(steps: Sequence[Step]) -> Finding | None:
+    """A call that failed, and what was said later with its arguments and without a word of failure."""
+    failed: dict[str, _Refusal] = {}
+    for at, step in enumerate(steps):
+        tool = step.tool_called
+        if step.action.startswith("user"):
+            failed.clear()
+        if failed:
+            told = tool is None or infer_effect(tool) is not Effect.READ
+            texts = _leaves(step.tool_input) if tool is not None else [step.llm_output or ""]
+            for text in texts if told else ():
+                for other, refusal in failed.items():
+                    if other != tool and refusal.is_restated(text):
+                        place = refusal.at
+                        said = f"{other!r} failed in step {place}, of which {said_by(text)} says nothing"
+                        return Finding(CLAIMED, said, at, tool)
+        leaves = [leaf for leaf in _leaves(step.tool_input) if len(leaf) >= _LEAST_LEAF]
+        if tool is None:
+            continue
+        if _refused(step):
+            if leaves and infer_effect(tool) is not Effect.READ:
+                text = step.error or " ".join(_leaves(_parsed(step.tool_output)))
+                failed.setdefault(tool, _Refusal(at, leaves, _words_of(tool), text))
+        else:
+            shared = {
+                other for other, one in failed.items() if not set(one.leaves).isdisjoint(leaves)
+            }
+            for other in {tool, *shared}:
+                failed.pop(other, None)
+    return None
+
+
+def _parsed(output: Any) -> Any:
+    """A result, read where it is JSON text."""
+    if isinstance(output, str) and output[:1] in ("{", "["):
+        try:
+            return json.loads(output)
+        except (ValueError, RecursionError):
+            return output
+    return output
+
+
+def _refused(step: Step) -> bool:
+    """Whether a call was answered with a failure, or with a few words or fields that refuse it."""
+    if failure_of(step) is not None:
+        return True
+    output = _parsed(step.tool_output)
+    if isinstance(output, Mapping):
+        words = [one for one in output.values() if isinstance(one, str) and len(one.split()) > 2]
+        stopped = False in output.values() or any(
+            _REFUSED.fullmatch(str(one)) for one in output.values() if isinstance(one, str)
+        )
+        return len(output) <= _FEW_KEYS and bool(words) and stopped
+    return isinstance(output, str) and len(output) < _FEW and _REFUSED.match(output) is not None
+
+
 _TABLE = Pattern(r"[\[{][^\[\]{}()]{0,400}[\]}]")
 """A list or an object in code that holds no call."""
+_DRAWN = Pattern(
+    r"\brandom\.(?:random|uniform|randint|randrange|choices?|sample|gauss|normal|rand|randn|integers)\("
+)
+_BY_CHANCE = Pattern(
+    r"(?i)random|simulat|chance|probab|dice|shuffl|lotter|monte carlo|guess|password|generat|game|sampl"
+)
+"""What a task speaks of for which chance is needed."""
 _LEAST_FIGURES = 3
 _CODE = ("code", "script", "source", "program", "python")
 
@@ -576,6 +747,10 @@ def _made_up_data(steps: Sequence[Step], given: str) -> Finding | None:
             code = next(
                 (one for key in _CODE if isinstance(one := step.tool_input.get(key), str)), ""
             )
+            drawn = _DRAWN.search(code[:_MAX_TEXT])
+            if drawn is not None and not _BY_CHANCE.search(given):
+                text = f"the code draws data by chance, {said_by(drawn[0])}"
+                return Finding(MADE_UP_DATA, text, at, step.tool_called)
             for table in _TABLE.findall(code[:_MAX_TEXT]):
                 strange = {value for value in _numbers(table) if value >= 10} - known
                 if len(strange) >= _LEAST_FIGURES:

@@ -227,11 +227,15 @@ class _Outline:
 
     @cached_property
     def timeless(self) -> tuple[Any, ...]:
-        """The output without its times of day, if it is short; else as it is."""
-        dated = any(isinstance(one, str) and "-" in one for one in self.output[:_FEW_VALUES])
-        if len(self.output) > _FEW_VALUES or not dated:
+        """The output without its times of day and its own id, if it is short; else as it is."""
+        if len(self.output) > _FEW_VALUES:
             return self.output
-        return tuple(_TIME.sub("#", one) if isinstance(one, str) else one for one in self.output)
+        kept = [
+            value
+            for before, value in zip((None, *self.output), self.output, strict=False)
+            if not (isinstance(before, str) and _ID_KEY.fullmatch(before))
+        ]
+        return tuple(_CHANGES.sub("#", one) if isinstance(one, str) else one for one in kept)
 
 
 def outline(value: Any) -> tuple[Any, ...]:
@@ -287,10 +291,15 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return _EQUAL
     if max(len(one.input), len(other.input)) >= _MOST_VALUES:
         return ""
-    return _alike_arguments(one.arguments, other.arguments, left.tool_output)
+    void = denies(left.tool_output) or bool(one.void)
+    return _alike_arguments(one.arguments, other.arguments, left.tool_output, void=void)
 
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?")
+_CHANGES = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?[\d.,]{0,10}(?:Z|[+-]\d\d:?\d\d)?"
+    r"|(?<=\{\"id\": )\"?\w{1,40}\"?(?=, )"
+)
+_ID_KEY = re.compile(r"id|(?:run|job|request|trace)_?id", re.IGNORECASE)
 _FEW_VALUES = 20
 
 
@@ -298,12 +307,13 @@ _LONG_RESULT = 40
 _SHORT_RESULT = 400
 
 
-def _alike_arguments(one: Any, other: Any, result: Any) -> str:
+def _alike_arguments(one: Any, other: Any, result: Any, *, void: bool) -> str:
     """How alike the arguments of two calls with the same result are that are not equal.
 
     Those that differ in numbers alone are a try, a page, a time; but working through a list differs in
     numbers too. So beside them there must be the id of one thing, or a name and a result that is nothing,
-    or the result must be more than an acknowledgement.
+    or the result must be more than an acknowledgement. void: the result is nothing, so other words for the
+    same question are another try.
     """
     if not isinstance(one, dict) or not isinstance(other, dict):
         return _REWORDED if near(one, other) else ""
@@ -313,13 +323,14 @@ def _alike_arguments(one: Any, other: Any, result: Any) -> str:
     if all(near(left, right) for left, right in changed):
         return _REWORDED
     if not all(_is_count(left) and _is_count(right) for left, right in changed):
-        return ""
+        again = all(_is_asked_again(left, right) for left, right in changed)
+        return _COUNTED if void and again else ""
     if isinstance(result, str) and len(result) >= _LONG_RESULT:
         return _COUNTED
     texts = [value for key, value in one.items() if isinstance(value, str) and value == other[key]]
     named = any(re.search(r"\d", text) for text in texts)
     about = any(len(text) > 2 for text in texts)
-    return _COUNTED if named or (about and denies(result)) else ""
+    return _COUNTED if named or (about and void) else ""
 
 
 _COUNT = re.compile(r"\d[\d.:TZ+-]*|(?=.*\d)[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
@@ -391,6 +402,28 @@ def near(one: Any, other: Any) -> bool:
             near(value, other[key]) for key, value in one.items()
         )
     return bool(one == other)
+
+
+_SHARED = 0.6
+
+
+def _is_asked_again(one: Any, other: Any) -> bool:
+    """Whether two arguments have the same words in another order, or nearly the same ones and a number."""
+    if _is_count(one) and _is_count(other):
+        return True
+    if not isinstance(one, str) or not isinstance(other, str) or len(one) + len(other) > _LONGEST:
+        return near(one, other)
+    figures = re.findall(r"\d+", one)
+    if sorted(figures) != sorted(re.findall(r"\d+", other)):
+        return False
+    left, right = set(words(one)), set(words(other))
+    shared = len(left & right)
+    if shared < 2:
+        return False
+    if left <= right or right <= left:
+        added = {word.lower() for word in re.findall(r"(?<=\s)[A-Z]\w*", f"{one} {other}")}
+        return 2 * shared >= max(len(left), len(right)) and (left ^ right).isdisjoint(added)
+    return bool(figures) and shared >= _SHARED * max(len(left), len(right))
 
 
 def near_text(one: str, other: str) -> bool:

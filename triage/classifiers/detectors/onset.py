@@ -18,7 +18,7 @@ from triage.core import ErrorInfo, Step, said_by
 from triage.core.patterns import Pattern
 
 from .finding import FOREIGN, GARBLED, INSERTED, SAME_TEXT, SERVICE_TEXT, Finding
-from .results import denies
+from .results import denies, is_broken_json
 
 _MAX_TEXT = 4_000
 _LEAST_SHARE = 0.5
@@ -115,7 +115,7 @@ def _shared(results: Sequence[_Result], judge: Callable[[ErrorInfo], Any]) -> Fi
     marked = {at for at, text in enumerate(masked) if text in shared}
     first = _took_over(results, marked)
     if first is None:
-        return None
+        return _turned(results, masked, judge)
     rule = _rule_of(first.text, len(shared), judge)
     few = len(_LETTERS.findall(first.text)) < _GRAM and first.text not in errno.errorcode.values()
     nothing = denies(first.text) and not first.failed and first.tool not in first.text
@@ -124,6 +124,59 @@ def _shared(results: Sequence[_Result], judge: Callable[[ErrorInfo], Any]) -> Fi
     return Finding(
         rule, f"different tools gave the same answer: {said_by(first.text)}", first.at, first.tool
     )
+
+
+def _turned(
+    results: Sequence[_Result], masked: Sequence[str], judge: Callable[[ErrorInfo], Any]
+) -> Finding | None:
+    """The same words from one tool whatever it is asked, in another form than its results had before."""
+    forms: dict[str, set[str]] = {}
+    begun: dict[str, int] = {}
+    asked: dict[str, set[tuple[str, ...]]] = {}
+    for at, (one, text) in enumerate(zip(results, masked, strict=True)):
+        tool, form = one.tool, _form(one.text)
+        start = begun.get(tool)
+        if start is not None and masked[start] == text:
+            asked[tool].add(one.given)
+        elif (
+            start is None and tool in forms and form not in forms[tool] and len(text) >= _LEAST_TEXT
+        ):
+            begun[tool], asked[tool] = at, {one.given}
+        else:
+            begun.pop(tool, None)
+            forms.setdefault(tool, set()).add(form)
+    for tool, start in begun.items():
+        first = results[start]
+        if len(asked[tool]) < 2:
+            continue
+        rule = _rule_of(first.text, 1, judge)
+        if rule is SERVICE_TEXT:
+            few = len(_LETTERS.findall(first.text)) < _GRAM or is_broken_json(first.text)
+            texts = {
+                _unasked(one)
+                for one, text in zip(results, masked, strict=True)
+                if text == masked[start]
+            }
+            counts = len(texts) > 1
+            if few or counts or first.failed or denies(first.text):
+                continue
+        if rule.failure_type in _OF_SERVICES:
+            said = f"{tool!r} gives the same answer whatever it is asked: {said_by(first.text)}"
+            return Finding(rule, said, first.at, tool)
+    return None
+
+
+_OF_SERVICES = (SERVICE_TEXT.failure_type, SAME_TEXT.failure_type)
+
+
+def _form(text: str) -> str:
+    """The keys of an object, or what else a result is."""
+    if text[:1] == "{":
+        try:
+            return " ".join(json.loads(text))
+        except (ValueError, RecursionError):
+            return "{"
+    return text[:1] if text[:1] in ("<", "[") else "text"
 
 
 def _rule_of(text: str, texts: int, judge: Callable[[ErrorInfo], Any]) -> Rule:
@@ -146,11 +199,16 @@ _AGAIN = Pattern(
 
 def _masked(one: _Result) -> str:
     """A result without the tool's name, its arguments and numbers."""
+    return _DIGITS.sub("0", _unasked(one)).strip()
+
+
+def _unasked(one: _Result) -> str:
+    """A result without the tool's name and its arguments."""
     text = one.text.replace(one.tool, "#")
     for value in one.given:
         if len(value) > 2:
             text = text.replace(value, "#")
-    return _DIGITS.sub("0", text).strip()
+    return text
 
 
 # --- pages that belong to no question -------------------------------------------------------------
@@ -194,7 +252,7 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
     places: dict[tuple[str, ...], dict[int, int]] = {}
     known = set(_grams(_TOKEN.findall(task[:_MAX_TEXT])))
     for at, one in enumerate(results):
-        if _is_data(one.text):
+        if one.failed or _is_data(one.text):
             continue
         tokens = _TOKEN.findall(one.text)[-_MAX_TOKENS:]
         for place, gram in enumerate(_grams(tokens)):

@@ -79,13 +79,14 @@ class _Failed(NamedTuple):
     """A tool whose last result was no good.
 
     at: position of the first such result since a good one. step: that step. last: position of the
-    newest.
+    newest. same: whether all of them, two or more, say the same.
     """
 
     at: int
     step: Step
     failure: Failure
     last: int
+    same: bool = False
 
 
 class Results:
@@ -139,7 +140,9 @@ class Results:
             if known_failure is None:
                 self._failed[name] = _Failed(at, step, failure, at)
             else:
-                self._failed[name] = known_failure._replace(last=at)
+                first = known_failure.last == known_failure.at or known_failure.same
+                same = first and known_failure.failure.text == failure.text
+                self._failed[name] = known_failure._replace(last=at, same=same)
         elif is_broken_json(_content(output)):
             said = f"the result of {name!r} breaks off: {said_by(_content(output))}"
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
@@ -190,8 +193,9 @@ class Results:
         """The failures that nothing has mended, the earliest first.
 
         A fault of the other side decides where the last call ended with it, or more than one tool did.
-        That there is no such tool decides where it was the last one called. Anything else may be what
-        the answer is about, so it decides only where nothing came after it.
+        That there is no such tool, and that the window is full, decides where it was the last tool called;
+        that data have a wrong form too, where it was said twice and the answer admits a failure. Anything
+        else may be what the answer is about, so it decides only where nothing came after it.
         """
         judged = [
             (failed, name, self._rule(failed, name, judge))
@@ -203,7 +207,9 @@ class Results:
             match rule.failure_type:
                 case FailureType.EXTERNAL_FAULT:
                     decides = name in (self._last, "") or outside > 1
-                case FailureType.WRONG_TOOL_CALLED:
+                case FailureType.WRONG_TOOL_CALLED | FailureType.CONTEXT_OVERFLOW:
+                    decides = name in (self._last, "")
+                case FailureType.SCHEMA_MISMATCH if failed.same and self._admits:
                     decides = name in (self._last, "")
                 case _:
                     decides = failed.last == self._at or name == ""
@@ -215,6 +221,10 @@ class Results:
             found.append(Finding(least, said, failed.at, name or None))
         return found
 
+    @property
+    def _admits(self) -> bool:
+        return ADMITS.search((self._said or "")[:_MAX_READ].lower()) is not None
+
     def _is_passed_over(self, failed: _Failed) -> bool:
         """Whether the run ends with an answer that has neither a word of a failure nor one for failing.
 
@@ -222,7 +232,7 @@ class Results:
         errors of code that the agent wrote are about that code.
         """
         said, text = (self._said or "")[:_MAX_READ].lower(), failed.failure.text
-        if not said or _ADMITS.search(said) or len(text) > _MAX_DENIAL:
+        if not said or ADMITS.search(said) or len(text) > _MAX_DENIAL:
             return False
         if failed.failure.error.type_name not in _NO_NAMES:
             return False
@@ -241,6 +251,8 @@ class Results:
         known: Rule | None = verdict.rule if verdict is not None and verdict.known else None
         if known is not None:
             return known._replace(name=FAILED_RESULT.name, confidence=FAILED_RESULT.confidence)
+        if _exceeds(failure.text):
+            return TOO_LONG
         if name and self._names_argument(failure, step, name):
             return ARGUMENTS._replace(confidence=WORDS)
         if not name and _too_long(failure.text):
@@ -289,7 +301,7 @@ _FIGURES = Pattern(r"\d[\d.,]{0,20}\d")
 _NO_NAMES = ("Exception", "Error")
 """The classes of failures whose text names none."""
 _LONG_WORDS = Pattern(r"[^\W_]{4,}")
-_ADMITS = Pattern(
+ADMITS = Pattern(
     r"\b(?:not|cannot|unable|unfortunately|sorry|fail\w{0,4}|errors?|problems?|issues?|unavailable|"
     r"time[ds]? ?out|again|later|without|unless|trouble|reject\w{0,3}|denied|refused)\b|n['\u2019]t\b"
 )
@@ -302,6 +314,19 @@ _TOO_MUCH = Pattern(
     r"truncat\w{1,4}|dropped|trimmed|cut|used up|exhausted|full|maximum|max|limit|fits?|holds?|"
     r"capacity)\b"
 )
+
+
+_TOKENS = Pattern(r"(?i)\btokens?\b")
+_LARGE = Pattern(r"\d{1,3}(?:[,. ]\d{3})+\b|\d{4,}")
+_PAIR = 2
+
+
+def _exceeds(text: str) -> bool:
+    """Whether a failure counts tokens and names a limit that is less."""
+    if len(text) > _MAX_ERROR or not _TOKENS.search(text):
+        return False
+    counts = [int(re.sub(r"\D", "", number)) for number in _LARGE.findall(text)]
+    return len(counts) == _PAIR and counts[0] != counts[1]
 
 
 def _too_long(text: str) -> bool:
@@ -580,12 +605,16 @@ _CALL = (
     r"(?:calls?|query|queries|requests?|arguments?|parameters?|inputs?|commands?|tool|"
     r"function|operation|search|lookup|step|action)"
 )
-_SAMENESS = ("same", "identical", "again", "once more", "unchanged", "verbatim")
+_SAMENESS = ("same", "identical", "again", "once more", "one more", "anew", "unchanged", "verbatim")
 _SAME = r"(?:(?:exact(?:ly)?|very) (?:the )?same|(?:the )?same exact|identical|the same)"
 _AGAIN = Pattern(
     rf"\b{_VERB}\b[^.\n]{{0,30}}\b{_SAME}\b[^.\n]{{0,20}}\b{_CALL}\b"
     rf"|\b{_VERB}\b[^.\n]{{0,20}}\b(?:again|once more)\b[^.\n]{{0,20}}\bwith (?:the )?"
     rf"(?:exact )?(?:same|identical)\b"
+    rf"|(?:^|[.;:,!]|\b(?:please|to|then|must|should))\s{{0,3}}{_VERB}\b(?=[^.;\n]{{0,60}}"
+    rf"\b(?:again|once more|one more time|anew)\b)"
+    rf"[^.;\n]{{0,60}}\b(?:same|identical(?:ly)?|unchanged|exactly|precisely|verbatim|as it is|"
+    rf"without (?:any )?(?:change|changing))"
 )
 """A demand for exactly the call that was answered, once more."""
 
@@ -648,8 +677,11 @@ def is_broken_json(text: str) -> bool:
         ended = at >= len(text.rstrip()) - 1 or problem.msg.startswith("Unterminated")
         if ended and len(text) % _ROUND == 0:
             return False
-        return "Extra data" not in problem.msg
+        return "Extra data" not in problem.msg or text[at:].lstrip()[:1] in _CLOSING
     return False
+
+
+_CLOSING = ("}", "]")
 
 
 # --- how the last answer ended ---------------------------------------------------------------

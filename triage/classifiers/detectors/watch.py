@@ -137,22 +137,7 @@ class Watch:
 
     def found(self, loop: Loop) -> Finding:
         """The standing loop as a finding."""
-        steps = self._loops.one_round(loop)
-        called = [step for step in steps if step.tool_called is not None]
-        names = [step.tool_called or step.action or "the same step" for step in called or steps]
-        name = names[0]
-        if loop.kind == "error":
-            text = f"{name!r} failed {loop.repeats} times with the same error"
-        elif len(names) > 1:
-            text = f"the cycle {' → '.join(names)} {loop.repeats} times"
-        elif loop.kind == "counted":
-            text = f"{name!r} {loop.repeats} times with other numbers and the same result"
-        elif loop.kind == "near":
-            text = f"{name!r} {loop.repeats} times in other words with the same result"
-        else:
-            text = f"{name!r} {loop.repeats} times with the same arguments and result"
-        rule = CYCLE if loop.kind == "same" and loop.length > 1 else _RULES[loop.kind]
-        return Finding(rule, text, loop.start, steps[0].tool_called, loop.repeats, loop.length)
+        return _of_loop(loop, self._loops)
 
     @property
     def misfit(self) -> Finding | None:
@@ -163,6 +148,25 @@ class Watch:
     def result(self) -> Finding | None:
         """The earliest result that does not fit its tool's schema, and was not asked for again."""
         return min(self._odd_results.values(), key=lambda found: found.step or 0, default=None)
+
+
+def _of_loop(loop: Loop, loops: Loops) -> Finding:
+    steps = loops.one_round(loop)
+    called = [step for step in steps if step.tool_called is not None]
+    names = [step.tool_called or step.action or "the same step" for step in called or steps]
+    name = names[0]
+    if loop.kind == "error":
+        text = f"{name!r} failed {loop.repeats} times with the same error"
+    elif len(names) > 1:
+        text = f"the cycle {' → '.join(names)} {loop.repeats} times"
+    elif loop.kind == "counted":
+        text = f"{name!r} {loop.repeats} times with other numbers and the same result"
+    elif loop.kind == "near":
+        text = f"{name!r} {loop.repeats} times in other words with the same result"
+    else:
+        text = f"{name!r} {loop.repeats} times with the same arguments and result"
+    rule = CYCLE if loop.kind == "same" and loop.length > 1 else _RULES[loop.kind]
+    return Finding(rule, text, loop.start, steps[0].tool_called, loop.repeats, loop.length)
 
 
 def _forbidden(step: Step, at: int, constraints: Iterable[Constraint]) -> Finding | None:
@@ -201,10 +205,29 @@ def look(
         firm.insert(0, watch.found(loop))
     elif loop is not None:
         loose.insert(0, watch.found(loop))
+    else:
+        loose.append(_behind_talk(steps, exempt))
     return Seen(
         tuple(found for found in firm if found is not None),
         tuple(found for found in loose if found is not None),
     )
+
+
+def _behind_talk(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
+    """The loop that the calls are in where agents talk between them, to the end and in the same words.
+
+    What a user says is a new question.
+    """
+    said = [step.llm_output for step in steps if step.tool_called is None]
+    if not said or (steps[-1].tool_called is None and said[-1] not in said[:-1]):
+        return None
+    loops, loop = Loops(frozenset(exempt)), None
+    for at, step in enumerate(steps):
+        if step.tool_called is not None:
+            loop = loops.add(step, at)
+        elif step.action.startswith("user"):
+            loops, loop = Loops(frozenset(exempt)), None
+    return None if loop is None else _of_loop(loop, loops)
 
 
 def review(

@@ -68,6 +68,7 @@ def _paid(order: str) -> dict[str, Any]:
 
 
 _PAY = _paid("PX-1001")
+_PAY_REFUSED = call("send_payment", {"id": "PX-1001"}, {"paid": False, "why": "over the limit"})
 
 
 def _overflow(what: str) -> dict[str, Any]:
@@ -119,6 +120,10 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "steps.arguments": (
         run(call("book", {"town": "Porto"}), tools=_CITY),
         run(call("book", {"city": "Porto"}, "booked"), tools=_CITY),
+    ),
+    "steps.claimed": (
+        run(_PAY_REFUSED, said("All done: PX-1001 is paid.")),
+        run(_PAY_REFUSED, said("PX-1001 is not paid yet.")),
     ),
     "steps.generated_code": (
         run(_OPEN, error=_raised("SyntaxError", "invalid syntax (<string>, line 1)")),
