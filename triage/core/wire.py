@@ -16,13 +16,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from math import inf
 from operator import is_
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import FieldInfo, replace
 
 from . import taxonomy
 from .errors import StoreCorrupt, StoreError, StoreKeyMissing, StoreTooNew, UsageError, misuse
@@ -57,8 +57,14 @@ def _decoder() -> msgspec.json.Decoder[Event]:
 @cache
 def _newest(cls: type[Event]) -> int:
     """Return the newest version of an event type that this release reads, which it also writes."""
-    (field,) = (field for field in msgspec.structs.fields(cls) if field.name == "v")
+    (field,) = (field for field in _fields(cls) if field.name == "v")
     return int(field.default_factory())
+
+
+@lru_cache(maxsize=256)
+def _fields(cls: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
+    """Return the fields of a struct, for which msgspec evaluates all annotations anew each time."""
+    return msgspec.structs.fields(cls)
 
 
 # Out ----------------------------------------------------------------------------------------------
@@ -98,7 +104,7 @@ def to_json(value: Any) -> Any:
         return plain(value)
     config = value.__struct_config__
     data: dict[str, Any] = {} if config.tag_field is None else {config.tag_field: config.tag}
-    for field in msgspec.structs.fields(value):
+    for field in _fields(type(value)):
         item = getattr(value, field.name)
         default = {} if field.default_factory is dict else field.default
         if type(item) is not type(default) or item != default:
