@@ -1,4 +1,4 @@
-"""What a fleet relies on in DBOS, and what DBOS loses."""
+"""A fleet on DBOS: transactions of SQLAlchemy, one worker in a process, and what is refused at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from triage import Agent
 from triage.adapters.dbos import Fleet, Queue, Worker
 from triage.adapters.dbos.engine import url_of
-from triage.adapters.fleet import Job, Ticket
+from triage.adapters.fleet import Job
 from triage.core import UsageError
 from triage.stores import SQLiteStore
 
@@ -90,49 +90,7 @@ async def test_a_job_is_the_same_by_whichever_way_it_was_enqueued(url: str, flee
     assert first == second == {"positionalArgs": [job.payload], "namedArgs": {}}
 
 
-# What DBOS loses, and how that is said ------------------------------------------------------------
-async def test_a_job_that_is_put_back_loses_its_deduplication_and_keeps_its_place(
-    url: str, fleet: Fleet
-) -> None:
-    job = Job("again", "idle", "idle", 1, deduplication="text", priority=7)
-    await fleet.engine.submit(job)
-    await fleet.engine.requeue([Ticket("again", "idle")])
-    kept = (
-        "SELECT status, queue_name, priority, deduplication_id FROM triage_dbos.workflow_status "
-        "WHERE workflow_uuid = 'again'"
-    )
-    assert rows(url, kept) == [("ENQUEUED", "idle", 7, None)]
-
-
-async def test_what_has_ended_is_not_put_back(url: str, fleet: Fleet) -> None:
-    await fleet.engine.submit(Job("over", "idle", "idle", 1))
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute(
-            "UPDATE triage_dbos.workflow_status SET status = 'SUCCESS' WHERE workflow_uuid = 'over'"
-        )
-    await fleet.engine.requeue([Ticket("over", "idle")])
-    assert [place.state for place in await fleet.places(["over"])] == ["ended"]
-
-
-async def test_nothing_in_dbos_tables_is_pickled(url: str) -> None:
-    fleet = dbos_fleet(url, [Agent(idle)], [Queue("portable", polling_s=0.1)])
-    run_id = await fleet.enqueue("idle", {"a": 1}, queue="portable")
-    worker = Worker(fleet, ["portable"])
-    working = asyncio.ensure_future(worker.run())
-    assert await fleet.result(run_id, timeout_s=30) == {"a": 1}
-    worker.stop()
-    await working
-    found = rows(
-        url,
-        "SELECT s.serialization, o.output, s.status FROM triage_dbos.workflow_status s "
-        "JOIN triage_dbos.workflow_output o USING (workflow_uuid) WHERE workflow_uuid = %s",
-        run_id,
-    )
-    assert found == [("portable_json", '{"status":"done"}', "SUCCESS")]
-    assert rows(url, "SELECT count(*) FROM triage_dbos.operation_outputs") == [(0,)]
-    await fleet.close()
-
-
+# Workers ------------------------------------------------------------------------------------------
 async def test_one_process_has_one_worker(url: str) -> None:
     fleet = dbos_fleet(url)
     worker = Worker(fleet)

@@ -528,6 +528,8 @@ async def a_run_is_cancelled_wherever_it_is(make: Make) -> None:
                 return not await fleet.places()
 
             await until(free, "a run that was cancelled keeps its place")
+        recovered = await agent.stored_in(fleet.store).recover_all()
+        promise(not recovered, "a run that was cancelled was recovered")
 
 
 @check

@@ -19,8 +19,10 @@ RUN = "triage.run"
 """Name of the workflow that carries out a run."""
 DUE = "triage.due"
 """Name of the workflow that enqueues a scheduled run."""
-POOL = 6
-"""Size of DBOS' connection pool in a worker."""
+POOL = 3
+"""Size of DBOS' connection pool in a worker, which is no faster with six."""
+LISTENING_S = 0.1
+"""The longest time in seconds that DBOS' listener, which has nothing to do, delays the shutdown."""
 SETTLING_S, PAUSE_S = 2.0, 0.02
 """Seconds that DBOS has to record how its last workflows ended, and seconds between two checks."""
 
@@ -79,6 +81,9 @@ def _launch(
             "serializer": DBOSPortableJSONSerializer(),
             "run_migrations": False,
             "sys_db_pool_size": POOL,
+            # Nothing here waits for DBOS' notifications, and listening takes a connection of its own.
+            "use_listen_notify": False,
+            "notification_listener_polling_interval_sec": LISTENING_S,
             "console_log_level": "WARNING",
             "log_level": "WARNING",
             "max_executor_threads": None,
