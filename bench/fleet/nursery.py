@@ -1,22 +1,25 @@
 """Forks worker processes, so that each starts with the imports already done.
 
 Each line on standard input names the file for a new worker's output; the answer is the worker's process id.
+Read from the environment: STORM_DRAIN_S.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import io
 import os
 import signal
 import sys
+from contextlib import redirect_stdout
 
 from triage.cli import main
 
 from . import agents
 
 PR_SET_PDEATHSIG = 1
-WORKER = ("worker", f"{agents.__name__}:fleet", "--drain", "1")
+WORKER = ("worker", f"{agents.__name__}:fleet", "--drain", os.environ.get("STORM_DRAIN_S", "1"))
 
 
 def begin(path: str) -> int:
@@ -43,6 +46,8 @@ def begin(path: str) -> int:
 
 def serve() -> None:
     """Fork a worker for each line of standard input, until it is closed."""
+    with redirect_stdout(io.StringIO()):
+        main((*WORKER, "--help"))  # imports what the command needs
     # Ended workers are reaped at once: the storm sees the end by the process id being free.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()

@@ -14,8 +14,8 @@ import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,12 @@ from .world import World
 
 SERVER = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
 OPEN = ("running", "suspended")
+STARTS = 20
+"""How often a worker that dies at its start is started before the storm gives up."""
 
 
 @contextmanager
-def database(prefix: str = "triage_fleet_storm") -> Iterator[str]:
+def database(prefix: str = "triage_fleet_storm") -> Generator[str]:
     """Create a database, yield its URL, and drop it afterwards."""
     name = f"{prefix}_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(SERVER, autocommit=True) as db:
@@ -68,6 +70,17 @@ class Death:
 
 
 @dataclass
+class Leave:
+    """A worker that was told to leave by a rolling restart.
+
+    at: when it was told, in seconds since the epoch. runs: the runs it had.
+    """
+
+    at: float
+    runs: list[str]
+
+
+@dataclass
 class Storm:
     """One storm: its options, its workers and what has been counted."""
 
@@ -78,10 +91,13 @@ class Storm:
     kills: int
     workers: int
     lease_s: float
+    drain_s: float
     rng: random.Random
     living: list[int] = field(default_factory=list)
     begun: int = 0
+    failed_starts: int = 0
     deaths: list[Death] = field(default_factory=list)
+    leaves: list[Leave] = field(default_factory=list)
     questions: int = 0
     in_doubt: int = 0
     cuts: int = 0
@@ -89,16 +105,17 @@ class Storm:
     zombies: set[int] = field(default_factory=set)
 
     nursery: Process = field(init=False)
+    group: asyncio.TaskGroup = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        self.tasks: list[asyncio.Future[None]] = []
+        self.forking = asyncio.Lock()
         self.world = World(self.folder / "effects")
         self.env = {
             **os.environ,
             "STORM_STORE": self.store,
             "STORM_EFFECTS": str(self.folder / "effects"),
             "STORM_LEASE_S": str(self.lease_s),
+            "STORM_DRAIN_S": str(self.drain_s),
             "STORM_ENGINE": self.engine,
         }
         os.environ.update(self.env)
@@ -113,28 +130,52 @@ class Storm:
 
     # Processes ------------------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def workers_may_begin(self) -> AsyncGenerator[None]:
+        """Start the nursery; at the end, stop the workers, and kill those that do not leave."""
+        self.nursery = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.fleet.nursery", env=self.env, stdin=PIPE, stdout=PIPE
+        )
+        yield
+        for number in self.living:
+            os.kill(number, signal.SIGTERM)
+        for number in self.living:
+            if not await self._gone(number, 30.0):
+                os.kill(number, signal.SIGKILL)
+        assert self.nursery.stdin is not None
+        self.nursery.stdin.close()
+        await self.nursery.wait()
+
     async def begin_worker(self) -> None:
-        """Start a worker and wait until it takes runs."""
-        path = self.folder / f"worker-{self.begun}"
+        """Start a worker and wait until it takes runs; if it dies before, start another."""
+        for _ in range(STARTS):
+            path = self.folder / f"worker-{self.begun}"
+            number = await self._fork(path)
+            while _lives(number):
+                if path.exists() and b"takes from" in path.read_bytes():
+                    self.living.append(number)
+                    return
+                await asyncio.sleep(0.05)
+            self.failed_starts += 1
+        raise RuntimeError(
+            f"{STARTS} workers died at their start, the last with {path.read_text()}"
+        )
+
+    async def _fork(self, path: Path) -> int:
+        """Fork a worker that writes its output to this file; return its process id."""
         self.begun += 1
         assert self.nursery.stdin is not None
         assert self.nursery.stdout is not None
-        self.nursery.stdin.write(f"{path}\n".encode())
-        number = int(await self.nursery.stdout.readline())
-        while not _says(path, b"takes from"):  # noqa: ASYNC110 - another process has no event
-            await asyncio.sleep(0.05)
-        self.living.append(number)
+        async with self.forking:
+            self.nursery.stdin.write(f"{path}\n".encode())
+            return int(await self.nursery.stdout.readline())
 
     async def _gone(self, number: int, patience_s: float = 60.0) -> bool:
         """Wait until a worker has ended; return False if it has not within `patience_s`."""
         ends = time.monotonic() + patience_s
-        while time.monotonic() < ends:
-            try:
-                os.kill(number, 0)
-            except ProcessLookupError:
-                return True
+        while _lives(number) and time.monotonic() < ends:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
-        return False
+        return not _lives(number)
 
     async def held_by(self, number: int) -> list[str]:
         """Return the ids of the runs that a worker has."""
@@ -149,7 +190,12 @@ class Storm:
         return []
 
     async def strike(self, count: int) -> None:
-        """Kill a worker, or each fourth time stop it for longer than its lease, and start another."""
+        """Kill a worker, or each fourth time stop it for longer than its lease, and start another.
+
+        Waits until at most a quarter of the workers are at their start.
+        """
+        while len(self.living) < self.workers - self.workers // 4:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
         number, runs = await self._busy()
         self.living.remove(number)
         stop = count % 4 == 3
@@ -157,8 +203,8 @@ class Storm:
         self.deaths.append(Death(number, time.time(), runs, stop))
         if stop:
             self.zombies.add(number)
-            self.tasks.append(asyncio.ensure_future(self._let_go_on(number)))
-        await self.begin_worker()
+            self.group.create_task(self._let_go_on(number))
+        self.group.create_task(self.begin_worker())
 
     async def _busy(self) -> tuple[int, list[str]]:
         """Return a worker that has runs, and their ids; after two seconds without one, any worker."""
@@ -183,7 +229,9 @@ class Storm:
         """Replace the workers by new ones, one after the other."""
         for number in list(self.living):
             await self.begin_worker()
+            runs = await self.held_by(number)
             os.kill(number, signal.SIGTERM)
+            self.leaves.append(Leave(time.time(), runs))
             self.living.remove(number)
             await self._gone(number)
         self.restarts += 1
@@ -233,36 +281,27 @@ class Storm:
         patience_s: seconds that runs have to end afterwards. restarts: rolling restarts on the way.
         """
         await self.fleet.migrate()
-        self.nursery = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.fleet.nursery", env=self.env, stdin=PIPE, stdout=PIPE
-        )
-        for _ in range(self.workers):
-            await self.begin_worker()
-        begun = time.monotonic()
-        answering = asyncio.ensure_future(self._keep_answering())
-        enqueuing = asyncio.ensure_future(self._enqueue())
-        cuts = {int(self.strikes * (place + 1) / 4) for place in range(3)}
-        waves = {int(self.strikes * (one + 1) / (restarts + 1)) for one in range(restarts)}
-        for number in range(self.strikes):
-            await asyncio.sleep(self.rng.uniform(0.1, 0.8))
-            await self.strike(number)
-            if number in cuts:
-                self.cut()
-            if number in waves:
+        async with self.workers_may_begin(), asyncio.TaskGroup() as self.group:
+            for _ in range(self.workers):
+                await self.begin_worker()
+            begun = time.monotonic()
+            answering = self.group.create_task(self._keep_answering())
+            enqueuing = self.group.create_task(self._enqueue())
+            cuts = {int(self.strikes * (place + 1) / 4) for place in range(3)}
+            waves = {int(self.strikes * (one + 1) / (restarts + 1)) for one in range(restarts)}
+            for number in range(self.strikes):
+                await asyncio.sleep(self.rng.uniform(0.1, 0.8))
+                await self.strike(number)
+                if number in cuts:
+                    self.cut()
+                if number in waves:
+                    await self.restart_all()
+            while self.restarts < restarts:  # all of them, where nobody is killed
                 await self.restart_all()
-        await enqueuing
-        left = await self._calm(patience_s)
-        seconds = time.monotonic() - begun
-        answering.cancel()
-        await asyncio.gather(*self.tasks)
-        for number in self.living:
-            os.kill(number, signal.SIGTERM)
-        for number in self.living:
-            if not await self._gone(number, 30.0):
-                os.kill(number, signal.SIGKILL)
-        assert self.nursery.stdin is not None
-        self.nursery.stdin.close()
-        await self.nursery.wait()
+            await enqueuing
+            left = await self._calm(patience_s)
+            seconds = time.monotonic() - begun
+            answering.cancel()
         found = await self._judged(left)
         await self.fleet.close()
         return {"engine": self.engine, **found, "seconds": round(seconds, 1)}
@@ -275,8 +314,7 @@ class Storm:
     async def _enqueue(self) -> None:
         """Enqueue the runs, spread over the storm."""
         for number in range(self.runs):
-            due = number * self.strikes / self.runs - 1
-            while len(self.deaths) < due:  # noqa: ASYNC110 - so that there is work all the time
+            while not await self._is_due(number):  # noqa: ASYNC110 - other processes
                 await asyncio.sleep(0.05)
             agent = "clerk" if number % 2 else "desk"
             while True:
@@ -285,6 +323,14 @@ class Storm:
                     break
                 except StoreError:
                     await asyncio.sleep(0.2)
+
+    async def _is_due(self, number: int) -> bool:
+        """Return whether the next run is due, so that there is work all the time, but no backlog."""
+        if self.strikes:
+            return len(self.deaths) >= number * self.strikes / self.runs - 1
+        with suppress(StoreError):
+            return len(await self.fleet.places()) < 4 * self.workers
+        return False
 
     async def _calm(self, patience_s: float) -> list[str]:
         """Wait until all runs have ended; return those that have not within `patience_s`."""
@@ -333,6 +379,7 @@ class Storm:
                 if again > (owners if tool == "book" else by_zombie):
                     beyond.append(key)
         takeovers = sorted(self._takeovers(journals))
+        handovers = sorted(self._handovers(journals))
         waits = sum(
             isinstance(event, RunSuspended) for events in journals.values() for event in events
         )
@@ -340,6 +387,7 @@ class Storm:
             "runs": self.runs,
             "kills": sum(not death.stopped for death in self.deaths),
             "stops": sum(death.stopped for death in self.deaths),
+            "failed_starts": self.failed_starts,
             "restarts": self.restarts,
             "cuts": self.cuts,
             "lost": len(left) + len(missing) + self.runs - statuses["done"],
@@ -353,6 +401,8 @@ class Storm:
             "takeover_s": round(takeovers[-1], 2) if takeovers else None,
             "takeover_median_s": round(takeovers[len(takeovers) // 2], 2) if takeovers else None,
             "lease_s": self.lease_s,
+            "handovers": len(handovers),
+            "handover_s": round(handovers[-1], 2) if handovers else None,
             "wrong": [*left, *missing, *beyond][:10],
         }
 
@@ -369,9 +419,28 @@ class Storm:
                 if first is not None and first is after[0] and not again:
                     yield first.time - death.at
 
+    def _handovers(self, journals: dict[str, list[Any]]) -> Iterator[float]:
+        """Yield for each worker that left the seconds until others continued the first run it gave back.
 
-def _says(path: Path, text: bytes) -> bool:
-    return path.exists() and text in path.read_bytes()
+        The time that it was to wait for its runs is not counted.
+        """
+        for leave in self.leaves:
+            gone_on = [
+                event.time
+                for run_id in leave.runs
+                for event in journals.get(run_id, ())
+                if isinstance(event, RunRecovered) and event.time > leave.at
+            ]
+            if gone_on:
+                yield max(0.0, min(gone_on) - leave.at - self.drain_s)
+
+
+def _lives(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def storm(
@@ -381,6 +450,7 @@ async def storm(
     kills: int,
     workers: int,
     lease_s: float,
+    drain_s: float,
     restarts: int,
     seed: int,
     patience_s: float,
@@ -388,13 +458,14 @@ async def storm(
 ) -> dict[str, Any]:
     """Put a fleet through a storm in a database of its own, and return what became of its runs."""
     with tempfile.TemporaryDirectory() as made, database() as store:
-        folder = Path(keep or made)
-        found = Storm(engine, store, folder, runs, kills, workers, lease_s, random.Random(seed))
+        folder = made if keep is None else tempfile.mkdtemp(dir=keep)
+        rng = random.Random(seed)
+        found = Storm(engine, store, Path(folder), runs, kills, workers, lease_s, drain_s, rng)
         return await found.rage(patience_s, restarts)
 
 
 def main() -> int:
-    """Run the command line; return 1 if the fleet broke a promise or a takeover was late, else 0."""
+    """Run the command line; return 1 if the fleet broke a promise or a run went on late, else 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", default="dbos")
     parser.add_argument("--runs", type=int, default=200)
@@ -402,9 +473,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--restarts", type=int, default=2, help="Rolling restarts.")
     parser.add_argument("--lease", type=float, default=10.0)
+    parser.add_argument("--drain", type=float, default=1.0, help="As of triage worker, in seconds.")
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     parser.add_argument("--patience", type=float, default=300.0)
-    parser.add_argument("--keep", help="Keep the workers' logs and the effects in this folder.")
+    parser.add_argument("--keep", help="Keep the logs and effects in a new folder below this one.")
     given = parser.parse_args()
     signal.signal(
         signal.SIGTERM, lambda _number, _frame: sys.exit(1)
@@ -416,6 +488,7 @@ def main() -> int:
             kills=given.kills,
             workers=given.workers,
             lease_s=given.lease,
+            drain_s=given.drain,
             restarts=given.restarts,
             seed=given.seed,
             patience_s=given.patience,
@@ -425,7 +498,7 @@ def main() -> int:
     found["seed"] = given.seed
     print(json.dumps(found))
     wrong = found["lost"] or found["repeated_beyond"] or found["dead_letters"]
-    late = (found["takeover_s"] or 0.0) > given.lease + 2.0
+    late = (found["takeover_s"] or 0.0) > given.lease + 2.0 or (found["handover_s"] or 0.0) > 2.0
     return int(bool(wrong or late))
 
 

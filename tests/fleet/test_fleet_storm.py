@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fleets import database
 from store_kinds import POSTGRES
+
+from bench.fleet.storm import Storm
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 240
@@ -51,6 +56,34 @@ def test_a_small_storm_loses_nothing_and_repeats_nothing_beyond_what_is_promised
         "cuts": 3,
     }, found
     assert found["questions"] == found["answered"]
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_dies_at_its_start_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STORE", "EFFECTS", "LEASE_S", "DRAIN_S", "ENGINE"):
+        monkeypatch.setenv(f"STORM_{name}", "")  # the storm sets them; afterwards they are unset
+    with database() as url:
+        storm = Storm("dbos", url, tmp_path, 1, 1, 1, 10.0, 1.0, random.Random(1))
+        async with storm.workers_may_begin():
+            beginning = asyncio.ensure_future(storm.begin_worker())
+            while not storm.failed_starts:  # there are no tables
+                await asyncio.sleep(0.02)
+            await storm.fleet.migrate()
+            await beginning
+            assert len(storm.living) == 1
+        await storm.fleet.close()
+    assert "takes from" not in (tmp_path / "worker-0").read_text()
+
+
+@pytest.mark.timeout(280)
+def test_workers_that_are_restarted_one_by_one_hand_their_runs_over() -> None:
+    size = ["--runs", "24", "--kills", "0", "--workers", "2", "--restarts", "1", "--drain", "0"]
+    found = last_line("bench.fleet", *size, "--seed", "5", "--patience", "60")
+    kept = ("lost", "repeated_beyond", "dead_letters", "kills", "restarts", "takeovers")
+    assert {name: found[name] for name in kept} == dict.fromkeys(kept, 0) | {"restarts": 1}, found
+    assert found["handovers"] > 0
 
 
 @pytest.mark.timeout(280)
