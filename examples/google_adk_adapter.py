@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from google.adk.agents import BaseAgent, LlmAgent, RunConfig
+from google.adk.events import EventActions
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
@@ -86,12 +87,34 @@ class Model(BaseLlm):
 
 
 def called(seam: Seam, tool: Any) -> Any:
-    """The tool, called through a seam."""
+    """The tool, called through a seam. What it has ADK do, such as a hand-over, is recorded, too."""
 
     async def run_async(*, args: dict[str, Any], tool_context: Any) -> Any:
         do = partial(tool.run_async, args=args, tool_context=tool_context)
-        return await seam.tool(tool.name, args, do, refused=lambda told: {"error": told})
+        form = Form(partial(noted, tool_context), partial(done_again, tool_context))
+        return await seam.tool(tool.name, args, do, form=form, refused=lambda told: {"error": told})
 
     made = copy.copy(tool)
     made.run_async = run_async
     return made
+
+
+def noted(context: Any, result: Any) -> Any:
+    """A tool's result, with the actions and changes of the state that the tool asked for."""
+    dumped = context.actions.model_dump(mode="json")
+    actions = {name: value for name, value in dumped.items() if value}
+    return {"result": result, ACTIONS: actions} if actions else result
+
+
+def done_again(context: Any, recorded: Any) -> Any:
+    """The recorded result of a tool, whose actions are asked for again."""
+    if not isinstance(recorded, dict) or ACTIONS not in recorded:
+        return recorded
+    actions = EventActions.model_validate(recorded[ACTIONS])
+    context.state.update(actions.state_delta)
+    for name in actions.model_fields_set - {"state_delta"}:
+        setattr(context.actions, name, getattr(actions, name))
+    return recorded["result"]
+
+
+ACTIONS = "google-adk actions"

@@ -128,6 +128,25 @@ async def test_a_tool_that_fails_inside_a_subgraph_is_called_again_and_nothing_e
     assert len(world.requests) == 3
 
 
+async def test_a_model_that_fails_inside_a_subgraph_is_asked_again_and_nothing_else() -> None:
+    did: list[str] = []
+    faults = {2: Fails(503, "Overloaded")}
+    world = World(Script((Rule(says("done"), "plan"), Rule(says("plan"))), faults=faults))
+    model = Scripted(world=world)
+
+    async def plans(state: MessagesState) -> Any:
+        did.append("plans")
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    inner: Any = StateGraph(MessagesState).add_node("book", plans).add_edge(START, "book")
+    outer: Any = StateGraph(MessagesState).add_node("plans", plans)
+    outer.add_node("books", inner.compile()).add_edge(START, "plans").add_edge("plans", "books")
+    result = await triage.wrap(outer.compile(InMemorySaver()), always(Retry())).run("go")
+    assert [message.text for message in result["messages"]] == ["go", "plan", "done"]
+    assert did == ["plans", "plans", "plans"]
+    assert len(world.requests) == 3
+
+
 async def test_what_ran_beside_the_failed_node_does_not_run_again() -> None:
     course = Course()
 

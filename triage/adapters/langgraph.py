@@ -217,9 +217,10 @@ def _dropped(run: Run) -> list[Step]:
 def _before(dropped: list[Step], line: list[Any]) -> Any:
     """The newest checkpoint without anything that was dropped.
 
-    That is the first one where a dropped model call has no known place in the graph.
+    That is the first one where a dropped answer of a model has no known place in the graph. A call that
+    failed has left nothing in a checkpoint.
     """
-    asked = [step for step in dropped if step.action == MODEL]
+    asked = [step for step in dropped if step.action == MODEL and step.error is None]
     if any(_number_of(_place_of(step)) == _NOWHERE for step in asked):
         return line[-1]
     ids = {_of(step).get("id") for step in dropped if step.tool_called is not None}

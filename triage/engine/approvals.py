@@ -112,8 +112,9 @@ def question_about(
     """What must be asked before this unsafe call runs; None if it may.
 
     Only calls of earlier attempts that this attempt has not reached yet matter: this call may be one of
-    them, worded differently. An approved call waits until the calls with equal arguments are settled,
-    since asking about those stops the attempt and would cut the call off.
+    them, worded differently. It is none that had begun before this call ended without effect: the agent
+    wanted both. An approved call waits until the calls with equal arguments are settled, since asking
+    about those stops the attempt and would cut the call off.
     """
     replay = run.replay
     if replay is None:
@@ -136,8 +137,9 @@ def question_about(
     known = state.calls.get(key)
     if known is not None and known.error is not None and known.error.is_a("ValidationError"):
         return None  # its arguments were refused: it never ran, and will be refused again
+    tried = -1 if known is None or known.done_at is None else known.done_at
     for call in earlier:
-        if call.outcome == "done" and not call.undone:
+        if call.outcome == "done" and not call.undone and call.seq > tried:
             again = tool.shown(bound)
             text = (
                 f"{tool.name} has completed in this run with {shown(call.arguments)}; may it run "
