@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import openai
 import pydantic
 import pytest
+from llm_server import Reply, serving
 from recorded_clients import ANSWERS, USER, Twice, openai_line
 from support import always
 from tables import table
@@ -388,3 +390,32 @@ async def test_arguments_that_are_no_json_are_told_to_the_model() -> None:
     async with openai_line(script) as line:
         done = await run_tools(line.client, "hello", model="m", tools=[search])
     assert done.text == "done"
+
+
+# A provider that fails in the middle of its answer ----------------------------------------------------
+
+
+def sent(*events: dict[str, Any]) -> Reply:
+    lines = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+    form = {"content-type": "text/event-stream"}
+    return lambda handler, _request: handler.answer(200, lines.encode(), form)
+
+
+@LEFT_BEHIND
+async def test_a_streamed_response_that_ends_in_an_error_is_asked_for_anew() -> None:
+    created: dict[str, Any] = {"type": "response.created", "response": {"output": []}}
+    said = {"type": "response.output_text.delta", "delta": "The first ha"}
+    failed = {"type": "error", "code": "server_error", "message": "overloaded"}
+    done = {"type": "response.completed", "response": {"output": [], "status": "completed"}}
+    replies = [sent(created, said, failed), sent(created, {**said, "delta": "All"}, done)]
+    with serving(*replies) as server:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as plain:
+            client = record(plain)
+
+            async def agent(task: str) -> str:
+                stream: Any = await client.responses.create(model="m", input=task, stream=True)
+                events = [event async for event in stream]
+                return "".join(one.delta for one in events if one.type == said["type"])
+
+            assert await Agent(agent, always(Retry())).run("go") == "All"
+    assert len(server.requests) == 2

@@ -10,7 +10,7 @@ from support import always
 from tables import table
 
 import triage
-from triage import Agent, Escalate, FailureType, Step, TriageEscalationError
+from triage import Agent, Escalate, FailureType, Retry, Step, TriageEscalationError
 from triage.testing.adapter_contract import Rule, Script, says
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +108,7 @@ async def ask(provider: str, client: Any, **options: Any) -> str:
 ENDED = [
     ("openai", "length", FailureType.CONTEXT_OVERFLOW),
     ("openai", "content_filter", FailureType.CONSTRAINT_IGNORED),
+    ("openai", "error", FailureType.EXTERNAL_FAULT),
     ("anthropic", "length", FailureType.CONTEXT_OVERFLOW),
     ("anthropic", "content_filter", FailureType.CONSTRAINT_IGNORED),
 ]
@@ -123,6 +124,35 @@ async def test_an_answer_that_was_cut_or_refused_and_is_returned_as_it_is_is_a_f
             return await ask(provider, line.client)
 
         assert await outcome(agent) is expected
+
+
+def completion(text: str, ended: str, **more: Any) -> Any:
+    message = {"role": "assistant", "content": text, **more}
+    return {"choices": [{"message": message, "finish_reason": ended}]}
+
+
+async def test_an_answer_that_its_provider_marks_as_failed_is_asked_for_anew() -> None:
+    answers = [completion("The first ha", "error"), completion("The whole.", "stop")]
+
+    @triage.model
+    async def ask_model(question: str) -> Any:
+        return answers.pop(0)
+
+    async def agent(task: str) -> str:
+        return str((await ask_model(task))["choices"][0]["message"]["content"])
+
+    assert await Agent(agent, always(Retry())).run("task") == "The whole."
+
+
+async def test_the_empty_text_beside_a_refusal_is_a_failure() -> None:
+    @triage.model
+    async def ask_model(question: str) -> Any:
+        return completion("", "stop", refusal="I cannot help with that.")
+
+    async def agent(task: str) -> str:
+        return str((await ask_model(task))["choices"][0]["message"]["content"])
+
+    assert await outcome(agent) is FailureType.CONSTRAINT_IGNORED
 
 
 async def test_an_empty_answer_of_a_hand_written_step_is_a_failure() -> None:

@@ -32,7 +32,7 @@ from triage.core import (
     plain,
     redact,
 )
-from triage.core.messages.base import content_text
+from triage.core.messages.base import ENDINGS, content_text
 
 from .approvals import MODEL
 from .config import Checks, validate_result
@@ -235,14 +235,14 @@ OUT_OF_STEPS = (
 _PREFIXES = ("Error: ", "ERROR: ", "error: ")
 _SURE = 0.8
 """How sure the rules must be that a tool's text is an error of the other side's."""
-_ENDINGS = ("LengthFinishReasonError", "ContentFilterFinishReasonError")
 
 
 def look_at(run: Recorder, result: Any) -> None:
     """Raise `Refused` for a result that stands for a failure.
 
     These are a framework's words for having run out of steps, the error of the last tool call, and a
-    model's last answer returned as it is, where it is empty or its provider marks it as cut off or refused.
+    model's last answer returned as it is, where it is empty or its provider marks it as cut off, refused or
+    failed.
     """
     text = _words(result)
     if text is None:
@@ -255,11 +255,11 @@ def look_at(run: Recorder, result: Any) -> None:
         return
     if _is_handed_on(step, text):
         raise Refused(_as_raised(step, text, "the result is the error of the last tool call"))
-    if (
-        step.action != MODEL
-        or step.tool_called is not None
-        or (step.llm_output or "").strip() != text
-    ):
+    if step.action != MODEL or step.tool_called is not None:
+        return
+    # The words of a refusal may stand elsewhere than the text of the answer, which is empty then.
+    nothing = not text and step.exception_type in ENDINGS
+    if (step.llm_output or "").strip() != text and not nothing:
         return
     _hold_against(step, text)
     tool = next((one for one in steps if one.tool_called is not None), None)
@@ -322,7 +322,7 @@ def _is_anothers(error: str) -> bool:
 def _hold_against(step: Step, text: str) -> None:
     """Raise `Refused` for a model's last answer that is empty, cut off or filtered."""
     error, kind = step.error, step.exception_type
-    if kind in _ENDINGS and error:
+    if kind in ENDINGS and error:
         raise Refused(_as_raised(step, text, "the result is the last answer of the model"))
     # A step written by hand says so of an answer by its words, though they are none.
     answered = MODEL in (step.metadata or {}) or step.llm_output is not None

@@ -220,7 +220,7 @@ def _failed(calls: list[Call], past: Attempt) -> Call | None:
     for call in calls[::-1]:
         if said & {(error.type_name, error.message) for error in _chain(call.error)}:
             return call
-    if calls and calls[-1].outcome != "done":
+    if calls and (calls[-1].outcome != "done" or _answered_badly(calls[-1], past)):
         return calls[-1]
     texts = [text for _, text in said if len(text) >= _TELLING]
     for call in calls[::-1]:
@@ -237,6 +237,12 @@ _TELLING = 8
 
 def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
     return iter(()) if error is None else error.walk()
+
+
+def _answered_badly(call: Call, past: Attempt) -> bool:
+    """Whether a call has an answer that is itself an error, as its step says."""
+    steps = past.trajectory.steps
+    return call.step is not None and call.step < len(steps) and steps[call.step].error is not None
 
 
 def _answered_with(call: Call, texts: list[str]) -> bool:

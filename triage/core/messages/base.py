@@ -243,12 +243,14 @@ def tell_nobody(_text: str, _remedy: str) -> None:
 ENDINGS: Mapping[str, tuple[FailureType, Cause]] = {
     "LengthFinishReasonError": (FailureType.CONTEXT_OVERFLOW, Cause.OUTPUT_CUT),
     "ContentFilterFinishReasonError": (FailureType.CONSTRAINT_IGNORED, Cause.CONTENT_FILTER),
+    "ResponseServerError": (FailureType.EXTERNAL_FAULT, Cause.SERVER_ERROR),
 }
-"""The diagnosis of an answer that ended early, by the exception class that clients raise for it."""
+"""The diagnosis of an answer that ended early, by the exception class that stands for it."""
 _CUT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
 _REFUSED = (
     "content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii",
 )  # fmt: skip
+_BROKEN = ("failed", "error")
 
 
 def ending_of(reason: object) -> ErrorInfo | None:
@@ -258,6 +260,8 @@ def ending_of(reason: object) -> ErrorInfo | None:
     elif reason in _REFUSED:
         name = "ContentFilterFinishReasonError"
         message = f"the model refused: finish reason {reason}"
+    elif reason in _BROKEN:
+        name, message = "ResponseServerError", f"the provider failed: finish reason {reason}"
     else:
         return None
     mro = (name, "builtins.Exception", "builtins.BaseException")

@@ -109,9 +109,16 @@ class ResponsesWire(ProviderWire):
         )
 
     def whole(self, pieces: list[Any]) -> Any:
-        """Return the last response that an event holds."""
-        responses = (mapping(piece).get("response") for piece in reversed(pieces))
-        return next((one for one in responses if one is not None), {})
+        """Return the last response that an event holds, with the text so far where an error followed."""
+        events = [mapping(piece) for piece in pieces]
+        responses = (event.get("response") for event in reversed(events))
+        found: Any = next((one for one in responses if one is not None), {})
+        if not any(event.get("type") == "error" for event in events[-2:]):
+            return found
+        said = [event for event in events if event.get("type") == "response.output_text.delta"]
+        text = "".join(as_text(event.get("delta")) for event in said)
+        message = {"type": "message", "role": "assistant", "content": text}
+        return {**mapping(as_data(found)), "status": "failed", "output": [message]}
 
     def is_whole(self, pieces: list[Any]) -> bool:
         return any(mapping(piece).get("type") in _LAST for piece in pieces[-2:])
