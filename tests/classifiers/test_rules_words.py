@@ -92,11 +92,11 @@ def test_a_loop_is_seen_wherever_it_begins_and_counted_from_there(
         )
 
 
-def test_failures_with_words_between_them_are_counted_from_the_first_one_after_the_words() -> None:
+def test_failures_with_words_between_them_are_one_loop_from_the_first_of_them() -> None:
     failed = [search("a", output=None, error=f"day {at} does not work") for at in range(4)]
     found = classify(None, [failed[0], Step(action="model", llm_output="Again."), *failed[1:]])
     assert (found.failure_type, found.cause) == (FailureType.LOOP_DETECTED, Cause.REPETITION)
-    assert found.critical_step == 2
+    assert found.critical_step == 0
 
 
 # --- reading an exception ----------------------------------------------------------------------
