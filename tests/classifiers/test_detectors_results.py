@@ -273,7 +273,8 @@ def test_what_a_step_costs_does_not_depend_on_how_many_came_before() -> None:
         return time.process_time() - begun
 
     quarter = min(taken(trajectory[:2_000]) for _ in range(5))
-    assert min(taken(trajectory) for _ in range(5)) < 6 * quarter
+    # Four times the steps take four times as long; a look at all earlier ones would take sixteen.
+    assert min(taken(trajectory) for _ in range(5)) < 8 * quarter
 
 
 @given(st.text(max_size=300) | st.text("[{(\"'<system update:error 503 the same )}]", max_size=300))
