@@ -16,6 +16,7 @@ from playwright.sync_api import (
     ConsoleMessage,
     Page,
     Request,
+    expect,
     sync_playwright,
 )
 
@@ -28,6 +29,8 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update",
 )  # fmt: skip
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+# On a busy machine a browser takes longer than Playwright's five seconds.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from msgspec.structs import replace
 from page_runs import journals, long_run
 from page_served import Served
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import APIResponse, Browser, BrowserContext, Page, Route, expect
 
 from examples.page import Working, work
 from triage.core import AttemptFailed, Event, Step, StepRecorded
@@ -119,6 +119,30 @@ def test_what_a_run_says_is_text_in_a_live_page_too(tab: Page, served: Served) -
     append(served, StepRecorded(run_id, 5, 1.8e9, attempt=1, index=1, step=step))
     expect(tab.locator("#e5")).to_contain_text("<img src=x onerror=")
     assert tab.locator("#events img, #events script").count() == 0
+
+
+def test_a_page_that_arrives_late_does_not_undo_a_newer_one(tab: Page, served: Served) -> None:
+    events = long_run(1, "live-late")
+    append(served, *events[:1])
+    tab.goto("/runs/live-late")
+    expect(tab.locator("#live")).to_have_text("live")
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    with tab.expect_request("**/runs/live-late"):
+        tab.route("**/runs/live-late", hold)
+        append(served, *events[1:2])
+    append(served, *events[2:])
+    expect(tab.locator("h1 .badge")).to_have_text("done")
+    with tab.expect_request("**/runs/live-late"):
+        ((route, older),) = held
+        route.fulfill(response=older)
+    expect(tab.locator("h1 .badge")).to_have_text("done")
 
 
 def test_a_tab_that_was_cut_off_catches_up(

@@ -55,8 +55,15 @@ function renew(part, fresh) {
   if (focused) every("a", fresh).find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
 }
 
+let turns = 0;
+let newest = 0;
+
 async function refresh(names, address = location.pathname + location.search) {
+  const turn = ++turns;
   const fresh = await load(address);
+  // An older page that arrives after a newer one would undo it.
+  if (turn < newest) return refresh(names, address);
+  newest = turn;
   for (const part of every("[data-refresh]")) {
     const other = one(`[data-refresh="${part.dataset.refresh}"]`, fresh);
     if (!other || (names && !names.includes(part.dataset.refresh)) || inUse(part)) continue;
