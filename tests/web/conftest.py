@@ -30,7 +30,7 @@ FLAGS = (
 )  # fmt: skip
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # On a busy machine a browser takes longer than Playwright's five seconds.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=15_000)
 
 
 @pytest.fixture(scope="module")
