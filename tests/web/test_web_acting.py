@@ -257,9 +257,6 @@ def test_a_failed_run_is_tried_again_in_a_new_one(
     expect(tab.locator("main")).to_contain_text(f"forked from {run_id}")
 
 
-@pytest.mark.xfail(
-    strict=False, reason="in a run of all tests the new run may be shown as running for ever"
-)
 def test_a_run_goes_on_from_a_step_in_a_new_one(tab: Page, served: Served, office: Office) -> None:
     office.fails = True
     run_id = office.begin(served, office.parcel)

@@ -127,12 +127,14 @@ def test_a_page_that_arrives_late_does_not_undo_a_newer_one(tab: Page, served: S
     tab.goto("/runs/live-late")
     expect(tab.locator("#live")).to_have_text("live")
     held: list[tuple[Route, APIResponse]] = []
+    asked: list[Route] = []
 
     def hold(route: Route) -> None:
-        if held:
-            route.continue_()
-        else:
+        asked.append(route)
+        if len(asked) == 1:
             held.append((route, route.fetch()))
+        else:
+            route.continue_()
 
     with tab.expect_request("**/runs/live-late"):
         tab.route("**/runs/live-late", hold)
@@ -143,6 +145,26 @@ def test_a_page_that_arrives_late_does_not_undo_a_newer_one(tab: Page, served: S
         ((route, older),) = held
         route.fulfill(response=older)
     expect(tab.locator("h1 .badge")).to_have_text("done")
+
+
+def test_a_page_that_could_not_be_loaded_is_loaded_later(tab: Page, served: Served) -> None:
+    events = long_run(1, "live-away")
+    append(served, *events[:1])
+    tab.goto("/runs/live-away")
+    expect(tab.locator("#live")).to_have_text("live")
+    refused: list[Route] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route)
+        if len(refused) == 1:
+            route.fulfill(status=503, body="away", content_type="text/html")
+        else:
+            route.continue_()
+
+    tab.route("**/runs/live-away", refuse)
+    append(served, *events[1:])
+    expect(tab.locator("h1 .badge")).to_have_text("done")
+    assert len(refused) == 2
 
 
 def test_a_tab_that_was_cut_off_catches_up(

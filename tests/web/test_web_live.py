@@ -180,6 +180,24 @@ async def test_a_page_that_is_behind_is_told_so_and_one_watch_serves_all(tmp_pat
     await store.close()
 
 
+async def test_a_reader_misses_nothing_that_is_told_before_its_stream_begins() -> None:
+    store = MemoryStore()
+    events = long_run(2, "run")
+    await store.append("run", events[:-1], at=0, epoch=0)
+    live = Live(store, Digests(store), Places(None))
+    request: Any = None
+    seq = len(events) - 2
+    first = aiter((await live.run(request, "run", seq)).body_iterator)
+    second = aiter((await live.run(request, "run", seq)).body_iterator)
+    assert await anext(first) == b":\n\n"
+    await store.append("run", events[-1:], at=seq + 1, epoch=0)
+    news = await anext(first)
+    assert told(str(news).encode() if isinstance(news, str) else bytes(news))["seq"] == seq + 1
+    assert [await anext(second), await anext(second)] == [b":\n\n", news]
+    for stream in (first, second):
+        await stream.aclose()  # type: ignore[attr-defined] # a generator
+
+
 async def test_following_a_long_run_holds_little_of_it(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "runs.db")
     await store.append("run", long_run(800, "run", ends=False), at=0, epoch=0)

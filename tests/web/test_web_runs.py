@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from triage.core import Origin, RunFinished, RunStarted, active_seconds, fold
+from triage.stores import MemoryStore, RunInfo
 from triage.web import app
 from triage.web.digest import Digest
 from triage.web.live import figures_of
@@ -222,3 +224,24 @@ def test_the_time_at_work_of_a_fork_is_the_same_live_as_on_its_page() -> None:
     for event in events:
         digest.apply(event)
     assert digest.busy == active_seconds(events) < 60
+
+
+class EndsMeanwhile(MemoryStore):
+    """Holds a run that ends just after its status was read."""
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        found = await super().info(run_id)
+        if found is not None and found.status == "running":
+            events = long_run(3, run_id)
+            await self.append(run_id, events[found.events :], at=found.events, epoch=0)
+        return found
+
+
+def test_a_run_that_ends_while_its_page_is_made_is_not_shown_as_running_with_its_end() -> None:
+    store = EndsMeanwhile()
+    events = long_run(3, "ends")
+    asyncio.run(store.append("ends", events[:5], at=0, epoch=0))
+    with TestClient(app(store), base_url="http://localhost") as page:
+        first, second = page.get("/runs/ends").text, page.get("/runs/ends").text
+    assert 'data-open="yes" data-seq="4"' in first
+    assert f'data-open="no" data-seq="{len(events) - 1}"' in second

@@ -55,7 +55,7 @@ from triage.engine import Agent, Question, answers_to, cancel, fork, question_at
 from triage.plan import ApprovalAnswer, ApprovalRequest, Orchestrator, answer_in, request_in
 from triage.stores import RunInfo, Store
 
-from .pages import Pages, run_at, slug, unslug
+from .pages import Pages, run_and_events, slug, unslug
 from .security import Person, Role, form_of, need, person_of
 
 Schemas: TypeAlias = Mapping[str, Mapping[str, Any] | None]
@@ -619,8 +619,7 @@ class Answers:
         return sorted(found, key=lambda one: one.since)
 
     async def _read(self, request: Request) -> tuple[RunInfo, list[Event]]:
-        info = await run_at(self._store, request.path_params["run"])
-        return info, await self._store.read(info.run_id)
+        return await run_and_events(self._store, request.path_params["run"])
 
 
 def _filter_of(given: Mapping[str, str]) -> tuple[str, str]:

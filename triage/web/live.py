@@ -230,13 +230,13 @@ class Live:
         """Stream the changes of a run. after: position of the last event on the page."""
         shared = await self._of(run_id, lambda: RunWatch(self._store, run_id), EVERY_S)
         assert isinstance(shared.watch, RunWatch)
-        stale = shared.watch.seen - 1 != after
-        return _Stream(self._read(run_id, shared, first=_STALE if stale else _NOTHING))
+        first = _NOTHING if shared.watch.seen - 1 == after else _STALE
+        return _Stream(self._read(run_id, shared, first, shared.feed.told))
 
     async def runs(self, request: Request) -> StreamingResponse:
         made = lambda: ListWatch(self._store, self._digests, self._places)  # noqa: E731
         shared = await self._of(None, made, _LIST_EVERY_S)
-        return _Stream(self._read(None, shared, first=_NOTHING))
+        return _Stream(self._read(None, shared, _NOTHING, shared.feed.told))
 
     async def _of(
         self, key: str | None, make: Callable[[], RunWatch | ListWatch], every_s: float
@@ -251,9 +251,9 @@ class Live:
             return shared
 
     async def _read(
-        self, key: str | None, shared: _Shared, *, first: bytes
+        self, key: str | None, shared: _Shared, first: bytes, at: int
     ) -> AsyncGenerator[bytes]:
-        at = shared.feed.told
+        """Yield `first`, then the messages after the first `at`."""
         try:
             yield first
             async with aclosing(shared.feed.read(at)) as messages:

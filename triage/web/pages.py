@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from triage.core import (
+    Event,
     UnknownRun,
     counted,
     escaped,
@@ -77,6 +78,19 @@ async def run_at(store: Store, part: str) -> RunInfo:
     if info is None:
         raise UnknownRun(f"the store knows no run {one_line(run_id or part)}")
     return info
+
+
+async def run_and_events(store: Store, part: str) -> tuple[RunInfo, list[Event]]:
+    """Return the run of `run_at` and its events, both as of one moment. Raises UnknownRun.
+
+    Events appended between the two reads are left out. With them, a page could say `running` below the
+    event that ended the run, and its live updates would have nothing newer to tell.
+    """
+    info = await run_at(store, part)
+    events = (await store.read(info.run_id))[: info.events]
+    if not events:
+        raise UnknownRun(f"the store knows no run {one_line(info.run_id)}")
+    return info, events
 
 
 class StaticFile(NamedTuple):

@@ -20,7 +20,7 @@ from triage.stores import RunInfo, Store
 from .answers import Answers
 from .digest import Digests, Query, Row, find, row_of
 from .live import Live
-from .pages import Fleet, Pages, Places, run_at
+from .pages import Fleet, Pages, Places, run_and_events, run_at
 from .pictures import picture_of
 from .story import Story, compared
 from .timeline import Entry, entries_of, lasted
@@ -200,8 +200,7 @@ class Views:
         return PlainTextResponse(text)
 
     async def _read(self, request: Request) -> tuple[RunInfo, list[Event]]:
-        info = await run_at(self._store, request.path_params["run"])
-        return info, await self._store.read(info.run_id)
+        return await run_and_events(self._store, request.path_params["run"])
 
 
 class FleetPage:

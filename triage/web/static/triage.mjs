@@ -31,7 +31,7 @@ function load(address) {
     const request = new XMLHttpRequest();
     request.open("GET", address);
     request.responseType = "document";
-    request.onload = () => (request.response ? resolve(request.response) : reject(new Error(request.status)));
+    request.onload = () => (request.response && request.status < 500 ? resolve(request.response) : reject(new Error(request.status)));
     request.onerror = () => reject(new Error("unreachable"));
     request.send();
   });
@@ -74,12 +74,16 @@ async function refresh(names, address = location.pathname + location.search) {
   every("[data-filter]").forEach(filter);
 }
 
+const RETRY_MS = 2000;
+
+// Does async work once, some time after the last call. Work that fails is tried again: the server may be back.
 function later(work, after) {
   let timer;
-  return (...given) => {
+  const start = (wait) => {
     clearTimeout(timer);
-    timer = setTimeout(() => work(...given), typeof after === "function" ? after() : after);
+    timer = setTimeout(() => work().catch(() => start(RETRY_MS)), wait);
   };
+  return () => start(typeof after === "function" ? after() : after);
 }
 
 // Live ---------------------------------------------------------------------------------------------
@@ -135,8 +139,8 @@ function entry(told) {
 const MOST_ENTRIES = 600;
 
 function followRun(article) {
-  const again = later(() => refresh(["head", "ask", "why", "attempts", "plan", "result"]).catch(() => {}), () => 150 + 500 * Math.random());
-  const anew = later(() => refresh(null).catch(() => {}), () => 300 * Math.random());
+  const again = later(() => refresh(["head", "ask", "why", "attempts", "plan", "result"]), () => 150 + 500 * Math.random());
+  const anew = later(() => refresh(null), () => 300 * Math.random());
   follow(() => `${article.dataset.live}?after=${article.dataset.seq}`, {
     stale: anew,
     news: (news) => {
@@ -166,7 +170,7 @@ function followRun(article) {
 
 function followRuns(list) {
   const order = (row) => Number(one("time", row).dataset.began);
-  const anew = later(() => refresh(["list"]).catch(() => {}), () => 300 + 700 * Math.random());
+  const anew = later(() => refresh(["list"]), () => 300 + 700 * Math.random());
   follow(() => list.dataset.live, {
     stale: anew,
     rows: (rows) => {
@@ -219,7 +223,7 @@ function searchAsTyped(form) {
   };
   const search = later(async () => {
     const address = asked();
-    await refresh(["list"], address).catch(() => {});
+    await refresh(["list"], address);
     history.replaceState(null, "", address);
   }, 200);
   form.addEventListener("input", search);
