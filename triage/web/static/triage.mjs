@@ -47,12 +47,14 @@ function inUse(part) {
 // Replaces a part with a newer one; open details stay open, and a link keeps the focus.
 function renew(part, fresh) {
   const opened = every("details[open] > summary", part).map((summary) => summary.textContent);
-  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const href = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const alike = (root) => every("a", root).filter((link) => link.getAttribute("href") === href);
+  const focused = alike(part).indexOf(document.activeElement);
   part.replaceWith(fresh);
   for (const summary of every("details > summary", fresh)) {
     if (opened.includes(summary.textContent)) summary.parentElement.open = true;
   }
-  if (focused) every("a", fresh).find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
+  if (href) alike(fresh)[focused]?.focus({ preventScroll: true });
 }
 
 let turns = 0;
