@@ -20,7 +20,7 @@ from .chain import ChainClassifier, HybridClassifier
 from .corrections import Correction, read_corrections, report_misclassification
 from .detectors.arguments import check
 from .detectors.finding import LOOP, Finding
-from .detectors.loops import Loop, comes_back
+from .detectors.loops import Loop
 from .detectors.tool_calls import check_output, objection
 from .detectors.watch import Watch
 from .facts import Fact
@@ -63,7 +63,6 @@ __all__ = [
     "check_classifier",
     "check_output",
     "classifier_name",
-    "comes_back",
     "consult",
     "diagnose",
     "endpoint_of",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -569,22 +568,17 @@ class Watching(Struct, frozen=True):
 # The options of an agent.
 
 
-FIRST_LOOK = 4
-"""Index of the step at which an attempt is first checked for loops."""
-
-
 class Config(Struct, frozen=True, eq=False):
     """The validated options of an `Agent`, and what follows from them.
 
     policy, classifier: None means the recommended ones. parameters: the function's keyword parameters,
     None if it takes any. plain: no limit needs a cancel scope around attempts and there are no observers.
     watch: the limits, if one must be checked at each event. busy: there are observers, or `watch`.
-    watching: None where steps are not checked. first_look: steps before an attempt is first checked for
-    loops. durable: the store outlives this process. code: fingerprint of the function if so, else empty.
-    suspensions: runs waiting in this process (`Waiting`), by the digests of their tokens. returns: the
-    declared type of results. redactor: None for the standard one. infer_effects: infer the effect of an
-    undeclared tool from its name. aliases: earlier names of the agent. generated: Python made its name
-    up.
+    watching: None where steps are not checked. durable: the store outlives this process. code:
+    fingerprint of the function if so, else empty. suspensions: runs waiting in this process (`Waiting`),
+    by the digests of their tokens. returns: the declared type of results. redactor: None for the standard
+    one. infer_effects: infer the effect of an undeclared tool from its name. aliases: earlier names of
+    the agent. generated: Python made its name up.
     """
 
     name: str
@@ -601,7 +595,6 @@ class Config(Struct, frozen=True, eq=False):
     watch: Limits | None
     busy: bool
     watching: Watching | None
-    first_look: float
     durable: bool
     code: str
     suspensions: dict[str, Any]
@@ -698,7 +691,6 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
         watch=limits if limits.watches else None,
         busy=limits.watches or bool(listening),
         watching=watching,
-        first_look=math.inf if watching is None else FIRST_LOOK,
         durable=durable,
         code=fingerprint(function) if durable else "",
         suspensions={},

@@ -17,7 +17,7 @@ import anyio.lowlevel
 from msgspec import Struct
 from msgspec.structs import replace
 
-from triage.classifiers import comes_back, scheduler
+from triage.classifiers import scheduler
 from triage.core import (
     Action,
     Attempt,
@@ -47,7 +47,6 @@ from triage.core import (
 )
 from triage.strategies import Limits
 
-from .config import FIRST_LOOK
 from .event_loop import Cancellations, current_task, is_large
 from .journal import Session
 from .returning import Reach
@@ -103,10 +102,6 @@ NO_GUIDANCE = Guidance()
 
 GRACE = 5.0
 """Seconds an interrupted attempt has to stop before it is reported and cancelled again."""
-LOOK_EVERY = 6
-"""Steps of an attempt between two looks at them, while nothing was seen."""
-WHOLE_FROM = 16
-"""The step from which on each one goes through the detectors."""
 
 
 class Recorder:
@@ -151,10 +146,6 @@ class Recorder:
     # The loops of earlier attempts, None where nothing is to be stopped for them.
     loops_before: LoopsBefore | None = None
     _watcher: Watcher | None = None
-    # Index of the first step; of the next that is looked at; of the next at which anything is to be done.
-    first = 0
-    _look_at: float = FIRST_LOOK
-    _whole_from = WHOLE_FROM
 
     def __init__(
         self, session: Session, number: int, guidance: Guidance, replay: Replay | None, count: int
@@ -163,33 +154,18 @@ class Recorder:
         self.number = number
         self.told: Guidance = guidance
         self.replay = replay
-        self._count = count
-        self._due: float = FIRST_LOOK
+        # Index of the first step of this attempt, and of the next one.
+        self.first = self._count = count
         self.alert = False
         self.interrupt = None
         self.calls_open = 0
         self.has_subgoals = False
-        config = session.config
-        usual = config.first_look == FIRST_LOOK and config.checks is None
-        if session.busy or count or not usual or number > 1 or session.parent is not None:
-            self._arrange(session, count)
-
-    def _arrange(self, session: Session, count: int) -> None:
-        """Set what differs from most attempts."""
-        self.first = count
         self._watch = session.watch
-        config = session.config
-        self._look_at = count + config.first_look
-        checks = config.checks
-        alone = checks is not None and (checks.constraints or checks.manifest)
-        watching = config.watching
+        watching = session.config.watching
         if watching is not None:
-            if self.number > 1 and watching.interrupt_after is not None:
+            if number > 1 and watching.interrupt_after is not None:
                 self.loops_before = LoopsBefore(session.state.history)
-            if alone or self.loops_before:
-                # One step may be wrong by itself, or begin the loop of an earlier attempt again.
-                self._look_at = self._whole_from = 0
-        self._due = 0 if session.busy else self._look_at
+            self._watcher = watcher_of(self)
         if session.parent is not None:
             session.parent.has_inside(self)
 
@@ -278,8 +254,7 @@ class Recorder:
             self.check_open()
         with self.session.lock:
             event = self._put_step(step)
-        if event.index >= self._due:
-            self._attend(event, event.index)
+        self._attend(event)
         return event.seq
 
     def _put_step(self, step: Step) -> StepRecorded:
@@ -402,32 +377,22 @@ class Recorder:
             event = self._put_step(step)
             if self._running is not None:
                 self.count_off(step)
-        if event.index >= self._due:
-            # The end of the call goes to the store with it.
-            self._attend(event, event.index, raising=False, pump=False)
+        # The end of the call goes to the store with it.
+        self._attend(event, raising=False, pump=False)
         return event.index
 
     def notice(self, kind: Callable[..., Event], /, **fields: Any) -> None:
         """Record what watching has found, whatever becomes of the attempt."""
         self._record(kind, raising=False, **fields)
 
-    def _attend(
-        self, event: Event, index: int = -1, *, raising: bool = True, pump: bool = True
-    ) -> None:
-        """Tell the observers of an event, hold it against the limits, and look at a step."""
-        session = self.session
-        if session.busy:
+    def _attend(self, event: Event, *, raising: bool = True, pump: bool = True) -> None:
+        """Tell the observers of an event, hold it against the limits, and have a step watched."""
+        if self.session.busy:
             self._tell(event, raising=raising, pump=pump)
-            if index < self._look_at:
-                return
-        if self.over:
+        watcher = self._watcher
+        if watcher is None or self.over or not isinstance(event, StepRecorded):
             return
-        if self._watcher is None:
-            last = self._whole_from - 1
-            if index < last and not _comes_back(session.events, event.seq):
-                self._look_next(min(last, index + LOOK_EVERY))
-                return
-        self._look()
+        watcher.look()
         if raising and self.alert:
             self.refuse()
 
@@ -443,29 +408,10 @@ class Recorder:
         if self._watch is not None:
             self._enforce(raising=raising)
 
-    def _look(self) -> None:
-        """Have the detectors look at what is new, and from now on at every step."""
-        if self._watcher is not None:
-            self._watcher.look()
-            return
-        with self.session.lock:
-            if self._look_at == math.inf:
-                return  # somebody else begins to watch: what is recorded meanwhile is seen then
-            self._look_at = math.inf
-        self._watcher = watcher_of(self)
-        if self._watcher is not None:
-            self._look_next(0)
-            self._watcher.look()
-
-    def _look_next(self, index: float) -> None:
-        """Look at the steps from this one on. math.inf: at no further one of this attempt."""
-        self._look_at = index
-        self._due = 0 if self.session.busy else index
-
     def unwatched(self) -> None:
-        """Look at no further step of this attempt."""
+        """Watch no further step of this attempt."""
         self.live = None
-        self._look_next(math.inf)
+        self._watcher = None
 
     def _record(self, kind: Callable[..., Event], /, *, raising: bool = True, **fields: Any) -> int:
         event = self.session.put(kind, attempt=self.number, **fields)
@@ -751,22 +697,6 @@ def out_of_time(session: Session) -> Diagnosis:
     left = session.seconds_left()
     over = left is not None and left <= 0
     return session.limits.time_is_up("seconds" if over else "attempt_seconds")
-
-
-_BACK = 18
-"""Events before a step in which it is looked for: six recorded calls, each begun, shown and ended."""
-
-
-def _comes_back(events: list[Event], seq: int) -> bool:
-    """Whether a step does what one of the six before it in its attempt did, or its tool failed there too.
-
-    Looked at are the last events, of which the calls of tools have three each.
-    """
-    last = events[seq]
-    assert isinstance(last, StepRecorded)
-    before = events[max(0, seq - _BACK + 1) : seq]
-    steps = [event for event in before if isinstance(event, StepRecorded)]
-    return comes_back(last.step, [event.step for event in steps if event.attempt == last.attempt])
 
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)

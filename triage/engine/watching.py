@@ -94,12 +94,6 @@ def _name(step: Step) -> str | None:
     return repr((step.tool_called, step.tool_input, step.tool_output, step.error))
 
 
-# The watch over a running attempt: what the detectors see is noted, told to the agent, or stops it.
-#
-# The first look that sees a step come back, and the sixteenth step at the latest, puts the detectors to
-# work on every step from the first one on.
-
-
 _ROUNDS = 4
 """A loop of few long rounds may still find its end: none is stopped before its fourth."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -165,17 +164,6 @@ def _counted_needed(length: int) -> int:
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
     return _says_something(one) and _is_same(_Outline(one), _Outline(other))
-
-
-def comes_back(step: Step, earlier: Iterable[Step]) -> bool:
-    """Whether a step is one of the earlier ones again, or its tool has failed there too, however called."""
-    failed = step.error is not None
-    outline, says = _Outline(step), _says_something(step)
-    return any(
-        (failed and other.error is not None and other.tool_called == step.tool_called)
-        or (says and _is_same(outline, _Outline(other)))
-        for other in earlier
-    )
 
 
 def _says_something(step: Step) -> bool:
