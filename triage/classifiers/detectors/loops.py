@@ -214,6 +214,11 @@ class _Outline:
         return text if len(text) <= _SHORT_RESULT else ""
 
     @cached_property
+    def empty(self) -> bool:
+        """Whether the output says that there is nothing."""
+        return denies(self.step.tool_output) or self.void != ""
+
+    @cached_property
     def timeless(self) -> tuple[Any, ...]:
         """The output without its times of day and its own id, if it is short; else as it is."""
         if len(self.output) > _FEW_VALUES:
@@ -279,8 +284,7 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return _EQUAL
     if max(len(one.input), len(other.input)) >= _MOST_VALUES:
         return ""
-    void = denies(left.tool_output) or bool(one.void)
-    return _alike_arguments(one.arguments, other.arguments, left.tool_output, void=void)
+    return _alike_arguments(one.arguments, other.arguments, left.tool_output, void=one.empty)
 
 
 _CHANGES = re.compile(
