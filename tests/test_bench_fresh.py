@@ -16,13 +16,13 @@ from bench.diagnosis import (
     fresh_fifth,
     fresh_fourth,
     fresh_second,
-    fresh_sixth,
     fresh_third,
     near_misses_fifth,
     ours,
     records,
     scores,
     worlds_fifth,
+    written,
 )
 from bench.diagnosis.clients import fifth, sixth
 from triage import FailureType
@@ -37,7 +37,7 @@ LOOKS = (
 )
 TYPES = {one.value for one in FailureType}
 SETS = pytest.mark.parametrize("look", LOOKS, ids=[look.name for look in LOOKS])
-DEALT: tuple[dealing.Dealt, ...] = (*LOOKS, fresh_sixth.LOOK)
+DEALT: tuple[dealing.Dealt, ...] = (*LOOKS, written.SIXTH, written.SEVENTH)
 ALL = pytest.mark.parametrize("look", DEALT, ids=[look.name for look in DEALT])
 
 
@@ -84,19 +84,28 @@ def test_the_fifth_set_has_short_and_long_runs_of_every_world_and_shape() -> Non
 
 
 def test_the_sixth_set_has_five_wordings_of_each_fault_over_twelve_places() -> None:
-    found = fresh_sixth.LOOK.records()
+    found = written.SIXTH.records()
     faulty = [one for one in found if not one.healthy]
     assert Counter(map(dealing.kind, faulty)) == {
-        (name, at): 1 for name in fresh_sixth.KINDS for at in range(dealing.WORDINGS)
+        (name, at): 1 for name in written.KINDS for at in range(dealing.WORDINGS)
     }
     assert all(one.labels <= TYPES for one in faulty)
-    runs = [run for place in fresh_sixth.places() for run in place.runs]
-    assert Counter(
-        place.name for place in fresh_sixth.places() for _ in place.runs
-    ) == dict.fromkeys((place.name for place in fresh_sixth.places()), 20)
-    assert {run.form for run in runs} == {"steps", "lines", "openai", "anthropic"}
     assert sum(one.healthy for one in found) == len(faulty) == 120
     assert sum(6 <= len(one.steps) <= 60 for one in found) > 150
+
+
+@pytest.mark.parametrize("look", [written.SIXTH, written.SEVENTH], ids=["sixth", "seventh"])
+def test_a_written_set_has_ten_faulty_and_ten_healthy_runs_of_each_place(
+    look: written.Look,
+) -> None:
+    assert len(look.places) == 12
+    for place in look.places:
+        assert sum(run.where is None for run in place.runs) * 2 == len(place.runs) == 20
+    kinds = Counter(one.id.split("/")[1] for one in look.records() if not one.healthy)
+    assert kinds.keys() == written.KINDS.keys()
+    assert min(kinds.values()) >= 4
+    runs = [run for place in look.places for run in place.runs]
+    assert {run.form for run in runs} == {"steps", "lines", "openai", "anthropic"}
 
 
 def test_sixty_near_misses_of_the_fifth_set_are_raised_and_blame_nobody_else() -> None:

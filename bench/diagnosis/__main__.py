@@ -7,11 +7,11 @@
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
 Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
-not (`fresh`, the first look, to `fresh_sixth`), each as of a live run and as a post-mortem, beside
-constant answers and triage-agent. The made-up ones are also told by fault and wording. `--ablate` shows
-instead what each rule on steps does for all of them. Exceptions: those of the fault lab, beside
-what was published of triage-agent; those of `clients`, which are other libraries; and near misses, which
-need none. The libraries are many; `--make-lab` alone installs them.
+not (`fresh`, the first look, to `written`, the sixth and seventh), each as of a live run and as a post-
+mortem, beside constant answers and triage-agent. The made-up ones are also told by fault and wording.
+`--ablate` shows instead what each rule on steps does for all of them. Exceptions: those of the fault lab,
+beside what was published of triage-agent; those of `clients`, which are other libraries; and near misses,
+which need none. The libraries are many; `--make-lab` alone installs them.
 With `--model` only a model is asked, about some records of each source, by `LLMClassifier` and its
 environment variables; without a key the exit status is 2.
 """
@@ -39,7 +39,6 @@ from . import (
     fresh_fifth,
     fresh_fourth,
     fresh_second,
-    fresh_sixth,
     fresh_third,
     lab,
     near_misses,
@@ -51,6 +50,7 @@ from . import (
     provoke,
     records,
     scores,
+    written,
 )
 
 _REAL: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -65,7 +65,8 @@ _LOOKS: Mapping[str, dealing.Dealt] = {
     "third look": fresh_third.LOOK,
     "fourth look": fresh_fourth.LOOK,
     "fifth look": fresh_fifth.LOOK,
-    "sixth look": fresh_sixth.LOOK,
+    "sixth look": written.SIXTH,
+    "seventh look": written.SEVENTH,
 }
 """The made-up sets."""
 _HEAD = (

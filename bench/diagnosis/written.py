@@ -1,7 +1,7 @@
-r"""A sixth set of trajectories, written one by one by somebody who has not read the rules.
+r"""The sixth and the seventh set of trajectories, written one by one by people who have not read the rules.
 
-Twelve places of work, a file of `sixth` each, with ten faulty runs and ten healthy ones. Such a file is
-read line by line:
+Each has twelve places of work, a file each, with ten faulty runs and ten healthy ones. Such a file is read
+line by line:
 
     %tool NAME {"argument": "type", "optional?": "type"} [-> {"field": "type"}]
     %noise NAME {"argument": …} => RESULT       a step that any run of this place may contain
@@ -35,8 +35,6 @@ from .dealing import Step, call, say
 from .records import FAULTY, MADE_HEALTHY, Record, half
 from .worlds_fifth import recorded
 
-NAME = "fresh-sixth"
-_FOLDER = Path(__file__).parent / "sixth"
 KINDS = {
     "identical loop": "loop_detected",
     "reworded loop": "loop_detected",
@@ -212,13 +210,19 @@ def _line(step: Step) -> Step:
 
 
 class Look:
-    """The set, with the names that other sets have."""
+    """A set, with the names that other sets have. places: all places of work, by name."""
 
-    name = NAME
+    def __init__(self, folder: str) -> None:
+        self.name = f"fresh-{folder}"
+        self._folder = Path(__file__).parent / folder
+
+    @property
+    def places(self) -> list[Place]:
+        return [Place(path) for path in sorted(self._folder.glob("*.txt"))]
 
     def records(self) -> list[Record]:
         """All records, those with a fault first."""
-        found = [self._record(place, run) for place in places() for run in place.runs]
+        found = [self._record(place, run) for place in self.places for run in place.runs]
         order = {name: at for at, name in enumerate(KINDS)}
         return sorted(
             found, key=lambda one: (one.healthy, order.get(one.id.split("/")[1], 0), one.id)
@@ -227,18 +231,14 @@ class Look:
     def _record(self, place: Place, run: Written) -> Record:
         kind, _, wording = run.title.partition("/")
         labels = frozenset(KINDS[kind].split()) if run.where is not None else frozenset[str]()
-        id_ = f"{NAME}/{kind}/{int(wording) - 1}/{place.name}"
+        id_ = f"{self.name}/{kind}/{int(wording) - 1}/{place.name}"
         steps = _lines(run.steps) if run.form == "lines" else recorded(run.steps, run.form)
         declared = run.form in ("openai", "anthropic")
         return Record(
-            id_, NAME + (FAULTY if labels else MADE_HEALTHY), run.task, tuple(steps), labels,
+            id_, self.name + (FAULTY if labels else MADE_HEALTHY), run.task, tuple(steps), labels,
             frozenset(), run.where, half(id_), place.tools if declared else {},
         )  # fmt: skip
 
 
-def places() -> list[Place]:
-    """All places of work."""
-    return [Place(path) for path in sorted(_FOLDER.glob("*.txt"))]
-
-
-LOOK = Look()
+SIXTH = Look("sixth")
+SEVENTH = Look("seventh")
