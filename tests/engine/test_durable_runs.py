@@ -25,6 +25,7 @@ from triage import (
     Agent,
     Durability,
     Escalate,
+    FailureContext,
     FailurePolicy,
     Limits,
     Retry,
@@ -34,6 +35,7 @@ from triage import (
     Usage,
 )
 from triage.core import (
+    AttemptFailed,
     AttemptStarted,
     CallFinished,
     CallStarted,
@@ -590,6 +592,37 @@ async def test_other_modes_do_not_wait_for_the_store(mode: Any) -> None:
 
     await Agent(works, store=store, durability=Durability(mode=mode)).run("t")
     assert seen == [False]
+
+
+@table(("mode", "kept"), [("step", True), ("attempt", True), ("exit", False)])
+async def test_what_an_attempt_did_is_stored_before_its_failure_is_thought_about(
+    mode: Any, *, kept: bool
+) -> None:
+    store = Watched()
+    seen: list[tuple[str, bool]] = []
+
+    class Thinks(Says):
+        def classify(self, trajectory: Any, task: Any) -> Any:
+            seen.append(("diagnosed", store.has(CallFinished)))
+            return super().classify(trajectory, task)
+
+    def decides(context: FailureContext) -> Escalate:
+        seen.append(("decided", store.has(AttemptFailed)))
+        return Escalate()
+
+    @triage.tool(effect="once")
+    async def act() -> None:
+        pass
+
+    async def works(task: str) -> None:
+        await act()
+        raise ConnectionError("down")
+
+    agent = Agent(
+        works, decides, classifier=Thinks(), store=store, durability=Durability(mode=mode)
+    )
+    await escalation_of(agent.run("t"))
+    assert seen == [("diagnosed", kept), ("decided", kept)]
 
 
 async def test_what_cannot_be_written_down_first_does_not_run() -> None:

@@ -653,6 +653,10 @@ class Session:
         """Tell the observers and the store of the event with which an attempt begins."""
         if self.config.observers:
             self.entered = self.tell(event)
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hand new events to the store, unless the run is kept only when it ends or waits."""
         if self.keeper is not None and self.config.durability.mode != "exit":
             self.keeper.pump()
 

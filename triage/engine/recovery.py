@@ -101,6 +101,8 @@ class Next(Struct, frozen=True):
 
 async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
     """From a failed attempt to the next one. Raises the error that ends the run instead."""
+    # A classifier or a strategy may take minutes: whoever takes over meanwhile finds what was done.
+    session.hand_over()
     info = None if failure.error is None else capture(failure.error, session.handled)
     trajectory = run.ended_by(info)
     diagnosis = failure.diagnosis
@@ -113,6 +115,7 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         # Journalled, so that another process that continues from here asks the same.
         session.add(ApprovalAsked, **asked_of(session.question))
     session.add(AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
+    session.hand_over()
     context = await context_of(session, run, failure.error, trajectory, diagnosis)
     decision = await decide(session, context)
     choose(session, context, decision)
