@@ -500,6 +500,21 @@ def test_no_secret_and_no_long_text_is_told() -> None:
     assert len(told["got"]) <= 160
 
 
+@table(
+    ("given", "field"),
+    [({"password": "hunter2secret"}, "password"), ({"passwort": "hunter2secret"}, "passwort")],
+)
+def test_a_secret_known_only_by_its_field_is_not_told(given: Any, field: str) -> None:
+    from pydantic import ValidationError, create_model
+
+    model = create_model("Login", password=(int, ...))
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(given)
+    failure = context(diagnosis=Diagnosis(FailureType.SCHEMA_MISMATCH), exception=caught.value)
+    told = fields_told(answer(repair_arguments(), failure))
+    assert [one["got"] for one in told if one["field"] == field] == ["[redacted]"]
+
+
 def test_without_a_field_the_diagnosis_own_hint_is_told() -> None:
     wrong = Diagnosis(FailureType.SCHEMA_MISMATCH, hint="Answer in JSON.")
     assert answer(repair_arguments(), context(diagnosis=wrong)) == Retry("Answer in JSON.")

@@ -30,6 +30,7 @@ from triage.core import (
     plain,
     quote,
     redact,
+    redact_value,
 )
 from triage.core.patterns import Pattern
 
@@ -119,11 +120,13 @@ def _known(errors: Sequence[Mapping[str, Any]], schema: Any) -> list[dict[str, A
         wrong: dict[str, Any] = {"field": _text(".".join(path)) or "the whole value"}
         missing = kind in ("missing", "missing_argument", "missing_keyword_only_argument")
         given = error.get("input")
+        if isinstance(given, str):
+            given = _hidden(given, *path[-1:])
         if missing:
             wrong["expected"] = "required"
         else:
             if "input" in error:
-                wrong["got"] = _value(given)
+                wrong["got"] = _value(given, *path[-1:])
             wrong["expected"] = _text(str(error.get("msg", "")).removeprefix("Input should be "))
             given = None if isinstance(given, Mapping) and kind != "extra_forbidden" else given
         example = next((word for start, word in _KINDS if kind.startswith(start)), None)
@@ -159,7 +162,8 @@ def _completed(
         known = set(properties) if isinstance(properties, Mapping) else set()
         near = closest(name, (key for key in names if key not in known))
         if near is not None:
-            meant = {"field": near, "got": _value(given.get(near)), "did_you_mean": name}
+            got = _value(given.get(near), near, name)
+            meant = {"field": near, "got": got, "did_you_mean": name}
             found.append(meant)
     return found
 
@@ -219,15 +223,25 @@ def _arguments(context: FailureContext) -> Any:
     return None if step is None else step.tool_input
 
 
-def _value(value: Any) -> Any:
-    """Make a value fit to be shown: numbers stay, anything else becomes text, redacted and cut."""
+def _value(value: Any, *names: str) -> Any:
+    """Make a value fit to be shown: numbers stay, anything else becomes text, redacted and cut.
+
+    names: of the field that has it; a password is known by its field's name alone.
+    """
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if isfinite(value) else str(value)
-    if isinstance(value, str):
-        return _text(value)
-    return _text(repr(plain(value)))
+    text = value if isinstance(value, str) else repr(plain(value))
+    return _text(_hidden(text, *names))
+
+
+def _hidden(text: str, *names: str) -> str:
+    """The beginning of a text, or `[redacted]` where a field of one of these names keeps it secret."""
+    text = text[: 4 * _LONGEST]
+    for name in names:
+        text = redact_value({name: text})[name]
+    return text
 
 
 def _text(text: str) -> str:
