@@ -184,9 +184,10 @@ class FailureContext(Value, frozen=True):
     attempt's steps. state: as the attempt left it. usage: of the whole run. attempt_history: the
     earlier attempts, oldest first. checkpoint_id: what `Rollback()` would restore, None if nothing
     was recorded. open_subgoals: declared but not completed. tools: names of the tools known to exist.
-    elapsed_s: seconds since the run began. seconds_left: until its deadline, None without one.
-    draw: a random number from 0 to 1, drawn for this failure from the run's source, for jitter.
-    attempt_s: seconds the failed attempt took. outage_seconds, longest_wait: as in the run's `Limits`.
+    elapsed_s: seconds the run has worked, without waits for a person. seconds_left: until its deadline,
+    None without one. draw: a random number from 0 to 1, drawn for this failure from the run's source, for
+    jitter. attempt_s: seconds the failed attempt took. outage_seconds, longest_wait: as in the run's
+    `Limits`.
     """
 
     run_id: str
