@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,15 @@ async def test_what_nothing_ends_is_said_to_hang() -> None:
     plan = FaultPlan({("price", 1): faults.hang()})
     with pytest.raises(AssertionError, match=r"hangs: 0\.5 s of real time(?s:.*)price, call 1"):
         await assert_recovers(shop(plan), "Emma", plan, real_seconds=0.5)
+
+
+async def test_a_sync_agent_that_comes_back_too_late_is_said_to_hang() -> None:
+    def slow(task: str) -> str:
+        time.sleep(0.1)  # in a thread, where nothing can cancel it
+        return "late"
+
+    with pytest.raises(AssertionError, match=r"hangs: 0\.01 s of real time"):
+        await assert_recovers(slow, "x", FaultPlan({}), real_seconds=0.01)
 
 
 async def test_a_sync_tool_that_hangs_for_good_is_refused_with_the_remedy() -> None:
