@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
@@ -108,6 +109,30 @@ def test_calls_in_other_words_with_the_same_result_are_a_loop() -> None:
     assert found.failure_type is FailureType.LOOP_DETECTED
     assert found.evidence[0].rule == "steps.near_loop"
     assert found.critical_step == 0
+
+
+ASKED_ANEW = (
+    "gate code of bay 7", "code for the gate, bay 7", "bay 7 gate code number",
+    "which code opens gate 7", "open gate bay 7", "how is the gate of bay 7 opened",
+    "gate 7 keypad digits", "bay 7: digits of the gate",
+)  # fmt: skip
+GOODS = ("oats", "rye", "malt", "hops", "peat", "salt", "zinc", "wax")
+
+
+@table(
+    ("asked", "found"),
+    [
+        (ASKED_ANEW, "steps.near_loop"),
+        (ASKED_ANEW[:7], "none"),
+        ([f"gate code of bay {at}" for at in range(1, 9)], "none"),
+        ([f"price of {name} today" for name in GOODS], "none"),
+    ],
+)
+def test_one_question_asked_anew_eight_times_for_nothing_is_a_loop(
+    asked: Sequence[str], found: str
+) -> None:
+    steps = [call("search", {"q": text}, "No entry matches.") for text in asked]
+    assert classified(steps).evidence[0].rule == found
 
 
 def test_calls_that_a_model_asks_for_fail_in_a_row_although_it_speaks_between_them() -> None:

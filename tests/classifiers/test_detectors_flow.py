@@ -71,6 +71,9 @@ def made(name: str) -> Step:
     return call("add_van", {"seats": 9}, {"id": name})
 
 
+TAKEN = '{"error": {"type": "CONFLICT", "message": "the bay is held by V-501"}}'
+
+
 @table(
     ("steps", "rule"),
     [
@@ -78,6 +81,7 @@ def made(name: str) -> Step:
         ((made("V-501"), made("V-502"), said("I made V-501 and V-502.")), "none"),
         ((made("V-501"), made("V-502"), made("V-503"), said("Done.")), "none"),
         ((made("V-501"), made("V-501"), said("Done.")), "none"),
+        ((call("add_van", {"seats": 9}, TAKEN), made("V-502"), said("V-502 it is.")), "none"),
     ],
 )
 def test_the_same_thing_made_twice(steps: tuple[Step, ...], rule: str) -> None:
@@ -160,6 +164,14 @@ def test_an_argument_out_of_a_sentence_in_a_result_is_an_order_obeyed() -> None:
     assert classified(page, obeyed, said("4 EUR."), task=other).failure_type.value == "unknown"
 
 
+def test_what_was_tried_in_vain_is_not_untouched() -> None:
+    task = "Wash vans/11, vans/12 and vans/13."
+    washed = [call("wash", {"id": name}, "ok") for name in ("vans/11", "vans/12")]
+    refused = call("wash", {"id": "vans/13"}, error="404: no such van")
+    answer = said("Two are washed; vans/13 does not exist.")
+    assert classified(*washed, refused, answer, task=task).failure_type.value == "unknown"
+
+
 def test_what_the_task_names_and_nothing_touched_is_unfinished() -> None:
     task = "First vans/11, then vans/12, then a note to a@x.example."
     touched = [call("wash", {"id": name}, "ok") for name in ("vans/11", "vans/12")]
@@ -239,6 +251,16 @@ def test_of_a_large_result_a_bounded_part_is_read_at_each_step() -> None:
     assert watch.loop is not None
 
 
+ALL_SOLD = "The tickets T-1, T-2 and T-3 have been sold to Ines."
+
+
+def sold(number: int, status: str = "SOLD") -> Step:
+    receipt = f"R-{number}" if status == "SOLD" else None
+    return call(
+        "sell", {"ticket": f"T-{number}", "to": "Ines"}, {"status": status, "receipt": receipt}
+    )
+
+
 LET = call("let_van", {"id": "vans/11", "to": "Ines"}, {"let": False, "why": "the brakes are worn"})
 
 
@@ -260,6 +282,17 @@ LET = call("let_van", {"id": "vans/11", "to": "Ines"}, {"let": False, "why": "th
                 said("Ines has vans/12."),
             ),
             "none",
+        ),
+        ((LET, said("All set: Ines has vans/11. Nothing else is needed.")), "steps.claimed"),
+        ((sold(1), sold(2, "DECLINED_BY_BANK"), sold(3), said(ALL_SOLD)), "steps.claimed"),
+        ((sold(1), sold(2, "REJECTED"), sold(2), sold(3), said(ALL_SOLD)), "none"),
+        ((sold(1), sold(2, "DECLINED_BY_BANK"), said("T-1 is sold, T-2 is not.")), "none"),
+        (
+            (
+                call("open_bay", {"bay": "B-7"}, "LOCK: door not shut, opening aborted"),
+                said("Bay B-7 has been opened."),
+            ),
+            "steps.claimed",
         ),
     ],
 )

@@ -39,9 +39,11 @@ def test_the_likeliest_type_is_named_where_a_live_run_gets_unknown(
     assert kinds(*steps) == (FailureType.UNKNOWN, kind)
 
 
-def test_what_may_be_anything_stays_unknown() -> None:
+def test_of_an_answer_that_may_be_anything_a_guess_is_made_that_names_no_step() -> None:
     answer = Step(action="model", llm_output="The three oldest ones are A, B and C. " * 3)
-    assert kinds(LOOK, answer)[1] is FailureType.UNKNOWN
+    assert kinds(LOOK, answer) == (FailureType.UNKNOWN, FailureType.HALLUCINATED_STATE)
+    late = diagnose(None, [LOOK, answer], task="Find the 3 oldest bridges.", failed=True)
+    assert (late.confidence, late.critical_step) == (0.4, None)
 
 
 def test_the_first_step_that_states_facts_from_nowhere_is_named() -> None:

@@ -22,17 +22,20 @@ COUNTED_REPEATS = 5
 """How often one must whose calls differ in numbers alone."""
 COUNTED_ROUNDS = 4
 """How often such a cycle of several steps must."""
+VAGUE_REPEATS = 8
+"""How often one must whose calls share a word and are given nothing."""
 SAID_REPEATS = 5
 """How often words without a call must, where calls came before them."""
 MAX_CYCLE = 6
 """The longest cycle looked for, in steps."""
 _KEPT = 2 * REPEATS * MAX_CYCLE
 _LENGTHS = range(1, MAX_CYCLE + 1)
-_EQUAL, _REWORDED, _COUNTED = "equal", "reworded", "counted"
+_EQUAL, _REWORDED, _COUNTED, _VAGUE = "equal", "reworded", "counted", "vague"
 _SHOWS = {
-    _EQUAL: ("same", "near", "counted"),
-    _REWORDED: ("near", "counted"),
-    _COUNTED: ("counted",),
+    _EQUAL: ("same", "near", "counted", "vague"),
+    _REWORDED: ("near", "counted", "vague"),
+    _COUNTED: ("counted", "vague"),
+    _VAGUE: ("vague",),
 }
 """The kinds of loops that two steps may belong to, by how alike they are."""
 
@@ -40,8 +43,8 @@ _SHOWS = {
 class Loop(NamedTuple):
     """start: position of its first step. length: steps in one cycle. repeats: whole cycles seen.
 
-    kind: `same`, `near` (other words, same result), `counted` (other numbers, same result) or `error`
-    (the same error from the same tool).
+    kind: `same`, `near` (other words, same result), `counted` (other numbers, same result), `vague` (the
+    same question asked anew, and nothing found) or `error` (the same error from the same tool).
     """
 
     start: int
@@ -122,7 +125,7 @@ class Loops:
         for kind in _SHOWS[_EQUAL] if self._turns else ():
             for length, counts in self._turns.items():
                 size = counts.get(kind, 0) + length
-                needed = self._needed(length) if kind != "counted" else _counted_needed(length)
+                needed = self._needed(length, kind)
                 if size < length * needed:
                     continue
                 rounds = self._fresh_rounds(length, size // length)
@@ -138,8 +141,12 @@ class Loops:
         fresh = [one.fresh for one in self._recent[::-1][: rounds * length]]
         return [any(fresh[at : at + length]) for at in range(0, len(fresh), length)]
 
-    def _needed(self, length: int) -> int:
+    def _needed(self, length: int, kind: str) -> int:
         """How many rounds make a loop: an answer said again after the work is done does no harm."""
+        if kind == "vague":
+            return VAGUE_REPEATS
+        if kind == "counted":
+            return COUNTED_REPEATS if length == 1 else COUNTED_ROUNDS
         said = all(one.step.tool_called is None for one in self._recent[-length:])
         return SAID_REPEATS if said and self._called else REPEATS
 
@@ -155,10 +162,6 @@ class Loops:
         if back <= len(recent):
             return recent[-back].at
         return recent[0].at - (back - len(recent))  # older places: as if without gaps
-
-
-def _counted_needed(length: int) -> int:
-    return COUNTED_REPEATS if length == 1 else COUNTED_ROUNDS
 
 
 def same_step(one: Step, other: Step) -> bool:
@@ -315,8 +318,8 @@ def _alike_arguments(one: Any, other: Any, result: Any, *, void: bool) -> str:
     if all(near(left, right) for left, right in changed):
         return _REWORDED
     if not all(_is_count(left) and _is_count(right) for left, right in changed):
-        again = all(_is_asked_again(left, right) for left, right in changed)
-        return _COUNTED if void and again else ""
+        ways = ((_is_asked_again, _COUNTED), (_is_asked_anew, _VAGUE)) if void else ()
+        return next((kind for is_so, kind in ways if all(is_so(*pair) for pair in changed)), "")
     if isinstance(result, str) and len(result) >= _LONG_RESULT:
         return _COUNTED
     texts = [value for key, value in one.items() if isinstance(value, str) and value == other[key]]
@@ -416,6 +419,26 @@ def _is_asked_again(one: Any, other: Any) -> bool:
         added = {word.lower() for word in re.findall(r"(?<=\s)[A-Z]\w*", f"{one} {other}")}
         return 2 * shared >= max(len(left), len(right)) and (left ^ right).isdisjoint(added)
     return bool(figures) and shared >= _SHARED * max(len(left), len(right))
+
+
+def _is_asked_anew(one: Any, other: Any) -> bool:
+    """Whether two texts share a word, and the figures of one are among those of the other.
+
+    Texts that differ in one place alone, with other words there, ask about one thing after another.
+    """
+    if not isinstance(one, str) or not isinstance(other, str) or len(one) + len(other) > _LONGEST:
+        return False
+    figures, others = set(re.findall(r"\d+", one)), set(re.findall(r"\d+", other))
+    left, right = words(one), words(other)
+    if not (figures <= others or others <= figures) or set(left).isdisjoint(right):
+        return False
+    most = min(len(left), len(right))
+    begin = next((at for at in range(most) if left[at] != right[at]), most)
+    end = next((at for at in range(most - begin) if left[-1 - at] != right[-1 - at]), most - begin)
+    one_place = begin + end >= most - end - begin and begin + end < most
+    return not one_place or not set(left[begin : len(left) - end]).isdisjoint(
+        right[begin : len(right) - end]
+    )
 
 
 def near_text(one: str, other: str) -> bool:

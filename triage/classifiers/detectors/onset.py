@@ -259,7 +259,7 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
             if gram not in known:
                 places.setdefault(gram, {}).setdefault(at, place)
     for gram, found in places.items():
-        if len(found) < 2 or min(found.values()) == 0 or not any(map(_LETTERS.match, gram)):
+        if len(found) < 2 or min(found.values()) == 0 or sum(map(_is_word, gram)) < 2:
             continue
         at, words = min(found), " ".join(gram)
         said = " ".join(_TOKEN.findall(results[at].text)[-_MAX_TOKENS:][found[at] :])
@@ -271,6 +271,10 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
             text = f"results of two tools go on with {said_by(said)}"
             return Finding(INSERTED, text, first.at, first.tool)
     return None
+
+
+def _is_word(token: str) -> bool:
+    return _LETTERS.match(token) is not None
 
 
 _LONG = 8

@@ -1,8 +1,8 @@
 """What to say of a run that is known to have failed and in which no detector saw why.
 
 The types are those that labelled runs of the same shape had most often, and the confidence is their
-share; where no type has half of them, nothing is said. The step is the first one that failed, or that
-states facts from nowhere.
+share. The step is the first one that failed, or that states facts from nowhere; of a run that ended with
+an answer, none is said.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ _MOST_TURNS = 6
 _CLOSING = 60
 """Characters of a last turn that only ends the run."""
 _MAX_TEXT = 4_000
+ANSWERED = 0.4
+"""How many of the failed runs that ended with an answer, and show nothing, had one that was not true."""
 
 
-def likeliest(steps: Sequence[Step], task: Any) -> Finding | None:
-    """The likeliest type of a failed run that shows nothing; None where it may be several."""
+def likeliest(steps: Sequence[Step], task: Any) -> Finding:
+    """The likeliest type of a failed run that shows nothing."""
     answered = any(step.tool_output is not None for step in steps if step.tool_called)
     failed = any(step.error for step in steps)
     last = steps[-1]
@@ -43,7 +45,10 @@ def likeliest(steps: Sequence[Step], task: Any) -> Finding | None:
     elif len(last.llm_output or "") < _CLOSING and _speakers(steps) > 1:
         why = "the run was closed without an answer"
     else:
-        return None
+        rule = POST_MORTEM._replace(
+            failure_type=FailureType.HALLUCINATED_STATE, confidence=ANSWERED
+        )
+        return Finding(rule, "the run ended with an answer; nothing else was found", None)
     rule = POST_MORTEM._replace(failure_type=kind)
     at = _first_doubt(steps, text_in(task)) if at is None else at
     return Finding(rule, f"{why}; nothing else was found", at)

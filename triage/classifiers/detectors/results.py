@@ -116,6 +116,9 @@ class Results:
         self._at = at
         self._said = step.llm_output if tool is None and step.error is None else None
         if output is None and step.error is None:
+            if tool is None and step.llm_output and _LEADS.match(step.llm_output):
+                # What a client raised, given as the answer.
+                self._failed[""] = _Failed(at, step, Failure(step.llm_output[:_MAX_SAID]), at)
             return
         name = tool or ""
         failure = failure_of(step) or self._denied(step) or self._odd(step)
@@ -289,7 +292,7 @@ _LISTING = Pattern(r"(?i:tool|help|function|command|capabilit)")
 NO_TOOL = Pattern(
     r"(?i)\b(?:no|not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|invalid|missing|"
     r"nonexistent|isn't|doesn't|does not)\b[^.;\n]{0,40}\b(?:tool|function|method|action|command|"
-    r"operation|capability|plugin)s?\b"
+    r"operation|capability|plugin)s?\b|-32601\b|\bmethod_?not_?found\b"
     r"|\b(?:tool|function|method|action|command|operation|capability|plugin)s?\b[^.;\n]{0,60}"
     r"\b(?:not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|missing|nonexistent|isn't|"
     r"doesn't)\b"
@@ -431,17 +434,20 @@ def gave(step: Step) -> bool:
 _STATUS = Pattern(r"[45]\d\d")
 _FEW = 80
 _DENIES = Pattern(
-    r"\b(?:not|no|none|unknown|invalid|without|missing|nothing|nobody|nicht|nichts|kein\w{0,2}|pas|aucune?)\b|n't\b",
+    r"\b(?:not|no|none|unknown|invalid|without|missing|nothing|nobody|nicht|nichts|kein\w{0,2}|pas|aucune?)\b"
+    r"|n't\b|\A(?:0|zero) [a-z]",
     re.IGNORECASE,
 )
 
 
 def denies(output: Any) -> bool:
-    """Whether a result is nothing, or a few words with a negation."""
+    """Whether a result is nothing, a few words with a negation, or some more that begin with one."""
     if output is None or output in ("", [], {}):
         return True
     text = output if isinstance(output, str) else ""
-    return text in ("[]", "{}", "null") or (len(text) < _FEW and _DENIES.search(text) is not None)
+    if text in ("[]", "{}", "null") or (len(text) < _FEW and _DENIES.search(text)):
+        return True
+    return len(text) < _MAX_DENIAL and _DENIES.match(text) is not None
 
 
 _RECORDS = Pattern(r"(?i:(?:^|[\W_])(?:file|log|cat|grep|tail|head|diff|doc)s?(?:$|[\W_]))")
@@ -461,6 +467,7 @@ _LEADS = Pattern(
     r"|[45]\d\d (?:Too Many|Internal|Bad Gateway|Service Un|Gateway Time|Unauthor|Forbidden)"
     r"|(?i:rate limit (?:exceeded|reached)|service (?:temporarily )?unavailable|"
     r"(?:request|connection|operation) (?:timed out|refused|reset))"
+    r"|Error code: [45]\d\d\b"
     r")"
 )
 """How programs begin what is nothing but an error."""
@@ -572,7 +579,7 @@ def _in_page(text: str) -> Failure | None:
     shown = _SHOWN.fullmatch(" ".join(title["said"].split())) if title is not None else None
     if shown is None:
         return None
-    status = shown["status"]
+    status = "503" if shown["closed"] else shown["status"]
     return Failure(shown[0], int(status) if status else None)
 
 
@@ -588,9 +595,16 @@ _ANY = (
     r"method not allowed|request time-?out|(?:the )?connection timed out|a timeout occurred|"
     r"(?:the )?(?:web server|origin) is (?:down|unreachable)|web server is returning an unknown error"
 )
+_CLOSED = (
+    r"(?:(?:down|closed|offline) for |under(?:going)? )?(?:(?:planned|scheduled|emergency|site|system) )?"
+    r"(?:maintenance|downtime|outage)(?: mode| page| in progress)?"
+    r"|we(?:'|\u2019| wi)ll be (?:right |shortly )?back(?: soon| shortly)?"
+    r"|(?:site |system |currently |temporarily ){0,2}(?:offline|out of service|down)"
+)
 _SHOWN = Pattern(
     rf"(?:[\w.-]{{1,80}} \| )?(?:(?:http )?error:? |http(?: status)? )?"
-    rf"(?:(?P<status>[45]\d\d)(?:[ :\u2013\u2014-]{{1,3}}(?:error|{_SERVER}|{_ANY}))?|{_SERVER})[.!]?",
+    rf"(?:(?P<status>[45]\d\d)(?:[ :\u2013\u2014-]{{1,3}}(?:error|{_SERVER}|{_ANY}))?|{_SERVER}"
+    rf"|(?:[\w ]{{1,40}} [-:|\u2013\u2014] )?(?P<closed>{_CLOSED}))[.!]?",
     re.IGNORECASE,
 )
 
@@ -644,6 +658,8 @@ def _order_in(text: str) -> str | None:
     hit = _ORDERS.search(low)
     if hit is None or _MENTIONS.search(low[: hit.start()][-1:]):
         return None
+    if low[:1] not in ("{", "[") and low[: hit.start()].count('"') % 2:
+        return None  # within what the result quotes
     return text[hit.start() : hit.start() + 300]
 
 

@@ -36,7 +36,7 @@ from .tool_calls import WATCHED, check_output
 WHOLE = 400
 """Of a longer trajectory calls and results are read, not where each value came from."""
 _RULES = {
-    "same": LOOP, "near": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR,
+    "same": LOOP, "near": NEAR_LOOP, "vague": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR,
 }  # fmt: skip
 _MAX_MISFITS = 256
 
@@ -161,7 +161,7 @@ def _of_loop(loop: Loop, loops: Loops) -> Finding:
         text = f"the cycle {' → '.join(names)} {loop.repeats} times"
     elif loop.kind == "counted":
         text = f"{name!r} {loop.repeats} times with other numbers and the same result"
-    elif loop.kind == "near":
+    elif loop.kind in ("near", "vague"):
         text = f"{name!r} {loop.repeats} times in other words with the same result"
     else:
         text = f"{name!r} {loop.repeats} times with the same arguments and result"

@@ -78,6 +78,7 @@ _RATE = r"""
         request rate is (?:too )?large|requests per (?:minute|second|hour|day)
         slow ?down|too many (?:messages|connections)|greylisted|reached your .{0,30}rate limit
         toomanyrequests|per[ -]minute (?:quota|limit)
+        quota .{0,40}(?:is|was|has been) (?:spent|used up|exhausted|consumed|exceeded|reached)
         rate limit error|throttlingexception
 """
 ANSWER_RULES: tuple[Rule, ...] = (
