@@ -180,7 +180,7 @@ def numbers_in(text: str) -> Iterator[float]:
                 yield number.value * scale
     for match in re.finditer(r"(?<!\d)(\d\d)(?:0[1-9]|1[0-2])\.\d{4,5}(?!\d)", text):
         yield 2000.0 + int(match[1])  # the year in the id of a preprint: 2101.01234
-    yield from _numbers_in_words(text)
+    yield from numbers_in_words(text)
 
 
 _ONES = [
@@ -206,7 +206,8 @@ _WORD_RUNS = Pattern(
 )
 
 
-def _numbers_in_words(text: str) -> Iterator[float]:
+def numbers_in_words(text: str) -> Iterator[float]:
+    """Yield the numbers that a text spells, such as twenty-four."""
     for match in _WORD_RUNS.finditer(text):
         total = group = 0.0
         for word in re.findall(r"[a-z]+", match[0].lower()):
@@ -239,10 +240,6 @@ _TOTAL = Pattern(
 _MAX_REACH = 20_000_000
 """The largest total, in hundredths, that `add_up` checks."""
 _MAX_TIMES = 12
-_COMPARED = Pattern(
-    r"(?:\bdifference|\bremain\w{0,5}|\bleft\b|\bbalance|\bsav\w{2,4}|\bcheaper|\bmore\b|\bless\b|"
-    r"\badditional|\bextra|\brefund\w{0,3})[^.\n]{0,50}$"
-)
 
 
 class Shown(NamedTuple):
@@ -267,19 +264,6 @@ def sums_in(text: str) -> Iterator[Shown]:
         yield Shown(match.start(1) + len(match[1].rstrip(",.'\u2019_\u00a0\u202f")), right)
 
 
-def is_labelled(before: str, text: str, *, bare: bool) -> bool:
-    """Return whether the words before a number call it a sum, an average or the like.
-
-    bare: also accept a number that makes up nearly all of the text, since it answers the question asked.
-    """
-    return _LABEL.search(before) is not None or (bare and len(text.split()) <= _BARE)
-
-
-def is_total(before: str) -> bool:
-    """Return whether the words before a number call it the sum of others."""
-    return _TOTAL.search(before) is not None
-
-
 def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
     """Return whether some of these numbers add up to a total from `low` to `high`.
 
@@ -301,11 +285,6 @@ def add_up(low: float, high: float, numbers: Sequence[float]) -> bool:
         for one in more:
             reached |= one & within
     return reached >> max(round(low * 100), 1) != 0
-
-
-def is_compared(before: str) -> bool:
-    """Return whether the words before a number compare others: a difference, a remainder, a saving."""
-    return _COMPARED.search(before) is not None
 
 
 def _value(text: str) -> float | None:
@@ -551,8 +530,13 @@ def _in_text(text: str, name: str) -> Iterator[Found]:
         if found is not None and found.numbers:
             at = match.start("word") + len(match["word"].rstrip("-_.,'\u2019"))
             before = found.before if not name else f"{name} "
-            reckoned = is_labelled(before, text, bare=not name)
-            yield found._replace(reckoned=reckoned, total=is_total(before), right=sums.get(at))
+            # A number that is nearly all of the text answers a question, so it may be calculated.
+            alone = not name and len(text.split()) <= _BARE
+            yield found._replace(
+                reckoned=alone or _LABEL.search(before) is not None,
+                total=_TOTAL.search(before) is not None,
+                right=sums.get(at),
+            )
         elif found is not None:
             yield found
 

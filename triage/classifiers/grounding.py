@@ -28,10 +28,10 @@ from .facts import (
     day_of_epoch,
     days_of,
     facts_in,
-    is_compared,
     minutes_of,
     moved,
     numbers_in,
+    numbers_in_words,
     prose,
     texts_of,
 )
@@ -81,7 +81,6 @@ is only searched for as it is written."""
 _MAX_FACT = 200
 _PIECE = 65_536
 _OPERANDS = 40
-_MOST_OPERANDS = 120
 _LONG = 5
 _MAX_OWN = 48
 _MAX_SHIFTS = 64
@@ -114,13 +113,6 @@ _UNIT = Pattern(
 _DAYS = Pattern(r"\s?-?(?:days?|nights?)\b")
 _FINE = 0.05
 """Half a unit of the last place, at most, of a number that may be a quotient."""
-_SPELLED = {
-    word: float(at)
-    for at, word in enumerate(
-        "two three four five six seven eight nine ten eleven twelve".split(), start=2
-    )
-}
-_SPELLED_WORD = Pattern(rf"\b(?:{'|'.join(_SPELLED)})\b")
 _MOST_DAYS = 60
 
 
@@ -235,7 +227,6 @@ class _Index:
     def __init__(self, texts: list[str], lists: list[list[float]], counts: set[int]) -> None:
         self.text = "\n".join(texts)
         self._lists = lists
-        self._operands: dict[int, list[float]] = {}
         self.lengths = frozenset(map(float, (*map(len, lists), *counts)))
         self._pieces = list(_pieces(self.text[:MAX_READ]))
         self.is_cut = len(self.text) > MAX_READ
@@ -268,11 +259,10 @@ class _Index:
     def numbers(self) -> list[float]:
         return sorted(self.in_order)
 
-    def operands(self, most: int) -> list[float]:
-        """Return the newest `most` numbers, sorted: those that the agent may have calculated with."""
-        if most not in self._operands:
-            self._operands[most] = sorted(self.in_order[-most:])
-        return self._operands[most]
+    @cached_property
+    def operands(self) -> list[float]:
+        """The newest numbers, sorted: those that the agent may have calculated with."""
+        return sorted(self.in_order[-_OPERANDS:])
 
     @cached_property
     def days(self) -> frozenset[Day]:
@@ -289,11 +279,6 @@ class _Index:
         days = [date(day.year, day.month, day.day) for day in self.days if day.year is not None]
         days = days[:_MOST_DAYS]
         return frozenset(float(abs((one - other).days)) for one in days for other in days)
-
-    @cached_property
-    def any_year(self) -> frozenset[Day]:
-        """The same days without their years."""
-        return frozenset(day._replace(year=None) for day in self.days)
 
     @cached_property
     def minutes(self) -> frozenset[int]:
@@ -367,14 +352,12 @@ class _Answer:
         return self._has_name(fact)
 
     def _has_day(self, days: tuple[Day, ...]) -> bool:
-        known, any_year = self.index.days, self.index.any_year
-        for day in days:
-            for shift in self.index.shifts:
-                then = moved(day, shift)
-                if then in known or (then.year is None and then in any_year):
-                    return True
-                if then.year is not None and then._replace(year=None) in known:
-                    return True
+        known = self.index.days
+        for then in (moved(day, shift) for day in days for shift in self.index.shifts):
+            if then in known or then._replace(year=None) in known:
+                return True
+            if then.year is None and any(then[1:] == day[1:] for day in known):
+                return True
         return False
 
     def _has_quote(self, text: str) -> bool:
@@ -413,20 +396,19 @@ class _Answer:
             return True
         if re.fullmatch(r"\d{7,}", fact.text):
             return False  # a number this long without separators is an id
-        most = _MOST_OPERANDS if is_compared(fact.before) else _OPERANDS
-        return self._is_derived(fact, most)
+        return self._is_derived(fact)
 
     def _is_total(self, fact: Found) -> bool:
         """Return whether numbers of the sources or of the answer itself add up to this one."""
-        operands = [*self.index.operands(_OPERANDS), *self.own]
+        operands = [*self.index.operands, *self.own]
         for value, step in fact.numbers:
             around = max(step, abs(value) * 0.1) if fact.hedged else step * 0.5
             if add_up(abs(value) - around, abs(value) + around, operands):
                 return True
-        return self._is_derived(fact, _OPERANDS)
+        return self._is_derived(fact)
 
-    def _is_derived(self, fact: Found, most: int) -> bool:
-        operands = self.index.operands(most)
+    def _is_derived(self, fact: Found) -> bool:
+        operands = self.index.operands
         for value, step in fact.numbers:
             if fact.percent and self._has_share(value, step * 0.999):
                 return True
@@ -455,7 +437,7 @@ class _Answer:
         """Return whether this percentage is a fraction in the sources, or relates two of their numbers."""
         if self.index.has(value / 100, within / 100, within / 100):
             return True
-        operands = self.index.operands(_OPERANDS)
+        operands = self.index.operands
         for whole in operands:
             if whole > 0:
                 for target in (value, 100 - value, 100 + value):
@@ -475,7 +457,7 @@ class _Answer:
         return False
 
     def _has_sum(self, value: float, within: float, operands: list[float]) -> bool:
-        """Return whether two numbers, or a row of the answer's own, give this value by arithmetic."""
+        """Return whether two numbers give this value by arithmetic."""
         within = max(within, abs(value) * 1e-9)
         own = self.own
         for operand in (*operands, *own):
@@ -486,29 +468,14 @@ class _Answer:
                     return True
                 if operand != 1 and _near(others, value / operand, within / operand):
                     return True
-        return self._has_row(value, within)
+        return False
 
     def _has_rate(self, fact: Found, value: float, within: float, operands: list[float]) -> bool:
         """Whether a number with decimals is a quotient: of two numbers, or by one that is spelled."""
         if within > _FINE:
             return False
-        spelled = [_SPELLED[word] for word in _SPELLED_WORD.findall(f"{fact.before} {fact.after}")]
-        by = [*spelled, *operands]
-        return any(
-            _near(operands, value * operand, max(within, 1e-9) * operand)
-            for operand in by
-            if operand > 1
-        )
-
-    def _has_row(self, value: float, within: float) -> bool:
-        own = [fact.numbers[0].value for fact in self.facts[:_MAX_OWN] if fact.numbers]
-        for start in range(len(own)):
-            total = 0.0
-            for at in range(start, len(own)):
-                total += own[at]
-                if at > start and abs(total - value) <= within:
-                    return True
-        return False
+        by = [*numbers_in_words(f"{fact.before} {fact.after}"), *operands]
+        return any(_near(operands, value * one, max(within, 1e-9) * one) for one in by if one > 1)
 
 
 # --- claims of an action -----------------------------------------------------------------------
