@@ -147,6 +147,44 @@ async def test_a_model_that_fails_inside_a_subgraph_is_asked_again_and_nothing_e
     assert len(world.requests) == 3
 
 
+@pytest.mark.parametrize("bad", [1, 2])
+@pytest.mark.parametrize("saved", [True, False])
+async def test_a_bad_answer_inside_a_subgraph_is_asked_anew_and_nothing_is_paid_again(
+    bad: int, *, saved: bool
+) -> None:
+    course = Course()
+    better = [Rule(says("good"), f"not wrong {bad}"), Rule(says("wrong 2"), "not wrong 1")][:bad]
+    turns = (Rule(says("wrong 1"), "paid 300"), Rule(says("pay"), "plan"), Rule(says("plan")))
+    world = World(Script((*better, *turns)))
+    model = Scripted(world=world)
+
+    async def asks(state: MessagesState) -> Any:
+        course.did.append("asks")
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    async def pays(state: MessagesState) -> Any:
+        course.did.append("pays")
+        return {"messages": [HumanMessage(await course.pay.ainvoke({"cents": 300}))]}
+
+    async def checks(state: MessagesState) -> Any:
+        if state["messages"][-1].text != "good":
+            raise ValueError(f"it is not {state['messages'][-1].text}")
+        return {}
+
+    inner: Any = StateGraph(MessagesState)
+    for name, node in (("first", asks), ("pays", pays), ("second", asks), ("checks", checks)):
+        inner.add_node(name, node)
+    for edge in ((START, "first"), ("first", "pays"), ("pays", "second"), ("second", "checks")):
+        inner.add_edge(*edge)
+    outer: Any = StateGraph(MessagesState).add_node("plans", asks)
+    outer.add_node("books", inner.compile()).add_edge(START, "plans").add_edge("plans", "books")
+    graph = outer.compile(InMemorySaver() if saved else None)
+    result = await triage.wrap(graph, effects={"pay": "once"}).run("go")
+    assert result["messages"][-1].text == "good"
+    assert course.did.count("pay 300") == 1
+    assert len(world.requests) == 3 + bad
+
+
 async def test_what_ran_beside_the_failed_node_does_not_run_again() -> None:
     course = Course()
 

@@ -11,6 +11,7 @@ and its calls are answered from the journal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -144,7 +145,8 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
         return Start(given, _at(config, chosen))
     held = frozenset(_results_in(chosen))
     _count(run, held, chosen)
-    if chosen is not newest:
+    # Named, a checkpoint has a subgraph begin anew; the newest one would go on inside of it.
+    if chosen is not newest or any(map(_is_inside, _answers(dropped))):
         return Start(None, _at(config, chosen), held)
     answers = answer_for(run, chosen.interrupts)
     return Start(None if answers is None else Command(resume=answers), config, held)
@@ -218,18 +220,29 @@ def _before(dropped: list[Step], line: list[Any]) -> Any:
     """The newest checkpoint without anything that was dropped.
 
     That is the first one where a dropped answer of a model has no known place in the graph. A call that
-    failed has left nothing in a checkpoint.
+    failed has left nothing in a checkpoint. What was done in a subgraph is not in the checkpoint before
+    the node that is the subgraph.
     """
-    asked = [step for step in dropped if step.action == MODEL and step.error is None]
-    if any(_number_of(_place_of(step)) == _NOWHERE for step in asked):
+    answers = _answers(dropped)
+    if not all(map(_place_of, answers)):
         return line[-1]
+    inside = Counter(_place_of(step) for step in answers if _is_inside(step))
     ids = {_of(step).get("id") for step in dropped if step.tool_called is not None}
     first = min(map(_number_of, map(_place_of, dropped)), default=_NOWHERE)
+    for place, visits in inside.items():
+        node = place.partition("/")[0]
+        entered = [_step_of(one) for one in line if node in one.next][:visits]
+        first = min([first, *(number + 1 for number in entered)])
     for one in line:
-        late = (one.metadata or {}).get("step", 0) >= first
+        late = _step_of(one) >= first
         if not late and ids.isdisjoint(_results_in(one)):
             return one
     return line[-1]
+
+
+def _step_of(snapshot: Any) -> int:
+    """The graph's step that made a checkpoint; -1 for the input."""
+    return int((snapshot.metadata or {}).get("step", -1))
 
 
 def _of(step: Step) -> Mapping[str, Any]:
@@ -249,6 +262,16 @@ def _place_of(step: Step) -> str:
         return name.partition(" ")[2]
     found = metadata.get("id")
     return found if isinstance(found, str) and "#" in found else ""
+
+
+def _answers(steps: Iterable[Step]) -> list[Step]:
+    """The answers of models among steps."""
+    return [step for step in steps if step.action == MODEL and step.error is None]
+
+
+def _is_inside(step: Step) -> bool:
+    """Whether a step was made in a subgraph."""
+    return "/" in _place_of(step).partition("#")[0]
 
 
 def _number_of(place: str) -> float:
@@ -294,7 +317,7 @@ def _each(values: Iterable[Any]) -> Iterator[str]:
 def _count(run: Run, held: frozenset[str], snapshot: Any) -> None:
     """Count the calls whose results the graph begins with as made: an equal call is another one."""
     counted = tally(run)
-    reached = (snapshot.metadata or {}).get("step", -1)
+    reached = _step_of(snapshot)
     seen: set[str] = set()
     for step in _steps(run):
         metadata = step.metadata or {}
