@@ -115,7 +115,7 @@ FOREIGN = _rule("foreign", _MISSING, Cause.UNGROUNDED, 0.85,
     "results of different tools begin to be sentences without a word of the task, of what was asked, or of "
     "an earlier result")
 GARBLED = _rule("garbled", _SCHEMA, Cause.BAD_RESPONSE, 0.85,
-    "results of different tools begin to have an amount stuck on or to be JSON that does not parse")
+    "results of different tools begin to have an amount stuck on or their words out of order")
 INSERTED = _rule("inserted", FailureType.GOAL_DRIFT, REDIRECTED, STRUCTURE,
     "results of different tools begin to end with the same words, which came with no earlier result")
 CONTRADICTED = _rule("contradicted", _MISSING, Cause.UNGROUNDED, STRUCTURE,

@@ -290,20 +290,72 @@ def _grams(tokens: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _garbled(results: Sequence[_Result]) -> Finding | None:
-    """Results that lose the form they had: an amount stuck on, JSON no more."""
-    garbled = {at for at, one in enumerate(results) if _is_garbled(one.text)}
-    first = _took_over(results, garbled)
+    """Results that lose the form they had: an amount stuck on, words out of order, JSON no more."""
+    first = _took_over(results, _out_of_form(results)) or _stuck_on(results)
     if first is None:
         return None
     text = f"results lose the form they had: {said_by(first.text)}"
     return Finding(GARBLED, text, first.at, first.tool)
 
 
-def _is_garbled(text: str) -> bool:
+def _out_of_form(results: Sequence[_Result]) -> set[int]:
+    """The results that are garbled, by themselves or beside one that their tool gave before."""
+    whole: dict[str, _Result] = {}
+    marked: set[int] = set()
+    for at, one in enumerate(results):
+        before = whole.get(one.tool)
+        if _is_garbled(one) or (before is not None and _is_reordered(one, before)):
+            marked.add(at)
+        elif before is None:
+            whole[one.tool] = one
+    return marked
+
+
+def _stuck_on(results: Sequence[_Result]) -> _Result | None:
+    """The first of the last results that are a value with an amount behind it, none before being so."""
+    first = len(results)
+    while first and _DOUBLED.fullmatch(results[first - 1].text):
+        first -= 1
+    before = [one.text for one in results[:first]]
+    plain = sum(_VALUE.fullmatch(text) is not None for text in before)
+    if first == len(results) or plain < 2 or any(map(_DOUBLED.fullmatch, before)):
+        return None
+    return results[first]
+
+
+_VALUE = Pattern(r"[$€£¥₹]?\d[\d.,]*(?:/\w+)?")
+_DOUBLED = Pattern(r"[$€£¥₹]?\d[\d.,]*(?:/\w+)? [$€£¥₹]\d[\d.,]*")
+
+
+def _is_reordered(one: _Result, before: _Result) -> bool:
+    """Whether a result has the words of an earlier one of its tool, in another order."""
+    order = {word: place for place, word in enumerate(_sequence(before))}
+    words = _sequence(one)
+    places = [order[word] for word in words if word in order]
+    if len(places) < _LEAST_COMMON or 2 * len(places) < min(len(order), len(words)):
+        return False
+    pairs = [left < right for at, left in enumerate(places) for right in places[at + 1 :]]
+    return sum(pairs) < _IN_ORDER * len(pairs)
+
+
+_LEAST_COMMON = 3
+_IN_ORDER = 0.7
+"""Of the pairs of words that two results share, how many stand in the same order in both."""
+_MOST_WORDS = 40
+
+
+def _sequence(one: _Result) -> list[str]:
+    """The first words of a result, each once, with a mark in place of the arguments' texts."""
+    return list(dict.fromkeys(re.findall(r"\w+|#", _masked(one))[:_MOST_WORDS]))
+
+
+def _is_garbled(one: _Result) -> bool:
+    text = one.text
     if _is_data(text):
         return False
-    stuck_on = _AMOUNT.search(text) is not None and not _AMOUNT.fullmatch(text.strip())
-    return stuck_on or text[:1] in _OPENING
+    if _AMOUNT.search(text) and not _AMOUNT.fullmatch(text.strip()):
+        return True
+    return text[:1] in _OPENING or _is_disordered(text)
 
 
 _OPENING = "{["
@@ -322,3 +374,14 @@ def _is_data(text: str) -> bool:
     except json.JSONDecodeError as problem:
         return "Extra data" not in problem.msg and not _AMOUNT.match(text[problem.pos :])
     return True
+
+
+def _is_disordered(text: str) -> bool:
+    """Whether a bracket closes that was never opened."""
+    for opening, closing in ("()", "{}", "[]"):
+        depth = 0
+        for mark in re.findall(rf"[{re.escape(opening + closing)}]", text):
+            depth += 1 if mark == opening else -1
+            if depth < 0:
+                return True
+    return False
