@@ -39,14 +39,16 @@ _CONTEXT = r"""
             available )?context(?: window| length| size)?
         (?:prompt|input) is too long<end>|input length exceeds
         too many (?:input )?tokens(?!.{0,3}(?:please |per |wait|try|slow|retry))
-        (?:maximum|max) context length
+        exceeds? context limit|(?:maximum|max) context length
         reduce (?:the|your) (?:length of (?:the|your) )?(?:messages?|prompt|input)
         tokens \+ `?max new tokens`? must be|(?:input )?token count .{0,40}exceeds
         exceeds the maximum number of (?:input )?tokens|request too large for .{0,200}tokens
+        longer than the model'?s? (?:maximum )?context
         longer than the (?:specified )?max(?:imum)? (?:model|sequence|context|prompt|token) length
         range of input length should be
         exceed(?:s|ed|ing)? (?:the )?(?:model'?s? )?max(?:imum)? (?:sequence|context|prompt|
             model) (?:length|size)
+        (?:longer|larger|more) than (?:the )?model'?s? max(?:imum)?
         (?:loaded|configured|running) with (?:a )?context (?:length|size|window) of (?:only )?\d{1,9}
         must have (?:less|fewer) than \d{1,9} tokens
 """
@@ -61,6 +63,8 @@ _QUOTA = r"""
         prepaid credits
         credits? (?:is|are|has been|have been) (?:depleted|exhausted|used up)
         (?:plan|project|account|organi[sz]ation) (?:is )?out of (?:credits?|quota|funds)
+        (?:usage|spend(?:ing)?) (?:cap|ceiling) (?:(?:at|for|with|of|on) .{1,40} )?(?:was |has been |
+            is )?(?:exceeded|reached|hit)
         reached your (?:specified )?(?:api )?(?:usage|spend(?:ing)?|credit) limits?
         run out of (?:searches|credits?|funds|quota|balance|api calls)
         exceeds your plan'?s|usage limit (?:for|of) (?:your|this|the) plan|recharge your account
@@ -208,11 +212,15 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         ^(?:(?:mcp )?error {0,2}(?:\d{1,6})?: )?(?:tool|function) [\w.:]{1,40}(?: (?!(?:in|on|at|of|
             the|for|with|from|you|we|that|which)(?!\w))[\w.:]{1,40}){0,3}\ (?:is |was )?not (?:found|
             registered|defined|available)(?= ?(?:$|[.,;]))
-        (?:tool|function) (?:with name )?['\"`][\w.: ]{1,80}['\"`] (?:was not found in the provided tool|
-            does not exist)
+        (?:tool|function) (?:with (?:the )?name |named )?['\"`][\w.: ]{1,80}['\"`] (?:was not found in the
+            \ (?:provided |given )?(?:tool|function)|does not exist)
         is not a valid tool
         is not (?:one of|among) the (?:explicitly )?(?:allowed|available|known|registered) tools
         no tool (?:named|called) ['\"`]?[\w.:]{1,80}
+        (?:tool|action) (?:named |called )?['\"`][\w.: ]{1,80}['\"`],? (?:which |that )?(?:is |was |
+            do |does )?(?:not|don'?t|doesn'?t|isn'?t) (?:in the list of tools|among|one of|exist)
+        no (?:handler|implementation|function) (?:is |was )?(?:registered |found |
+            defined )?for\ (?:the )?tool
         (?:attempted|tried) to (?:call|use|invoke) (?:a |the )?(?:tool|
             function) ['\"`][\w.: ]{1,80}['\"`],? (?:which |that )?(?:is |was )?not
         + Unknown tool: serch
@@ -228,12 +236,20 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         """),
     _text("endless", _LOOP, Cause.REPETITION, r"""
         maximum number of \d{1,9} iterations in \w{1,10} loop exceeded
+        infinite loop detected
         (?:agent|model|run|conversation|it) (?:is|was|keeps) (?:going|running|
             moving) (?:round )?in circles
+        last \d{1,4} (?:actions|steps|calls|tool calls) (?:are|were) (?:identical|the same)
         stuck in (?:a |an )?(?:infinite |endless )?loop
+        (?:repeated|repeating|repeats|called|calling) the (?:exact )?same (?:action|call|step|tool|
+            function|arguments)
+        (?:repeated|repeating|identical|same|duplicate) (?:identical |same )?(?:tool |function |
+            agent )?(?:calls?|actions?|steps?) .{0,20}(?:in a row|\d{1,4} times|consecutive\w{0,2})
         (?:called|ran|run|tried|executed|invoked|repeated) (?:\d{1,4} times|repeatedly|
             again and again) (?:in a row )?with (?:the )?(?:exact )?(?:same|identical) (?:arguments|
             parameters|inputs?)
+        (?:agent|tool|tool call|action|reasoning|conversation|repetition|execution) loop (?:was |
+            has been )?detected
         + Maximum number of 10000 iterations in While loop exceeded
         - event loop is closed
         - the loop of the necklace
@@ -251,6 +267,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         too many (?:tool calls|agent steps|iterations|turns)
         (?:reached|exceeded|hit|used up) (?:its|the|their|your) (?:\w{1,12} )?(?:iteration|step|turn|
             round|recursion|tool call) (?:limit|cap|budget|maximum)
+        (?:in|within) (?:the )?max(?:imum)?(?: number of)? (?:steps|iterations|turns)
         max(?:imum)? run count(?: of)? \d{1,6} (?:reached|exceeded)
         + max iterations (4) reached
         + Agent stopped due to iteration limit or time limit.
@@ -262,8 +279,11 @@ MESSAGE_RULES: tuple[Rule, ...] = (
     _text("spend_budget", _INCOMPLETE, Cause.STEP_BUDGET, r"""
         (?:token|cost|money|spend|spending) budget (?:of (?!the window).{1,20} )?(?:is |was |
             has been )?(?:exhausted|exceeded|used up|spent)
+        exceeded (?:the|your|its) (?:token|cost|spend|spending) budget
         max(?:imum)? (?:cost|spend|budget)(?: of)?(?: [$€£]?[\d.,]{1,12}(?: ?[a-z]{3,8})?)? (?:was |
             has been )?(?:reached|exceeded|hit)
+        (?:used|spent|exhausted|consumed|used up) (?:all (?:of )?)?(?:the|its) (?:\w{1,12} )?(?:token |
+            cost )?(?:budget|allowance)
         (?:cost|budget|money|dollar) (?:limit|cap|ceiling)(?: of)?(?: [$€£]?[\d.,]{1,12}(?: ?
             [a-z]{3,8})?)? (?:was |has been |is )?(?:reached|exceeded|hit)
         (?:exceeded|exceeds|reached|hit) (?:the |its |your |this )?(?:\w{1,12} )?(?:cost|money|
@@ -278,6 +298,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         (?:sub ?)?(?:tasks|goals) (?:are |is )?(?:not (?:done|complete|completed|finished)|unfinished|
             still open|remaining)
         plan (?:is |was )?(?:incomplete|not completed?)
+        \d{1,6} (?:sub ?)?(?:tasks|goals|steps|todos|todo items) (?:are|were|remain) still (?:open|
+            pending|unfinished|incomplete|outstanding|undone)
         (?:sub ?)?(?:tasks|goals|steps) (?:were|are|have been) (?:never|not) (?:executed|completed|
             done|started|finished|attempted|addressed)
         (?:agent|run|task|workflow|plan|crew|assistant|model) (?:\w{1,12} )?(?:finished|ended|stopped|
@@ -304,8 +326,12 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         only (?:\w{1,20} ){0,2}(?:statements?|queries|commands?|operations?|domains?|hosts?|tools?|
             imports?|modules?) (?:is|are) (?:permitted|allowed)
         not allowed by (?:the )?policy|(?:forbidden|disallowed|blocked) by robots\.?txt
+        prompt injection (?:was )?(?:detected|found|attempt)
+        jailbreak (?:was )?(?:detected|attempt)
         not (?:allowed|permitted) (?:by|in|under) (?:the |this |our )?(?:\w{1,20} )?(?:polic(?:y|ies)|
             sandbox|guardrails?|rules|allow ?list)
+        not (?:on|in) the (?:\w{1,20} )?(?:allow|white) ?list
+        (?:is|are|was|were) (?:on|in) (?:the|a|our|your) (?:\w{1,20} )?(?:deny|block|black) ?list
         outside (?:of )?(?:the )?(?:allowed|permitted|sandbox|workspace|
             sandboxed) (?:\w{1,12} )?(?:director\w{1,3}|paths?|roots?|workspace|folders?)
         + Import of subprocess is not allowed. Authorized imports are: math
@@ -458,6 +484,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - the redirect was followed
         """, severity=Severity.CRITICAL),
     _text("circuit", _EXTERNAL, Cause.CIRCUIT_OPEN, r"""
+        circuit (?:for |of )?['\"`][\w.: ]{0,60}['\"`] (?:is |was |has )?tripped
         circuit (?:breaker )?['\"`]?[\w.:]{0,60}['\"`]? ?is (?:currently |still )?open(?= ?(?:$|
             [.,;:]))
         circuit breaker (?:still )?open
