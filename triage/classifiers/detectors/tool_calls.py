@@ -16,7 +16,7 @@ from unicodedata import normalize
 
 from triage.classifiers.matching import OWN
 from triage.classifiers.tables.rule import Rule
-from triage.core import Cause, Constraint, ErrorInfo, Step, logger, redact, said_by
+from triage.core import Cause, Constraint, ErrorInfo, Step, logger, only_json, redact, said_by
 from triage.core.patterns import Pattern
 
 from .finding import ARGUMENTS, BAD_ANSWER, BROKEN_ARGUMENT, GENERATED, MISSING_NAME, Finding
@@ -166,8 +166,10 @@ _IN_TEXT = Pattern(r"\(<[^<>\n]{1,80}>, line \d{1,9}\)")
 
 
 def last_call(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
-    """What an exception of the agent's own code says of the last call: no such tool, or wrong arguments."""
-    return _denied(steps, error) or _recorded(steps, error)
+    """What a built-in exception says of a call: no such name, as the model asked for it or as it was
+    recorded, or arguments that do not fit.
+    """
+    return _asked_for(steps, error) or _denied(steps, error) or _recorded(steps, error)
 
 
 def _recorded(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
@@ -215,6 +217,69 @@ def _denied(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
         return None
     text = f"{error.type_name} says that there is no {tool!r}"
     return Finding(MISSING_NAME, text, len(steps) - 1, tool)
+
+
+def _asked_for(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
+    """A name that the model has asked for as a tool, and that the agent's own table does not have."""
+    if error.type_name == "KeyError":
+        missing: str | None = error.message.strip("'\"")
+    elif error.type_name == "AttributeError":
+        missing = _named(_ATTRIBUTE, error.message[:1_000])
+    else:
+        return None
+    position = next((at for at in range(len(steps) - 1, -1, -1) if _is_answer(steps[at])), None)
+    if not missing or position is None or not _asks_for(steps[position], missing):
+        return None
+    if any(step.tool_called == missing and step.error is None for step in steps[position + 1 :]):
+        return None
+    text = f"{error.type_name} for {missing!r}, which the model asked for as a tool"
+    return Finding(MISSING_NAME, text, position, missing)
+
+
+def _is_answer(step: Step) -> bool:
+    said = step.llm_output is not None or step.tool_output is not None
+    return step.tool_called is None and step.error is None and said
+
+
+def _asks_for(step: Step, name: str) -> bool:
+    """Whether a model's answer asks for a tool of this name: as a call, in JSON, or as an `Action:`."""
+    for said in (step.tool_output, step.llm_output):
+        if isinstance(said, str):
+            text = said[:_MAX_ANSWER]
+            if re.search(_ASKED.replace("NAME", re.escape(name)), text, re.MULTILINE):
+                return True
+            found = only_json(text)
+            if found is not None and _calls(json.loads(found), name, _MAX_NESTING):
+                return True
+        elif said is not None and _calls(said, name, _MAX_NESTING):
+            return True
+    return False
+
+
+_ASKED = (
+    r'"(?:tool|tool_name|function|function_name|action)"\s*:\s*"NAME"'
+    r"|^\s*Action\s*:\s*NAME\s*$"
+)
+_TOOL_KEYS = ("tool", "tool_name", "function", "function_name", "action")
+_ARGUMENT_KEYS = frozenset(
+    {"arguments", "args", "input", "parameters", "action_input", "tool_input"}
+)
+_MAX_ANSWER = 100_000
+_MAX_NESTING = 12
+
+
+def _calls(said: Any, name: str, depth: int) -> bool:
+    if depth == 0:
+        return False
+    if isinstance(said, Mapping):
+        if said.get("name") == name and not _ARGUMENT_KEYS.isdisjoint(said):
+            return True
+        if any(said.get(key) == name for key in _TOOL_KEYS):
+            return True
+        return any(_calls(value, name, depth - 1) for value in list(said.values())[:200])
+    if isinstance(said, list | tuple):
+        return any(_calls(value, name, depth - 1) for value in said[:200])
+    return False
 
 
 def _named(pattern: Pattern, message: str) -> str | None:
