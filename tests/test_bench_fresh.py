@@ -37,7 +37,8 @@ LOOKS = (
 )
 TYPES = {one.value for one in FailureType}
 SETS = pytest.mark.parametrize("look", LOOKS, ids=[look.name for look in LOOKS])
-DEALT: tuple[dealing.Dealt, ...] = (*LOOKS, written.SIXTH, written.SEVENTH)
+WRITTEN = (written.SIXTH, written.SEVENTH, written.EIGHTH)
+DEALT: tuple[dealing.Dealt, ...] = (*LOOKS, *WRITTEN)
 ALL = pytest.mark.parametrize("look", DEALT, ids=[look.name for look in DEALT])
 
 
@@ -94,7 +95,7 @@ def test_the_sixth_set_has_five_wordings_of_each_fault_over_twelve_places() -> N
     assert sum(6 <= len(one.steps) <= 60 for one in found) > 150
 
 
-@pytest.mark.parametrize("look", [written.SIXTH, written.SEVENTH], ids=["sixth", "seventh"])
+@pytest.mark.parametrize("look", WRITTEN, ids=[look.name for look in WRITTEN])
 def test_a_written_set_has_ten_faulty_and_ten_healthy_runs_of_each_place(
     look: written.Look,
 ) -> None:

@@ -1,4 +1,4 @@
-r"""The sixth and the seventh set of trajectories, written one by one by people who have not read the rules.
+r"""The sixth set of trajectories and those after it, each run written by hand, the rules unread.
 
 Each has twelve places of work, a file each, with ten faulty runs and ten healthy ones. Such a file is read
 line by line:
@@ -242,3 +242,4 @@ class Look:
 
 SIXTH = Look("sixth")
 SEVENTH = Look("seventh")
+EIGHTH = Look("eighth")
