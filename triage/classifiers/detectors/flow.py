@@ -190,7 +190,10 @@ def _arguments(steps: Sequence[Step], given: str) -> list[Finding]:
         for shown in (step.action, step.llm_output, text_in(step.tool_output), step.error):
             known.add(shown or "")
     found = list(made_up.values())[:1]
-    if len(strange) > max(1, back):
+    said = {
+        leaf for _, step in strange for leaf in _leaves(step.tool_input) if len(leaf.split()) > 1
+    }
+    if len(strange) > max(1, back) and len(said) > 1:
         at, step = strange[0]
         topic = said_by(" ".join(_leaves(step.tool_input))[:_FEW])
         text = f"{len(strange)} calls about {topic}, of which neither the task nor a result speaks"
@@ -330,7 +333,7 @@ _BARRED = Pattern(
 
 
 def _mentions(text: str, name: str) -> bool:
-    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
+    return re.search(rf"(?<![\w-])(?<!\d\.){re.escape(name)}(?![\w-]|\.\d)", text) is not None
 
 
 _UNDOING = frozenset(
@@ -455,9 +458,17 @@ def _left_of_list(steps: Sequence[Step], given: str) -> Finding | None:
         done = [item for item in items if item in touched[last or ""]]
         if _LEAST_DONE <= len(done) < len(items):
             left = next(item for item in items if item not in done)
+            if _is_excused(left, steps[-1].llm_output or ""):
+                return None
             text = f"{last!r} was called for {len(done)} of {len(items)} things, not for {left}"
             return Finding(UNTOUCHED, text, len(steps) - 1, last)
     return None
+
+
+def _is_excused(name: str, answer: str) -> bool:
+    """Whether the sentence of an answer that names a thing says that something was not done."""
+    said = [line for line in re.split(r"(?<=[.!?;])\s|\n", answer) if _mentions(line, name)]
+    return any(_NEGATION.search(one) or ADMITS.search(one.lower()) for one in said)
 
 
 # --- one thing in place of another ----------------------------------------------------------------
@@ -645,7 +656,11 @@ def _is_within_sentence(phrase: str, text: str) -> bool:
 
 _REFUSED = Pattern(
     r"(?i)\b(?:not?|nothing|none|cannot|unable|refus\w{1,4}|reject\w{1,4}|den(?:y|ied)|abort\w{1,3}|fail\w{0,4}|"
-    r"declin\w{1,3}|error)\b|n't\b"
+    r"declin\w{1,3}|error|full|stays?|remains?|instead|except|pending)\b|n't\b"
+)
+_STOPPED = Pattern(
+    r"(?i)^no\b|\b(?:not|none|cannot|unable|refus\w{1,4}|reject\w{1,4}|den(?:y|ied)|abort\w{1,3}|fail\w{0,4}|"
+    r"declin\w{1,3})\b|n't\b"
 )
 _NOTHING_ELSE = Pattern(r"\b(?:nothing|no) (?:else|more|further|other)\b[^.!?]{0,80}")
 _LEAST_LEAF = 3
@@ -750,7 +765,7 @@ def _refused(step: Step) -> bool:
             _REFUSED.match(one) for one in states if len(one.split()) <= _FEW_WORDS
         )
         return len(output) <= _FEW_KEYS and (bool(words) or void) and stopped
-    return isinstance(output, str) and len(output) < _FEW and _REFUSED.search(output) is not None
+    return isinstance(output, str) and len(output) < _FEW and _STOPPED.search(output) is not None
 
 
 _TABLE = Pattern(r"[\[{][^\[\]{}()]{0,400}[\]}]")

@@ -640,7 +640,7 @@ _ORDERS = Pattern(
     r"\s?[\]>)}:*#]"
     r"|\b(?:ignore|disregard|forget|override) (?:\w{1,12} ){0,3}(?:previous|prior|above|earlier|"
     r"preceding|original) (?:\w{1,12} ){0,2}(?:instructions?|prompts?|directions?|guidelines|goals?|"
-    r"objectives?|orders?)\b"
+    r"objectives?|orders?)\b(?! (?:about|regarding|concerning|on|for)\b)"
 )
 _MENTIONS = Pattern(r"['\"\u201c\u2018`]\Z")
 
