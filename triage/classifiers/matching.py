@@ -179,7 +179,11 @@ class Judge:
             # RFC 9110: too large, but only for now.
             return Verdict(limited, f"status {_TOO_LARGE} and a delay to wait", (info,)), None
         decided, weak = self._by_all_facts(info)
-        if decided is not None and final is not None and _may_pass(decided.rule):
+        if (
+            decided is not None
+            and final is not None
+            and severity_of_rule(decided.rule) is Severity.RETRIABLE
+        ):
             return final, None
         return decided, weak
 
@@ -419,10 +423,6 @@ def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict:
         return max(wrapped, key=lambda found: order.index(severity_of_rule(found.rule)))
     said = ", ".join(sorted({found.rule.failure_type.value for found in wrapped}))
     return Verdict(MIXED, f"members of different kinds: {said}", (info,))
-
-
-def _may_pass(rule: Rule) -> bool:
-    return severity_of_rule(rule) is Severity.RETRIABLE
 
 
 def severity_of_rule(rule: Rule) -> Severity:

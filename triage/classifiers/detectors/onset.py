@@ -18,7 +18,7 @@ from triage.core import ErrorInfo, Step, said_by
 from triage.core.patterns import Pattern
 
 from .finding import FOREIGN, GARBLED, INSERTED, SAME_TEXT, SERVICE_TEXT, Finding
-from .results import denies, is_broken_json
+from .results import denies, is_broken_json, text_in
 
 _MAX_TEXT = 4_000
 _LEAST_SHARE = 0.5
@@ -70,15 +70,10 @@ def _results(steps: Sequence[Step]) -> Iterator[_Result]:
             output = step.error
         if tool is None or output is None:
             continue
-        text = (
-            output
-            if isinstance(output, str)
-            else json.dumps(output, ensure_ascii=False, default=str)
-        )
         given = step.tool_input
         values = given.values() if isinstance(given, Mapping) else (given,)
         texts = tuple(one for one in values if isinstance(one, str))
-        yield _Result(at, tool, text[:_MAX_TEXT], texts, step.error is not None)
+        yield _Result(at, tool, text_in(output), texts, step.error is not None)
 
 
 def _took_over(
@@ -259,7 +254,11 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
             if gram not in known:
                 places.setdefault(gram, {}).setdefault(at, place)
     for gram, found in places.items():
-        if len(found) < 2 or min(found.values()) == 0 or sum(map(_is_word, gram)) < 2:
+        if (
+            len(found) < 2
+            or min(found.values()) == 0
+            or sum(_LETTERS.match(one) is not None for one in gram) < 2
+        ):
             continue
         at, words = min(found), " ".join(gram)
         said = " ".join(_TOKEN.findall(results[at].text)[-_MAX_TOKENS:][found[at] :])
@@ -271,10 +270,6 @@ def _inserted(results: Sequence[_Result], task: str) -> Finding | None:
             text = f"results of two tools go on with {said_by(said)}"
             return Finding(INSERTED, text, first.at, first.tool)
     return None
-
-
-def _is_word(token: str) -> bool:
-    return _LETTERS.match(token) is not None
 
 
 _LONG = 8
