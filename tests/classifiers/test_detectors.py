@@ -124,6 +124,7 @@ GOODS = ("oats", "rye", "malt", "hops", "peat", "salt", "zinc", "wax")
     [
         (ASKED_ANEW, "steps.near_loop"),
         (ASKED_ANEW[:7], "none"),
+        ([text.replace("7", str(1997 + at % 2)) for at, text in enumerate(ASKED_ANEW)], "none"),
         ([f"gate code of bay {at}" for at in range(1, 9)], "none"),
         ([f"price of {name} today" for name in GOODS], "none"),
     ],

@@ -170,6 +170,18 @@ def test_what_was_tried_in_vain_is_not_untouched() -> None:
     refused = call("wash", {"id": "vans/13"}, error="404: no such van")
     answer = said("Two are washed; vans/13 does not exist.")
     assert classified(*washed, refused, answer, task=task).failure_type.value == "unknown"
+    answer = said("Two are washed. vans/13: left alone, it is not dirty.")
+    assert classified(*washed, answer, task=task).failure_type.value == "unknown"
+    assert (
+        classified(*washed, said("All is done."), task=task).evidence[0].rule == "steps.untouched"
+    )
+
+
+def test_one_text_sent_to_many_is_no_topic_to_stray_to() -> None:
+    text = "Kindly settle outstanding amounts."
+    sent = [call("send_note", {"to": f"vans/1{at}", "text": text}, "sent") for at in range(3)]
+    steps = (SEEN, *sent, said("All is well."))
+    assert classified(*steps, task="Look at vans/11.").failure_type.value == "unknown"
 
 
 def test_what_the_task_names_and_nothing_touched_is_unfinished() -> None:

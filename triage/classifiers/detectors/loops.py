@@ -312,9 +312,14 @@ def _alike_arguments(one: Any, other: Any, result: Any, *, void: bool) -> str:
     """
     if not isinstance(one, dict) or not isinstance(other, dict):
         return _REWORDED if near(one, other) else ""
-    if one.keys() != other.keys():
+    if one.keys() != other.keys() and not (
+        void and (one.keys() <= other.keys() or other.keys() <= one.keys())
+    ):
         return ""
-    changed = [(value, other[key]) for key, value in one.items() if value != other[key]]
+    both = one.keys() & other.keys()
+    changed = [
+        (value, other[key]) for key, value in one.items() if key in both and value != other[key]
+    ]
     if all(near(left, right) for left, right in changed):
         return _REWORDED
     if not all(_is_count(left) and _is_count(right) for left, right in changed):
@@ -428,9 +433,9 @@ def _is_asked_anew(one: Any, other: Any) -> bool:
     """
     if not isinstance(one, str) or not isinstance(other, str) or len(one) + len(other) > _LONGEST:
         return False
-    figures, others = set(re.findall(r"\d+", one)), set(re.findall(r"\d+", other))
+    figures, others = re.findall(r"\d+", one), re.findall(r"\d+", other)
     left, right = words(one), words(other)
-    if not (figures <= others or others <= figures) or set(left).isdisjoint(right):
+    if set(left).isdisjoint(right) or not (_among(figures, others) or _among(others, figures)):
         return False
     most = min(len(left), len(right))
     begin = next((at for at in range(most) if left[at] != right[at]), most)
@@ -439,6 +444,11 @@ def _is_asked_anew(one: Any, other: Any) -> bool:
     return not one_place or not set(left[begin : len(left) - end]).isdisjoint(
         right[begin : len(right) - end]
     )
+
+
+def _among(figures: list[str], others: list[str]) -> bool:
+    """Whether each figure is one of the others, or its end, as 62 is that of 1962."""
+    return all(any(other.endswith(figure) for other in others) for figure in figures)
 
 
 def near_text(one: str, other: str) -> bool:

@@ -8,6 +8,7 @@ the agent. A result that came right later decides nothing.
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -69,10 +70,14 @@ class Failure(NamedTuple):
         if "Traceback (most recent call last)" in text:
             text = text.rstrip().rpartition("\n")[2]
         text = text[:_MAX_ERROR]
+        code = self.code
+        lead = text.partition(":")[0]
+        if code is None and lead in errno.errorcode.values():
+            code = lead  # as Node writes it: `ETIMEDOUT: no reply`
         hit = _NAMED.match(text)
         name, said = ("Exception", text) if hit is None else (hit["name"], hit["said"] or "")
         mro = () if hit is None else (f"builtins.{name}", name)
-        return ErrorInfo(name, mro=mro, message=said, status_code=self.status, code=self.code)
+        return ErrorInfo(name, mro=mro, message=said, status_code=self.status, code=code)
 
 
 class _Failed(NamedTuple):
@@ -188,9 +193,20 @@ class Results:
     def standing(self, judge: Judged) -> list[Finding]:
         """What stands at the end, most decisive first."""
         found = [] if self._redirect is None else [self._redirect]
+        found += self._overflowed(judge)
         for kept in (self._asked, self._broken):
             found += sorted(kept.values(), key=lambda one: one.step or 0)[:1]
         return [*found, *self._unmended(judge)]
+
+    def _overflowed(self, judge: Judged) -> list[Finding]:
+        """The last answer, where it is a few words that the window is full."""
+        said = self._said or ""
+        verdict = judge(ErrorInfo("Exception", message=said)) if len(said) <= _MAX_ERROR else None
+        if verdict is None or not verdict.known:
+            return []
+        if verdict.rule.failure_type is not FailureType.CONTEXT_OVERFLOW:
+            return []
+        return [Finding(TOO_LONG, f"the answer is {said_by(said)}", self._at)]
 
     def _unmended(self, judge: Judged) -> list[Finding]:
         """The failures that nothing has mended, the earliest first.
@@ -306,7 +322,8 @@ _NO_NAMES = ("Exception", "Error")
 _LONG_WORDS = Pattern(r"[^\W_]{4,}")
 ADMITS = Pattern(
     r"\b(?:not|cannot|unable|unfortunately|sorry|fail\w{0,4}|errors?|problems?|issues?|unavailable|"
-    r"time[ds]? ?out|again|later|without|unless|trouble|reject\w{0,3}|denied|refused)\b|n['\u2019]t\b"
+    r"time[ds]? ?out|(?:try|tried|once) again|later|without|unless|trouble|reject\w{0,3}|denied|refused)\b"
+    r"|n['\u2019]t\b"
 )
 """Words by which an answer admits that something went wrong."""
 _LENGTH = Pattern(
@@ -468,6 +485,7 @@ _LEADS = Pattern(
     r"|(?i:rate limit (?:exceeded|reached)|service (?:temporarily )?unavailable|"
     r"(?:request|connection|operation) (?:timed out|refused|reset))"
     r"|Error code: [45]\d\d\b"
+    r"|exit(?: code| status)? [1-9]\d{0,2}\b"
     r")"
 )
 """How programs begin what is nothing but an error."""
@@ -478,14 +496,14 @@ _NAMED = Pattern(
 )
 
 
-_ERROR_KEYS = ("error", "Error", "errorMessage", "error_message")
+_ERROR_KEYS = ("error", "Error", "errorMessage", "error_message", "fault")
 _MESSAGE_KEYS = ("message", "detail", "title", "reason", "description", "msg", "why", "cause")
 _STATUS_KEYS = ("status", "statusCode", "status_code", "http_status")
 _OUTCOMES = ("ok", "success", "succeeded")
 _NO_SUCCESS = frozenset({"error", "failed", "failure", "fail"})
 _FEW_FIELDS = 4
 _WORTH_PARSING = Pattern(
-    r'"(?i:error_?(?:message)?|(?:http_?)?status_?(?:code)?|code?|ok|success|succeeded|is_?error)"\s{0,4}:'
+    r'"(?i:error_?(?:message)?|fault|failed|(?:http_?)?status_?(?:code)?|code?|ok|success|succeeded|is_?error)"\s{0,4}:'
 )
 
 
@@ -502,6 +520,8 @@ def _in_json(text: str) -> Failure | None:
 
 def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     said = next((value for key in _ERROR_KEYS if (value := result.get(key))), None)
+    if said is None and (parts := _failed_parts(result)):
+        return Failure(parts, 503)
     if said is None:
         status = _status(result, _STATUS_KEYS)
         if status is None and len(result) <= _FEW_FIELDS and _message(result):
@@ -525,13 +545,23 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
         code = code if isinstance(code, str) and code.isupper() else None
     if code is None and isinstance(said, str) and _CODE_WORD.fullmatch(said):
         code = said  # as OAuth's `invalid_token`
-    words = str(inner.get("message", said))
+    words = str(inner.get("message", inner.get("faultstring", said)))
     if not inner:
         more = _message(result)
         words = more if said is True and more else f"{words}: {more}" if more else words
     return Failure(
         words[:_MAX_SAID], status, code if code is None or len(code) <= _MAX_CODE else None
     )
+
+
+def _failed_parts(result: Mapping[Any, Any]) -> str | None:
+    """The parts of a service that a result counts, if all of them failed: Elasticsearch counts shards."""
+    for key, value in result.items():
+        if isinstance(value, Mapping) and type(value.get("failed")) is int and value["failed"] > 0:
+            worked = value.get("successful", value.get("ok"))
+            if type(worked) is int and worked == 0:
+                return f"{key}: {value['failed']} failed, none worked"
+    return None
 
 
 _CODE_WORD = Pattern(r"[a-z]{2,30}(?:_[a-z]{2,30}){1,4}")

@@ -77,7 +77,7 @@ _RATE = r"""
         secondary rate limit|api rate limit|(?:too many requests|throttl(?:ed|ing))<end>|rate ?limited
         request rate is (?:too )?large|requests per (?:minute|second|hour|day)
         slow ?down|too many (?:messages|connections)|greylisted|reached your .{0,30}rate limit
-        toomanyrequests|per[ -]minute (?:quota|limit)
+        toomanyrequests|per[ -]minute (?:quota|limit)|spike arrest violation
         quota .{0,40}(?:is|was|has been) (?:spent|used up|exhausted|consumed|exceeded|reached)
         rate limit error|throttlingexception
 """
