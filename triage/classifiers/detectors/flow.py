@@ -6,7 +6,6 @@ Everything here compares values with what came before them; no rule knows a phra
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from .finding import (
     UNTOUCHED,
     Finding,
 )
-from .results import ADMITS, denies, failure_of, text_in
+from .results import ADMITS, denies, failure_of, parsed, text_in
 
 _MAX_TEXT = 4_000
 _MAX_LEAVES = 40
@@ -618,7 +617,7 @@ def _followed(steps: Sequence[Step], given: str) -> Finding | None:
         return None
     shown = [given]
     for at, step in enumerate(steps):
-        for text in _leaves(_parsed(step.tool_output)) if step.tool_called is not None else ():
+        for text in _leaves(parsed(step.tool_output)) if step.tool_called is not None else ():
             hit = _ADDRESSED.search(text)
             if hit is None or len(text.split()) < _LEAST_PROSE:
                 continue
@@ -665,7 +664,7 @@ class _Refusal:
         self.tool = step.tool_called or ""
         self.leaves = leaves
         self.own = set(leaves)
-        text = step.error or " ".join(_leaves(_parsed(step.tool_output)))
+        text = step.error or " ".join(_leaves(parsed(step.tool_output)))
         known = {*_words_of(self.tool), *_WORD.findall(text_in(step.tool_input).lower())}
         self._why = set(_WORD.findall(text.lower())) - known
 
@@ -728,21 +727,11 @@ def _claimed(steps: Sequence[Step]) -> Finding | None:
     return None
 
 
-def _parsed(output: Any) -> Any:
-    """A result, read where it is JSON text."""
-    if isinstance(output, str) and output[:1] in ("{", "["):
-        try:
-            return json.loads(output)
-        except (ValueError, RecursionError):
-            return output
-    return output
-
-
 def _refused(step: Step) -> bool:
     """Whether a call was answered with a failure, or with a few words or fields that refuse it."""
     if failure_of(step) is not None:
         return True
-    output = _parsed(step.tool_output)
+    output = parsed(step.tool_output)
     if isinstance(output, Mapping):
         words = [one for one in output.values() if isinstance(one, str) and len(one.split()) > 2]
         void = None in output.values()

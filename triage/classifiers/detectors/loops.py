@@ -6,7 +6,6 @@ result, is none; nor is working through a list, where another call gets the same
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cached_property
 from itertools import islice
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from triage.core import Step
 
-from .results import denies
+from .results import denies, parsed
 
 REPEATS = 3
 """How often a step or a cycle must stand there."""
@@ -196,7 +195,7 @@ class _Outline:
 
     @cached_property
     def arguments(self) -> Any:
-        return _parsed(self.step.tool_input)
+        return parsed(self.step.tool_input)
 
     @cached_property
     def input(self) -> tuple[Any, ...]:
@@ -362,19 +361,6 @@ def _is_count(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) < _LONG_RESULT and _COUNT.fullmatch(value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_MAX_PARSED = 20_000
-
-
-def _parsed(given: Any) -> Any:
-    """What arguments say that came as JSON text, whose spaces and key order mean nothing."""
-    if not isinstance(given, str) or given[:1] != "{" or len(given) > _MAX_PARSED:
-        return given
-    try:
-        return json.loads(given)
-    except (ValueError, RecursionError):
-        return given
 
 
 def _shape(error: str) -> str:

@@ -18,7 +18,7 @@ from triage.core import ErrorInfo, Step, said_by
 from triage.core.patterns import Pattern
 
 from .finding import FOREIGN, GARBLED, INSERTED, SAME_TEXT, SERVICE_TEXT, Finding
-from .results import denies, is_broken_json, text_in
+from .results import denies, is_broken_json, parsed, text_in
 
 _MAX_TEXT = 4_000
 _LEAST_SHARE = 0.5
@@ -166,12 +166,10 @@ _OF_SERVICES = (SERVICE_TEXT.failure_type, SAME_TEXT.failure_type)
 
 def _form(text: str) -> str:
     """The keys of an object, or what else a result is."""
-    if text[:1] == "{":
-        try:
-            return " ".join(json.loads(text))
-        except (ValueError, RecursionError):
-            return "{"
-    return text[:1] if text[:1] in ("<", "[") else "text"
+    found = parsed(text)
+    if isinstance(found, dict):
+        return " ".join(found)
+    return text[:1] if text[:1] in ("<", "[", "{") else "text"
 
 
 def _rule_of(text: str, texts: int, judge: Callable[[ErrorInfo], Any]) -> Rule:

@@ -274,7 +274,7 @@ class Results:
             return TOO_LONG
         if name and self._names_argument(failure, step, name):
             return ARGUMENTS._replace(confidence=WORDS)
-        if not name and _too_long(failure.text):
+        if not name and _LENGTH.search(failure.text) and _TOO_MUCH.search(failure.text):
             return TOO_LONG
         return FAILED_RESULT._replace(confidence=NOT_KNOWN)
 
@@ -349,11 +349,6 @@ def _exceeds(text: str) -> bool:
     return len(counts) == _PAIR and counts[0] != counts[1]
 
 
-def _too_long(text: str) -> bool:
-    """Whether what a model's own step failed with speaks of a length and of a limit."""
-    return _LENGTH.search(text) is not None and _TOO_MUCH.search(text) is not None
-
-
 # --- an error as a result --------------------------------------------------------------------
 
 _PAGE, _MESSAGE, _OTHER = "page", "message", "other"
@@ -366,11 +361,8 @@ def _shape_of(output: Any) -> str:
         begins = output[:200].lstrip()[:14].lower()
         if begins.startswith(("<!doctype html", "<html")):
             return _PAGE
-        if len(output) <= _MAX_ERROR and output[:1] == "{":
-            try:
-                output = json.loads(output)
-            except (ValueError, RecursionError):
-                return _OTHER
+        if len(output) <= _MAX_ERROR:
+            output = parsed(output)
     if isinstance(output, Mapping) and len(output) == 1:
         ((key, value),) = output.items()
         return _MESSAGE if key in _MESSAGE_KEYS and isinstance(value, str) else _OTHER
@@ -387,6 +379,16 @@ def _content(output: Any) -> str:
         text = first.get("text") if isinstance(first, Mapping) else first
         return text if isinstance(text, str) else ""
     return ""
+
+
+def parsed(value: Any) -> Any:
+    """A value, read where it is the JSON text of an object or a list."""
+    if not isinstance(value, str) or value[:1] not in ("{", "[") or len(value) > _MAX_JSON:
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def text_in(value: Any) -> str:
@@ -509,12 +511,9 @@ _WORTH_PARSING = Pattern(
 
 def _in_json(text: str) -> Failure | None:
     """The failure in a result that is an object as JSON text."""
-    if text[:1] != "{" or len(text) > _MAX_JSON or not _WORTH_PARSING.search(text[:_MAX_READ]):
+    if not _WORTH_PARSING.search(text[:_MAX_READ]):
         return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    found = parsed(text)
     return _in_fields(found) if isinstance(found, dict) else None
 
 
@@ -528,11 +527,13 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
             status = _status(
                 result, ("code", "cod")
             )  # of a thing that has more fields it is the thing's
-        if status is None and not _no_success(result):
+        failed = any(result.get(key) is False for key in _OUTCOMES)
+        if status is None and not failed and str(result.get("status")).lower() not in _NO_SUCCESS:
             return None
         # A number alone may be the answer; with a message beside it, it is the answer's own status.
         words = _message(result) or text_in(result.get("errors") or None)
-        if not words and status is not None and _says_nothing_else(result):
+        bare = all(not value for key, value in result.items() if key not in _STATUS_KEYS)
+        if not words and status is not None and bare:
             words = f"status {status}"
         return Failure(words[:_MAX_SAID], status) if words else None
     inner: Mapping[Any, Any] = said if isinstance(said, Mapping) else {}
@@ -565,17 +566,6 @@ def _failed_parts(result: Mapping[Any, Any]) -> str | None:
 
 
 _CODE_WORD = Pattern(r"[a-z]{2,30}(?:_[a-z]{2,30}){1,4}")
-
-
-def _says_nothing_else(result: Mapping[Any, Any]) -> bool:
-    """Whether all that an object holds is a status: whatever else it names is empty."""
-    return all(not value for key, value in result.items() if key not in _STATUS_KEYS)
-
-
-def _no_success(result: Mapping[Any, Any]) -> bool:
-    return any(result.get(key) is False for key in _OUTCOMES) or (
-        str(result.get("status")).lower() in _NO_SUCCESS
-    )
 
 
 def _message(result: Mapping[Any, Any]) -> str | None:
