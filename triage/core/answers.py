@@ -85,7 +85,20 @@ def _named_statuses(exc: BaseException) -> list[int]:
     """Return the statuses that stand in `args` before their names, such as 403 before "Forbidden"."""
     args = args_of(exc)[:8]
     found = [(whole(value), words(name)) for value, name in pairwise(args)]
-    return [status for status, name in found if status and name == responses.get(status)]
+    return [
+        status
+        for status, name in found
+        if status and name and name in (responses.get(status), *_OTHER_NAMES.get(status, ()))
+    ]
+
+
+_OTHER_NAMES = {
+    413: ("Request Entity Too Large", "Payload Too Large", "Content Too Large"),
+    414: ("Request-URI Too Long", "URI Too Long"),
+    416: ("Requested Range Not Satisfiable", "Range Not Satisfiable"),
+    422: ("Unprocessable Entity", "Unprocessable Content"),
+}
+"""Names that RFC 2616, 7231 and 9110 give a status; `http.client` knows those of one."""
 
 
 def _http_status(value: object) -> int | None:
