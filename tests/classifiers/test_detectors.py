@@ -136,6 +136,17 @@ def test_one_question_asked_anew_eight_times_for_nothing_is_a_loop(
     assert classified(steps).evidence[0].rule == found
 
 
+def test_another_limit_makes_no_other_question() -> None:
+    asked = [
+        {"q": text, "limit": 50} if at % 3 else {"q": text} for at, text in enumerate(ASKED_ANEW)
+    ]
+    steps = [call("search", given, {"hits": []}) for given in asked]
+    assert classified(steps).evidence[0].rule == "steps.near_loop"
+    paged = [{"id": "B-7"}, *({"id": "B-7", "page": at} for at in range(1, 6))]
+    found = classified([call("search", given, {"hits": []}) for given in paged])
+    assert found.failure_type is FailureType.LOOP_DETECTED
+
+
 def test_calls_that_a_model_asks_for_fail_in_a_row_although_it_speaks_between_them() -> None:
     steps: list[Step] = []
     for city in ("Rome", "Oslo", "Bern"):

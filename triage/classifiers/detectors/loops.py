@@ -311,14 +311,11 @@ def _alike_arguments(one: Any, other: Any, result: Any, *, void: bool) -> str:
     """
     if not isinstance(one, dict) or not isinstance(other, dict):
         return _REWORDED if near(one, other) else ""
-    if one.keys() != other.keys() and not (
-        void and (one.keys() <= other.keys() or other.keys() <= one.keys())
-    ):
+    fewer, more = sorted((one.keys(), other.keys()), key=len)
+    if fewer != more and not (void and fewer <= more):
         return ""
-    both = one.keys() & other.keys()
-    changed = [
-        (value, other[key]) for key, value in one.items() if key in both and value != other[key]
-    ]
+    pairs = [(one[key], other[key]) for key in fewer]
+    changed = [(left, right) for left, right in pairs if left != right]
     if all(near(left, right) for left, right in changed):
         return _REWORDED
     if not all(_is_count(left) and _is_count(right) for left, right in changed):
@@ -326,7 +323,7 @@ def _alike_arguments(one: Any, other: Any, result: Any, *, void: bool) -> str:
         return next((kind for is_so, kind in ways if all(is_so(*pair) for pair in changed)), "")
     if isinstance(result, str) and len(result) >= _LONG_RESULT:
         return _COUNTED
-    texts = [value for key, value in one.items() if isinstance(value, str) and value == other[key]]
+    texts = [left for left, right in pairs if isinstance(left, str) and left == right]
     named = any(re.search(r"\d", text) for text in texts)
     about = any(len(text) > 2 for text in texts)
     return _COUNTED if named or (about and void) else ""
