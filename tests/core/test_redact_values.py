@@ -338,6 +338,26 @@ def test_the_environment_is_hidden_by_the_names_of_its_variables(
     assert "plain words" not in pickle.dumps(Redactor()).decode("latin-1")
 
 
+@pytest.mark.parametrize(
+    ("value", "hidden"),
+    [
+        ("/Zx9QwErTyUiOpAsDfGhJkL1zXcVbNm2Qa/7Rst", True),
+        ("/Zx9QwErTyUiOpAsDfGhJkL1+XcVbNm2QaRst==", True),
+        ("/run/secrets/shop/password/of/the/database/v2", False),
+        ("/etc/shop/production-key-of-2026-04.pem", False),
+        ("../keys/shop.pem", False),
+        ("C:\\keys\\shop.pem", False),
+        ("c:/keys/shop.pem", False),
+        ("\\\\host\\keys\\shop.pem", False),
+    ],
+)
+def test_a_variable_with_a_path_is_no_secret_but_base64_that_begins_with_a_slash_is(
+    value: str, *, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", value)
+    assert Redactor().text(f"said {value} to Ann") == f"said {HIDDEN if hidden else value} to Ann"
+
+
 def test_names_may_be_kept_and_added() -> None:
     redactor = Redactor(fields=("Loyalty-Number",), keep=("session",), environment=False)
     value = {"session": "autumn", "loyaltyNumber": "A 1", "loyalty": "gold"}

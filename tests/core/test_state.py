@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from event_values import actions, causes, diagnoses, errors, json_values, told, usages
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,7 +18,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 from tables import table
 
-from triage import Diagnosis, ErrorInfo, FailureType, Retry, Step, Suspend, Usage
+from triage import Diagnosis, ErrorInfo, FailureType, Retry, Step, Suspend, Usage, UsageError
 from triage.core import (
     ActionChosen,
     ApprovalGiven,
@@ -38,6 +39,7 @@ from triage.core import (
     SubgoalCompleted,
     SubgoalsDeclared,
     UsageRecorded,
+    exact,
     fold,
 )
 
@@ -329,3 +331,21 @@ def test_an_attempt_knows_when_it_began_and_ended() -> None:
     )
     (past,) = state.history
     assert (past.started, past.ended, past.action) == (1.0, 2.0, Retry())
+
+
+def test_state_that_is_too_large_too_deep_or_contains_itself_is_refused_for_that_reason() -> None:
+    deep: list[Any] = []
+    for _ in range(70):
+        deep = [deep]
+    around: dict[str, Any] = {}
+    around["around"] = around
+    for value, place, why in (
+        ({"rows": [[]] * 1_000_000}, "state['rows'][999997]", "at most 1,000,000 lists and dicts"),
+        ({"deep": deep}, "state['deep']" + "[0]" * 63, "nested more than 64 levels deep"),
+        (around, "state['around']", "it contains itself"),
+        ({"seen": {1}}, "state['seen']", "it is of type set"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            exact(value, "state")
+        assert str(refused.value).startswith(f"{place} cannot be restored from JSON: ")
+        assert why in str(refused.value)

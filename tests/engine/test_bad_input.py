@@ -457,7 +457,8 @@ class Odd:
     (lambda: {"f": len}, "state['f']", "type builtin_function_or_method"),
     (lambda: {"kind": FailureType.UNKNOWN}, "state['kind']", "type FailureType", "keep text"),
     (lambda: {"ok": 1, "first": {1}, "second": b""}, "state['first']", "type set"),
-    (_ring, "type dict", "cannot be restored"),
+    (lambda: {"n": 10**5_000}, "state['n']", "more than 4,000 digits", "as text"),
+    (_ring, "state['ring']", "it contains itself"),
 )  # fmt: skip
 async def test_state_that_cannot_be_restored_is_refused_with_its_place(
     do: Any, words: list[str]

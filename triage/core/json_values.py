@@ -94,13 +94,14 @@ class _Encoder:
     """One walk over a value, which tracks the open containers, to detect cycles, and the size so far.
 
     field: what the value is called where it is at fault. tuples: a tuple is no loss. lost: the first
-    place that has no exact JSON form, and what stands there; None if there is none.
+    place that has no exact JSON form, what stands there, and the mark it becomes, empty for none; None
+    if there is no such place.
     """
 
     __slots__ = ("left", "lost", "open", "path", "tuples")
 
     def __init__(self, field: str = "", *, tuples: bool = False) -> None:
-        self.lost: tuple[str, object] | None = None
+        self.lost: tuple[str, object, str] | None = None
         self.tuples = tuples
         self.left = MAX_NODES
         self.open: set[int] = set()
@@ -138,14 +139,14 @@ class _Encoder:
         finally:
             self.open.discard(id(value))
 
-    def _lose(self, value: object) -> None:
+    def _lose(self, value: object, mark: str = "") -> None:
         """Note that the value at the path is changed."""
         if self.lost is None:
             field, *keys = self.path
-            self.lost = (str(field) + "".join(f"[{key!r}]" for key in keys), value)
+            self.lost = (str(field) + "".join(f"[{key!r}]" for key in keys), value, mark)
 
     def _mark(self, value: object, kind: str, text: str) -> dict[str, str]:
-        self._lose(value)
+        self._lose(value, kind)
         return {MARK: kind, "type": type(value).__name__, "text": text[:MAX_REPR]}
 
     def _mapping(self, value: dict[Any, Any], depth: int) -> Any:
@@ -428,13 +429,23 @@ def exact(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     encoder = _Encoder(field, tuples=True)
     result = encoder.encode(value, MAX_DEPTH)
     if encoder.lost is not None:
-        path, found = encoder.lost
-        raise UsageError(
-            f"{path} cannot be restored from JSON: it is of type {type(found).__name__}; "
+        path, found, mark = encoder.lost
+        why = _TOO_MUCH.get(mark) or (
+            f"it is of type {type(found).__name__}; "
             "keep text, numbers, booleans, None, and lists and dicts (keys are text) of them"
         )
+        raise UsageError(f"{path} cannot be restored from JSON: {why}")
     assert isinstance(result, dict)
     return result
+
+
+_TOO_MUCH = {
+    "large": f"a value has at most {MAX_NODES:,} lists and dicts; keep it elsewhere, and where it is here",
+    "deep": f"it is nested more than {MAX_DEPTH} levels deep; keep it flatter",
+    "int": "it has more than 4,000 digits; keep it as text",
+    "cycle": "it contains itself; keep it without the cycle",
+}
+"""What to say of a value whose type is right, by the mark it becomes."""
 
 
 def canonical(value: Any, field: str) -> str:

@@ -69,6 +69,8 @@ _LONG_NUMBER = 9_999_999
 
 _LEAST = 4
 _LEAST_OF_ENVIRONMENT = 8
+_SHORTEST_IN_BASE64 = 32
+_MOST_SLASHES = 3
 _MOST_OF_ENVIRONMENT = 256
 _LONGEST_OF_ENVIRONMENT = 8_192
 
@@ -494,6 +496,16 @@ def _texts(name: str, given: Any, wanted: str) -> tuple[Any, ...]:
     return found
 
 
+def _is_path(value: str) -> bool:
+    """Whether a value is a path, on Windows too, rather than a key in base64 that begins with a slash."""
+    drive = value[0].isalpha() and value[1:3] in {":\\", ":/"}
+    if not drive and not value.startswith(("/", "./", "../", "~", "\\\\")):
+        return False
+    letters = value.rstrip("=").replace("/", "").replace("+", "")
+    in_base64 = letters.isascii() and letters.isalnum() and value.count("/") <= _MOST_SLASHES
+    return not (in_base64 and len(value) >= _SHORTEST_IN_BASE64 and looks_random(value))
+
+
 def _environment() -> list[str]:
     """Return the values of environment variables with secret-sounding names, except paths."""
     found = [
@@ -501,6 +513,6 @@ def _environment() -> list[str]:
         for name, value in os.environ.items()
         if _LEAST_OF_ENVIRONMENT <= len(value) <= _LONGEST_OF_ENVIRONMENT
         and names_a_secret_variable(name)
-        and not value.startswith(("/", "./", "~"))
+        and not _is_path(value)
     ]
     return found[:_MOST_OF_ENVIRONMENT]
