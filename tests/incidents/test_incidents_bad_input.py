@@ -95,6 +95,7 @@ async def test_each_wrong_argument_is_named_and_nothing_changes(world: World) ->
         (lambda: IncidentDesk(sinks={"x": 7}), r"sinks\['x'\]"),  # type: ignore[dict-item] # under test
         (lambda: IncidentDesk(sources=[Lifecycle(), Lifecycle()]), "different names"),
         (lambda: IncidentDesk(sources=[Lifecycle(table="runs")]), "none of them ours"),
+        (lambda: Lifecycle(table="main.t", database="x.db"), r"Lifecycle\.table .* and _, not"),
         (lambda: IncidentDesk(classifier=print), "a synchronous classifier"),  # type: ignore[arg-type] # under test
         (lambda: Hooks(restart="x"), r"Hooks\.restart"),  # type: ignore[arg-type] # under test
         (lambda: Hooks(deadline_s=0), r"Hooks\.deadline_s"),

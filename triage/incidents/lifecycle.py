@@ -52,9 +52,10 @@ class Lifecycle:
     database: str | None = None
 
     def __post_init__(self) -> None:
-        _quoted("Lifecycle.table", self.table)
+        parts = 2 if self.database is None else 1
+        _quoted("Lifecycle.table", self.table, parts=parts)
         if self.task_table is not None:
-            _quoted("Lifecycle.task_table", self.task_table)
+            _quoted("Lifecycle.task_table", self.task_table, parts=parts)
         if not isinstance(cast("object", self.columns), Mapping):
             raise misuse("Lifecycle.columns", self.columns, "a mapping of names")
         unknown = set(self.columns) - set(_COLUMNS)
