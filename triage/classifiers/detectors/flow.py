@@ -639,14 +639,16 @@ def _closing(step: Step, steps: Sequence[Step]) -> tuple[str, ...]:
 
 # --- what is said of a call that failed -----------------------------------------------------------
 
-_REFUSED = Pattern(
-    r"(?i)\b(?:not?|nothing|none|cannot|unable|refus\w{1,4}|reject\w{1,4}|den(?:y|ied)|abort\w{1,3}|fail\w{0,4}|"
-    r"declin\w{1,3}|error|full|stays?|remains?|instead|except|pending)\b|n't\b"
-)
-_STOPPED = Pattern(
-    r"(?i)^no\b|\b(?:not|none|cannot|unable|refus\w{1,4}|reject\w{1,4}|den(?:y|ied)|abort\w{1,3}|fail\w{0,4}|"
+_STOPPED = (
+    r"\b(?:not|none|cannot|unable|refus\w{1,4}|reject\w{1,4}|den(?:y|ied)|abort\w{1,3}|fail\w{0,4}|"
     r"declin\w{1,3})\b|n't\b"
 )
+_REFUSED = Pattern(rf"(?i)^(?:no|error)\b|{_STOPPED}")
+"""Words of a result by which it refuses."""
+_CONTRASTS = Pattern(
+    rf"{_STOPPED}|\b(?:no|nothing|error|full|stays?|remains?|instead|except|pending)\b"
+)
+"""Words of an answer that say of something, in small letters, that it is not as it was to be."""
 _NOTHING_ELSE = Pattern(r"\b(?:nothing|no) (?:else|more|further|other)\b[^.!?]{0,80}")
 _LEAST_LEAF = 3
 _FEW_KEYS = 5
@@ -670,7 +672,6 @@ class _Refusal:
 
     def is_mended(self, leaves: Iterable[str]) -> bool:
         """Whether a call of the same tool that worked, with these arguments, was about the same thing."""
-        self.own -= set(leaves)
         ids = {leaf for leaf in self.leaves if re.search(r"\d", leaf)}
         return not ids or not ids.isdisjoint(leaves)
 
@@ -680,7 +681,7 @@ class _Refusal:
         It has most of the arguments, one of them an id, or names what tells this call from others.
         """
         low = _NOTHING_ELSE.sub("", said.lower())
-        if len(low.split()) <= _LEAST_PHRASE or ADMITS.search(low) or _REFUSED.search(low):
+        if len(low.split()) <= _LEAST_PHRASE or ADMITS.search(low) or _CONTRASTS.search(low):
             return False
         if not self._why.isdisjoint(_WORD.findall(low)):
             return False
@@ -712,6 +713,8 @@ def _claimed(steps: Sequence[Step]) -> Finding | None:
             continue
         if not _refused(step):
             worked.setdefault(tool, set()).update(leaves)
+            for one in failed:
+                one.own -= worked.get(one.tool, set())
             failed = [
                 one
                 for one in failed
@@ -740,7 +743,7 @@ def _refused(step: Step) -> bool:
             _REFUSED.match(one) for one in states if len(one.split()) <= _FEW_WORDS
         )
         return len(output) <= _FEW_KEYS and (bool(words) or void) and stopped
-    return isinstance(output, str) and len(output) < _FEW and _STOPPED.search(output) is not None
+    return isinstance(output, str) and len(output) < _FEW and _REFUSED.search(output) is not None
 
 
 _TABLE = Pattern(r"[\[{][^\[\]{}()]{0,400}[\]}]")
