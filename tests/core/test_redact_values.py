@@ -329,11 +329,14 @@ def test_the_environment_is_hidden_by_the_names_of_its_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "plain words 77")
+    monkeypatch.setenv("SHOP_DB_PASS", "correct horse")
+    monkeypatch.setenv("SHOP_COMPAT", "since version 7")
     monkeypatch.setenv("TLS_PRIVATE_KEY", "/etc/tls/key.pem")
     monkeypatch.setenv("SHOP_REGION", "middle earth")
     monkeypatch.setenv("SHOP_PASSWORD", "short")
-    text = "plain words 77, /etc/tls/key.pem, middle earth, short"
-    assert Redactor().text(text) == f"{HIDDEN}, /etc/tls/key.pem, middle earth, short"
+    text = "plain words 77, correct horse, since version 7, /etc/tls/key.pem, middle earth, short"
+    kept = "since version 7, /etc/tls/key.pem, middle earth, short"
+    assert Redactor().text(text) == f"{HIDDEN}, {HIDDEN}, {kept}"
     assert Redactor(environment=False).text(text) == text
     assert "plain words" not in pickle.dumps(Redactor()).decode("latin-1")
 

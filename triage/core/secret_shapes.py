@@ -271,6 +271,8 @@ def names_a_secret_variable(name: str) -> bool:
     plain = bare(name)
     if plain.endswith(_NO_SECRETS):
         return False
+    if name.lower().endswith(("_pass", "_pat")):  # as in DB_PASS and GITHUB_PAT
+        return True
     return plain in _NAMES or plain.endswith((*_ENDINGS, "key", "auth", "dsn", "connectionstring"))
 
 
