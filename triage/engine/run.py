@@ -162,10 +162,9 @@ class Recorder:
         self.has_subgoals = False
         self._watch = session.watch
         watching = session.config.watching
-        if watching is not None:
-            if number > 1 and watching.interrupt_after is not None:
-                self.loops_before = LoopsBefore(session.state.history)
-            self._watcher = watcher_of(self)
+        self._watched = watching is not None
+        if watching is not None and number > 1 and watching.interrupt_after is not None:
+            self.loops_before = LoopsBefore(session.state.history)
         if session.parent is not None:
             session.parent.has_inside(self)
 
@@ -389,10 +388,11 @@ class Recorder:
         """Tell the observers of an event, hold it against the limits, and have a step watched."""
         if self.session.busy:
             self._tell(event, raising=raising, pump=pump)
-        watcher = self._watcher
-        if watcher is None or self.over or not isinstance(event, StepRecorded):
+        if not self._watched or self.over or not isinstance(event, StepRecorded):
             return
-        watcher.look()
+        watcher = self._watcher or self._begin_to_watch()
+        if watcher is not None:
+            watcher.look()
         if raising and self.alert:
             self.refuse()
 
@@ -408,9 +408,17 @@ class Recorder:
         if self._watch is not None:
             self._enforce(raising=raising)
 
+    def _begin_to_watch(self) -> Watcher | None:
+        made = watcher_of(self)
+        with self.session.lock:
+            if self._watcher is None:  # of two threads that record at once, one has begun
+                self._watcher = made
+            return self._watcher
+
     def unwatched(self) -> None:
         """Watch no further step of this attempt."""
         self.live = None
+        self._watched = False
         self._watcher = None
 
     def _record(self, kind: Callable[..., Event], /, *, raising: bool = True, **fields: Any) -> int:
