@@ -24,6 +24,7 @@ import psycopg
 from psycopg import sql
 
 from triage import approve, happened, rerun
+from triage.adapters.dbos.tables import PATIENT, SPACING
 from triage.core import (
     AlreadyResumed,
     RunBusy,
@@ -34,6 +35,7 @@ from triage.core import (
     UsageError,
 )
 from triage.engine import question_at, waits_for
+from triage.stores import is_progress
 
 from .world import World
 
@@ -378,7 +380,9 @@ class Storm:
                 )
                 if again > (owners if tool == "book" else by_zombie):
                     beyond.append(key)
-        takeovers = sorted(self._takeovers(journals))
+        found = list(self._takeovers(journals))
+        takeovers = sorted(seconds for seconds, spent in found if spent < PATIENT)
+        held_back = sorted(seconds for seconds, spent in found if spent >= PATIENT)
         handovers = sorted(self._handovers(journals))
         waits = sum(
             isinstance(event, RunSuspended) for events in journals.values() for event in events
@@ -400,24 +404,31 @@ class Storm:
             "takeovers": len(takeovers),
             "takeover_s": round(takeovers[-1], 2) if takeovers else None,
             "takeover_median_s": round(takeovers[len(takeovers) // 2], 2) if takeovers else None,
+            "held_back": len(held_back),
+            "held_back_s": round(held_back[-1], 2) if held_back else None,
             "lease_s": self.lease_s,
             "handovers": len(handovers),
             "handover_s": round(handovers[-1], 2) if handovers else None,
             "wrong": [*left, *missing, *beyond][:10],
         }
 
-    def _takeovers(self, journals: dict[str, list[Any]]) -> Iterator[float]:
-        """Yield the seconds from the loss of a worker to the takeover of each of its runs."""
+    def _takeovers(self, journals: dict[str, list[Any]]) -> Iterator[tuple[float, int]]:
+        """Yield the seconds to each takeover, and how many owners the run had lost before without progress.
+
+        After `PATIENT` of them a takeover is held back.
+        """
         for death in self.deaths:
             for run_id in death.runs:
-                after = [event for event in journals.get(run_id, ()) if event.time > death.at]
+                events = journals.get(run_id, [])
+                after = [event for event in events if event.time > death.at]
                 first = next((event for event in after if isinstance(event, RunRecovered)), None)
                 again = first is not None and any(
                     run_id in other.runs and death.at < other.at < first.time
                     for other in self.deaths
                 )
                 if first is not None and first is after[0] and not again:
-                    yield first.time - death.at
+                    before = events[: len(events) - len(after)]
+                    yield first.time - death.at, first.epoch - 1 - _epoch_of_progress(before)
 
     def _handovers(self, journals: dict[str, list[Any]]) -> Iterator[float]:
         """Yield for each worker that left the seconds until others continued the first run it gave back.
@@ -433,6 +444,17 @@ class Storm:
             ]
             if gone_on:
                 yield max(0.0, min(gone_on) - leave.at - self.drain_s)
+
+
+def _epoch_of_progress(events: list[Any]) -> int:
+    """Return the epoch of the owner under whom a run last got on."""
+    newest = found = 0
+    for event in events:
+        if isinstance(event, RunRecovered):
+            newest = event.epoch
+        elif is_progress(event) or isinstance(event, RunSuspended):
+            found = newest
+    return found
 
 
 def _lives(number: int) -> bool:
@@ -498,7 +520,11 @@ def main() -> int:
     found["seed"] = given.seed
     print(json.dumps(found))
     wrong = found["lost"] or found["repeated_beyond"] or found["dead_letters"]
-    late = (found["takeover_s"] or 0.0) > given.lease + 2.0 or (found["handover_s"] or 0.0) > 2.0
+    late = (
+        (found["takeover_s"] or 0.0) > given.lease + 2.0
+        or (found["held_back_s"] or 0.0) > (1 + SPACING) * given.lease + 2.0
+        or (found["handover_s"] or 0.0) > 2.0
+    )
     return int(bool(wrong or late))
 
 
