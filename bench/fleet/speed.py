@@ -276,7 +276,7 @@ def print_table(found: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run the command line; return 1 if a fleet is less than half as fast as its engine, else 0."""
+    """Run the command line; return 1 if a fleet on DBOS is not half as fast as plain DBOS, else 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--single", type=int, default=10)
@@ -290,7 +290,7 @@ def main() -> int:
     found = asyncio.run(compared(given.runs, given.single, given.rounds))
     print_table(found)
     print(json.dumps(found))
-    return int(any(found[engine]["times_plain"] < 0.5 for engine in SIDES))
+    return int(found["dbos"]["times_plain"] < 0.5)
 
 
 if __name__ == "__main__":
