@@ -240,6 +240,7 @@ def test_what_a_client_raised_is_an_error_although_it_was_given_as_the_answer() 
     found = classified(call("look", "fine"), says(raised))
     assert (found.failure_type, found.critical_step) == (FailureType.CONTEXT_OVERFLOW, 1)
     assert classified(call("look", "fine"), says("Error codes are 400 and 503.")).cause is None
+    assert classified(says(raised), call("look", "fine"), DONE).failure_type is UNKNOWN
     stopped = (
         "[stopped: input length and `max_tokens` exceed context limit: 198744 + 8192 > 200000]"
     )

@@ -78,7 +78,7 @@ def tab(context: BrowserContext, served: Served) -> Iterator[Page]:
             wrong.append(f"asked for {request.url}")
 
     def said(message: ConsoleMessage) -> None:
-        refused = re.search(r"responded with a status of (404|409|422|503)", message.text)
+        refused = re.search(r"responded with a status of (404|409|422)", message.text)
         if message.type in ("error", "warning") and refused is None:
             wrong.append(message.text)
 

@@ -144,7 +144,10 @@ def test_a_page_that_arrives_late_does_not_undo_a_newer_one(tab: Page, served: S
     expect(tab.locator("h1 .badge")).to_have_text("done")
 
 
-def test_a_page_that_could_not_be_loaded_is_loaded_later(tab: Page, served: Served) -> None:
+def test_a_page_that_could_not_be_loaded_is_loaded_later(
+    context: BrowserContext, served: Served
+) -> None:
+    tab = context.new_page()  # whose console may speak of the refusal
     events = long_run(1, "live-away")
     append(served, *events[:1])
     tab.goto("/runs/live-away")

@@ -701,20 +701,22 @@ def _claimed(steps: Sequence[Step]) -> Finding | None:
         tool = step.tool_called
         if step.action.startswith("user"):
             failed.clear()
-        told = tool is None or infer_effect(tool) is not Effect.READ
-        texts = _leaves(step.tool_input) if tool is not None else [step.llm_output or ""]
-        for text in texts if told else ():
+        given = _leaves(step.tool_input)
+        changes = tool is not None and infer_effect(tool) is not Effect.READ
+        texts = [step.llm_output or ""] if tool is None else given if changes else []
+        for text in texts:
             for one in failed:
                 if one.tool != tool and one.is_restated(text):
                     said = f"{one.tool!r} failed in step {one.at}, of which {said_by(text)} says nothing"
                     return Finding(CLAIMED, said, at, tool)
-        leaves = [leaf for leaf in _leaves(step.tool_input) if len(leaf) >= _LEAST_LEAF]
         if tool is None:
             continue
+        leaves = [leaf for leaf in given if len(leaf) >= _LEAST_LEAF]
         if not _refused(step):
             worked.setdefault(tool, set()).update(leaves)
             for one in failed:
-                one.own -= worked.get(one.tool, set())
+                if one.tool == tool:
+                    one.own -= set(leaves)
             failed = [
                 one
                 for one in failed
@@ -724,7 +726,7 @@ def _claimed(steps: Sequence[Step]) -> Finding | None:
                     else set(one.leaves).isdisjoint(leaves)
                 )
             ]
-        elif leaves and infer_effect(tool) is not Effect.READ:
+        elif leaves and changes:
             failed.append(_Refusal(at, step, leaves))
             failed[-1].own -= worked.get(tool, set())
     return None

@@ -113,17 +113,15 @@ class Results:
         self._shapes: dict[str, set[str]] = {}
         self._last: str | None = None
         self._said: str | None = None
+        self._step: Step | None = None
         self._at = -1
 
     def add(self, step: Step, at: int) -> None:
         """The next step, at this position."""
         tool, output = step.tool_called, step.tool_output
-        self._at = at
+        self._at, self._step = at, step
         self._said = step.llm_output if tool is None and step.error is None else None
         if output is None and step.error is None:
-            if tool is None and step.llm_output and _LEADS.match(step.llm_output):
-                # What a client raised, given as the answer.
-                self._failed[""] = _Failed(at, step, Failure(step.llm_output[:_MAX_SAID]), at)
             return
         name = tool or ""
         failure = failure_of(step) or self._denied(step) or self._odd(step)
@@ -201,7 +199,9 @@ class Results:
     def _overflowed(self, judge: Judged) -> list[Finding]:
         """The last answer, where it is a few words that the window is full."""
         said = self._said or ""
-        verdict = judge(ErrorInfo("Exception", message=said)) if len(said) <= _MAX_ERROR else None
+        if not said or len(said) > _MAX_ERROR:
+            return []
+        verdict = judge(ErrorInfo("Exception", message=said))
         if verdict is None or not verdict.known:
             return []
         if verdict.rule.failure_type is not FailureType.CONTEXT_OVERFLOW:
@@ -216,9 +216,14 @@ class Results:
         that data have a wrong form too, where it was said twice and the answer admits a failure. Anything
         else may be what the answer is about, so it decides only where nothing came after it.
         """
+        failures = dict(self._failed)
+        if self._step is not None and _LEADS.match(self._said or ""):
+            # What a client raised, given as the last answer.
+            failure = Failure((self._said or "")[:_MAX_SAID])
+            failures[""] = _Failed(self._at, self._step, failure, self._at)
         judged = [
             (failed, name, self._rule(failed, name, judge))
-            for name, failed in sorted(self._failed.items(), key=lambda item: item[1].at)
+            for name, failed in sorted(failures.items(), key=lambda item: item[1].at)
         ]
         outside = sum(rule.failure_type is FailureType.EXTERNAL_FAULT for _, _, rule in judged)
         found: list[Finding] = []
