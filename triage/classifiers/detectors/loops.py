@@ -180,6 +180,30 @@ _MOST_TEXT = 2_000
 _MOST_TAIL = 200
 
 
+class _Arguments(NamedTuple):
+    """What a tool was given, in the forms that are compared.
+
+    worded: without what differs from wording to wording, None where there is nothing or too much of it.
+    counted: with its numbers left out.
+    """
+
+    given: Any
+    outline: tuple[Any, ...]
+    worded: Any
+    counted: Any
+
+    @classmethod
+    def of(cls, tool_input: Any) -> _Arguments:
+        given = parsed(tool_input)
+        brief = outline(given)
+        if len(brief) >= _MOST_VALUES:
+            return cls(given, brief, None, None)
+        counted = given
+        if isinstance(given, dict):
+            counted = {key: "#" if _is_count(value) else value for key, value in given.items()}
+        return cls(given, brief, _worded(given), counted)
+
+
 class _Outline:
     """What of a step is compared: of large values the beginning and the size.
 
@@ -194,12 +218,8 @@ class _Outline:
         self.output = outline(step.tool_output)
 
     @cached_property
-    def arguments(self) -> Any:
-        return parsed(self.step.tool_input)
-
-    @cached_property
-    def input(self) -> tuple[Any, ...]:
-        return outline(self.arguments)
+    def arguments(self) -> _Arguments:
+        return _Arguments.of(self.step.tool_input)
 
     @cached_property
     def said(self) -> tuple[Any, ...]:
@@ -263,7 +283,7 @@ def _is_same(one: _Outline, other: _Outline) -> bool:
         one.act == other.act
         and one.output == other.output
         and (one.step.tool_called is not None or one.said == other.said)
-        and one.input == other.input
+        and one.arguments.outline == other.arguments.outline
     )
 
 
@@ -282,11 +302,9 @@ def _alike(one: _Outline, other: _Outline) -> str:
         return _COUNTED if alike else ""
     if left.tool_called is None and one.said != other.said:
         return ""
-    if one.input == other.input:
+    if one.arguments.outline == other.arguments.outline:
         return _EQUAL
-    if max(len(one.input), len(other.input)) >= _MOST_VALUES:
-        return ""
-    return _alike_arguments(one.arguments, other.arguments, left.tool_output, void=one.empty)
+    return _alike_arguments(one, other)
 
 
 _CHANGES = re.compile(
@@ -301,34 +319,51 @@ _LONG_RESULT = 40
 _SHORT_RESULT = 400
 
 
-def _alike_arguments(one: Any, other: Any, result: Any, *, void: bool) -> str:
+def _alike_arguments(one: _Outline, other: _Outline) -> str:
     """How alike the arguments of two calls with the same result are that are not equal.
 
     Those that differ in numbers alone are a try, a page, a time; but working through a list differs in
-    numbers too. So beside them there must be the id of one thing, or a name and a result that is nothing,
-    or the result must be more than an acknowledgement. void: the result is nothing, so other words for the
-    same question are another try.
+    numbers too. So they must be about one thing. Where the result is nothing, other words for the same
+    question, or more of them, are another try.
     """
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return _REWORDED if near(one, other) else ""
-    fewer, more = sorted((one.keys(), other.keys()), key=len)
-    if fewer != more and not (void and fewer <= more):
+    left, right = one.arguments, other.arguments
+    if left.worded is None or right.worded is None:
         return ""
-    pairs = [(one[key], other[key]) for key in fewer]
-    changed = [(left, right) for left, right in pairs if left != right]
-    if all(near(left, right) for left, right in changed):
+    if left.worded == right.worded:
         return _REWORDED
-    if not all(_is_count(left) and _is_count(right) for left, right in changed):
-        ways = ((_is_asked_again, _COUNTED), (_is_asked_anew, _VAGUE)) if void else ()
-        return next((kind for is_so, kind in ways if all(is_so(*pair) for pair in changed)), "")
-    if isinstance(result, str) and len(result) >= _LONG_RESULT:
+    given, again = left.given, right.given
+    if not isinstance(given, dict) or not isinstance(again, dict):
+        return ""
+    if left.counted == right.counted:
+        return _COUNTED if _is_about_one_thing(one, given, again) else ""
+    return _alike_questions(one, given, again) if one.empty else ""
+
+
+def _alike_questions(one: _Outline, given: dict[str, Any], again: dict[str, Any]) -> str:
+    """How alike two questions are that found nothing, of which one may have more arguments."""
+    if not (given.keys() <= again.keys() or again.keys() <= given.keys()):
+        return ""
+    pairs = [(given[key], again[key]) for key in given.keys() & again.keys()]
+    changed = [(before, after) for before, after in pairs if before != after]
+    if all(near(*pair) for pair in changed):
+        return _REWORDED
+    if all(_is_count(before) and _is_count(after) for before, after in changed):
+        return _COUNTED if _is_about_one_thing(one, given, again) else ""
+    if all(_is_asked_again(*pair) for pair in changed):
         return _COUNTED
-    texts = [left for left, right in pairs if isinstance(left, str) and left == right]
-    named = any(re.search(r"\d", text) for text in texts)
-    about = any(len(text) > 2 for text in texts)
-    return _COUNTED if named or (about and void) else ""
+    return _VAGUE if all(_is_asked_anew(*pair) for pair in changed) else ""
 
 
+def _is_about_one_thing(one: _Outline, given: dict[str, Any], again: dict[str, Any]) -> bool:
+    """Whether two calls share an id, or a name and no result, or a result that says more than done."""
+    result = one.step.tool_output
+    if isinstance(result, str) and len(result) >= _LONG_RESULT:
+        return True
+    kept = [text for key, text in given.items() if isinstance(text, str) and again.get(key) == text]
+    return any(_DIGIT.search(text) or (len(text) > 2 and one.empty) for text in kept)
+
+
+_DIGIT = re.compile(r"\d")
 _COUNT = re.compile(r"\d[\d.:TZ+-]*|(?=.*\d)[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
 """A number, a time, or a token that a program has made, such as the key of a request."""
 _NOTHING = ("[]", "{}", "null", "None", "false", "False")
@@ -342,7 +377,7 @@ def _is_nothing(value: Any) -> bool:
 def _is_echoed(one: _Outline, other: _Outline) -> bool:
     """Whether two calls differ in numbers alone and were given nothing but these numbers back."""
     left, right = one.void, other.void
-    given, again = one.arguments, other.arguments
+    given, again = one.arguments.given, other.arguments.given
     if not isinstance(given, dict) or not isinstance(again, dict) or given.keys() != again.keys():
         return False
     for key, value in given.items():
@@ -378,13 +413,16 @@ def near(one: Any, other: Any) -> bool:
     A word put in place of another, a number or a name is another question: that is how lists are worked
     through. Texts over 2,000 characters must be equal.
     """
-    if isinstance(one, str) and isinstance(other, str):
-        return near_text(one, other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(
-            near(value, other[key]) for key, value in one.items()
-        )
-    return bool(one == other)
+    return bool(_worded(one) == _worded(other))
+
+
+def _worded(value: Any) -> Any:
+    """A JSON value with the words of its texts, as `words` gives them, in their place."""
+    if isinstance(value, str):
+        return (words(value) or value) if len(value) <= _LONGEST else value
+    if isinstance(value, dict):
+        return {key: _worded(item) for key, item in value.items()}
+    return value
 
 
 _SHARED = 0.6
@@ -432,14 +470,6 @@ def _is_asked_anew(one: Any, other: Any) -> bool:
 def _among(figures: list[str], others: list[str]) -> bool:
     """Whether each figure is one of the others, or its end, as 62 is that of 1962."""
     return all(any(other.endswith(figure) for other in others) for figure in figures)
-
-
-def near_text(one: str, other: str) -> bool:
-    """Whether two texts have the same words in the same order."""
-    if max(len(one), len(other)) > _LONGEST:
-        return one == other
-    said = words(one)
-    return said == words(other) and (said != () or one == other)
 
 
 def words(text: str) -> tuple[str, ...]:
