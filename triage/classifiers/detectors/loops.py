@@ -181,27 +181,19 @@ _MOST_TAIL = 200
 
 
 class _Arguments(NamedTuple):
-    """What a tool was given, in the forms that are compared.
-
-    worded: without what differs from wording to wording, None where there is nothing or too much of it.
-    counted: with its numbers left out.
-    """
+    """What a tool was given, in the forms that are compared. counted: with its numbers left out."""
 
     given: Any
     outline: tuple[Any, ...]
-    worded: Any
     counted: Any
 
     @classmethod
     def of(cls, tool_input: Any) -> _Arguments:
         given = parsed(tool_input)
-        brief = outline(given)
-        if len(brief) >= _MOST_VALUES:
-            return cls(given, brief, None, None)
         counted = given
         if isinstance(given, dict):
             counted = {key: "#" if _is_count(value) else value for key, value in given.items()}
-        return cls(given, brief, _worded(given), counted)
+        return cls(given, outline(given), counted)
 
 
 class _Outline:
@@ -220,6 +212,11 @@ class _Outline:
     @cached_property
     def arguments(self) -> _Arguments:
         return _Arguments.of(self.step.tool_input)
+
+    @cached_property
+    def worded(self) -> Any:
+        """The arguments without what differs from wording to wording."""
+        return _worded(self.arguments.given)
 
     @cached_property
     def said(self) -> tuple[Any, ...]:
@@ -327,16 +324,15 @@ def _alike_arguments(one: _Outline, other: _Outline) -> str:
     question, or more of them, are another try.
     """
     left, right = one.arguments, other.arguments
-    if left.worded is None or right.worded is None:
+    if max(len(left.outline), len(right.outline)) >= _MOST_VALUES:
         return ""
-    if left.worded == right.worded:
-        return _REWORDED
     given, again = left.given, right.given
-    if not isinstance(given, dict) or not isinstance(again, dict):
-        return ""
-    if left.counted == right.counted:
+    both = isinstance(given, dict) and isinstance(again, dict)
+    if both and left.counted == right.counted:
         return _COUNTED if _is_about_one_thing(one, given, again) else ""
-    return _alike_questions(one, given, again) if one.empty else ""
+    if one.worded == other.worded:
+        return _REWORDED
+    return _alike_questions(one, given, again) if both and one.empty else ""
 
 
 def _alike_questions(one: _Outline, given: dict[str, Any], again: dict[str, Any]) -> str:
