@@ -86,6 +86,20 @@ async def test_every_strategy_is_carried_out_by_its_own_hook(small: World) -> No
     await small.close()
 
 
+async def test_another_way_is_suggested_and_not_to_try_the_same_again(small: World) -> None:
+    desk = small.desk()
+    for message, way in {
+        "Task timeout after 3600 seconds": "Split the task",
+        "Resource exhausted: memory": "Split the task, or run it where",
+        "Network timeout": "Use another provider",
+        "authentication failed": "Use another account",
+        "The model `gpt-9` does not exist": "Check the configured model",
+    }.items():
+        one = await desk.report(message, task_id=f"T-{message}")
+        assert one.alternative.startswith(way), message
+    await small.close()
+
+
 async def test_what_is_critical_falls_back_and_is_somebodys(world: World) -> None:
     inbox = Inbox()
     done: list[Recovery] = []

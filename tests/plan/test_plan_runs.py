@@ -69,6 +69,37 @@ async def test_a_response_that_was_forgotten_is_given_by_the_responder() -> None
     assert await made.run("How many?") == "How many? {'n': 7} plain"
 
 
+async def test_a_forgotten_response_is_given_results_of_unknown_type_too() -> None:
+    async def look() -> int:
+        return 7
+
+    async def say(**results: Any) -> str:
+        return f"found {results}"
+
+    registry = Registry([Capability("look", "looks", look, effect="read")])
+    made = Orchestrator(registry, lambda _request: plan(step("n", "look")), responder=say)
+    assert await made.run("How many?") == "found {'n': 7}"
+
+
+async def test_what_the_run_fills_no_plan_replaces() -> None:
+    async def look() -> int:
+        return 7
+
+    async def say(task: str, results: dict[str, Any]) -> str:
+        return f"{task} {results}"
+
+    registry = Registry([Capability("look", "looks", look, effect="read")])
+    made = Orchestrator(
+        registry,
+        lambda _request: plan(
+            step("task", "look"),
+            step("out", "respond", ("N", "task"), task="Another?", results={"n": 8}),
+        ),
+        responder=say,
+    )
+    assert await made.run("How many?") == "How many? {'task': 7}"
+
+
 async def test_an_invention_and_then_a_missing_key_are_told_to_the_planner() -> None:
     planner = Script(BAD, TORN, GOOD)
     made = orchestrator(planner)

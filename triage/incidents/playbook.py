@@ -395,8 +395,9 @@ def play_of(diagnosis: Diagnosis) -> Play:
 
 
 def alternative_to(play: Play, diagnosis: Diagnosis) -> str:
-    """Suggest another way: what the diagnosis of a run suggests, else what the play has."""
-    return " ".join(diagnosis.suggestions) or play.alternative
+    """Suggest another way: that of the play; for a review, what the diagnosis suggests comes first."""
+    suggested = " ".join(diagnosis.suggestions) if play.action == _REVIEW.action else ""
+    return suggested or play.alternative
 
 
 @cache

@@ -282,11 +282,14 @@ def _told(parameter: inspect.Parameter) -> str:
 
 
 def place_of(kind: str, key: str, known: Takes) -> str | None:
-    """The parameter for an input: its type in lower case, else its key; None if it takes neither."""
+    """The parameter for an input: its type in lower case, else its key unless the run fills that.
+
+    None if it takes neither.
+    """
     name = kind.lower()
     if name in known.names:
         return name
-    return key if key in known.names or known.open else None
+    return key if (key in known.names or known.open) and key not in known.filled else None
 
 
 def misfits(step: PlannedStep, known: Takes) -> tuple[list[str], list[str]]:
@@ -308,9 +311,11 @@ def arguments(
 ) -> dict[str, Any]:
     """The arguments of a call. results: of the step's inputs, by key.
 
-    An input takes precedence over a parameter of the same name. Several inputs of one type form a list.
+    An input takes precedence over what the run fills, and that over a parameter of the same name. Several
+    inputs of one type form a list.
     """
-    given = step.given
+    filled = {"task": task, "step": step, "results": dict(results)}
+    given = step.given | {name: filled[name] for name in known.filled}
     if step.inputs:
         counted: dict[str, list[Any]] = {}
         for kind, key in step.inputs:
@@ -319,9 +324,6 @@ def arguments(
                 counted.setdefault(place, []).append(results[key])
         for place, values in counted.items():
             given[place] = values[0] if len(values) == 1 else values
-    for name in known.filled:
-        filled = {"task": task, "step": step, "results": dict(results)}
-        given.setdefault(name, filled[name])
     return given
 
 

@@ -384,9 +384,7 @@ class _Walk:
         read = {item.key for step in steps for item in step.inputs}
         unread = dict.fromkeys(step.context_key for step in steps)
         inputs = tuple(
-            Input(kind, name)
-            for name in unread
-            if name not in read and (kind := self.known.get(name)) is not None
+            Input(self.known.get(name) or _UNTYPED, name) for name in unread if name not in read
         )
         asked = f"Respond to the user's request: {quoted(task, 500)}" if task else "Respond"
         added = PlannedStep(
@@ -400,6 +398,8 @@ class _Walk:
         return (*steps, added)
 
 
+_UNTYPED = "RESULT"
+"""The type under which an appended response is given a result of unknown type."""
 _MOST_LOOKED_FOR = 32
 """Searches for a similar name in one validation; they take far longer than everything else."""
 
