@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pydantic
 import pytest
-from llm_server import Reply, serving
+from llm_server import Handler, Reply, Request, serving
 from recorded_clients import ANSWERS, USER, Twice, openai_line
 from support import always
 from tables import table
@@ -64,6 +64,24 @@ async def test_it_stays_a_client_of_its_class_and_so_do_its_copies() -> None:
         assert copied.timeout == 5
 
 
+class Own(openai.AsyncOpenAI):
+    def __init__(self, url: str, team: str) -> None:
+        super().__init__(base_url=f"{url}/v1", api_key="x")
+        self.team = team
+
+
+async def test_a_class_of_ones_own_keeps_what_it_has() -> None:
+    world = World(ANSWERS)
+    async with provider(world) as url, Own(url, "blue") as plain:
+        await plain.chat.completions.create(model="m", messages=USER)
+        client = record(plain)
+        assert client.team == "blue"
+        await Twice(lambda: client.chat.completions.create(model="m", messages=USER)).run()
+        assert len(world.requests) == 2
+        await Twice(lambda: plain.chat.completions.create(model="m", messages=USER)).run()
+        assert len(world.requests) == 4
+
+
 @table("client", [None, "sk-…", object(), openai.OpenAI])
 def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(UsageError, match=r"openai.record\(client\).*AsyncOpenAI or OpenAI"):
@@ -95,6 +113,15 @@ async def streamed(client: Any) -> Any:
         return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
 
 
+async def streamed_to_the_reason(client: Any) -> Any:
+    words = ""
+    async for chunk in await client.chat.completions.create(model="m", messages=USER, stream=True):
+        words += chunk.choices[0].delta.content or ""
+        if chunk.choices[0].finish_reason:
+            break
+    return words
+
+
 async def helped(client: Any) -> Any:
     async with client.chat.completions.stream(model="m", messages=USER) as stream:
         async for _ in stream:
@@ -118,6 +145,14 @@ async def response_streamed(client: Any) -> Any:
     return last.response.output_text
 
 
+async def response_streamed_to_the_last_event(client: Any) -> Any:
+    async with client.responses.stream(model="m", input="hello") as stream:
+        async for event in stream:
+            if event.type == "response.completed":
+                break
+    return event.response.output_text
+
+
 async def response_parsed(client: Any) -> Any:
     made = await client.responses.parse(model="m", input="hello", text_format=Greeting)
     return made.output_parsed
@@ -129,10 +164,12 @@ async def response_parsed(client: Any) -> Any:
     [
         (whole, "hello there"),
         (streamed, "hello there"),
+        (streamed_to_the_reason, "hello there"),
         (helped, "hello there"),
         (parsed, Greeting(text="hi")),
         (response, "hello there"),
         (response_streamed, "hello there"),
+        (response_streamed_to_the_last_event, "hello there"),
         (response_parsed, Greeting(text="hi")),
     ],
 )
@@ -418,4 +455,82 @@ async def test_a_streamed_response_that_ends_in_an_error_is_asked_for_anew() -> 
                 return "".join(one.delta for one in events if one.type == said["type"])
 
             assert await Agent(agent, always(Retry())).run("go") == "All"
+    assert len(server.requests) == 2
+
+
+def chunk(index: int, words: str, ended: str | None = None) -> dict[str, Any]:
+    choice = {"index": index, "delta": {"content": words}, "finish_reason": ended}
+    return {"object": "chat.completion.chunk", "choices": [choice]}
+
+
+def broken_off(*chunks: dict[str, Any]) -> Reply:
+    """A stream whose connection breaks after these chunks."""
+    lines = "".join(f"data: {json.dumps(one)}\n\n" for one in chunks).encode()
+
+    def reply(handler: Handler, _request: Request) -> None:
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.send_header("content-length", str(len(lines) + 1))
+        handler.end_headers()
+        handler.wfile.write(lines)
+        handler.close_connection = True
+
+    return reply
+
+
+@LEFT_BEHIND
+@table("to_the_reason", [True, False])
+async def test_an_answer_is_kept_whose_connection_breaks_behind_its_end(
+    *, to_the_reason: bool
+) -> None:
+    with serving(broken_off(chunk(0, "hello "), chunk(0, "there", "stop"))) as server:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as plain:
+            client = record(plain)
+            failed: list[int] = []
+
+            async def agent(task: str, *, run: Run) -> str:
+                words = ""
+                stream: Any = await client.chat.completions.create(
+                    model="m", messages=USER, stream=True
+                )
+                try:
+                    async for one in stream:
+                        words += one.choices[0].delta.content
+                        if to_the_reason and one.choices[0].finish_reason:
+                            break
+                except openai.APIConnectionError:
+                    failed.append(run.attempt)
+                    raise
+                return words
+
+            assert await Agent(agent, always(Retry())).run("go") == "hello there"
+    assert len(server.requests) == 1
+    assert failed == ([] if to_the_reason else [1])
+
+
+@LEFT_BEHIND
+async def test_a_stream_of_several_answers_is_whole_with_the_end_of_the_last() -> None:
+    ends = [chunk(0, "one", "stop"), chunk(1, "two")]
+    replies = [
+        broken_off(chunk(0, ""), chunk(1, ""), *ends),
+        broken_off(chunk(0, ""), chunk(1, ""), *ends, chunk(1, ".", "stop")),
+    ]
+    with serving(*replies) as server:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as plain:
+            client = record(plain)
+
+            async def agent(task: str) -> str:
+                words = ["", ""]
+                ended = 0
+                stream: Any = await client.chat.completions.create(
+                    model="m", messages=USER, stream=True, n=2
+                )
+                async for one in stream:
+                    words[one.choices[0].index] += one.choices[0].delta.content
+                    ended += one.choices[0].finish_reason is not None
+                    if ended == len(words):
+                        break
+                return " ".join(words)
+
+            assert await Agent(agent, always(Retry())).run("go") == "one two."
     assert len(server.requests) == 2

@@ -18,6 +18,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast, get_args
 
@@ -99,12 +100,15 @@ def recorded(provider: Provider, client: C, *, hint: bool) -> C:
     if not isinstance(hint, bool):
         raise misuse(f"{provider.name}.record(hint=…)", hint, "True or False")
     warn_of_retries(client)
-    made: Any = cast("Any", client).with_options()
     is_async = any(name.startswith("Async") for name in kinds)
     kind: Any = type(client)
     post = (_post_async if is_async else _post_sync)(kind, provider, hint=hint)
     names = {"__module__": kind.__module__, "__doc__": kind.__doc__, "triage_recorded": True}
-    made.__class__ = type(kind.__name__, (kind,), {**names, "post": post})
+    made: Any = object.__new__(type(kind.__name__, (kind,), {**names, "post": post}))
+    # Not by `with_options`, which calls a subclass's constructor. What is cached refers to the client.
+    for name, value in vars(client).items():
+        if not isinstance(inspect.getattr_static(kind, name, None), cached_property):
+            setattr(made, name, value)
     return cast("C", made)
 
 
@@ -339,6 +343,8 @@ class _Stream:
         self._stream = stream
         self._recording = recording
         self._kept: list[Any] = []
+        self._last: list[Any] = []
+        self._late: Exception | None = None
         self._iterator: Any = self._pieces()
 
     def __getattr__(self, name: str) -> Any:
@@ -353,12 +359,35 @@ class _Stream:
 
     @contextmanager
     def _passing(self) -> Generator[None]:
-        """Around the pieces, which are the whole answer unless one of them is the last in the middle."""
+        """Around the reading of the pieces: what ends it before the answer's end is the call's error.
+
+        An error behind that end is raised to the reader who reads on until there.
+        """
+        wire, late = self._call.wire, None
         with self._recording.passing():
-            yield
-            if not self._call.wire.is_whole(self._kept):
+            try:
+                yield
+            except Exception as error:
+                if not wire.is_whole(self._kept):
+                    raise
+                late = error
+            if not wire.is_whole(self._kept):
                 raise UnfinishedStream
         self._recording.done(self._kept)
+        self._late = late
+
+    def _keep(self, piece: Any) -> bool:
+        """Keep a piece; whether to pass it on at once.
+
+        With the answer's end, what may come behind it (the tokens) is waited for, and all is recorded
+        before it is passed on: many stop reading at the end that they see.
+        """
+        data = _json(piece)
+        self._kept.append(data)
+        is_whole = self._call.wire.is_whole
+        if self._last or (is_whole([data]) and is_whole(self._kept)):
+            self._last.append(piece)
+        return not self._last
 
 
 class _AsyncPieces(_Stream):
@@ -375,9 +404,13 @@ class _AsyncPieces(_Stream):
             return
         with self._passing():
             async for piece in self._stream:
-                self._kept.append(_json(piece))
-                yield piece
+                if self._keep(piece):
+                    yield piece
         await self._recording.durable()
+        for piece in self._last:
+            yield piece
+        if self._late is not None:
+            raise self._late
 
     async def __aenter__(self) -> Self:
         return self
@@ -405,8 +438,11 @@ class _Pieces(_Stream):
             return
         with self._passing():
             for piece in self._stream:
-                self._kept.append(_json(piece))
-                yield piece
+                if self._keep(piece):
+                    yield piece
+        yield from self._last
+        if self._late is not None:
+            raise self._late
 
     def __enter__(self) -> Self:
         return self

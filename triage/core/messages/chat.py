@@ -121,8 +121,12 @@ class ChatWire(ProviderWire):
         return {**found, "choices": [{"index": 0, "message": message, "finish_reason": ended}]}
 
     def is_whole(self, pieces: list[Any]) -> bool:
-        choices = (one for piece in pieces for one in listed(mapping(piece).get("choices")))
-        return any(mapping(choice).get("finish_reason") for choice in choices)
+        ended: dict[Any, bool] = {}
+        for piece in pieces:
+            for choice in map(mapping, listed(mapping(piece).get("choices"))):
+                at = choice.get("index", 0)
+                ended[at] = ended.get(at, False) or bool(choice.get("finish_reason"))
+        return bool(ended) and all(ended.values())
 
     def turn(self, response: Any) -> list[Any]:
         message = response["choices"][0]["message"]
