@@ -16,6 +16,7 @@ from triage import (
     Abort,
     Agent,
     Escalate,
+    FailurePolicy,
     Replan,
     Resume,
     Retry,
@@ -123,8 +124,39 @@ async def test_it_has_an_idempotency_key_of_its_own() -> None:
             raise ConnectionError("late")
 
     await Agent(works, environment=FakeEnvironment(), **recovers(Rollback(2))).run("t")
-    assert keys[0] == keys[3]
     assert keys[1] == keys[2] != keys[0]
+
+
+async def test_a_call_made_again_after_it_was_undone_has_a_new_idempotency_key() -> None:
+    answers: dict[str, str] = {}
+    log: list[str] = []
+
+    async def refund(receipt: str) -> None:
+        log.append(f"refund {receipt}")
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge() -> str:
+        """The other side answers to a key that it knows as it did before, and charges nothing."""
+        key = triage.current_call().idempotency_key
+        if key not in answers:
+            answers[key] = f"receipt {len(answers) + 1}"
+            log.append(f"charge {answers[key]}")
+            if len(answers) == 2:
+                raise ConnectionResetError("the answer was lost")
+        return answers[key]
+
+    async def works(task: str, *, run: Run) -> str:
+        begin = run.record_step(Step(action="begin"))
+        receipt = await charge()
+        if run.attempt == 1:
+            actions.append(Rollback(begin))
+            raise ConnectionError("late")
+        return receipt
+
+    actions: list[Action] = []
+    policy = FailurePolicy(default=lambda _: actions.pop() if actions else Retry())
+    assert await Agent(works, policy).run("t") == "receipt 2"
+    assert log == ["charge receipt 1", "refund receipt 1", "charge receipt 2"]
 
 
 async def test_a_tool_that_undoes_another_is_no_call_of_the_attempt() -> None:

@@ -330,6 +330,20 @@ async def test_ignored_parameters_and_a_key_of_ones_own_make_the_call() -> None:
     assert did == ["x", "o1"]
 
 
+async def test_a_key_without_an_exact_form_is_refused_with_what_it_may_be() -> None:
+    @triage.tool(effect="once", key=lambda order: [order, object()])
+    async def act(order: dict[str, Any]) -> None:
+        raise AssertionError
+
+    async def works(task: str) -> None:
+        await act({})
+
+    with pytest.raises(
+        triage.UsageError, match=r"tool\(key=…\) of act returned .*; return text or"
+    ):
+        await Agent(works).run("t")
+
+
 async def test_the_idempotency_key_is_the_same_in_every_attempt_and_different_for_each_call() -> (
     None
 ):

@@ -124,10 +124,10 @@ class UsageRecorded(Recorded, frozen=True, gc=False):
 class CallStarted(Recorded, frozen=True):
     """A recorded call is about to run. key: tool, digest and occurrence. arguments: for people.
 
-    idempotency_key: offered to the tool, the same in every attempt and process. keyed: the call is
-    already running and its tool has taken that key, so a repeat is safe. run: id of the nested run
-    that the call starts, None for a tool call. kind: `model`, `judge` (a model that judges another's
-    answer), `tool` or `run`; empty in journals of 0.1.0.
+    idempotency_key: offered to the tool, the same in every attempt and process until the call is
+    undone. keyed: the call is already running and its tool has taken that key, so a repeat is safe. run:
+    id of the nested run that the call starts, None for a tool call. kind: `model`, `judge` (a model that
+    judges another's answer), `tool` or `run`; empty in journals of 0.1.0.
     """
 
     attempt: int

@@ -75,7 +75,7 @@ class Call(Value, frozen=True):
     that it happened, with this result. run: id of the nested run that it started, None for a tool call.
     ended: how often it has ended. kind: `model`, `judge`, `tool` or `run`. line: the task that made it,
     where it may be matched by position. within: label of the recorded call it is part of, None for
-    none. began: seconds since the epoch.
+    none. began: seconds since the epoch. idempotency_key: as in `CallStarted`.
     """
 
     key: str
@@ -101,6 +101,7 @@ class Call(Value, frozen=True):
     line: int | None = None
     within: str | None = None
     began: float = 0.0
+    idempotency_key: str = ""
 
 
 class HandWritten(Value, frozen=True):
@@ -393,6 +394,7 @@ class RunState:
             ended=0 if before is None else before.ended,
             kind=event.kind or ("tool" if event.run is None else "run"),
             began=event.time,
+            idempotency_key=event.idempotency_key,
         )
 
     def _apply_call_finished(self, event: CallFinished) -> None:

@@ -245,7 +245,7 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
     edit = session.state.edits.get(key) if run.replay is not None and tool.editable else None
     if edit is not None:
         given = Given({**given.bound, **edit}, given.digest, None)
-    idempotency_key = digest(session.salt, key)
+    idempotency_key = _idempotency_key(run, key)
     call = CurrentCall(tool.name, idempotency_key, session.run_id)
     begun = Begun(tool, key, given, call, place, session.config.env.monotonic())
     begun.given = None if edit is None else tool.spread(given.bound)
@@ -277,6 +277,19 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
 
             call.on_asked = note_key
     return begun
+
+
+def _idempotency_key(run: Recorder, key: str) -> str:
+    """The key by which the other side knows a call.
+
+    A call that was undone gets a new one: under the old key the other side would answer with the effect
+    that is gone.
+    """
+    session = run.session
+    before = None if run.replay is None else session.state.calls.get(key)
+    if before is None:
+        return digest(session.salt, key)
+    return digest(session.salt, f"{key}@{before.seq}") if before.undone else before.idempotency_key
 
 
 def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:

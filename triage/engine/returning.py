@@ -25,7 +25,6 @@ from triage.core import (
     Retry,
     Rollback,
     RunState,
-    digest,
     label_of,
 )
 
@@ -92,10 +91,10 @@ def _led_here(state: RunState) -> Point | Impasse:
             return end
     elif _has_returned(state):
         return Point(START, "the start: to ask the last answer anew has led to the same failure")
-    return _last_answer(state, calls, diagnosis.critical_step)
+    return _last_answer(calls, diagnosis.critical_step)
 
 
-def _last_answer(state: RunState, calls: list[Call], critical: int | None) -> Point | Impasse:
+def _last_answer(calls: list[Call], critical: int | None) -> Point | Impasse:
     """The last answered model call, at or before the critical step where one is known."""
     answers = [call for call in calls if _is_answer(call)]
     if critical is not None:
@@ -109,7 +108,7 @@ def _last_answer(state: RunState, calls: list[Call], critical: int | None) -> Po
             "call is recorded that could be asked anew"
         )
     last = asked_anew[-1]
-    around = _around(state, calls, last)
+    around = _around(calls, last)
     if around is not None:
         return Point(_end_of(around) + 1, f"just behind {around.tool}, which is not repeated")
     return Point(_end_of(last), f"the last answered model call ({last.tool})")
@@ -122,13 +121,13 @@ def _is_answer(call: Call) -> bool:
     return call.kind == "model" or (call.kind == "run" and call.asked_model)
 
 
-def _around(state: RunState, calls: list[Call], inner: Call) -> Call | None:
+def _around(calls: list[Call], inner: Call) -> Call | None:
     """The outermost completed call that is not to be repeated and that this one is part of."""
     found: Call | None = None
     done = [call for call in calls if call.outcome == "done"]
     part: Call | None = inner
     while part is not None and part.within is not None:
-        part = _holding(state, done, part.within)
+        part = _holding(done, part.within)
         if part is not None and part.effect in UNSAFE and part.kind == "tool":
             found = part
     return found
@@ -329,14 +328,14 @@ def _around_point(state: RunState, attempt: int, at: float) -> frozenset[str]:
     keys: set[str] = set()
     while part is not None and part.key not in keys:
         keys.add(part.key)
-        part = None if part.within is None else _holding(state, calls, part.within)
+        part = None if part.within is None else _holding(calls, part.within)
     return frozenset(keys)
 
 
-def _holding(state: RunState, calls: list[Call], label: str) -> Call | None:
+def _holding(calls: list[Call], label: str) -> Call | None:
     """The call that steps name so."""
     for call in calls:
-        if label_of(call.tool, digest(state.salt, call.key)) == label:
+        if label_of(call.tool, call.idempotency_key) == label:
             return call
     return None
 

@@ -630,7 +630,14 @@ class Tool:
         """Digest the call's arguments, or the result of `key` for them."""
         if self.key is not None:
             named = named_by(self.key, bound)
-            return digest(salt, canonical(self.key(**named), "the result of key"))
+            known_by = self.key(**named)
+            try:
+                return digest(salt, canonical(known_by, "key"))
+            except UsageError:
+                raise UsageError(
+                    f"tool(key=…) of {self.name} returned a value of type {type(known_by).__name__}, "
+                    "which has no exact JSON form; return text or numbers, or a list or dict of them"
+                ) from None
         try:
             text = canonical_items(self._known_by, bound)
         except UsageError:
@@ -768,8 +775,9 @@ class CurrentCall:
     def idempotency_key(self) -> str:
         """32 hexadecimal digits, the same for this call in every attempt and process of the run.
 
-        Send it to a service that deduplicates by such keys: a tool that has read it may run again when a
-        failure leaves open whether the call happened.
+        A call made again after it was undone has a new one. Send it to a service that deduplicates by
+        such keys: a tool that has read it may run again when a failure leaves open whether the call
+        happened.
         """
         if not self.asked:
             self.asked = True
