@@ -189,6 +189,109 @@ async def test_calls_of_a_group_that_broke_off_are_in_no_order() -> None:
     assert await Agent(works, **recovers(Retry())).run("t") == {"a": "a", "b": "b"}
 
 
+@table("hint", [None, "be brief"])
+async def test_a_call_that_failed_is_not_given_the_answer_of_the_next(hint: str | None) -> None:
+    model = Model(lambda prompt: prompt == "b" and model.asked.count("b") == 1)
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> list[str | None]:
+        answers: list[str | None] = []
+        for prompt in "abc":
+            try:
+                answers.append(await model.ask(f"{prompt}{told(_triage_hint)}"))
+            except ConnectionError:
+                answers.append(None)
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return answers
+
+    answers = await Agent(works, **recovers(Retry(hint=hint))).run("t")
+    if hint is None:
+        assert answers == ["answer 1", "answer 4", "answer 3"]
+    else:
+        assert answers == ["answer 1", "answer 4", "answer 5"]
+        assert model.asked[3:] == ["b (be brief)", "c (be brief)"]
+
+
+@table("hint", [None, "be brief"])
+async def test_an_agents_own_second_try_is_given_again(hint: str | None) -> None:
+    model = Model(lambda prompt: prompt == "b" and model.asked.count("b") < 3)
+
+    async def tries(prompt: str) -> str:
+        while True:
+            try:
+                return await model.ask(prompt)
+            except ConnectionError:
+                pass
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> list[str]:
+        answers = [await tries(f"{prompt}{told(_triage_hint)}") for prompt in "abc"]
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return answers
+
+    answers = await Agent(works, **recovers(Retry(hint=hint))).run("t")
+    assert answers == ["answer 1", "answer 4", "answer 5"]
+    assert len(model.asked) == 5
+
+
+@table("hint", [None, "be brief"])
+@table("breaks", ["a", "b"])
+async def test_a_call_that_failed_beside_others_is_not_given_their_answers(
+    breaks: str, hint: str | None
+) -> None:
+    asked: list[str] = []
+
+    @triage.tool(effect="read", match="position")
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        if asked.count(breaks) == 1 and prompt == breaks:
+            await anyio.lowlevel.checkpoint()
+            raise ConnectionError("overloaded")
+        return prompt.partition(" ")[0]
+
+    async def works(task: str, *, _triage_hint: str | None = None) -> dict[str, str]:
+        answers: dict[str, str] = {}
+
+        async def one(name: str) -> None:
+            answers[name] = await ask(f"{name}{told(_triage_hint)}")
+
+        async with anyio.create_task_group() as group:
+            for name in "ab":
+                group.start_soon(one, name)
+        return answers
+
+    assert await Agent(works, **recovers(Retry(hint=hint))).run("t") == {"a": "a", "b": "b"}
+
+
+async def test_a_call_that_was_cut_off_is_not_given_the_answer_of_another(tmp_path: Path) -> None:
+    processes: list[int] = []
+
+    @triage.tool(effect="read", match="position")
+    async def ask(prompt: str) -> str:
+        if prompt == "a" and len(processes) == 1:
+            await anyio.sleep_forever()
+        return prompt
+
+    async def works(task: str) -> dict[str, str]:
+        answers: dict[str, str] = {}
+        processes.append(len(processes) + 1)
+
+        async def one(name: str) -> None:
+            answers[name] = await ask(name)
+            if len(processes) == 1:
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for name in "ab":
+                group.start_soon(one, name)
+        if len(processes) == 1:
+            raise Killed
+        return answers
+
+    answers = await in_two_processes(works, tmp_path, **recovers(Retry()))
+    assert answers == {"a": "a", "b": "b"}
+
+
 async def test_a_client_or_any_other_object_needs_no_exact_form() -> None:
     model: list[object] = []
 

@@ -62,7 +62,7 @@ class Tally:
     @property
     def replaying(self) -> bool:
         """Whether results matched by position are still queued."""
-        return any(prefix.keys for prefix in self._waiting.values())
+        return any(prefix.replaying for prefix in self._waiting.values())
 
     def claim(self, name: str) -> str:
         """Take the first free key of this name."""
@@ -94,15 +94,24 @@ class Tally:
     def take(self, tool: str) -> str | None:
         """Take the key of the next recorded call of this tool; None where there is none.
 
-        Also None where several tasks made the calls: their order was chance.
+        Also None where several tasks made the calls, as their order was chance, and where the next one
+        failed, as the answers behind it belong to later calls.
         """
         prefix = self._waiting.get(tool)
-        if prefix is None or not prefix.single:
+        if prefix is None or not prefix.single or not prefix.replaying:
             return None
-        try:
-            key = prefix.keys.popleft()
-        except IndexError:
+        key = prefix.keys.popleft()
+        self._give(key)
+        return key
+
+    def take_equal(self, tool: str, failed: str) -> str | None:
+        """Take the key of a recorded call with the arguments of one that failed; None without one."""
+        prefix = self._waiting.get(tool)
+        equal = () if prefix is None else prefix.keys
+        key = next((one for one in equal if _name_of(one) == _name_of(failed)), None)
+        if key is None or prefix is None:
             return None
+        prefix.keys.remove(key)
         self._give(key)
         return key
 
@@ -129,6 +138,14 @@ class Tally:
         return place if within is None else Place(place.line, within)
 
 
+_FAILED = ""
+"""Stands in a queue for a call that failed."""
+
+
+def _name_of(key: str) -> str:
+    return key.rpartition(":")[0]
+
+
 class _Prefix:
     """The recorded calls of one tool, in order. single: one task made all of them."""
 
@@ -136,12 +153,24 @@ class _Prefix:
         self.keys: deque[str] = deque()
         self.single = True
         self._line: int | None = None
+        self._name = ""
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a result is waiting that may be reused."""
+        return any(self.keys) and not (self.single and self.keys[0] == _FAILED)
 
     def add(self, call: Call, *, is_reused: bool) -> None:
         self.single = self.single and self._line in (None, call.line)
         self._line = call.line
+        name = _name_of(call.key)
+        if self.keys and self.keys[-1] == _FAILED and self._name == name:
+            self.keys.pop()  # the agent tried again by itself
+        self._name = name
         if is_reused:
             self.keys.append(call.key)
+        elif call.outcome != "done":
+            self.keys.append(_FAILED)
 
 
 def within_call(run_id: str) -> str | None:
@@ -190,7 +219,7 @@ def _made_by_position(run: Recorder) -> list[tuple[Call, bool]]:
     calls = [
         call
         for call in run.session.state.calls.values()
-        if call.line is not None and call.within is None and call.outcome == "done"
+        if call.line is not None and call.within is None and call.done_at is not None
     ]
     # The latest attempt first: an attempt follows its course, then what only earlier ones reached.
     calls.sort(key=lambda call: (-call.attempt, call.done_at))

@@ -304,9 +304,12 @@ def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
         return known
     if not tool.by_position:
         return None
-    if known is not None and known.outcome == "done" and known.attempt == run.number - 1:
+    if known is None or known.attempt != run.number - 1:
+        before = counted.take(tool.name)
+    elif known.outcome != "done":
+        before = counted.take_equal(tool.name, key)  # the agent may have tried again by itself
+    else:
         return None  # the last attempt's own, behind the point of return: it is asked anew
-    before = counted.take(tool.name)
     return None if before is None else calls[before]
 
 
