@@ -224,6 +224,8 @@ class TestShow:
         assert runs("show", "late") == 0
         out = capsys.readouterr().out
         assert "expires  1970-01-01 00:00:03Z, over: its token is refused" in out
+        assert "answer  triage runs resolve late approve" in out
+        assert "runs resume" not in out
 
     def test_the_beginning_of_an_id_is_enough_where_one_run_begins_so(
         self, three: Office, capsys: pytest.CaptureFixture[str]

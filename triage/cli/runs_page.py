@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -228,6 +229,10 @@ def _call(call: Call) -> Line:
     return Line("call", style, f"{call.tool}({given}) [{call.effect}] {outcome}")
 
 
+_WITHOUT_TOKEN = ("approve", "reject", "abort")
+"""How `resolve` answers a question that is not about a call."""
+
+
 def _waits(
     info: RunInfo, events: Sequence[Event], clock: float, store: str | None
 ) -> Iterator[Line]:
@@ -236,19 +241,22 @@ def _waits(
         return
     yield Line("waits", "bold yellow", asked.question)
     yield Line("since", "yellow", f"{moment(asked.time)}, {span(now() - asked.time)} ago")
+    left = math.inf if asked.expires is None else asked.expires - clock
     if asked.expires is not None:
-        left = asked.expires - clock
         until = f"{span(left)} left" if left > 0 else "over: its token is refused"
         yield Line("expires", "yellow", f"{moment(asked.expires)}, {until}")
-    if asked.call is None:
+    answers = _WITHOUT_TOKEN
+    if asked.call is not None:
+        about = _ABOUT.get(asks_of(events), "not begun")
+        yield Line("about", "yellow", f"the call {asked.call}, {about}")
+        answers = answers_to(events)
+    elif left > 0:
         resume = ("runs", "resume", "-", place_of(info.agent), "approve")
         yield Line("answer", "yellow", "by its token, which this reads:")
         yield Line("", "yellow", suggested(*resume, store=store))
         return
-    waits = asks_of(events)
-    yield Line("about", "yellow", f"the call {asked.call}, {_ABOUT.get(waits, 'not begun')}")
     label = "answer"
-    for answer in answers_to(events):
+    for answer in answers:
         payload = ("--payload", _arguments_asked(events)) if answer == "edit" else ()
         resolve = ("runs", "resolve", info.run_id, answer, *payload)
         yield Line(label, "yellow", suggested(*resolve, store=store))
