@@ -245,7 +245,7 @@ def _waits(
     if asked.expires is not None:
         until = f"{span(left)} left" if left > 0 else "over: its token is refused"
         yield Line("expires", "yellow", f"{moment(asked.expires)}, {until}")
-    answers = _WITHOUT_TOKEN
+    answers: tuple[str, ...] = _WITHOUT_TOKEN
     if asked.call is not None:
         about = _ABOUT.get(asks_of(events), "not begun")
         yield Line("about", "yellow", f"the call {asked.call}, {about}")
