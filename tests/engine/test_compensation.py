@@ -493,6 +493,15 @@ async def test_a_hand_written_effect_is_never_repeated(action: Any) -> None:
         await Agent(works, **recovers(action)).run("t")
 
 
+async def test_a_step_recorded_by_hand_without_an_action_goes_by_its_tool() -> None:
+    async def pays(task: str, *, run: Run) -> None:
+        run.record_step(Step(tool_called="pay", effect="once"))
+        raise ConnectionError("down")
+
+    with pytest.raises(TriageEscalationError, match=r"the step pay had the effect once"):
+        await Agent(pays, **recovers(Retry())).run("x")
+
+
 async def test_an_unsafe_call_left_running_is_waited_for() -> None:
     finished: list[str] = []
     begun = anyio.Event()

@@ -348,7 +348,8 @@ class RunState:
             return
         if step.effect is not None and step.effect in UNSAFE and not is_call(step):
             key = f"step@{event.seq}"
-            self.effects.append(HandWritten(key, event.seq, step.action, step.effect))
+            name = step.action or step.tool_called or "without a name"
+            self.effects.append(HandWritten(key, event.seq, name, step.effect))
         self.all_steps += 1
         if step.tool_called is not None:
             self.tool_calls += 1
