@@ -447,6 +447,23 @@ async def test_a_store_that_fails_never_loses_the_result(caplog: pytest.LogCaptu
     assert await Agent(works, store=BrokenStore(), durability=goes_on).run("t") == "precious"
 
 
+async def test_the_error_of_a_store_pickles_without_a_result_that_does_not() -> None:
+    class Full(triage.stores.MemoryStore):
+        async def append(self, run_id: str, events: Any, **_: Any) -> None:
+            raise triage.core.StoreFull("no space")
+
+    async def works(task: Any) -> Any:
+        return task
+
+    agent = Agent(works, store=Full())
+    for given, kept in (("precious", "precious"), (threading.Lock(), None)):
+        with pytest.raises(triage.core.StoreFull) as caught:
+            await agent.run(given)
+        travelled = pickle.loads(pickle.dumps(caught.value))
+        assert getattr(travelled, "result", None) == kept
+        assert caught.value.result is given  # type: ignore[attr-defined] # put there by the run
+
+
 async def test_a_store_that_fails_never_hides_the_users_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -68,7 +68,8 @@ class TriageError(Exception):
     reporter: makes the report of an error that ends a run; set where it is raised. not_undone: effects
     that could not be undone, each with the reason.
 
-    Always pickles: the live exception is left behind, what is known of it (`context.error`) is kept.
+    Always pickles: the live exception and a `result` that does not pickle are left behind, what is known
+    of the exception (`context.error`) is kept.
     """
 
     context: FailureContext | None
@@ -97,7 +98,15 @@ class TriageError(Exception):
         return escaped(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.args), dict(self.__dict__))
+        import pickle  # whoever pickles has it; an import of triage would take longer by 2 ms
+
+        kept = dict(self.__dict__)
+        if "result" in kept:
+            try:
+                pickle.dumps(kept["result"])
+            except Exception:
+                del kept["result"]
+        return (_rebuild, (type(self), self.args), kept)
 
     @property
     def help(self) -> str:
