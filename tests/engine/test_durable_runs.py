@@ -35,6 +35,7 @@ from triage import (
     Usage,
 )
 from triage.core import (
+    Action,
     AttemptFailed,
     AttemptStarted,
     CallFinished,
@@ -662,6 +663,29 @@ async def test_a_run_that_may_go_on_without_its_store_does() -> None:
     durability = Durability(on_store_error="continue")
     assert await Agent(works, store=store, durability=durability).run("t") == "done"
     assert did == ["act"]
+
+
+@table("action", [Escalate(), Suspend("go on?")])
+@table("refused", [CallStarted, AttemptFailed])
+async def test_what_ends_a_run_that_went_on_without_its_store_says_so(
+    action: Action, refused: type[Any]
+) -> None:
+    store = Watched()
+    store.refuses = refused
+
+    @triage.tool(effect="once")
+    async def act() -> None:
+        pass
+
+    async def works(task: str) -> None:
+        await act()
+        raise ConnectionError("late")
+
+    durability = Durability(on_store_error="continue")
+    agent = Agent(works, FailurePolicy(default=action), store=store, durability=durability)
+    with pytest.raises((TriageEscalationError, TriageSuspendedError)) as caught:
+        await agent.run("t")
+    assert "the journal was not stored: StoreError: disk is gone" in str(caught.value.__notes__)
 
 
 class Slow(Watched):

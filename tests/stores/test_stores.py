@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from store_kinds import KINDS, Opened, opening
 
+from triage.core import UsageError
 from triage.stores import MemoryStore, Store
 from triage.testing import store_checks, store_contract
 
@@ -38,6 +39,12 @@ async def test_the_contract_runs_all_checks_on_stores_of_their_own() -> None:
     await store_contract(new)
     assert len(made) == len(store_checks)
     assert len(set(map(id, made))) == len(store_checks)
+
+
+@pytest.mark.parametrize("keep", [-1, True, 1.5, "10"])
+def test_a_wrong_number_of_kept_runs_is_refused(keep: Any) -> None:
+    with pytest.raises(UsageError, match=r"MemoryStore.keep must be a whole number from 0"):
+        MemoryStore(keep)
 
 
 class Forgetful(MemoryStore):

@@ -233,6 +233,13 @@ def test_a_count_may_be_used_up_but_not_passed(steps: int, calls: int, rule: str
         assert (None if found is None else rule_of(found)) == rule
 
 
+@pytest.mark.parametrize(("times", "stops"), [(3, False), (4, True)])
+def test_a_cost_that_sums_up_to_the_limit_is_within_it(times: int, *, stops: bool) -> None:
+    limits = Limits(cost_usd=0.1).raised({"cost_usd": 2})
+    usage = Usage(cost_usd=sum([0.1] * times), calls=times)
+    assert (limits.watch(0, 0, usage) is not None) is stops
+
+
 def test_a_breach_while_recording_is_an_incomplete_plan_and_not_a_loop() -> None:
     found = Limits(steps=3).watch(4, 0, NO_USAGE)
     assert found is not None

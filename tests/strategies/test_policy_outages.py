@@ -129,6 +129,14 @@ async def test_a_durable_run_suspends_for_a_wait_that_is_too_long(tmp_path: Any)
     assert await agent.resume(caught.value.token, Retry()) == "answer"
 
 
+async def test_a_long_wait_of_ones_own_is_no_wait_that_the_other_side_asks_for() -> None:
+    service = Service(FakeEnvironment(), 600, lambda: Status(429, "busy", Retry_After="5"))
+    assert (
+        await asking(service, policy=FailurePolicy(default=Retry(delay=600))).run("x") == "answer"
+    )
+    assert service.env.slept == [600.0]
+
+
 async def test_a_longer_wait_may_be_allowed() -> None:
     service = Service(FakeEnvironment(), 900, lambda: Status(429, "busy", Retry_After="900"))
     agent = asking(service, limits=Limits(longest_wait=1000, outage_seconds=1000))

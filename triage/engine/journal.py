@@ -821,13 +821,16 @@ class Session:
 
     async def flush_beside(self, error: BaseException) -> None:
         """Flush while `error` is being raised. A failure of the store is logged and noted on `error`."""
+        failure: BaseException | None = None
         try:
             await self.flush()
         except Exception as store_error:
             logger.exception("run %s: the store failed", self.run_id)
-            error.add_note(
-                f"the journal was not stored: {type(store_error).__name__}: {store_error}"
-            )
+            failure = store_error
+        if self.keeper is not None and self.keeper.detached:
+            failure = self.keeper.error  # logged when it happened
+        if failure is not None:
+            error.add_note(f"the journal was not stored: {type(failure).__name__}: {failure}")
 
 
 async def release(store: Store, run_id: str, epoch: int) -> None:

@@ -336,7 +336,7 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
     refused = infeasible(session, action) or unsafe(session, context, action)
     if refused is not None:
         return Decision(Escalate(refused), "gate", refused)
-    if context.diagnosis.retry_after_s is None or not session.limits.too_long(action):
+    if not session.limits.too_long(action, context.diagnosis.retry_after_s):
         return Decision(action, by)
     delay = delay_of(action)
     due = session.config.env.time() + delay

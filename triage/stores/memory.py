@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from triage.core import Event, RunStarted
+from triage.core import Event, RunStarted, check_count
 
 from .base import (
     OPEN,
@@ -86,8 +86,7 @@ class MemoryStore:
     """What it keeps is gone with the process."""
 
     def __init__(self, keep: int = 1000) -> None:
-        if type(keep) is not int or keep < 0:
-            raise ValueError(f"MemoryStore.keep must be a whole number from 0, not {keep!r}")
+        check_count("MemoryStore.keep", keep, 0)
         self._keep = keep
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}

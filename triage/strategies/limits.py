@@ -249,7 +249,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         self, field: Literal["seconds", "attempt_seconds", "stall_seconds"]
     ) -> Diagnosis:
         """Diagnose an attempt that ran out of this time."""
-        seconds, whole = getattr(self, field), field == "seconds"
+        seconds, whole = _amount(getattr(self, field)), field == "seconds"
         return Diagnosis(
             FailureType.EXTERNAL_FAULT,
             cause=Cause.LIMIT if whole else Cause.TIMEOUT,
@@ -278,11 +278,18 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         if self.tokens is not None:
             yield "tokens", usage.total_tokens, self.tokens
         if self.cost_usd is not None and usage.cost_usd is not None:
-            yield "cost_usd", usage.cost_usd, self.cost_usd
+            # Of a sum of floats: three times 0.1 is no more than 0.3.
+            yield "cost_usd", round(usage.cost_usd, 9), round(self.cost_usd, 9)
 
-    def too_long(self, action: Action) -> bool:
-        """Whether an action waits longer than `longest_wait`."""
-        return self.longest_wait is not None and delay_of(action) > self.longest_wait
+    def too_long(self, action: Action, asked: float | None) -> bool:
+        """Whether an action waits longer than `longest_wait` because the other side asks for that.
+
+        asked: the seconds it asks for, None for none. A longer wait of the action's own is allowed.
+        """
+        longest = self.longest_wait
+        if asked is None or longest is None:
+            return False
+        return asked > longest and delay_of(action) > longest
 
     def _late(self, context: FailureContext, delay: float) -> Diagnosis | None:
         """Return the deadline as a diagnosis, if it has passed or `delay` more seconds would pass it."""
