@@ -313,6 +313,7 @@ def test_without_its_extra_the_command_line_says_how_to_install_it(
     ("arguments", "told"),
     [
         (["rnus", "list"], 'Did you mean "runs"?'),
+        (["rnus", "list"], "supervise, worker and others; see triage --help"),
         (["runs", "lst"], 'Did you mean "list"?'),
         (["runs", "list", "--statu", "done"], "Did you mean --status?"),
         (["runs", "list", "--status", "don"], 'Did you mean "done"?'),

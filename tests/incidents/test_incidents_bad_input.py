@@ -45,6 +45,7 @@ WRONG: tuple[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str], 
     ("escalate", ("err-001", "architetc"), {}, UsageError, "did you mean 'architect'"),
     ("escalate", ("err-001", None), {}, UsageError, "level must be one of"),
     ("escalate", ("err-999", "architect"), {}, UnknownIncident, "err-999"),
+    ("log", ("err-999",), {}, UnknownIncident, "knows no incident err-999"),
     ("acknowledge", ("err-001",), {"by": ""}, UsageError, "by must be text"),
     (
         "resolve",

@@ -84,7 +84,7 @@ def run_command(argv: Sequence[str]) -> int:
         return int(app(list(argv)) or DONE)
     except CycloptsError as error:
         command = " ".join(("triage", *(error.command_chain or ())))
-        wrong = str(error).rstrip(".")
+        wrong = str(error).replace(", ...", " and others").rstrip(".")
         if isinstance(error, UnusedCliTokensError):
             wrong = _too_many(command, error.unused_tokens or ())
         note(f"{wrong}; see {command} --help")

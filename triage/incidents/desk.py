@@ -704,7 +704,13 @@ class IncidentDesk:
         where = "" if number is None else "WHERE incident = :id "
         statement = f"SELECT {rows.LOG} FROM incident_log {where}ORDER BY id DESC LIMIT :most"
         values = {"id": number, "most": limit}
-        found = await self._lanes.read(lambda db: db.rows(statement, values))
+
+        def entries(db: Db) -> list[tuple[Any, ...]]:
+            if number is not None:
+                rows.load(db, number)  # an unknown incident is no empty log
+            return db.rows(statement, values)
+
+        found = await self._lanes.read(entries)
         return [LogEntry._make(row) for row in reversed(found)]
 
     async def messages(
