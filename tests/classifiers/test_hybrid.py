@@ -197,6 +197,26 @@ async def refused(llm: Any, **options: Any) -> Diagnosis:
     return found
 
 
+async def test_when_decides_about_a_refused_result_too() -> None:
+    llm = Asked()
+    found = await refused(llm, when=lambda _refused: False)
+    assert (seen(found), llm.times) == (["check:too_short"], 0)
+
+
+async def test_a_check_that_stops_the_run_is_not_asked_about() -> None:
+    llm = Asked()
+    stopped = Diagnosis(FailureType.CONSTRAINT_IGNORED, severity=Severity.CRITICAL)
+    assert await consult(HybridClassifier(llm).after_check(stopped), STRANGE, None) == stopped
+    assert llm.times == 0
+
+
+async def test_a_check_that_knows_why_keeps_its_type_against_a_surer_model() -> None:
+    form = Diagnosis(FailureType.SCHEMA_MISMATCH, cause=Cause.INVALID_RESULT, confidence=0.9)
+    sure = HybridClassifier(Asked(replace(DRIFT_SAID, confidence=1.0)))
+    found = await consult(sure.after_check(form), STRANGE, None)
+    assert (found.failure_type, found.candidates) == (FailureType.SCHEMA_MISMATCH, (DRIFTED,))
+
+
 async def test_a_result_that_a_check_refused_is_always_asked_about() -> None:
     llm = Asked(replace(DRIFT_SAID, hint="Read the task.", critical_step=0))
     found = await refused(llm)

@@ -127,13 +127,13 @@ class HybridClassifier:
 
     The rules are unsure where they say UNKNOWN or have a confidence below 0.8, or below `confidence` if
     that is more. In a run, `llm` is also asked whenever a check refused the result: the check knows that
-    it is wrong, not why. Of two answers the surer is taken, with the evidence of both; agreement raises
+    it is wrong, not why. A check that knows why keeps its type. Of two answers the surer is taken, with the evidence of both; agreement raises
     the confidence. An answer of `llm` with less than `confidence` is a guess and does not replace the
     rules' diagnosis. A failure that the rules call CRITICAL or FATAL is not asked about, and no model
     makes it less severe.
 
     llm: any classifier, such as `LLMClassifier`. rules: any; None: `RulesClassifier()`. when: decides
-    from the rules' diagnosis whether to ask, in place of the conditions above. max_calls_per_run: how
+    from the rules' or the check's diagnosis whether to ask, in place of the conditions above. max_calls_per_run: how
     often `llm` is asked in one run, from 0; counted for the last 4,096 runs, and not outside of runs.
     confidence: from 0 to 1.
 
@@ -182,7 +182,9 @@ class HybridClassifier:
     async def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """Return the rules' diagnosis, merged with the model's where that was asked for."""
         ruled = await consult(self._rules, trajectory, task)
-        return await self._completed(ruled, trajectory, task) if self._unsure(ruled) else ruled
+        least = max(SURE, self._confidence)
+        unsure = ruled.failure_type is FailureType.UNKNOWN or ruled.confidence < least
+        return await self._completed(ruled, trajectory, task, unsure=unsure)
 
     def after_check(self, refused: Diagnosis) -> Classifier:
         """Return the classifier of an attempt whose result a check refused.
@@ -191,23 +193,31 @@ class HybridClassifier:
         """
         return _AfterCheck(self, refused)
 
-    async def _completed(self, ruled: Diagnosis, trajectory: Trajectory, task: Any) -> Diagnosis:
+    async def _completed(
+        self,
+        ruled: Diagnosis,
+        trajectory: Trajectory,
+        task: Any,
+        *,
+        unsure: bool = True,
+        checked: bool = False,
+    ) -> Diagnosis:
+        """Merge the model's diagnosis with the rules', or a check's, if it is to be asked."""
+        if not self._asks(ruled, unsure=unsure):
+            return ruled
         if not self._may_ask(trajectory.run_id):
             note = Evidence("hybrid:cap", f"asked {self._cap} times in this run, which is the cap")
             return replace(ruled, evidence=(*ruled.evidence, note))
-        return self._merged(ruled, await consult(self._llm, trajectory, task))
+        return self._merged(ruled, await consult(self._llm, trajectory, task), checked=checked)
 
-    def _unsure(self, ruled: Diagnosis) -> bool:
+    def _asks(self, ruled: Diagnosis, *, unsure: bool) -> bool:
         if self._when is not None:
             try:
                 return bool(self._when(ruled))
             except Exception:  # any function may fail in any way; it is logged
                 logger.exception("HybridClassifier.when failed; the model is not asked")
                 return False
-        if ruled.severity in _FINAL:
-            return False
-        least = max(SURE, self._confidence)
-        return ruled.failure_type is FailureType.UNKNOWN or ruled.confidence < least
+        return unsure and ruled.severity not in _FINAL
 
     def _may_ask(self, run_id: str | None) -> bool:
         if self._cap == 0:
@@ -221,7 +231,7 @@ class HybridClassifier:
                 self._calls.popitem(last=False)
             return calls < self._cap
 
-    def _merged(self, ruled: Diagnosis, said: Diagnosis) -> Diagnosis:
+    def _merged(self, ruled: Diagnosis, said: Diagnosis, *, checked: bool) -> Diagnosis:
         kept = _noting(ruled, said)
         guessed = said.failure_type is FailureType.UNKNOWN or said.confidence < self._confidence
         if not guessed and ruled.severity not in _FINAL:
@@ -238,7 +248,9 @@ class HybridClassifier:
                 # A check of the user's says that the result is wrong; its type is a default.
                 hints = [one.hint for one in (ruled, said) if one.hint]
                 kept = replace(_noting(said, ruled), hint=" ".join(hints) or None)
-            elif ruled.failure_type is FailureType.UNKNOWN or said.confidence > ruled.confidence:
+            elif ruled.failure_type is FailureType.UNKNOWN or (
+                said.confidence > ruled.confidence and not checked
+            ):
                 kept = _noting(said, ruled)
         return replace(kept, usage=_total_usage([ruled, said]))
 
@@ -253,7 +265,7 @@ class _AfterCheck:
 
     async def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """Return the check's diagnosis, merged with the model's."""
-        return await self._hybrid._completed(self._refused, trajectory, task)
+        return await self._hybrid._completed(self._refused, trajectory, task, checked=True)
 
 
 def _noting(chosen: Diagnosis, other: Diagnosis) -> Diagnosis:

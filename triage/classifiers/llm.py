@@ -554,7 +554,7 @@ class LLMClassifier:
     those of one run; None: no limit. retries: of each request that fails for a passing reason, after the
     delay the endpoint asks for; a delay beyond the deadline is not waited for. max_chars: of the record
     in one request, from 2,000. price: US dollars per million input and output tokens; None: the cost is
-    unknown. environment: sleep and randomness; None: the system's.
+    unknown here, and in a run what its `Prices` say. environment: sleep and randomness; None: the system's.
 
     Raises UsageError for an invalid argument, a missing model or key, and an extra that is not
     installed.
