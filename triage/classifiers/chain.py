@@ -128,9 +128,9 @@ class HybridClassifier:
     The rules are unsure where they say UNKNOWN or have a confidence below 0.8, or below `confidence` if
     that is more. In a run, `llm` is also asked whenever a check refused the result: the check knows that
     it is wrong, not why. A check that knows why keeps its type. Of two answers the surer is taken, with
-    the evidence of both; agreement raises the confidence. An answer of `llm` with less than `confidence` is a guess and does not replace the
-    rules' diagnosis. A failure that the rules call CRITICAL or FATAL is not asked about, and no model
-    makes it less severe.
+    the evidence of both; agreement raises the confidence. An answer of `llm` with less than `confidence`
+    is a guess and does not replace the rules' diagnosis. A failure that the rules call CRITICAL or FATAL
+    is not asked about, and no model makes it less severe.
 
     llm: any classifier, such as `LLMClassifier`. rules: any; None: `RulesClassifier()`. when: decides
     from the rules' or the check's diagnosis whether to ask, in place of the conditions above.
