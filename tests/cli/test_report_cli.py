@@ -14,6 +14,7 @@ from triage.engine import Report
 AGENT = """
 from triage import Agent, Escalate, FailurePolicy, Step
 from triage.core import faults
+from triage.plan import Capability, ExecutionPlan, Orchestrator, PlannedStep, Registry
 
 async def fails(task, *, record_step):
     record_step(Step(tool_called="search", tool_output=["a"]))
@@ -22,6 +23,11 @@ async def fails(task, *, record_step):
 async def works(task):
     return "fine"
 
+def locked(): raise PermissionError("the door is locked")
+
+step = PlannedStep("open", "door", "Open it", success_criteria="it is open")
+door = Capability("door", "opens the door", locked, effect="read", retry=0)
+planned = Orchestrator(Registry([door]), lambda request: ExecutionPlan((step,)))
 policy = FailurePolicy(default=Escalate())
 kept = Agent(fails, policy, store="sqlite:///runs.db", name="kept")
 """
@@ -50,6 +56,17 @@ def test_a_run_that_fails_is_reported(
     assert told.startswith(begins)
     assert "Find it" in told
     assert ("ConfigurationFault" in told) == (audience == "developer")
+
+
+@pytest.mark.parametrize("store", [[], ["--store", "sqlite:///runs.db"]])
+def test_the_report_of_a_planned_run_has_its_plan(
+    folder: str, store: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", f"{folder}:planned", "Open", "--quiet", "--report", "json", *store]) == 1
+    facts = Report.from_json(capsys.readouterr().out).facts
+    told = [(one.name, one.outcome, one.objective, one.criteria) for one in facts.steps]
+    assert told == [("door", "failed", "Open it", "it is open")]
+    assert "replans" in [counter.name for counter in facts.counters]
 
 
 def test_a_run_that_works_has_no_report(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from triage.core import (
     one_line,
 )
 from triage.engine import Agent, Report, answers_to, report_of
+from triage.plan import Orchestrator
 from triage.stores import Store
 
 from .options import (
@@ -40,6 +41,7 @@ from .options import (
     arguments_of,
     durable,
     epilogue,
+    load,
     store_of,
     suggested,
     watched,
@@ -113,6 +115,11 @@ def run(
         async def work() -> None:
             try:
                 await agent.run(task, run_id=run_id, **arguments)
+            except TriageError as ended:
+                planned = load(function)
+                if report is not None and isinstance(planned, Orchestrator) and ended.reporter:
+                    await planned._told(ended, store=agent.store)
+                raise
             finally:
                 if kept is not None:
                     with anyio.CancelScope(shield=True):

@@ -553,21 +553,26 @@ class Orchestrator:
         await self._told(ended)
         raise _own_error(ended, development=development)
 
-    async def _told(self, ended: TriageError, first: Report | None = None) -> Report:
-        """Set the report of an error: the facts, and for a failure the analysis."""
-        report = await self._facts(ended) if first is None else first
+    async def _told(
+        self, ended: TriageError, first: Report | None = None, store: Store | None = None
+    ) -> Report:
+        """Set the report of an error: the facts, and for a failure the analysis.
+
+        store: where the run is, None for the orchestrator's own.
+        """
+        report = await self._facts(ended, store) if first is None else first
         ended._report = report
         if isinstance(ended, TriageSuspendedError):
             return report  # a question needs no analysis
         ended._report = await self._reporter.generate(report.facts)
         return ended._report
 
-    async def _facts(self, ended: TriageError) -> Report:
+    async def _facts(self, ended: TriageError, store: Store | None = None) -> Report:
         """The report of the facts, without the plan if the store fails."""
         state = PlanState()
         try:
             if ended.context is not None:
-                state = fold_plan(await self.store.read(ended.context.run_id))
+                state = fold_plan(await (store or self.store).read(ended.context.run_id))
         except Exception as error:  # the report must not fail with the store
             ended.add_note(f"the report goes without the plan: {type(error).__name__}")
         base = self._reporter.facts(ended)
