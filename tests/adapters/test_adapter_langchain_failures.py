@@ -196,21 +196,24 @@ LOOP = Script((Rule(asks(call("search", query="x"))),))
 
 
 @table(
-    ("middleware", "steps"),
+    ("middleware", "steps", "version"),
     [
-        ([ModelCallLimitMiddleware(run_limit=2)], 20),
-        ([ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")], 20),
-        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="end")], 20),
-        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")], 20),
-        ([], 4),
+        ([ModelCallLimitMiddleware(run_limit=2)], 20, "v1"),
+        ([ModelCallLimitMiddleware(run_limit=2)], 20, "v2"),
+        ([ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")], 20, "v1"),
+        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="end")], 20, "v1"),
+        ([ToolCallLimitMiddleware(run_limit=1, exit_behavior="error")], 20, "v1"),
+        ([], 4, "v1"),
     ],
 )
-async def test_an_agent_that_runs_out_of_steps_is_known_for_it(middleware: Any, steps: int) -> None:
+async def test_an_agent_that_runs_out_of_steps_is_known_for_it(
+    middleware: Any, steps: int, version: str
+) -> None:
     world = World(LOOP)
     graph = create_agent(Scripted(world=world), tools_of(world), middleware=middleware)
     agent, _ = wrapped(graph, Escalate(), effects=world.effects)
     with pytest.raises(TriageEscalationError) as caught:
-        await agent.run("go", config={"recursion_limit": steps})
+        await agent.run("go", config={"recursion_limit": steps}, version=version)
     diagnosis = caught.value.diagnosis
     assert diagnosis is not None
     assert diagnosis.failure_type is FailureType.PLAN_INCOMPLETE

@@ -14,6 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Escalate, Limits, Replan, Retry, Rollback, TriageEscalationError
@@ -423,3 +424,21 @@ async def test_pieces_are_told_while_the_graph_runs() -> None:
         "go", on_chunk=lambda mode, piece: told.append((mode, None)), stream_mode="messages"
     )
     assert {mode for mode, _ in told} == {"messages"}
+
+
+@table("version", ["v1", "v2"])
+async def test_pieces_of_subgraphs_are_told_with_their_place(version: str) -> None:
+    world = World(Script((Rule(says("done")),)))
+    inner = create_agent(Scripted(world=world), [])
+    graph: Any = StateGraph(MessagesState).add_node("inner", inner).add_edge(START, "inner")
+    told: list[tuple[list[str], str, list[str]]] = []
+
+    def on_chunk(place: tuple[str, ...], mode: str, piece: Any) -> None:
+        told.append(([name.partition(":")[0] for name in place], mode, sorted(piece)))
+
+    agent = triage.wrap(graph.compile())
+    given = {"messages": [HumanMessage("go")]}
+    result = await agent.run(given, on_chunk=on_chunk, subgraphs=True, version=version)
+    state = result.value if version == "v2" else result
+    assert state["messages"][-1].text == "done"
+    assert told == [(["inner"], "updates", ["model"]), ([], "updates", ["inner"])]

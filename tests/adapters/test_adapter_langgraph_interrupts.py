@@ -16,6 +16,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from support import always
+from tables import table
 
 import triage
 from triage import Agent, Retry, TriageSuspendedError, approve, happened, reject
@@ -59,6 +60,15 @@ async def test_an_interrupt_suspends_the_run_and_its_answer_is_the_graphs() -> N
     waits = await suspended(agent.run({"log": []}))
     assert 'the graph waits for an answer: {"question": "how many?"}' in str(waits)
     assert await agent.resume(waits.token, happened(3)) == {"log": [3]}
+
+
+@table("streams", [True, False])
+async def test_interrupts_of_the_second_form_of_results_are_asked_too(*, streams: bool) -> None:
+    agent = triage.wrap(asking("how many?"))
+    options: dict[str, Any] = {"on_chunk": lambda mode, piece: None} if streams else {}
+    waits = await suspended(agent.run({"log": []}, version="v2", **options))
+    result = await agent.resume(waits.token, happened(3))
+    assert (result.value, result.interrupts) == ({"log": [3]}, ())
 
 
 async def test_an_approval_says_yes() -> None:

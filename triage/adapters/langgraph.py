@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, GraphOutput, StateSnapshot
 
 from triage.core import ApprovalAsked, Cause, FailureType, Step, StepRecorded, UsageError, plain
 from triage.core.messages.base import Asked
@@ -376,7 +376,8 @@ class LangGraphAdapter(LangChainAdapter):
     approves everything that a HumanInTheLoopMiddleware asks for.
 
     on_chunk: called with each piece that `stream_mode` names ("updates", "messages", "custom", …), as
-    `(mode, piece)`, while the graph runs; it may be async.
+    `(mode, piece)`, while the graph runs; it may be async. With `subgraphs=True` it is called as
+    `(namespace, mode, piece)`.
     """
 
     name = "langgraph"
@@ -401,14 +402,15 @@ class LangGraphAdapter(LangChainAdapter):
                 result = await self.target.ainvoke(start.given, start.config, **options)
             else:
                 result = await _streamed(self.target, start, on_chunk, options)
-        if isinstance(result, Mapping) and result.get(_INTERRUPTS):
+        waits = _interrupts_in(result)
+        if waits:
             if not has_saver(self.target):
                 raise UsageError(
                     "the graph waits for an answer and keeps nothing to go on from: compile it with a "
                     "checkpointer, or create the agent with checkpointer=…"
                 )
-            ask(seam.run, result[_INTERRUPTS])
-        left = () if scope.forced else self._left_in(result)
+            ask(seam.run, waits)
+        left = () if scope.forced else self._left_in(_state_of(result))
         if left and not await self._stands(start, options):
             raise SoftFailure(
                 f"it ended before these calls were made: {', '.join(left)}",
@@ -416,6 +418,9 @@ class LangGraphAdapter(LangChainAdapter):
                 cause=Cause.INCOMPLETE,
             )
         return result
+
+    def soft_failure(self, result: Any) -> BaseException | None:
+        return super().soft_failure(_state_of(result))
 
     def _left_in(self, result: Any) -> list[str]:
         """The tools that the last message still asks for, if the graph has them."""
@@ -437,23 +442,41 @@ class LangGraphAdapter(LangChainAdapter):
         return not has_saver(graph) or bool((await graph.aget_state(start.config)).next)
 
 
+def _state_of(result: Any) -> Any:
+    """What a graph returned, without the container of `version="v2"`."""
+    return result.value if isinstance(result, GraphOutput) else result
+
+
+def _interrupts_in(result: Any) -> Sequence[Any]:
+    if isinstance(result, GraphOutput):
+        return result.interrupts
+    return result.get(_INTERRUPTS, ()) if isinstance(result, Mapping) else ()
+
+
 async def _streamed(
-    graph: Any, start: Start, on_chunk: Callable[[str, Any], Any], options: dict[str, Any]
+    graph: Any, start: Start, on_chunk: Callable[..., Any], options: dict[str, Any]
 ) -> Any:
     """The result of `ainvoke`, passing each streamed piece to `on_chunk`."""
     wanted = options.pop("stream_mode", "updates")
     modes = [wanted] if isinstance(wanted, str) else list(wanted)
+    asked = sorted({*modes, "updates", "values"})
+    inside = options.get("subgraphs", False)
     result: Any = None
-    interrupts: list[Any] = []
-    asked = {*modes, "updates", "values"}
-    stream = graph.astream(start.given, start.config, stream_mode=sorted(asked), **options)
-    async for mode, piece in stream:
-        if mode == "values":
+    interrupts: dict[str, Any] = {}
+    stream = graph.astream(start.given, start.config, stream_mode=asked, **options)
+    async for part in stream:
+        # With `version="v2"` a dict; else a tuple, without the place where that is never a subgraph.
+        named = (part["ns"], part["type"], part["data"]) if isinstance(part, dict) else part
+        place, mode, piece = named if len(named) > 2 else ((), *named)
+        if not place and mode == "values":
             result = piece
-        elif mode == "updates" and isinstance(piece, dict):
-            interrupts += piece.get(_INTERRUPTS, ())
+        elif not place and mode == "updates" and isinstance(piece, dict):
+            interrupts |= {one.id: one for one in piece.get(_INTERRUPTS, ())}
         if mode in modes:
-            told = on_chunk(mode, piece)
+            told = on_chunk(place, mode, piece) if inside else on_chunk(mode, piece)
             if told is not None and hasattr(told, "__await__"):
                 await told
-    return {**(result or {}), _INTERRUPTS: interrupts} if interrupts else result
+    waits = tuple(interrupts.values())
+    if options.get("version") == "v2":
+        return GraphOutput(value=result, interrupts=waits)
+    return {**(result or {}), _INTERRUPTS: list(waits)} if waits else result
