@@ -108,6 +108,7 @@ def run(
     # What the function prints must not get between a program and the result it reads.
     with contextlib.redirect_stdout(sys.stderr):
         agent = agent_of(function, options)
+        planned = load(function)
         kept = _store(agent, store, needed=run_id is not None)
         agent = watched(agent, kept, follower)
         error: Exception | None = None
@@ -116,7 +117,6 @@ def run(
             try:
                 await agent.run(task, run_id=run_id, **arguments)
             except TriageError as ended:
-                planned = load(function)
                 if report is not None and isinstance(planned, Orchestrator) and ended.reporter:
                     await planned._told(ended, store=agent.store)
                 raise
