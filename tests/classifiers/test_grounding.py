@@ -55,6 +55,7 @@ def missing(sources: Any, answer: Any, *, called: Any = ()) -> list[tuple[str, s
         (SALES, "The north sold 420 more than the south."),
         (SALES, "The north sold 60.1% of it: 1250 of 2080."),
         ({"price": 120, "nights": 4}, "Four nights cost $480."),
+        ("arrival 2026-05-05, 3 nights", "Check-out is on 8 May."),
         ({"a": 430, "b": 315, "hotel": 120}, "430 + 315 + 3 * 120 = 1105"),
         ({"a": 430, "b": 315, "hotel": 120}, "The total cost of the trip is $1105."),
         ({"a": 430, "b": 315, "hotel": 120}, "Together that is about $1,100."),

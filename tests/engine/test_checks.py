@@ -320,6 +320,8 @@ async def test_the_diagnosis_of_an_invented_answer_holds_each_fact_as_evidence()
         (True, "It costs $120.50, with code QX4711."),
         (Grounds(at_least=2), "It costs $999.99."),
         (Grounds(kinds=("email",)), "It costs $999.99."),
+        (True, "Two tickets: 2 * 120.50 = 251"),
+        (Grounds(kinds=("sum",)), "It costs $999.99: 2 * 120.50 = 241"),
         (Grounds(sources={"rules": ["a fee of $999.99"]}), "It costs $999.99."),
         (True, None),
     ],
@@ -329,6 +331,12 @@ async def test_an_answer_with_sources_or_with_too_few_facts_is_let_through(
 ) -> None:
     result, _ = await history(Checks(grounding=grounding), answer)
     assert result == answer
+
+
+async def test_wrong_arithmetic_fails_a_result_where_it_is_asked_for() -> None:
+    checks = Checks(grounding=Grounds(kinds=("sum",)))
+    with pytest.raises(TriageEscalationError, match="does not come out"):
+        await Agent(Answers("2 * 120.50 = 251"), FailurePolicy(), checks=checks).run("?")
 
 
 async def test_what_an_earlier_attempt_has_found_is_a_source_and_a_hint_is_none() -> None:

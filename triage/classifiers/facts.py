@@ -532,10 +532,12 @@ def _in_text(text: str, name: str) -> Iterator[Found]:
             before = found.before if not name else f"{name} "
             # A number that is nearly all of the text answers a question, so it may be calculated.
             alone = not name and len(text.split()) <= _BARE
+            right = sums.get(at)
             yield found._replace(
+                kind="sum" if right is False else found.kind,
                 reckoned=alone or _LABEL.search(before) is not None,
                 total=_TOTAL.search(before) is not None,
-                right=sums.get(at),
+                right=right,
             )
         elif found is not None:
             yield found

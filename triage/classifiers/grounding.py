@@ -182,10 +182,7 @@ class Grounding:
             self._index = _Index(self._texts, self._lists, counts)
         found = [fact for fact in facts_in(answer) if fact.kind in self.kinds]
         missing = _Answer(found, self._index).missing()
-        facts = [
-            Fact("sum" if fact.right is False else fact.kind, fact.text[:_MAX_FACT])
-            for fact in missing
-        ]
+        facts = [Fact(fact.kind, fact.text[:_MAX_FACT]) for fact in missing]
         if "claim" in self.kinds and self.deeds.known:
             claims = (claim for _, text in texts_of(answer) for claim in claims_in(prose(text)))
             unshown = self.deeds.without(claims, self._index.words)
@@ -295,7 +292,7 @@ class _Index:
                 found |= {1, -1}
             if re.search(r"\bweeks?\b", piece):
                 found |= {7, -7, 14, -14}
-            for match in re.finditer(r"\b(\d{1,3})[ -](?:business )?days?\b", piece):
+            for match in re.finditer(r"\b(\d{1,3})[ -](?:business )?(?:day|night)s?\b", piece):
                 if len(found) < _MAX_SHIFTS:
                     found |= {int(match[1]), -int(match[1])}
         return frozenset(found)

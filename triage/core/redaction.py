@@ -23,6 +23,7 @@ from .secret_shapes import (
     HIDDEN,
     KEYS,
     MARKS,
+    PAIR,
     PARTS_OF_NAMES,
     PLACES,
     QUERY,
@@ -247,6 +248,7 @@ class Redactor:
             for match in pattern.finditer(text):
                 if self._names(match[1], usual) and is_secret(match[1], match[2]):
                     yield match.span(2)
+        yield from self._paired(text)
         for match in ASSIGNED.finditer(text):
             name = match[1]
             if " " in name and not self._names(name, names_a_secret):
@@ -267,6 +269,12 @@ class Redactor:
                 secret = is_secret(name, value)
             if secret:
                 yield given.span(given.lastindex)
+
+    def _paired(self, text: str) -> Iterator[Span]:
+        """Find headers shown as pairs: `('cookie', 'sid=…')`."""
+        for match in PAIR.finditer(text):
+            if self._names(match[1], names_a_secret) and self._holds_header(match[1], match[2]):
+                yield match.span(2)
 
     def _by_patterns(self, text: str) -> Iterator[Span]:
         # A match may have any length, so the text is not sliced.
@@ -298,6 +306,10 @@ class Redactor:
         )
 
     # Values -----------------------------------------------------------------------------------
+
+    def _holds_header(self, name: str, value: str) -> bool:
+        """Whether a pair is a header, `["authorization", "…"]`; two names of fields look the same."""
+        return bare(name) in self._own or looks_random(value)
 
     def _names(self, name: Any, usual: Callable[[str], bool]) -> bool:
         if not isinstance(name, str):
@@ -378,8 +390,7 @@ class Redactor:
         header = ""
         match value:
             case [name_, str(given)] if self._names(name_, names_a_secret):
-                # A header, such as ["authorization", "…"]; a list of two field names looks the same.
-                header = name_ if bare(name_) in self._own or looks_random(given) else ""
+                header = name_ if self._holds_header(name_, given) else ""
             case _:
                 pass
         copy: list[Any] = []

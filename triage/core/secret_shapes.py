@@ -128,7 +128,10 @@ PLACES: tuple[Shape, ...] = (
         "://", r"(?<=://)((?!\[redacted\])[^\s:/@]{0,256}:(?![0-9]{1,5}/)[^\s\"'<>]{1,256})(?=@)"
     ),
     Shape("://", r"(?<=://)([^\s:/@\"'<>]{16,512})(?=@)"),
-    Shape("curl", r"(?:-u|--user)[ =][\"']?([^\s\"':]{1,128}:[^\s\"']{1,256})"),
+    Shape(
+        "curl",
+        r"(?:(?<![\w-])-[A-Za-z]{0,8}u[ =]?|--user[ =])[\"']?([^\s\"':]{1,128}:[^\s\"']{1,256})",
+    ),
     Shape("mysql", r"\bmysql\w*\s[^\n]{0,200}?\s-p([^\s\"'-][^\s\"']{3,256})"),
     Shape("sshpass", r"\bsshpass\s+-p\s?[\"']?([^\s\"']{4,256})"),
     Shape("redis-cli", r"\bredis-cli\s[^\n]{0,200}?-a\s+[\"']?([^\s\"']{4,256})"),
@@ -147,6 +150,11 @@ ASSIGNED = Pattern(
     r"[\w.-]{1,64})[\\\"']{0,4}\s{0,4}(?:=>|:=|=(?!=)|:(?!:))\s{0,4}"
 )
 """A name of one word or two, up to where its value begins."""
+
+PAIR = Pattern(
+    r"[(\[]\s{0,4}b?\\{0,3}[\"']([\w.-]{1,64})\\{0,3}[\"'],\s{0,4}b?\\{0,3}[\"']([^\"'\\\r\n]{1,4096})"
+)
+"""A name and a value as a list or tuple of two, as clients show their headers."""
 
 ELEMENT = Pattern(r"<([\w:.-]{1,64})(?:\s[^<>]{0,200})?>([^<>]{1,4096})</")
 """An element of XML or HTML, and its text."""
