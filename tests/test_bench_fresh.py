@@ -37,7 +37,7 @@ LOOKS = (
 )
 TYPES = {one.value for one in FailureType}
 SETS = pytest.mark.parametrize("look", LOOKS, ids=[look.name for look in LOOKS])
-WRITTEN = (written.SIXTH, written.SEVENTH, written.EIGHTH)
+WRITTEN = (written.SIXTH, written.SEVENTH, written.EIGHTH, written.NINTH)
 DEALT: tuple[dealing.Dealt, ...] = (*LOOKS, *WRITTEN)
 ALL = pytest.mark.parametrize("look", DEALT, ids=[look.name for look in DEALT])
 

@@ -7,7 +7,7 @@
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
 Trajectories: real ones, which were at hand while the rules were written, beside made-up ones which were
-not (`fresh`, the first look, to `written`, the sixth to eighth), each as of a live run and as a
+not (`fresh`, the first look, to `written`, the sixth to ninth), each as of a live run and as a
 post-mortem, beside constant answers and triage-agent. The made-up ones are also told by fault and wording.
 `--ablate` shows instead what each rule on steps does for all of them. Exceptions: those of the fault lab,
 beside what was published of triage-agent; those of `clients`, which are other libraries; and near misses,
@@ -68,6 +68,7 @@ _LOOKS: Mapping[str, dealing.Dealt] = {
     "sixth look": written.SIXTH,
     "seventh look": written.SEVENTH,
     "eighth look": written.EIGHTH,
+    "ninth look": written.NINTH,
 }
 """The made-up sets."""
 _HEAD = (

@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 from cli_runs import Office, runs_of_file, three_runs
+from rich.text import Text
 
 import triage
 from triage.cli import doctor, main
 from triage.cli.app import app
+from triage.cli.output import Listing, print_listing
 
 __all__ = ["runs_of_file", "three_runs"]
 
@@ -227,3 +229,16 @@ def test_a_list_that_is_watched_is_drawn_anew_on_a_terminal(three: Office) -> No
     assert screen.close() == 130
     assert first.count("waits-1") == 1
     assert "\x1b[2J" in second
+
+
+def test_a_watched_list_ends_though_the_interrupt_came_while_something_was_collected() -> None:
+    class Garbage:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def look() -> Listing:
+        Garbage()
+        return Listing([Text("run-1")], ["run-1"])
+
+    with pytest.raises(KeyboardInterrupt):
+        print_listing(look, watch=True)

@@ -152,16 +152,37 @@ def print_listing(look: Callable[[], Listing], *, watch: bool) -> None:
         return
     out = console()
     seen: list[Hashable] = []
-    while True:
-        listing = look()
-        if out.is_terminal:
-            out.clear()
-            print_lines(out, listing.lines[: out.height - 1])
+    with _noting_dropped_interrupts() as dropped:
+        while not dropped:
+            listing = look()
+            if out.is_terminal:
+                out.clear()
+                print_lines(out, listing.lines[: out.height - 1])
+            else:
+                pairs = zip(listing.lines, listing.keys, strict=True)
+                print_lines(out, [line for line, key in pairs if key not in seen])
+                seen = listing.keys
+            if not dropped:
+                time.sleep(_EVERY_S)
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _noting_dropped_interrupts() -> Generator[list[str]]:
+    """Note interrupts that Python drops, as it does with all that is raised while it collects garbage."""
+    dropped: list[str] = []
+
+    def unraisable(what: sys.UnraisableHookArgs) -> None:
+        if issubclass(what.exc_type, KeyboardInterrupt):
+            dropped.append(repr(what.object))
         else:
-            pairs = zip(listing.lines, listing.keys, strict=True)
-            print_lines(out, [line for line, key in pairs if key not in seen])
-            seen = listing.keys
-        time.sleep(_EVERY_S)
+            before(what)
+
+    before, sys.unraisablehook = sys.unraisablehook, unraisable
+    try:
+        yield dropped
+    finally:
+        sys.unraisablehook = before
 
 
 def print_page(out: Console, lines: Sequence[Line]) -> None:
