@@ -165,6 +165,7 @@ def test_one_label_of_several_is_enough() -> None:
         ({"labels": [{"scheme": "x"}], "label": "unknown"}, (UNKNOWN,), ()),
         ({"labels": ["timeout", "slow", "loop_detected"]}, (FAULT, LOOP), ("slow",)),
         ({"mapped_labels": []}, (), ()),
+        ({"mapped_labels": [], "labels": "loop_detected"}, (LOOP,), ()),
         ({"label": 7}, (), ()),
     ],
 )

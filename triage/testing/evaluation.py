@@ -205,7 +205,7 @@ def _words(fields: Mapping[str, Any], field: str | None) -> list[str]:
         value = fields.get(name)
         if isinstance(value, str) and value:
             return [value]
-        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             return value
     return []
 
