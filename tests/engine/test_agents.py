@@ -293,6 +293,56 @@ async def test_the_consumer_of_a_stream_is_never_inside_the_attempt() -> None:
             triage.current_run()
 
 
+def handed_on(function: Any) -> Any:
+    """Decorate as loggers and tracers do: with a plain wrapper."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Counter:
+    @triage.agent
+    @handed_on
+    async def counts(self, task: int) -> AsyncIterator[int]:
+        for number in range(task):
+            yield number
+
+    @handed_on
+    async def plainly(self, task: int) -> AsyncIterator[int]:
+        yield task
+
+
+async def test_a_decorator_does_not_hide_a_generator() -> None:
+    @handed_on
+    async def fails_late(task: str, *, run: Run) -> AsyncIterator[int]:
+        yield run.attempt
+        if run.attempt == 1:
+            raise ConnectionError("cut")
+
+    agent: Agent[Any] = Agent(fails_late, RETRY, classifier=Says())
+    assert await agent.run("t") == [2]
+    first, restarted, second = [item async for item in agent.stream("t")]
+    assert (first, restarted.attempt, second) == (1, 2, 2)
+    assert await Counter().counts.run(3) == [0, 1, 2]
+    assert [item async for item in Counter().counts.stream(2)] == [0, 1]
+    assert await Agent(functools.partial(Counter().plainly)).run(7) == [7]
+
+
+async def test_a_decorator_that_does_not_hand_its_generator_on_is_named() -> None:
+    async def counts(task: int) -> AsyncIterator[int]:
+        yield task
+
+    @functools.wraps(counts)
+    def wrapper(task: int) -> list[int]:
+        return [task]
+
+    with pytest.raises(UsageError, match="returned list in its place"):
+        await Agent(wrapper).run(3)
+
+
 async def test_closing_a_stream_early_is_a_cancellation() -> None:
     closed: list[bool] = []
 

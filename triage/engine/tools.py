@@ -11,7 +11,8 @@ import json
 import threading
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar
 from functools import reduce
 from operator import or_
@@ -150,10 +151,13 @@ def read_function(function: Any, *, bound: bool) -> Function:
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     _refuse_misspelt(name, keywords)
     hears = any(p.name in ("run", "_triage_hint", "_triage_context") for p in keywords)
+    kind = _kind(function, name)
+    if kind == "hidden":
+        function, kind = _handing_on(function, name), "generator"
     return Function(
         function=function,
         name=name,
-        kind=_kind(function, name),
+        kind=kind,
         injected=tuple((p.name, _INJECTED[p.name]) for p in keywords if p.name in _INJECTED),
         wanted=frozenset(
             p.name for p in keywords if p.default is p.empty and p.name not in _INJECTED
@@ -224,7 +228,28 @@ def _kind(function: Any, name: str) -> str:
         raise UsageError(
             f"{name} is a sync generator; make it an async generator to stream from it"
         )
-    return "sync"
+    # The plain wrapper of a decorator hands a generator on.
+    behind = inspect.unwrap(function) if inspect.isroutine(function) else function
+    return "hidden" if inspect.isasyncgenfunction(behind) else "sync"
+
+
+def _handing_on(function: Any, name: str) -> Any:
+    """Make an async generator of a decorated one whose wrapper only returns it."""
+
+    @functools.wraps(function)
+    async def items(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        generator = function(*args, **kwargs)
+        if not isinstance(generator, AsyncGenerator):
+            kind = type(generator).__name__
+            raise UsageError(
+                f"{name} is an async generator behind a decorator that returned {kind} in its place; "
+                "have the decorator return the generator, or be one"
+            )
+        async with aclosing(generator):
+            async for item in generator:
+                yield item
+
+    return items
 
 
 def fingerprint(function: Function) -> str:
