@@ -16,7 +16,7 @@ from bench.recovery.desk import Desk, Lab
 from bench.recovery.kinds import KINDS, chosen, tasks
 from bench.recovery.tasks import Breakage, Slip, Task
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]
 ONE_OF_EACH = [next(tasks(1, (kind.name,))) for kind in KINDS]
 
 
