@@ -101,6 +101,16 @@ def test_a_policy_can_be_replaced_in_part() -> None:
 # the value
 
 
+def test_none_is_no_strategy_for_a_cause_or_a_recovery_either() -> None:
+    policy = FailurePolicy.recommended().replace(
+        causes={"CONTENT_FILTER": None}, recoveries={"ASK": None}
+    )
+    assert list(policy.causes) == ["guardrail"]
+    assert "ask" not in policy.recoveries
+    described = FailurePolicy.from_dict({"causes": {"auth": None}, "recoveries": {"ask": None}})
+    assert described == FailurePolicy(causes={"b": None}, recoveries={"retry": None})
+
+
 def test_a_policy_is_a_frozen_value_printed_as_it_is_written() -> None:
     policy = FailurePolicy(
         default=FailurePolicy.escalate_by_default(),

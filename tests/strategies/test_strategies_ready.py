@@ -37,16 +37,26 @@ from triage.adapters.openai import record
 from triage.core import ErrorInfo, Evidence, StepRecorded
 from triage.strategies import (
     Backoff,
+    CircuitBreaker,
+    RateGate,
+    RetryBudget,
+    Strategy,
     ask_again,
     backoff_and_retry,
+    behind_gate,
     break_loop,
+    by_severity,
     chain,
+    circuit_breaker,
     repair_arguments,
     replan,
     retry_expired_credential,
+    rollback_to_checkpoint,
+    sequence,
     shrink_context,
     substitute,
     switch_model,
+    within_budget,
 )
 
 pytestmark = pytest.mark.usefixtures("theirs_may_block")
@@ -637,6 +647,38 @@ def test_severity_decides_what_a_chain_falls_back_to() -> None:
         assert "a person must act" in reason_of(found)
     asked = answer(chain(backoff_and_retry(), Suspend("help?")), context(diagnosis=critical))
     assert asked == Suspend("help?")
+
+
+@table(
+    "fallback",
+    [
+        chain(rollback_to_checkpoint(), replan()),
+        chain(replan(), Escalate("call Ann")),
+        sequence(replan(), ask_again()),
+        circuit_breaker(CircuitBreaker(), replan()),
+        within_budget(replan(), RetryBudget()),
+        behind_gate(sequence(Replan("x")), RateGate()),
+    ],
+)
+def test_what_only_tries_again_does_so_inside_of_another_strategy(fallback: Strategy) -> None:
+    found = answer(chain(backoff_and_retry(), fallback), context(diagnosis=WRONG_KEY))
+    assert "a person must act" in reason_of(found)
+
+
+@table(
+    "fallback, asked",
+    [
+        (chain(replan(), Suspend("help?")), Replan),
+        (sequence(Suspend("help?")), Suspend),
+        (within_budget(switch_model(["b"]), RetryBudget()), Retry),
+        (by_severity(replan(), critical=Suspend("help?")), Suspend),
+    ],
+)
+def test_what_has_something_new_is_asked_inside_of_another_strategy(
+    fallback: Strategy, asked: type
+) -> None:
+    found = answer(chain(backoff_and_retry(), fallback), context(diagnosis=WRONG_KEY))
+    assert isinstance(found, asked)
 
 
 def test_evidence_that_the_hint_holds_is_not_told_again() -> None:

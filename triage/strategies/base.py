@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from inspect import isawaitable, signature
 from pathlib import Path
@@ -13,6 +13,8 @@ from msgspec import Struct
 from triage.core import (
     ACTIONS,
     DELAYED,
+    PROCEEDING,
+    Abort,
     Action,
     Diagnosis,
     Escalate,
@@ -45,6 +47,24 @@ class always(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return repr(self.action)
+
+
+def same_again(strategy: Strategy) -> bool:
+    """Whether a strategy only tries again, without supplying what a person would have to."""
+    if isinstance(strategy, always):
+        return isinstance(strategy.action, PROCEEDING)
+    return getattr(strategy, "same_again", False) is True
+
+
+def nothing_new(strategies: Iterable[Strategy | Action | None]) -> bool:
+    """Whether all of these only try again or end the run, and one of them tries again."""
+    given = [cast("Strategy", strategy) for strategy in strategies if strategy is not None]
+    trying = [strategy for strategy in given if not _ends(strategy)]
+    return bool(trying) and all(map(same_again, trying))
+
+
+def _ends(strategy: Strategy) -> bool:
+    return isinstance(strategy, always) and isinstance(strategy.action, Escalate | Abort)
 
 
 def as_strategy(field: str, value: object) -> Strategy:

@@ -38,7 +38,7 @@ from triage.core import (
     misuse,
 )
 
-from .base import Answer, Strategy, as_strategy, named, then
+from .base import Answer, Strategy, as_strategy, named, nothing_new, then
 from .passage import Passage, Turn, Verdict, delay_after, environment_of, key_of, verdict_of
 
 __all__ = [
@@ -748,6 +748,11 @@ class circuit_breaker(Struct, frozen=True):
             raise misuse("circuit_breaker.breaker", self.breaker, "a CircuitBreaker")
         force_setattr(self, "inner", as_strategy("circuit_breaker.inner", self.inner))
 
+    @property
+    def same_again(self) -> bool:
+        """Whether inner only tries again."""
+        return nothing_new((self.inner,))
+
     def __call__(self, context: FailureContext) -> Answer:
         """What to do about this failure."""
         heard = self.breaker.heard(context.exception)
@@ -797,6 +802,11 @@ class within_budget(Struct, frozen=True):
             kept = as_strategy("within_budget.otherwise", self.otherwise)
             force_setattr(self, "otherwise", kept)
 
+    @property
+    def same_again(self) -> bool:
+        """Whether inner and otherwise only try again."""
+        return nothing_new((self.inner, self.otherwise))
+
     def __call__(self, context: FailureContext) -> Answer:
         """What to do about this failure."""
 
@@ -836,6 +846,11 @@ class behind_gate(Struct, frozen=True):
         if not isinstance(self.gate, Gate):
             raise misuse("behind_gate.gate", self.gate, "a RateGate")
         key_of("behind_gate.key", self.key)
+
+    @property
+    def same_again(self) -> bool:
+        """Whether inner only tries again."""
+        return nothing_new((self.inner,))
 
     def __call__(self, context: FailureContext) -> Answer:
         """What to do about this failure."""

@@ -89,7 +89,8 @@ class FailurePolicy:
     returns an action, sync or async), an action that is always taken, or None. default: for the types
     that have none; None escalates them. causes: strategies by `Cause`, or by an application's own
     cause, looked up first. recoveries: strategies by what the exception says would help
-    (`triage.core.faults`, `triage.hint(recovery=…)`), looked up before the failure type.
+    (`triage.core.faults`, `triage.hint(recovery=…)`), looked up before the failure type. None under
+    either is no strategy.
 
     Raises UsageError for an unknown failure type, naming the closest known one, and for a value that is
     not a strategy.
@@ -108,8 +109,8 @@ default=Escalate(reason=None))
         self,
         *,
         default: Answering = None,
-        causes: Mapping[Cause | str, Strategy | Action] | None = None,
-        recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
+        causes: Mapping[Cause | str, Answering] | None = None,
+        recoveries: Mapping[Recovery | str, Answering] | None = None,
         **strategies: Unpack[ByType],
     ) -> None:
         by_type: dict[FailureType, Strategy] = {}
@@ -121,10 +122,12 @@ default=Escalate(reason=None))
         by_cause = {
             _cause(key): as_strategy(f"FailurePolicy.causes[{str(key)!r}]", value)
             for key, value in _mapping("causes", causes).items()
+            if value is not None
         }
         by_recovery = {
             _recovery(key): as_strategy(f"FailurePolicy.recoveries[{str(key)!r}]", value)
             for key, value in _mapping("recoveries", recoveries).items()
+            if value is not None
         }
         set_ = object.__setattr__
         ordered = {kind: by_type[kind] for kind in FailureType if kind in by_type}
@@ -183,20 +186,24 @@ default=Escalate(reason=None))
     def replace(
         self,
         *,
-        causes: Mapping[Cause | str, Strategy | Action] | None = None,
-        recoveries: Mapping[Recovery | str, Strategy | Action] | None = None,
+        causes: Mapping[Cause | str, Answering] | None = None,
+        recoveries: Mapping[Recovery | str, Answering] | None = None,
         **changes: Unpack[_Changes],
     ) -> FailurePolicy:
         """Copy this policy with other strategies for some types; None removes the strategy of a type.
 
-        causes, recoveries: added to the present ones. Raises as the constructor does.
+        causes, recoveries: added to the present ones; None removes one. Raises as the constructor does.
         """
         merged: dict[str, Any] = {kind.name: value for kind, value in self.strategies.items()}
         merged["default"] = self.default
         merged.update(changes)
-        by_cause = {**self.causes, **_mapping("causes", causes)}
-        by_recovery = {**self.recoveries, **_mapping("recoveries", recoveries)}
-        return FailurePolicy(causes=by_cause, recoveries=by_recovery, **merged)
+        all_causes = (*self.causes.items(), *_mapping("causes", causes).items())
+        all_recoveries = (*self.recoveries.items(), *_mapping("recoveries", recoveries).items())
+        return FailurePolicy(
+            causes={_cause(key): value for key, value in all_causes},
+            recoveries={_recovery(key): value for key, value in all_recoveries},
+            **merged,
+        )
 
     @staticmethod
     def escalate_by_default() -> Strategy:
@@ -317,7 +324,7 @@ substitute; one new plan that names the failed call |
                     raise misuse(f"{where}: {key}", value, f"a table of {key} to strategies")
                 table = cast("Mapping[str, Any]", value)
                 given[key] = {
-                    word: strategy_from(spec, f"{where}: {key}.{word}")
+                    word: None if spec is None else strategy_from(spec, f"{where}: {key}.{word}")
                     for word, spec in table.items()
                 }
                 continue

@@ -49,7 +49,9 @@ from .base import (
     named,
     needs_a_person,
     no_retry,
+    nothing_new,
     outage_of,
+    same_again,
     sentences,
     then,
     used_up,
@@ -348,6 +350,11 @@ class sequence:
         what = "the only strategy has" if most == 1 else f"all {most} strategies have"
         return Escalate(f"{named(context)}: failed {counted(n)}, and {what} had a turn")
 
+    @property
+    def same_again(self) -> bool:
+        """Whether each of them only tries again."""
+        return nothing_new(self.strategies)
+
     def __repr__(self) -> str:
         return f"sequence({', '.join(map(repr, self.strategies))})"
 
@@ -359,9 +366,9 @@ class chain(Struct, frozen=True):
     A primary that raises is a bug, so fallback is not asked.
 
     Where the diagnosis is CRITICAL or FATAL, a fallback that would only try again (`replan`,
-    `ask_again` and similar) is not asked. An external fault that waiting cannot fix skips a
-    `backoff_and_retry`. A wait longer than `Limits.longest_wait` is skipped if fallback has another
-    model or tool.
+    `ask_again` and similar, or a combination of these) is not asked. An external fault that waiting
+    cannot fix skips a `backoff_and_retry`. A wait longer than `Limits.longest_wait` is skipped if
+    fallback has another model or tool.
     """
 
     primary: Strategy | Action
@@ -382,7 +389,7 @@ class chain(Struct, frozen=True):
                 if (
                     isinstance(action, Escalate)
                     and needs_a_person(context)
-                    and _same_again(fallback)
+                    and same_again(fallback)
                 ):
                     return action
                 return then(fallback(context), lambda last: _both(action, last, fallback, context))
@@ -394,6 +401,11 @@ class chain(Struct, frozen=True):
         if isinstance(self.primary, backoff_and_retry) and _needs_a_plan(context):
             return fallback(context)
         return then(cast("Strategy", self.primary)(context), go_on)
+
+    @property
+    def same_again(self) -> bool:
+        """Whether both only try again."""
+        return nothing_new((self.primary, self.fallback))
 
     def __repr__(self) -> str:
         after = ", ".join(kind.__name__ for kind in self.after)
@@ -458,13 +470,6 @@ def _both(first: Action, last: Action, fallback: Strategy, context: FailureConte
     more = last.reason.removeprefix(f"{named(context)}: ")
     reason = first.reason if more in first.reason else f"{first.reason}; {more}"
     return Escalate(reason, compensate=first.compensate or last.compensate)
-
-
-def _same_again(strategy: Strategy) -> bool:
-    """Whether a strategy only tries again, without supplying what a person would have to."""
-    if isinstance(strategy, always):
-        return isinstance(strategy.action, PROCEEDING)
-    return getattr(strategy, "same_again", False) is True
 
 
 def _another(strategy: Strategy, context: FailureContext) -> Action | None:
