@@ -102,8 +102,12 @@ async def test_what_needs_approval_waits_for_it_and_then_runs_once(tool: str) ->
     assert tools_of(shop.events)[-1].tool_output == "paid 300"
 
 
-async def test_what_is_refused_is_not_done_and_another_way_is_looked_for() -> None:
-    shop = Shop(call("pay", cents=300), "another way")
+@table(
+    "asked",
+    [call("pay", cents=300), call("pay_much", cents=300), call("ask_elsewhere", question="May I?")],
+)
+async def test_what_is_refused_is_not_done_and_another_way_is_looked_for(asked: Any) -> None:
+    shop = Shop(asked, "another way")
     agent = shop.agent()
     waits = await suspended(agent.run("go"))
     result = await agent.resume(waits.token, reject("too much"))

@@ -72,6 +72,7 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, 
 
 from triage.core import Cause, Effect, FailureType, UsageError, hint, plain
 from triage.core.messages.base import (
+    NOT_MADE,
     Answer,
     Asked,
     Message,
@@ -347,6 +348,8 @@ def history_of(
         content: Any = turn.error
         if content is None:
             value = _load_result(turn.value)
+            if isinstance(value, ApprovalRequired | CallDeferred):
+                return ModelRequest([returned(asked, NOT_MADE, failed=True)])
             content = value.return_value if isinstance(value, ToolReturn) else value
         return ModelRequest([returned(asked, content, failed=turn.error is not None)])
 
