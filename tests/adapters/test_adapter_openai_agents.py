@@ -244,6 +244,18 @@ async def test_agents_as_tools_are_recorded_within_and_go_on_where_they_were() -
     assert sorted(str(s.tool_input) for s in inner) == ["{'cents': 1}", "{'cents': 2}"]
 
 
+async def test_a_helper_that_failed_after_an_effect_is_not_begun_again() -> None:
+    helper = model(calls("charge 1", cents=1), Refused(), says("helped"))
+    first, again = calls("help0 8", input="a"), calls("help0 9", input="a, please")
+    desk = Desk(first, again, says("done"))
+    desk.clerk.tools += assistants(desk, helper)
+    result = await desk.agent().run("Help.")
+    assert result.final_output == "done"
+    assert desk.did == ["charge 1"]
+    assert told(desk.asked()) == ["Help.", "help0", "helped"]
+    assert len(helper.calls) == 3
+
+
 async def test_the_same_helper_twice_in_one_turn_is_two() -> None:
     asked: list[str] = []
 

@@ -59,8 +59,10 @@ from agents.tool import (
 )
 
 from triage.adapters.base import Adapter, Scopes, Seam, SoftFailure, replace_method
+from triage.adapters.calls import within
 from triage.adapters.tools import refusal_of
 from triage.core import (
+    UNSAFE,
     ApprovalAsked,
     Category,
     Cause,
@@ -70,6 +72,7 @@ from triage.core import (
     child_logger,
     digest,
     hint,
+    label_of,
     not_attempted,
 )
 from triage.core.messages.base import ENDINGS, Asked, arguments, as_text
@@ -103,13 +106,17 @@ _place: ContextVar[_Place | None] = ContextVar("triage_openai_agents_place", def
 class Scope:
     """One attempt of a wrapped agent.
 
-    failed: the errors of tool calls that the model was told about, by the calls' ids. thread: that of the
-    attempt's event loop.
+    failed: the errors of tool calls that the model was told about, by the calls' ids. unfinished: those
+    that came after an effect of the call, by the tools' names. again: one of them whose tool was called
+    again. It ends the attempt: the next one finishes the first call without repeating the effect. thread:
+    that of the attempt's event loop.
     """
 
     def __init__(self, seam: Seam) -> None:
         self.seam = seam
         self.failed: dict[str, BaseException] = {}
+        self.unfinished: dict[str, Exception] = {}
+        self.again: Exception | None = None
         self._misfits: dict[str, str] = {}
         self._working: set[asyncio.Task[Any]] = set()
         self._owned: list[Any] = []
@@ -130,7 +137,7 @@ class Scope:
         inside = "" if place is None else place.calls
         if self._runs > 1 and not inside:
             inside = f"/{agent.name}"
-        model = SeamModel(self.seam, config, inside)
+        model = SeamModel(self.seam, config, inside, self._check)
         config = replace(
             config,
             model=model,
@@ -138,6 +145,10 @@ class Scope:
             tool_error_formatter=config.tool_error_formatter or self._told,
         )
         return {**options, "run_config": config}
+
+    def _check(self) -> None:
+        if self.again is not None:
+            raise self.again
 
     async def settle(self) -> None:
         """Wait for cancelled tools that nobody waited for; close what the SDK would have closed."""
@@ -154,8 +165,14 @@ class Scope:
         self, tool: FunctionTool | CustomTool, inner: Callable[..., Any], ctx: Any, given: Any
     ) -> Any:
         """Make a tool call through the seam. inner: the tool's own function."""
+        if ctx.tool_name in self.unfinished:
+            self.again = self.unfinished[ctx.tool_name]
+            raise self.again
+        label = ""
 
         async def do() -> Any:
+            nonlocal label
+            label = within()
             try:
                 work = inner(ctx, given)
                 if getattr(tool.on_invoke_tool, "__agents_sync_function_tool__", False):
@@ -193,6 +210,8 @@ class Scope:
         except (Exception, asyncio.CancelledError) as error:
             if _tells_of_errors(tool):
                 self.failed[ctx.tool_call_id] = _as_seen(tool, error)
+                if label and isinstance(error, Exception) and _had_effect(self.seam.run, label):
+                    self.unfinished[ctx.tool_name] = error
             raise
         finally:
             self._working.discard(task)
@@ -281,6 +300,16 @@ def _tells_of_errors(tool: FunctionTool | CustomTool) -> bool:
     if not isinstance(tool, FunctionTool):
         return False
     return resolve_function_tool_failure_error_function(tool) is default_tool_error_function
+
+
+def _had_effect(run: Run, label: str) -> bool:
+    """Whether a call with this label had an effect, by calls that it made."""
+    inside = [call for call in run.session.state.calls.values() if call.within == label]
+    return any(
+        (call.effect in UNSAFE and call.outcome == "done" and not call.undone)
+        or _had_effect(run, label_of(call.tool, call.idempotency_key))
+        for call in inside
+    )
 
 
 def _as_seen(tool: FunctionTool | CustomTool, error: BaseException) -> BaseException:

@@ -249,11 +249,14 @@ class SeamModel(Model):
     """The model of all agents in one run of the SDK's runner.
 
     config: as the user gave it. inside: the tool calls that contain the run, empty for the wrapped agent's
-    own.
+    own. check: called before each request; raises where the attempt must not go on.
     """
 
-    def __init__(self, seam: Seam, config: RunConfig, inside: str) -> None:
+    def __init__(
+        self, seam: Seam, config: RunConfig, inside: str, check: Callable[[], None]
+    ) -> None:
         self.config = config
+        self._check = check
         self._seam = seam
         self._inside = inside
         self._agent: Any = None
@@ -263,6 +266,7 @@ class SeamModel(Model):
 
     def asked_by(self, data: CallModelData[Any]) -> Any:
         """As `RunConfig.call_model_input_filter`: the runner calls it before each request."""
+        self._check()
         agent = data.agent
         _asking.set((agent, self._model_of(agent)))
         if self._first is None:
