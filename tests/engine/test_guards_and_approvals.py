@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from calls import World, question_of, recovers
+from calls import Killed, World, in_two_processes, question_of, recovers
 from support import always
 from tables import table
 
@@ -60,6 +60,26 @@ async def test_a_guard_sees_the_call_before_it_runs_and_may_let_it() -> None:
         "once", {"what": "x"}, "once", 1,
     )  # fmt: skip
     assert call.task == "buy"
+
+
+@table("ruling", [Suspend("a large sum"), "not again"])
+async def test_a_call_that_was_cut_off_is_asked_about_before_its_guard_is(
+    ruling: Any, tmp_path: Path
+) -> None:
+    did: list[str] = []
+
+    @triage.tool(effect="once")
+    async def charge(what: str) -> None:
+        did.append(what)
+        raise Killed
+
+    async def agent(_task: str) -> None:
+        await charge("x")
+
+    checks = guarding(lambda _: ruling if did else None)
+    work = in_two_processes(agent, tmp_path, checks=checks)
+    await question_of(work, match="did charge with .* happen")
+    assert did == ["x"]
 
 
 @table("effect", ["read", "idempotent", "unknown"])

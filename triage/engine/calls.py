@@ -218,21 +218,22 @@ def begin(
         again = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
         if again is not None:
             return again
+    unsafe = tool.nested or tool.effect in UNSAFE
+    question = question_about(key, tool, bound, run) if unsafe else None
+    if question is not None and question.doubt:
+        ask(run, question)  # before a guard is: it does not know that the call may have happened
     if session.config.checks is not None and tool.counted and not (cleared or tool.nested):
         asked = guarded(run, tool, key, bound)
         if asked is not None:
             counted.not_begun(key)
             return asked
+    if question is not None:
+        undo = replaced(question, tool, run) if may_undo else []
+        if undo:
+            counted.not_begun(key)
+            return Undo(undo)
+        ask(run, question)
     if replay is not None:
-        unsafe = tool.nested or tool.effect in UNSAFE
-        if unsafe:
-            question = question_about(key, tool, bound, run)
-            undo = replaced(question, tool, run) if question is not None and may_undo else []
-            if undo:
-                counted.not_begun(key)
-                return Undo(undo)
-            if question is not None:
-                ask(run, question)
         replay.meet(tool.name, key)
         counted.leave()
     return _started(run, tool, key, given, place)
