@@ -10,6 +10,7 @@ import math
 import threading
 import uuid
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -745,3 +746,25 @@ def test_calls_of_many_threads_are_told_apart(backend: str) -> None:
     anyio.run(functools.partial(Agent(works, **recovers(Retry())).run, "t"), backend=backend)
     assert seen[0] == seen[1] == sorted(f"{what}{n}" for what in "abc" for n in range(1, 5))
     assert len(made) == 12
+
+
+async def test_what_can_be_read_only_once_is_asked_for_anew() -> None:
+    asked: list[str] = []
+
+    @triage.tool(effect="read")
+    async def pages(query: str) -> AsyncIterator[str]:
+        asked.append(query)
+        return texts()
+
+    async def texts() -> AsyncIterator[str]:
+        yield "one"
+        yield "two"
+
+    async def reads(task: str, *, run: Run) -> list[str]:
+        found = [text async for text in await pages(task)]
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return found
+
+    assert await Agent(reads, **recovers(Retry())).run("bees") == ["one", "two"]
+    assert asked == ["bees", "bees"]

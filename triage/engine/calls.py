@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
@@ -452,11 +452,15 @@ def _written(run: Recorder, begun: Begun, result: Any, seconds: float) -> _Writt
     redactor = session.config.durability.redactor if session.config.durable else None
     # To look through a large result takes long, and a store may keep less of what holds a secret.
     hidden = large(data) or (redactor is not None and redactor.value(data)[1])
+    # What was iterated over is empty the second time: a call that may be repeated gives it anew.
+    spent = isinstance(result, Iterator | AsyncIterator) and tool.effect not in UNSAFE
     return _Written(
         outcome="failed" if tool.fails(data) else "done",
         fields={"result": data, "exact": exact, "typed": typed},
         step=_step_of(begun, data, None, seconds),
-        kept=(data if exact else result) if hidden or not (exact or typed) else None,
+        kept=(data if exact else result)
+        if not spent and (hidden or not (exact or typed))
+        else None,
     )
 
 
