@@ -188,6 +188,15 @@ def test_calls_that_all_failed_alike_are_retries_against_a_fault_and_no_loop() -
     assert classify(error, steps).failure_type is FailureType.EXTERNAL_FAULT
 
 
+def test_calls_that_were_all_answered_with_an_error_are_retries_too() -> None:
+    error = ErrorInfo("APIError", status_code=503, message="unavailable")
+    answered = Step(tool_called="search", tool_output="Error: 503 Service Unavailable")
+    found = classify(error, [answered] * 3)
+    assert (found.failure_type, found.cause) == (FailureType.EXTERNAL_FAULT, Cause.UNAVAILABLE)
+    useless = Step(tool_called="search", tool_output="nothing found")
+    assert classify(error, [useless] * 3).failure_type is FailureType.LOOP_DETECTED
+
+
 def test_an_unknown_tool_is_seen_against_the_manifest() -> None:
     steps = [search("a"), Step(action="serch", tool_called="serch", tool_input={"q": 1})]
     found = classify(said("boom"), steps, tools={"search": None, "open": None})

@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 
 from triage.classifiers.detectors.finding import FAILED_RESULT, UNKNOWN_TOOL, Finding
 from triage.classifiers.detectors.post_mortem import likeliest
-from triage.classifiers.detectors.results import NOT_KNOWN, gave
+from triage.classifiers.detectors.results import NOT_KNOWN, failure_of, gave
 from triage.classifiers.detectors.tool_calls import bad_answer, last_call
 from triage.classifiers.detectors.watch import Seen, Watch, look, review
 from triage.classifiers.tables.codes import CODE_RULES, STATUS_RULES
@@ -279,11 +279,14 @@ def _certain(verdict: Verdict) -> bool:
 def _outranks(found: Finding, steps: tuple[Step, ...]) -> bool:
     """Whether a finding stands against an error of the other side's.
 
-    Three calls that failed alike are a retry against a fault, not a loop of the agent's.
+    Three calls that failed alike, whether they raised or answered with an error, are a retry against a
+    fault, not a loop of the agent's.
     """
     if found.rule.failure_type is FailureType.CONSTRAINT_IGNORED or found.step is None:
         return False
-    return steps[found.step].error is None
+    step = steps[found.step]
+    repeats = found.rule.failure_type is FailureType.LOOP_DETECTED
+    return step.error is None and not (repeats and failure_of(step) is not None)
 
 
 def _not_waited_out(found: Finding, steps: tuple[Step, ...]) -> Finding:
