@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from langchain_agents import Scripted, calls_of, steps_of, turn_asking, wrapped
 from langchain_core.messages import (
+    AIMessage,
     AIMessageChunk,
     BaseMessage,
     HumanMessage,
@@ -119,6 +120,36 @@ async def test_branches_side_by_side_are_given_their_own_answers_again() -> None
     assert (await agent.run("go")).text == "what?"
     assert len(world.requests) == 4
     assert "hello what?" in world.requests[-1].text
+
+
+class Named(Scripted):
+    """A model that answers with its name, and fails at first if it is told to."""
+
+    model: str
+    failures: int = 0
+
+    def _generate(self, *args: Any, **options: Any) -> ChatResult:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("overloaded")
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.model))])
+
+
+async def test_models_that_are_asked_the_same_are_told_apart() -> None:
+    small, large = Named(world=None, model="small", failures=1), Named(world=None, model="large")
+
+    async def both(task: str) -> list[str]:
+        answers = await asyncio.gather(
+            small.ainvoke(task), large.ainvoke(task), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return [str(answer.content) for answer in answers if isinstance(answer, AIMessage)]
+
+    agent, events = wrapped(RunnableLambda(both))
+    assert await agent.run("go") == ["small", "large"]
+    assert len(steps_of(events)) == 3
 
 
 async def test_a_tool_that_records_itself_is_recorded_once() -> None:

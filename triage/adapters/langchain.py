@@ -424,7 +424,7 @@ class Scope:
         self.forced = options.get("tool_choice") not in (None, False, "auto", "none")
         said: ModelOptions = {
             "form": ANSWER,
-            "request": key_of_request(given, options, stop),
+            "request": [type(model).__name__, name, key_of_request(given, options, stop)],
             "said": said_langchain(given),
             "model": name if isinstance(name, str) else "",
             "who": place(),
