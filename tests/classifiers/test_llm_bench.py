@@ -41,8 +41,8 @@ def test_a_model_is_scored_beside_the_rules(tmp_path: Path) -> None:
         )  # fmt: skip
     assert told.returncode == 0, told.stderr
     # Five faulty and five healthy runs of each of the eight looks, which need no records of real agents.
-    assert len(server.requests) == 80
-    assert "80 requests, 8000 tokens in, 1600 out" in told.stdout
+    assert len(server.requests) == 90
+    assert "90 requests, 9000 tokens in, 1800 out" in told.stdout
     looks = [line for line in told.stdout.splitlines() if line.startswith("| first look ")]
     cells = [cell.strip() for cell in looks[0].split("|")]
     assert cells[2:7] == ["10", "5", "1.000", "1.000", "0.500"]

@@ -81,6 +81,7 @@ def _names(text: str) -> list[str]:
     ]
 
 
+_PART = Pattern(r"[\w-]+")
 _RANGE = Pattern(
     r"(?<![\w-])(?P<family>(?:\w[\w/-]{0,20})?\D)?(?P<first>\d{1,6})"
     r"(?: (?:to|through|until|bis|up to) |\s?(?:\u2013|\.\.)\s?)(?P=family)(?P<last>\d{1,6})(?![\w-])"
@@ -131,6 +132,7 @@ class _Known:
 
     def __init__(self, given: str) -> None:
         self.words: set[str] = set()
+        self.parts: set[str] = set()
         self.names: set[str] = set()
         self.families: set[str] = set()
         self.add(given)
@@ -139,6 +141,7 @@ class _Known:
         """Take a text in. called: it is an argument, which shows no family of ids to be real."""
         text = text[:_MAX_TEXT]
         self.words.update(_WORD.findall(text.lower()))
+        self.parts.update(_PART.findall(text.lower()))
         names = [name.lower() for name in (*_names(text), *_between(text))]
         self.names.update(names)
         if not called:
@@ -154,8 +157,9 @@ class _Known:
         """The first id of a known family that nothing has named before."""
         for leaf in leaves:
             for name in _names(leaf):
-                family = _family(name.lower())
-                if name.lower() not in self.names and len(family) > 1 and family in self.families:
+                low, family = name.lower(), _family(name.lower())
+                known = low in self.names or self.parts.issuperset(_PART.findall(low))
+                if not known and len(family) > 1 and family in self.families:
                     return name
         return None
 
@@ -237,9 +241,10 @@ def _contradicted(steps: Sequence[Step]) -> Finding | None:
         entries = told.get(name)
         if not entries:
             continue
-        for value in _numbers(sentence):
-            if value in entries[-1].numbers or not _is_hard(value):
-                continue
+        said = list(filter(_is_hard, _numbers(sentence)))
+        if any(value in entries[-1].numbers for value in said):
+            continue
+        for value in said:
             if any(value in entry.numbers for entry in entries):
                 text = f"{name}: the answer says {value:g}, step {entries[-1].at} says otherwise"
                 return Finding(CONTRADICTED, text, last)
@@ -621,6 +626,8 @@ def _followed(steps: Sequence[Step], given: str) -> Finding | None:
             hit = _ADDRESSED.search(text)
             if hit is None or len(text.split()) < _LEAST_PROSE:
                 continue
+            if text[: hit.start()].count('"') % 2:
+                continue  # within what the result quotes
             order, before = text[hit.start() :][:_MOST_ORDER], "\n".join(shown)
             for later in steps[at + 1 :]:
                 for leaf in (*_leaves(later.tool_input), *_closing(later, steps)):
@@ -683,6 +690,8 @@ class _Refusal:
         low = _NOTHING_ELSE.sub("", said.lower())
         if len(low.split()) <= _LEAST_PHRASE or ADMITS.search(low) or _CONTRASTS.search(low):
             return False
+        if low.rstrip().endswith("?"):
+            return False
         if not self._why.isdisjoint(_WORD.findall(low)):
             return False
         found = {leaf for leaf in self.leaves if _mentions(low, leaf.lower())}
@@ -732,10 +741,15 @@ def _claimed(steps: Sequence[Step]) -> Finding | None:
     return None
 
 
+_DONE_BEFORE = Pattern(r"(?i)\balready\b")
+"""Words of a failure by which things may well be as they were to be."""
+
+
 def _refused(step: Step) -> bool:
     """Whether a call was answered with a failure, or with a few words or fields that refuse it."""
-    if failure_of(step) is not None:
-        return True
+    failure = failure_of(step)
+    if failure is not None:
+        return not _DONE_BEFORE.search(failure.text)
     output = parsed(step.tool_output)
     if isinstance(output, Mapping):
         words = [one for one in output.values() if isinstance(one, str) and len(one.split()) > 2]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triage.classifiers.tables.rule import WORDS, Rule
-from triage.core import ErrorInfo, FailureType, Step, said_by
+from triage.core import Cause, ErrorInfo, FailureType, Step, said_by
 from triage.core.patterns import Pattern
 
 from .arguments import gives
@@ -114,13 +114,15 @@ class Results:
         self._last: str | None = None
         self._said: str | None = None
         self._step: Step | None = None
-        self._at = -1
+        self._at = self._admitted = -1
 
     def add(self, step: Step, at: int) -> None:
         """The next step, at this position."""
         tool, output = step.tool_called, step.tool_output
         self._at, self._step = at, step
         self._said = step.llm_output if tool is None and step.error is None else None
+        if self._admits:
+            self._admitted = at
         if output is None and step.error is None:
             return
         name = tool or ""
@@ -186,7 +188,8 @@ class Results:
             return None
         others = [name for name in self._worked if len(name) > _LEAST_NAME and name in text]
         listed = bool(others) and not _LISTING.search(tool)
-        return Failure(text) if listed or NO_TOOL.search(text) else None
+        about = tool in text or len(text) < _FEW
+        return Failure(text) if listed or (about and NO_TOOL.search(text)) else None
 
     def standing(self, judge: Judged) -> list[Finding]:
         """What stands at the end, most decisive first."""
@@ -233,7 +236,9 @@ class Results:
                     decides = name in (self._last, "") or outside > 1
                 case FailureType.WRONG_TOOL_CALLED | FailureType.CONTEXT_OVERFLOW:
                     decides = name in (self._last, "")
-                case FailureType.SCHEMA_MISMATCH if failed.same and self._admits:
+                case FailureType.SCHEMA_MISMATCH if self._admits and (
+                    failed.same or rule.cause is Cause.INVALID_ARGUMENTS
+                ):
                     decides = name in (self._last, "")
                 case _:
                     decides = failed.last == self._at or name == ""
@@ -256,7 +261,7 @@ class Results:
         errors of code that the agent wrote are about that code.
         """
         said, text = (self._said or "")[:_MAX_READ].lower(), failed.failure.text
-        if not said or ADMITS.search(said) or len(text) > _MAX_DENIAL:
+        if not said or self._admitted > failed.at or len(text) > _MAX_DENIAL:
             return False
         if failed.failure.error.type_name not in _NO_NAMES:
             return False
@@ -298,7 +303,15 @@ class Results:
         given = step.tool_input.values() if isinstance(step.tool_input, Mapping) else ()
         if any(isinstance(value, str) and len(value) > 2 and value in text for value in given):
             return False
-        return not self._keys.get(name, set()).isdisjoint(_WORDS.findall(text))
+        named = self._keys.get(name, set()).intersection(_WORDS.findall(text))
+        return bool(named) and (
+            _OF_ARGUMENTS.search(text) is not None or any(_is_identifier(key) for key in named)
+        )
+
+
+def _is_identifier(key: str) -> bool:
+    """Whether a name is no ordinary word: with an underscore, a digit, or a capital within."""
+    return re.search(r"_|\d|[a-z][A-Z]", key) is not None
 
 
 NOT_KNOWN = 0.3
@@ -321,13 +334,18 @@ NO_TOOL = Pattern(
 """A negation and a word for a tool beside each other."""
 _IDENTIFIER = Pattern(r"\b[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+|(?<=['\"`])[\w.-]+(?=['\"`])")
 _WORDS = Pattern(r"[A-Za-z_]\w*")
+_OF_ARGUMENTS = Pattern(
+    r"(?i)\b(?:arg(?:ument)?s?|param(?:eter)?s?|fields?|propert(?:y|ies)|keys?|keywords?|missing|required?s?|"
+    r"mandatory|unexpected|unrecogni[sz]ed|expect(?:s|ed)|must|should|invalid|type|format)\b"
+)
+"""Words about arguments: without one a name in a message may be an ordinary word."""
 _FIGURES = Pattern(r"\d[\d.,]{0,20}\d")
 _NO_NAMES = ("Exception", "Error")
 """The classes of failures whose text names none."""
 _LONG_WORDS = Pattern(r"[^\W_]{4,}")
 ADMITS = Pattern(
     r"\b(?:not|cannot|unable|unfortunately|sorry|fail\w{0,4}|errors?|problems?|issues?|unavailable|"
-    r"time[ds]? ?out|(?:try|tried|once) again|later|without|unless|trouble|reject\w{0,3}|denied|refused)\b"
+    r"time[ds]? ?out|(?:try|tried|once) again|later|without|unless|trouble|reject\w{0,3}|denied|refused|stop\w{0,4})\b"
     r"|n['\u2019]t\b"
 )
 """Words by which an answer admits that something went wrong."""
@@ -425,7 +443,8 @@ def text_of(output: Any) -> str | None:
 def failure_of(step: Step) -> Failure | None:
     """The failure that a step tells of, where its result is an error and nothing else; else None."""
     if step.error:
-        return Failure(step.error, raised=step.exception_type)
+        told = _in_json(step.error) or _in_page(step.error)
+        return told or Failure(step.error, raised=step.exception_type)
     output = step.tool_output
     text = text_of(output)
     if isinstance(output, Mapping):
@@ -458,7 +477,8 @@ def gave(step: Step) -> bool:
 _STATUS = Pattern(r"[45]\d\d")
 _FEW = 80
 _DENIES = Pattern(
-    r"\b(?:not|no|none|unknown|invalid|without|missing|nothing|nobody|nicht|nichts|kein\w{0,2}|pas|aucune?)\b"
+    r"\b(?:not|no(?!\.? ?\d)|none|unknown|invalid|without|missing|nothing|nobody|"
+    r"nicht|nichts|kein\w{0,2}|pas|aucune?)\b"
     r"|n't\b|\A(?:0|zero) [a-z]",
     re.IGNORECASE,
 )
@@ -489,7 +509,7 @@ _LEADS = Pattern(
     r"|Traceback \(most recent call last\)"
     r"|(?i:http(?:/[\d.]{1,3}| error| status(?: code)?)?)[ :]{1,3}[45]\d\d\b"
     r"|[45]\d\d (?:Too Many|Internal|Bad Gateway|Service Un|Gateway Time|Unauthor|Forbidden)"
-    r"|(?i:rate limit (?:exceeded|reached)|service (?:temporarily )?unavailable|"
+    r"|(?i:(?:api )?rate limit (?:exceeded|reached)|service (?:temporarily )?unavailable|"
     r"(?:request|connection|operation) (?:timed out|refused|reset))"
     r"|Error code: [45]\d\d\b"
     r"|exit(?: code| status)? [1-9]\d{0,2}\b"
@@ -526,6 +546,8 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     said = next((value for key in _ERROR_KEYS if (value := result.get(key))), None)
     if said is None and (parts := _failed_parts(result)):
         return Failure(parts, 503)
+    if said is None and type(number := result.get("code")) is int and number < 0:
+        said = result  # the error of JSON-RPC by itself
     if said is None:
         status = _status(result, _STATUS_KEYS)
         if status is None and len(result) <= _FEW_FIELDS and _message(result):
@@ -533,8 +555,10 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
                 result, ("code", "cod")
             )  # of a thing that has more fields it is the thing's
         failed = any(result.get(key) is False for key in _OUTCOMES)
+        if len(result) <= _FEW_FIELDS and _LEADS.match(str(result.get("message"))):
+            failed = True
         if status is None and not failed and str(result.get("status")).lower() not in _NO_SUCCESS:
-            return None
+            return _warned(result)
         # A number alone may be the answer; with a message beside it, it is the answer's own status.
         words = _message(result) or text_in(result.get("errors") or None)
         bare = all(not value for key, value in result.items() if key not in _STATUS_KEYS)
@@ -558,6 +582,18 @@ def _in_fields(result: Mapping[Any, Any]) -> Failure | None:
     return Failure(
         words[:_MAX_SAID], status, code if code is None or len(code) <= _MAX_CODE else None
     )
+
+
+_WARNS = Pattern(r"(?i:_?warn(?:ing)?s?|_?notice|_?degraded|_?fallback)")
+"""Fields in which a service says that it could not do all it should."""
+
+
+def _warned(result: Mapping[Any, Any]) -> Failure | None:
+    """The warning that comes with a result which is otherwise empty."""
+    said = next((text for key, text in result.items() if _WARNS.fullmatch(str(key)) and text), None)
+    if said is None or not any(value in (None, "", [], {}) for value in result.values()):
+        return None
+    return Failure(text_in(said)[:_MAX_SAID])
 
 
 def _failed_parts(result: Mapping[Any, Any]) -> str | None:
@@ -600,12 +636,15 @@ def _in_page(text: str) -> Failure | None:
     begins = text[:200].lstrip()[:14].lower() if "<" in text[:200] else ""
     if not begins.startswith(("<!doctype html", "<html")):
         return None
-    title = _TITLE.search(text[:_MAX_READ])
-    shown = _SHOWN.fullmatch(" ".join(title["said"].split())) if title is not None else None
-    if shown is None:
+    titles = [" ".join(hit["said"].split()) for hit in _TITLE.finditer(text[:_MAX_READ])]
+    shown = [_SHOWN.fullmatch(title) for title in titles]
+    # A page with a title of its own may be about an error, and says below it that it is closed.
+    shown[1:] = [one for one in shown[1:] if one is not None and one["closed"]]
+    first = next(filter(None, shown), None)
+    if first is None:
         return None
-    status = "503" if shown["closed"] else shown["status"]
-    return Failure(shown[0], int(status) if status else None)
+    status = "503" if first["closed"] else first["status"]
+    return Failure(first[0], int(status) if status else None)
 
 
 _TITLE = Pattern(
@@ -628,7 +667,7 @@ _CLOSED = (
 )
 _SHOWN = Pattern(
     rf"(?:[\w.-]{{1,80}} \| )?(?:(?:http )?error:? |http(?: status)? )?"
-    rf"(?:(?P<status>[45]\d\d)(?:[ :\u2013\u2014-]{{1,3}}(?:error|{_SERVER}|{_ANY}))?|{_SERVER}"
+    rf"(?:(?P<status>[45]\d\d)(?:[ :\u2013\u2014-]{{1,3}}(?:error|{_SERVER}|{_ANY}|backend [a-z ]{{1,30}}))?|{_SERVER}"
     rf"|(?:[\w ]{{1,40}} [-:|\u2013\u2014] )?(?P<closed>{_CLOSED}))[.!]?",
     re.IGNORECASE,
 )

@@ -51,6 +51,7 @@ _CONTEXT = r"""
         (?:longer|larger|more) than (?:the )?model'?s? max(?:imum)?
         (?:loaded|configured|running) with (?:a )?context (?:length|size|window) of (?:only )?\d{1,9}
         must have (?:less|fewer) than \d{1,9} tokens
+        \d tokens of context|loaded with n ctx
 """
 _QUOTA = r"""
         insufficient (?:quota|balance|funds|credits?)
@@ -79,7 +80,8 @@ _RATE = r"""
         slow ?down|too many (?:messages|connections)|greylisted|reached your .{0,30}rate limit
         toomanyrequests|per[ -]minute (?:quota|limit)|spike arrest violation
         quota .{0,40}(?:is|was|has been) (?:spent|used up|exhausted|consumed|exceeded|reached)
-        rate limit error|throttlingexception
+        rate limit error|throttlingexception|requestthrottled
+        quota (?:will )?(?:resets?|renews?|refills?) (?:in|at|on|after)
 """
 ANSWER_RULES: tuple[Rule, ...] = (
     _answer("context", _OVERFLOW, Cause.CONTEXT_LENGTH, _CONTEXT + r"""
