@@ -238,6 +238,18 @@ class _Outline:
         return denies(self.step.tool_output) or self.void != ""
 
     @cached_property
+    def residue(self) -> str:
+        """A result that is nothing, without what was asked and without numbers; empty for any other."""
+        output = self.step.tool_output
+        text = self.void or (output if isinstance(output, str) and self.empty else "")
+        given = self.arguments.given
+        asked = given.values() if isinstance(given, dict) else (given,)
+        for value in map(str, asked) if text else ():
+            if len(value) > 2:
+                text = text.replace(value, "#")
+        return re.sub(r"\d+", "#", text)
+
+    @cached_property
     def timeless(self) -> tuple[Any, ...]:
         """The output without its times of day and its own id, if it is short; else as it is."""
         if len(self.output) > _FEW_VALUES:
@@ -293,10 +305,11 @@ def _alike(one: _Outline, other: _Outline) -> str:
         if left.tool_called is None:
             return ""
         if left.tool_input == right.tool_input:
-            alike = one.timeless == other.timeless
-        else:
-            alike = one.void != "" != other.void and _is_echoed(one, other)
-        return _COUNTED if alike else ""
+            return _COUNTED if one.timeless == other.timeless else ""
+        if one.residue == "" or one.residue != other.residue:
+            return ""
+        counted = one.void != "" and one.arguments.counted == other.arguments.counted
+        return _COUNTED if counted else _alike_arguments(one, other)
     if left.tool_called is None and one.said != other.said:
         return ""
     if one.arguments.outline == other.arguments.outline:
@@ -368,21 +381,6 @@ _NOTHING = ("[]", "{}", "null", "None", "false", "False")
 def _is_nothing(value: Any) -> bool:
     """Whether a value of an outline is null, false, or the head of an empty list or object."""
     return value is None or value is False or value in (("[]", 0), ("{}", 0))
-
-
-def _is_echoed(one: _Outline, other: _Outline) -> bool:
-    """Whether two calls differ in numbers alone and were given nothing but these numbers back."""
-    left, right = one.void, other.void
-    given, again = one.arguments.given, other.arguments.given
-    if not isinstance(given, dict) or not isinstance(again, dict) or given.keys() != again.keys():
-        return False
-    for key, value in given.items():
-        if value == again[key]:
-            continue
-        if not (_is_count(value) and _is_count(again[key])):
-            return False
-        left, right = left.replace(str(value), "#"), right.replace(str(again[key]), "#")
-    return left == right
 
 
 def _is_count(value: Any) -> bool:

@@ -39,6 +39,8 @@ _RULES = {
     "same": LOOP, "near": NEAR_LOOP, "vague": NEAR_LOOP, "counted": COUNTING, "error": SAME_ERROR,
 }  # fmt: skip
 _MAX_MISFITS = 256
+MANY = 8
+"""Rounds after which a loop is one although an answer came after it."""
 
 
 class Watch:
@@ -199,7 +201,10 @@ def look(
     for step in steps:
         watch.add(step)
     firm = [watch.unknown_tool, watch.forbidden]
-    loose = [watch.misfit, watch.result, watch.past]
+    past = watch.past
+    if past is not None and past.repeats >= MANY and _answered(steps, past):
+        past = past._replace(rule=NEAR_LOOP)
+    loose = [watch.misfit, watch.result, past]
     loop = watch.loop
     if loop is not None and loop.kind == "same":
         firm.insert(0, watch.found(loop))
@@ -211,6 +216,12 @@ def look(
         tuple(found for found in firm if found is not None),
         tuple(found for found in loose if found is not None),
     )
+
+
+def _answered(steps: Sequence[Step], loop: Finding) -> bool:
+    """Whether nothing but an answer came after a loop: it did not end by getting another result."""
+    end = (loop.step or 0) + loop.repeats * loop.length
+    return all(step.tool_called is None for step in steps[end:])
 
 
 def _behind_talk(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
