@@ -223,6 +223,46 @@ def test_other_orders_of_the_same_words_that_find_nothing_are_a_loop_and_other_n
         assert classified(*steps).failure_type.value == kind
 
 
+def test_empty_results_are_the_same_whatever_they_echo_or_count() -> None:
+    words = ["van with brakes", "brakes with van", "van brakes", "with brakes van", "brakes van"]
+    echoed = [
+        call("ask", {"q": one}, {"q": one, "vans": [], "ms": at}) for at, one in enumerate(words)
+    ]
+    assert classified(*echoed).failure_type.value == "loop_detected"
+    counted = [
+        call("search", {"q": one}, f"{at} hits, too many, none shown")
+        for at, one in enumerate(words, 200)
+    ]
+    assert classified(*counted).failure_type.value == "loop_detected"
+    found = [call("ask", {"q": one}, {"q": one, "vans": [at]}) for at, one in enumerate(words)]
+    assert classified(*found).failure_type.value == "unknown"
+
+
+def test_many_rounds_are_a_loop_though_an_answer_followed_and_polling_that_ended_is_none() -> None:
+    poll = call("state", {"id": "vans/11"}, "being washed")
+    answer = said("It is being washed.")
+    assert classified(*[poll] * 9, answer).failure_type.value == "loop_detected"
+    assert classified(*[poll] * 5, answer).failure_type.value == "unknown"
+    clean = call("state", {"id": "vans/11"}, "clean")
+    assert classified(*[poll] * 9, clean, said("It is clean.")).failure_type.value == "unknown"
+
+
+def test_an_id_is_made_of_parts_that_the_task_names() -> None:
+    task = "Read the oil of van-11 and van-12 (points van-11.OIL and so on)."
+    read = call("read", {"point": "van-11.OIL"}, "OK 7")
+    for point, rule in (("van-12.OIL", "none"), ("van-77.OIL", "steps.made_up_argument")):
+        lost = call("read", {"point": point}, "unknown point")
+        assert classified(read, lost, said("Seven."), task=task).evidence[0].rule == rule
+
+
+def test_an_answer_that_names_the_newest_number_too_contradicts_nothing() -> None:
+    steps = [call("state", {"job": at}, f"job {at} lost by van-07") for at in (610, 611)]
+    lost = said("The jobs 610 and 611 were lost by van-07.")
+    assert classified(*steps, lost, task="Start the job.").failure_type.value == "unknown"
+    old = said("van-07 lost the job 610.")
+    assert classified(*steps, old, task="Start it.").evidence[0].rule == "steps.contradicted"
+
+
 def test_calls_that_repeat_between_words_are_a_loop_where_the_words_repeat_as_well() -> None:
     talk = [said("Let me look once more.", "scout"), call("search", {"q": "vans"}, "none found")]
     other = said("Please go on until you have it.", "chief")
@@ -306,6 +346,14 @@ LET = call("let_van", {"id": "vans/11", "to": "Ines"}, {"let": False, "why": "th
             ),
             "steps.claimed",
         ),
+        (
+            (
+                call("open_bay", {"bay": "B-7"}, error="already open since 10:04"),
+                said("Bay B-7 is open since 10:04."),
+            ),
+            "none",
+        ),
+        ((LET, said("Which of the two did you mean Ines to have, vans/11?")), "none"),
     ],
 )
 def test_what_is_said_of_a_change_that_failed(steps: tuple[Step, ...], rule: str) -> None:
@@ -328,6 +376,8 @@ def test_a_result_that_speaks_to_the_agent_is_an_order_where_it_is_followed(
     read = call("get_van", {"id": "vans/11"}, ORDER)
     found = classified(read, last, task="How many seats has vans/11?")
     assert found.evidence[0].rule == rule
+    quoted = call("get_van", {"id": "vans/11"}, f'Seats: nine. A guest wrote: "{ORDER}"')
+    assert classified(quoted, last, task="How many seats?").evidence[0].rule == "none"
 
 
 def test_ids_between_the_first_and_the_last_are_named() -> None:

@@ -34,6 +34,53 @@ def classified(*steps: Step, task: Any = None, **options: Any) -> Diagnosis:
 
 DONE = says("This is what I found.")
 
+# --- errors that are JSON, pages and warnings ---------------------------------------------------
+
+
+def test_an_error_that_is_json_or_a_page_is_read_as_a_result_is() -> None:
+    gone = '{"code": -32601, "message": "Method not found: drop_fare"}'
+    found = classified(call("fares", "40 EUR"), call("drop_fare", error=gone), DONE)
+    assert found.failure_type is FailureType.WRONG_TOOL_CALLED
+    page = "<html><head><title>503 Backend read error</title></head><body>XID: {}</body></html>"
+    closed = [call("fares", error=page.format(at), given={"to": f"P{at}"}) for at in (7, 8)]
+    assert classified(*closed, DONE).cause is Cause.UNAVAILABLE
+
+
+def test_a_warning_beside_an_empty_result_is_what_the_answer_has_to_speak_of() -> None:
+    empty = {"fares": [], "_warning": "the pricing backend cannot be reached"}
+    found = classified(call("fares", empty), says("There is no fare to Porto."))
+    assert (found.failure_type, found.confidence) == (FailureType.EXTERNAL_FAULT, 0.6)
+    told = says("The pricing backend was unavailable.")
+    assert classified(call("fares", empty), told).failure_type is UNKNOWN
+    full = {"fares": [40], "_warning": "prices are in euros"}
+    assert classified(call("fares", full), says("It is 40.")).failure_type is UNKNOWN
+
+
+def test_an_argument_is_named_as_one_or_is_no_ordinary_word() -> None:
+    def ended(error: str, given: Any) -> FailureType:
+        failed = call("book", given=given, error=error)
+        return classified(failed, says("I could not book it.")).failure_type
+
+    mismatch = FailureType.SCHEMA_MISMATCH
+    assert ended("unknown parameter: line", {"line": "L7"}) is mismatch
+    assert ended("seat_class may be 1 or 2", {"seat_class": "first"}) is mismatch
+    assert ended("the line is closed for the night", {"line": "L7"}) is UNKNOWN
+
+
+def test_a_failure_that_was_told_before_the_last_answer_is_not_passed_over() -> None:
+    refused = call("book", "Error: locked by the desk", {"seat": "4A"})
+    told = says("The desk has locked the seat, so it was not booked. Shall I ask them?")
+    user = Step(action="user: no, leave it")
+    assert classified(refused, told, user, says("All right.")).failure_type is UNKNOWN
+
+
+def test_a_short_word_of_no_action_is_no_missing_tool() -> None:
+    note = f"Call with the guild of {'carters ' * 12}; no action for us."
+    assert classified(call("read_note", note), DONE).failure_type is UNKNOWN
+    denied = classified(call("read_note", "no such function: read_note"), DONE)
+    assert denied.failure_type is FailureType.WRONG_TOOL_CALLED
+
+
 # --- errors that came as results -----------------------------------------------------------
 
 
@@ -82,6 +129,9 @@ PAGE = "<!DOCTYPE html>\n<html><head><title>{}</title></head><body>{}</body></ht
             Cause.UNAVAILABLE,
         ),
         (PAGE.format("Fares - planned downtime", ""), Cause.UNAVAILABLE),
+        (PAGE.format("Fares", "<h1>We'll be back shortly</h1>"), Cause.UNAVAILABLE),
+        (PAGE.format("503 Backend is unhealthy", "<h1>Guru</h1>"), Cause.UNAVAILABLE),
+        ({"message": "API rate limit exceeded", "trace": "7f2c", "reset": 90}, Cause.RATE_LIMITED),
     ],
 )
 def test_a_fault_is_read_from_json_and_from_the_page_of_a_proxy(result: Any, cause: Cause) -> None:

@@ -300,21 +300,24 @@ def _alike(one: _Outline, other: _Outline) -> str:
     """How alike two steps are: equal, other in wording, other in numbers, or not (empty)."""
     if one.act != other.act:
         return ""
-    left, right = one.step, other.step
+    called = one.step.tool_called is not None
     if one.output != other.output:
-        if left.tool_called is None:
-            return ""
-        if left.tool_input == right.tool_input:
-            return _COUNTED if one.timeless == other.timeless else ""
-        if one.residue == "" or one.residue != other.residue:
-            return ""
-        counted = one.void != "" and one.arguments.counted == other.arguments.counted
-        return _COUNTED if counted else _alike_arguments(one, other)
-    if left.tool_called is None and one.said != other.said:
+        return _alike_results(one, other) if called else ""
+    if not called and one.said != other.said:
         return ""
     if one.arguments.outline == other.arguments.outline:
         return _EQUAL
     return _alike_arguments(one, other)
+
+
+def _alike_results(one: _Outline, other: _Outline) -> str:
+    """How alike two calls of a tool are whose results are not equal."""
+    if one.step.tool_input == other.step.tool_input:
+        return _COUNTED if one.timeless == other.timeless else ""
+    if one.residue == "" or one.residue != other.residue:
+        return ""
+    counted = one.void != "" and one.arguments.counted == other.arguments.counted
+    return _COUNTED if counted else _alike_arguments(one, other)
 
 
 _CHANGES = re.compile(

@@ -345,7 +345,8 @@ _NO_NAMES = ("Exception", "Error")
 _LONG_WORDS = Pattern(r"[^\W_]{4,}")
 ADMITS = Pattern(
     r"\b(?:not|cannot|unable|unfortunately|sorry|fail\w{0,4}|errors?|problems?|issues?|unavailable|"
-    r"time[ds]? ?out|(?:try|tried|once) again|later|without|unless|trouble|reject\w{0,3}|denied|refused|stop\w{0,4})\b"
+    r"time[ds]? ?out|(?:try|tried|once) again|later|without|unless|trouble|reject\w{0,3}|denied|"
+    r"refused|stop\w{0,4})\b"
     r"|n['\u2019]t\b"
 )
 """Words by which an answer admits that something went wrong."""
@@ -657,7 +658,8 @@ _SERVER = (
 _ANY = (
     r"bad request|unauthorized|authorization required|forbidden|(?:page )?not found|"
     r"method not allowed|request time-?out|(?:the )?connection timed out|a timeout occurred|"
-    r"(?:the )?(?:web server|origin) is (?:down|unreachable)|web server is returning an unknown error"
+    r"(?:the )?(?:web server|origin) is (?:down|unreachable)|web server is returning an unknown error|"
+    r"backend [a-z ]{1,30}"
 )
 _CLOSED = (
     r"(?:(?:down|closed|offline) for |under(?:going)? )?(?:(?:planned|scheduled|emergency|site|system) )?"
@@ -667,7 +669,7 @@ _CLOSED = (
 )
 _SHOWN = Pattern(
     rf"(?:[\w.-]{{1,80}} \| )?(?:(?:http )?error:? |http(?: status)? )?"
-    rf"(?:(?P<status>[45]\d\d)(?:[ :\u2013\u2014-]{{1,3}}(?:error|{_SERVER}|{_ANY}|backend [a-z ]{{1,30}}))?|{_SERVER}"
+    rf"(?:(?P<status>[45]\d\d)(?:[ :\u2013\u2014-]{{1,3}}(?:error|{_SERVER}|{_ANY}))?|{_SERVER}"
     rf"|(?:[\w ]{{1,40}} [-:|\u2013\u2014] )?(?P<closed>{_CLOSED}))[.!]?",
     re.IGNORECASE,
 )
