@@ -567,6 +567,7 @@ class Chooser:
     (lambda: Rollback(10**30), "Rollback.checkpoint_id 1000", "no checkpoint"),
     (lambda: Retry(inject={"model": 1}), "Retry.inject names model", "does not take"),
     (lambda: Retry(inject={"task": 1}), "Retry.inject names task", "does not take"),
+    (lambda: Retry(inject={"run": 1}), "Retry.inject names run", "the run fills"),
     (Resume, "Resume() needs a subgoal", "none is declared"),
 )
 async def test_an_answer_that_cannot_be_performed_escalates_and_says_whose_it_was(
@@ -686,6 +687,8 @@ async def suspended(*, doubt: bool) -> tuple[Agent[Any], str, list[int]]:
     (triage.rerun, "waits for an action", "no call of it is in doubt"),
     (lambda: Rollback(99), "Rollback.checkpoint_id 99", "no checkpoint"),
     (lambda: Retry(inject={"model": 1}), "Retry.inject names model", "does not take"),
+    (lambda: Retry(inject={"run": 1}), "Retry.inject names run", "the run fills"),
+    (lambda: triage.edit({"run": 1}), "Retry.inject names run", "the run fills"),
     (Resume, "Resume() needs a subgoal"),
 )
 async def test_an_answer_that_does_not_fit_is_refused_and_the_token_stays_good(

@@ -571,8 +571,9 @@ class Watching(Struct, frozen=True):
 class Config(Struct, frozen=True, eq=False):
     """The validated options of an `Agent`, and what follows from them.
 
-    policy, classifier: None means the recommended ones. parameters: the function's keyword parameters,
-    None if it takes any. plain: no limit needs a cancel scope around attempts and there are no observers.
+    policy, classifier: None means the recommended ones. parameters: the function's keyword parameters
+    that a caller gives, None if it takes any. filled: those that the run fills. plain: no limit needs a
+    cancel scope around attempts and there are no observers.
     watch: the limits, if one must be checked at each event. busy: there are observers, or `watch`.
     watching: None where steps are not checked. durable: the store outlives this process. code:
     fingerprint of the function if so, else empty. suspensions: runs waiting in this process (`Waiting`),
@@ -591,6 +592,7 @@ class Config(Struct, frozen=True, eq=False):
     observers: tuple[Observer, ...]
     env: Environment
     parameters: frozenset[str] | None
+    filled: frozenset[str]
     plain: bool
     watch: Limits | None
     busy: bool
@@ -675,7 +677,6 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
     watch = True if checks is None else checks.watch
     watching = watch if isinstance(watch, Watching) else Watching() if watch else None
     timed = {limits.seconds, limits.attempt_seconds, limits.stall_seconds} != {None}
-    injected = {parameter for parameter, _ in function.injected}
     return Config(
         name=name or function.name,
         policy=None if policy is None else as_policy(policy),
@@ -686,7 +687,8 @@ def configure(  # noqa: PLR0913 - the options of `Agent`
         durability=durability,
         observers=listening,
         env=environment or SYSTEM,
-        parameters=None if function.known is None else function.known | injected,
+        parameters=function.known,
+        filled=frozenset(parameter for parameter, _ in function.injected),
         plain=not (timed or limits.watches or listening) and function.kind == "async",
         watch=limits if limits.watches else None,
         busy=limits.watches or bool(listening),

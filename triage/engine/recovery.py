@@ -354,8 +354,12 @@ def _gated(session: Session, context: FailureContext, action: Action, by: str) -
 def infeasible(session: Session, action: Action) -> str | None:
     """Why an action cannot be performed at all; None if it can."""
     match action:
-        case Retry(inject=inject) if inject and session.config.parameters is not None:
-            unknown = [name for name in inject if name not in session.config.parameters]
+        case Retry(inject=inject) if inject:
+            filled, known = session.config.filled, session.config.parameters
+            taken = [name for name in inject if name in filled]
+            if taken:
+                return f"Retry.inject names {', '.join(taken)}, which the run fills itself"
+            unknown = [name for name in inject if known is not None and name not in known]
             if unknown:
                 names = ", ".join(unknown)
                 return f"Retry.inject names {names}, which the agent function does not take"
