@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
+import anyio
 import pytest
 from support import RETRY, FakeEnvironment, Says
 from tables import table
@@ -331,16 +332,42 @@ async def test_a_decorator_does_not_hide_a_generator() -> None:
     assert await Agent(functools.partial(Counter().plainly)).run(7) == [7]
 
 
-async def test_a_decorator_that_does_not_hand_its_generator_on_is_named() -> None:
-    async def counts(task: int) -> AsyncIterator[int]:
-        yield task
+async def twice(task: int) -> AsyncIterator[int]:
+    yield task
+    yield task
 
-    @functools.wraps(counts)
-    def wrapper(task: int) -> list[int]:
-        return [task]
 
-    with pytest.raises(UsageError, match="returned list in its place"):
-        await Agent(wrapper).run(3)
+@functools.wraps(twice)
+async def collected(task: int) -> list[int]:
+    return [item async for item in twice(task)]
+
+
+@functools.wraps(twice)
+def collected_later(task: int) -> Any:
+    return collected(task)
+
+
+@functools.wraps(twice)
+def collected_at_once(task: int) -> list[int]:
+    return anyio.run(collected, task)
+
+
+@pytest.mark.parametrize(
+    "wrapper", [collected, collected_later, collected_at_once, handed_on(collected)]
+)
+async def test_a_decorator_that_collects_its_generator_makes_an_ordinary_agent(
+    wrapper: Any,
+) -> None:
+    agent: Agent[Any] = Agent(wrapper, verify=[3, 3].__eq__)
+    assert await agent.run(3) == [3, 3]
+    assert [item async for item in agent.stream(3)] == [[3, 3]]
+
+
+async def test_a_plain_function_that_returns_a_generator_runs_it() -> None:
+    def undecorated(task: int) -> AsyncIterator[int]:
+        return twice(task)
+
+    assert await Agent(undecorated).run(3) == [3, 3]
 
 
 async def test_closing_a_stream_early_is_a_cancellation() -> None:

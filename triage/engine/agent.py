@@ -33,7 +33,7 @@ from .nested import kept_as_safely, run_inside, stream_inside
 from .outside import cancel
 from .resume import UNSET, Recovered, answer_only, check_owner, reopen, reopen_all, resume
 from .run import current
-from .tools import read_function
+from .tools import STREAMED, read_function
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -217,7 +217,7 @@ class Agent(Generic[T]):
         if outer is not None and not outer.over:
             return stream_inside(outer, self._config, self._function, task, kwargs)
         session = Session(self._config, task, kwargs, None, outer)
-        if self._function.kind == "generator":
+        if self._function.kind in STREAMED:
             return stream_loop(session, self._function)
 
         async def single() -> AsyncIterator[Any]:

@@ -172,13 +172,17 @@ async def _streamed_attempts(
             session.attend(run)
             items: list[Any] = []
             try:
+                result: Any = items
                 async with aclosing(_stream_attempt(function, run, session.kwargs)) as stream:
-                    async for item in stream:
+                    async for given in stream:
+                        item = given
+                        if isinstance(given, _Whole):
+                            result = item = given.result
                         if checks is not None or session.comes_back:
                             items.append(item)
                         yield item
                 if checks is not None or run.has_subgoals:
-                    await check(checks, run, items)
+                    await check(checks, run, result)
             except Exception as error:
                 failure = await _failure(session, run, error)
                 if failure is None:
@@ -310,14 +314,47 @@ async def _called(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
     filled = _arguments(function, run, kwargs)
     if function.kind == "async":
         return await run.watched(function.function(run.session.task, **filled))
+    result = await _in_thread(function, run, filled)
+    if isinstance(result, AsyncGenerator):
+        result = _collected(result)
+    return await run.watched(result) if inspect.isawaitable(result) else result
+
+
+async def _in_thread(function: Function, run: Run, filled: Mapping[str, Any]) -> Any:
+    """What a plain function returns, whatever that is."""
     limiter = _sync_limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(SYNC_THREADS)
         _sync_limiter.set(limiter)
-    result = await anyio.to_thread.run_sync(
-        lambda: function.function(run.session.task, **filled), limiter=limiter
+    # In a tuple, as trio refuses a coroutine from a thread.
+    (returned,) = await anyio.to_thread.run_sync(
+        lambda: (function.function(run.session.task, **filled),), limiter=limiter
     )
-    return await run.watched(result) if inspect.isawaitable(result) else result
+    return returned
+
+
+async def _collected(generator: AsyncGenerator[Any]) -> list[Any]:
+    async with aclosing(generator):
+        return [item async for item in generator]
+
+
+class _Whole(NamedTuple):
+    """The result of a wrapper that has returned no generator: not one of several items."""
+
+    result: Any
+
+
+async def _handed_on(
+    function: Function, run: Run, filled: Mapping[str, Any]
+) -> AsyncGenerator[Any]:
+    """The items of the generator that a plain wrapper returns, or its result as a `_Whole`."""
+    returned = await _in_thread(function, run, filled)
+    if isinstance(returned, AsyncGenerator):
+        async with aclosing(returned):
+            async for item in returned:
+                yield item
+    else:
+        yield _Whole(await returned if inspect.isawaitable(returned) else returned)
 
 
 _sync_limiter: RunVar[anyio.CapacityLimiter | None] = RunVar("triage_sync_limiter")
@@ -386,7 +423,11 @@ async def _stream_attempt(
         for manager in run.session.entered:
             context.run(stack.enter_context, manager)
         placed = [(var, value) for var, value in context.items() if before.get(var) is not value]
-    generator = function.function(run.session.task, **_arguments(function, run, kwargs))
+    filled = _arguments(function, run, kwargs)
+    if function.kind == "wrapped":
+        generator = _handed_on(function, run, filled)
+    else:
+        generator = function.function(run.session.task, **filled)
     try:
         while True:
             tokens = [var.set(value) for var, value in [(current, run), *placed]]

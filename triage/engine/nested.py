@@ -39,7 +39,7 @@ from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
 from .run import Recorder
-from .tools import Function, Nested
+from .tools import STREAMED, Function, Nested
 
 
 class _Taken(Exception):
@@ -303,7 +303,7 @@ async def stream_inside(
     run: Recorder, config: Config, function: Function, task: Any, kwargs: Mapping[str, Any]
 ) -> AsyncGenerator[Any]:
     """`Agent.stream` in an attempt of another run; one that goes on gives its items at its end."""
-    if function.kind != "generator":
+    if function.kind not in STREAMED:
         yield await run_inside(run, config, function, task, kwargs, None)
         return
     config = kept_as_safely(config, function, run)

@@ -11,8 +11,7 @@ import json
 import threading
 import typing
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import reduce
 from operator import or_
@@ -71,14 +70,19 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
 }
 
 
+STREAMED = ("generator", "wrapped")
+"""The kinds of functions whose items are streamed as they come."""
+
+
 class Function(Struct, frozen=True, eq=False, weakref=True):
     """A user's function and its parameters.
 
-    kind: `async`, `sync` or `generator`. injected: the parameters that the run fills. wanted: other
-    parameters without a default. known: all that a caller may give by keyword, None if it takes any.
-    of_instance: its first parameter is the instance or class it will be bound to. through_kwargs: guidance
-    that it can take through `**kwargs`, passed only when there is some. is_deaf: no parameter receives a
-    hint, so that only `current_run()` has it.
+    kind: `async`, `sync`, `generator`, or `wrapped`: a plain wrapper of a generator, which only its call
+    shows to hand one on. injected: the parameters that the run fills. wanted: other parameters without a
+    default. known: all that a caller may give by keyword, None if it takes any. of_instance: its first
+    parameter is the instance or class it will be bound to. through_kwargs: guidance that it can take
+    through `**kwargs`, passed only when there is some. is_deaf: no parameter receives a hint, so that only
+    `current_run()` has it.
     """
 
     function: Callable[..., Any]
@@ -151,13 +155,10 @@ def read_function(function: Any, *, bound: bool) -> Function:
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     _refuse_misspelt(name, keywords)
     hears = any(p.name in ("run", "_triage_hint", "_triage_context") for p in keywords)
-    kind = _kind(function, name)
-    if kind == "hidden":
-        function, kind = _handing_on(function, name), "generator"
     return Function(
         function=function,
         name=name,
-        kind=kind,
+        kind=_kind(function, name),
         injected=tuple((p.name, _INJECTED[p.name]) for p in keywords if p.name in _INJECTED),
         wanted=frozenset(
             p.name for p in keywords if p.default is p.empty and p.name not in _INJECTED
@@ -228,28 +229,11 @@ def _kind(function: Any, name: str) -> str:
         raise UsageError(
             f"{name} is a sync generator; make it an async generator to stream from it"
         )
-    # The plain wrapper of a decorator hands a generator on.
-    behind = inspect.unwrap(function) if inspect.isroutine(function) else function
-    return "hidden" if inspect.isasyncgenfunction(behind) else "sync"
-
-
-def _handing_on(function: Any, name: str) -> Any:
-    """Make an async generator of a decorated one whose wrapper only returns it."""
-
-    @functools.wraps(function)
-    async def items(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        generator = function(*args, **kwargs)
-        if not isinstance(generator, AsyncGenerator):
-            kind = type(generator).__name__
-            raise UsageError(
-                f"{name} is an async generator behind a decorator that returned {kind} in its place; "
-                "have the decorator return the generator, or be one"
-            )
-        async with aclosing(generator):
-            async for item in generator:
-                yield item
-
-    return items
+    if not inspect.isroutine(function):
+        return "sync"
+    # The plain wrapper of a decorator mostly hands a generator on.
+    behind = inspect.unwrap(function, stop=inspect.iscoroutinefunction)
+    return "wrapped" if inspect.isasyncgenfunction(behind) else "sync"
 
 
 def fingerprint(function: Function) -> str:
