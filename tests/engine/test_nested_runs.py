@@ -33,8 +33,10 @@ from triage import (
 )
 from triage.core import (
     AlreadyResumed,
+    AttemptFailed,
     CallFinished,
     CallStarted,
+    Cause,
     Event,
     ResultLost,
     RunStarted,
@@ -43,7 +45,7 @@ from triage.core import (
     TriageSuspendedError,
     UsageError,
 )
-from triage.engine import cancel, resolve
+from triage.engine import answers_to, asks_of, cancel, resolve
 from triage.stores import MemoryStore, Store
 from triage.testing import VirtualTime
 
@@ -681,6 +683,35 @@ async def test_an_answer_that_ends_the_run_ends_both(
     assert (await inner_of(store)).status == "cancelled"
 
 
+async def test_an_answer_at_the_store_lets_the_runs_around_it_go_on(store: Store) -> None:
+    paid: list[str] = []
+    shop = Shop(store, paid)
+
+    async def owner(task: str) -> str:
+        return f"owner: {await shop.boss.run(task)}"
+
+    agent = Agent(owner, **recovers(Retry()), store=store)
+    await question_of(agent.run("a map", run_id="top"), match="may I buy it")
+    (boss,) = await store.runs(parent="top")
+    (buyer,) = await store.runs(parent=boss.run_id)
+    await resolve(store, buyer.run_id, triage.approve(), now=0.0, by="ann")
+    assert {info.status for info in await store.runs()} == {"running"}
+    (ended,) = await agent.recover_all()
+    assert ended.result == "owner: paid for a map 0"
+    assert paid == ["a map"]
+
+
+async def test_a_question_inside_about_an_action_is_no_call_in_doubt(store: Store) -> None:
+    shop = Shop(store, [])
+    await token_of(shop.boss)
+    events = await store.read(OUTER)
+    assert asks_of(events) == "answer"
+    assert answers_to(events)[0] == "approve"
+    assert "happened" not in answers_to(events)
+    (failed,) = [event for event in events if isinstance(event, AttemptFailed)]
+    assert failed.diagnosis.cause != Cause.IN_DOUBT
+
+
 async def test_answered_itself_it_goes_on_without_the_outer_run(store: Store) -> None:
     paid: list[str] = []
     shop = Shop(store, paid)
@@ -783,10 +814,8 @@ async def test_an_operator_answers_at_the_store(by: str, tmp_path: Any) -> None:
     with Opened("sqlite", tmp_path) as opened:
         store, paid = opened.new(), list[str]()
         await token_of(in_doubt(store, paid).boss, "did pay")
-        inner = (await inner_of(store)).run_id
-        if by == "inner":
-            await resolve(store, inner, triage.happened("seen"), now=1.0)
-        await resolve(store, OUTER, triage.happened("seen"), now=1.0)
+        answered = OUTER if by == "outer" else (await inner_of(store)).run_id
+        await resolve(store, answered, triage.happened("seen"), now=1.0)
         assert [info.status for info in await store.runs()] == ["running", "running"]
         assert await in_doubt(store, paid).boss.recover(OUTER) == "seen 0"
         assert paid == ["a map"]

@@ -11,9 +11,10 @@ import anyio
 import pytest
 from plan_runs import ANSWER, FIND, GOOD, READ, RESULT, Approval, Kept, Script, orchestrator, plan
 
-from triage import TriageSuspendedError
+from triage import Agent, TriageSuspendedError
 from triage.cli import main
 from triage.plan import ExecutionPlan
+from triage.stores import open_store
 
 
 class Place:
@@ -22,7 +23,7 @@ class Place:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.text = f"sqlite:///{folder / 'runs.db'}"
         self.world = Kept()
-        self.options = {"approval": Approval(), **options}
+        self.options: dict[str, Any] = {"approval": Approval(), **options}
         self.planner = Script(GOOD, plan(FIND, READ, ANSWER))
         assert isinstance(self.go("run", "task", run_id="run-1"), TriageSuspendedError)
 
@@ -130,6 +131,73 @@ def test_what_cannot_be_answered_so_is_refused(
     assert place("--save", str(file)) == 2
     assert main(["approve", "nobody", "--store", place.text]) == 2
     assert place("--yes", "--reject", "no") == 2
+
+
+class Inside:
+    """A store with a run that waits for approval inside two others, the outermost `run-1`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.text = f"sqlite:///{folder / 'runs.db'}"
+        self.world = Kept()
+        self.planner = Script(GOOD, plan(FIND, READ, ANSWER))
+        assert isinstance(self.go("run", "task", run_id="run-1"), TriageSuspendedError)
+
+    def go(self, verb: str, *args: Any, **options: Any) -> Any:
+        made = orchestrator(self.planner, self.world, approval=Approval())
+        desk = Agent(made.run, name="desk")
+        office = Agent(desk.run, name="office", store=open_store(self.text))
+
+        async def work() -> Any:
+            try:
+                return await getattr(office, verb)(*args, **options)
+            except TriageSuspendedError as asked:
+                return asked
+            finally:
+                await office.store.close()
+
+        return anyio.run(work)
+
+    def __call__(self, *arguments: str, run: str = "run-1") -> int:
+        return main(["approve", run, "--store", self.text, *arguments])
+
+    def show(self, *arguments: str) -> int:
+        return main(["runs", "show", "run-1", "--store", self.text, *arguments])
+
+
+def test_a_plan_inside_other_runs_is_shown_rejected_edited_and_approved_by_the_outermost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside, file = Inside(tmp_path), tmp_path / "plan.json"
+    assert inside.show() == 0
+    shown = capsys.readouterr().out
+    assert "triage approve run-1 --yes" in shown
+    assert "doubt" not in shown
+    assert "happened" not in shown
+    assert inside() == 0
+    assert "3. pay do bill" in capsys.readouterr().out
+    assert inside("--reject", "do not pay") == 0
+    assert isinstance(inside.go("recover", "run-1"), TriageSuspendedError)
+    assert "do not pay" in inside.planner.requests[1].feedback
+    assert inside("--save", str(file)) == 0
+    GOOD.save(file)
+    assert inside("--plan", str(file)) == 0
+    assert inside("--yes") == 2
+    assert inside.go("recover", "run-1") == RESULT
+    assert inside.planner.count == 2
+    assert inside.world.done()["pay 5"] == 1
+
+
+def test_a_plan_inside_other_runs_is_answered_by_its_own_id_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside = Inside(tmp_path)
+    assert inside("--json") == 0
+    own = json.loads(capsys.readouterr().out)["run_id"]
+    assert own != "run-1"
+    assert inside("--yes", run=own) == 0
+    assert inside.show("--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == "running"
+    assert inside.go("recover", "run-1") == RESULT
 
 
 ROOM = """

@@ -36,6 +36,7 @@ from triage.core import (
     fold,
 )
 from triage.engine import resolve, waits_for
+from triage.plan import Approval, ExecutionPlan, Orchestrator, PlannedStep, Registry, capability
 from triage.stores import MemoryStore, RunInfo
 from triage.web import Person, Role, app
 from triage.web.answers import offer_of, reply_of
@@ -250,6 +251,43 @@ def test_a_call_in_doubt_is_told_to_have_happened_or_is_run_again(bank: Bank) ->
     assert bank.answer(question, "happened", result='"sent, said the bank"').status_code == 303
     assert bank.recovered() == "sent, said the bank"
     assert len(bank.sent) == 1
+
+
+def test_a_plan_inside_another_run_is_edited_and_approved_by_the_outer_run() -> None:
+    store, measured = MemoryStore(), list[str]()
+
+    @capability("measure", "measures a sensor", effect="read")
+    async def measure(sensor: str) -> int:
+        measured.append(sensor)
+        return 21
+
+    planned = ExecutionPlan((PlannedStep("t", "measure", parameters={"sensor": "hall"}),))
+    room = Orchestrator(
+        Registry([measure]), lambda _request: planned, store=store, approval=Approval()
+    )
+
+    async def ask_room(task: str) -> Any:
+        return await room.run(task)
+
+    desk = Agent(ask_room, store=store)
+
+    async def begun() -> str:
+        with pytest.raises(TriageSuspendedError):
+            await desk.run("warm?", run_id="r")
+        asked = waits_for(await store.read("r"))
+        assert asked is not None
+        return asked.token_digest
+
+    question = anyio.run(begun)
+    page = app(store, who=lambda _: Person("ann", Role.ADMIN))
+    client = TestClient(page, base_url=LOCAL, headers=OURS, follow_redirects=False)
+    shown = client.get("/runs/r/answer").text
+    assert "hall" in shown
+    plan = json.dumps(planned.to_json()).replace("hall", "cellar")
+    form = {"question": question, "answer": "edit", "plan": plan}
+    assert client.post("/runs/r/answer", data=form, headers=FORM).status_code == 303
+    assert anyio.run(desk.recover, "r") == 21
+    assert measured == ["cellar"]
 
 
 # Somebody was first -------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from triage.engine import (
     answers_to,
     asks_of,
     foretell,
+    is_about_call,
     lease_of,
     point_of_return,
     position_of,
@@ -231,6 +232,8 @@ def _call(call: Call) -> Line:
 
 _WITHOUT_TOKEN = ("approve", "reject", "abort")
 """How `resolve` answers a question that is not about a call."""
+_PLAN = (("--yes",), ("--reject", "REASON"))
+"""How `approve` answers a question about a plan or a step."""
 
 
 def _waits(
@@ -245,18 +248,20 @@ def _waits(
     if asked.expires is not None:
         until = f"{span(left)} left" if left > 0 else "over: its token is refused"
         yield Line("expires", "yellow", f"{moment(asked.expires)}, {until}")
-    answers: tuple[str, ...] = _WITHOUT_TOKEN
-    if asked.call is not None:
-        about = _ABOUT.get(asks_of(events), "not begun")
-        yield Line("about", "yellow", f"the call {asked.call}, {about}")
-        answers = answers_to(events)
-    elif left > 0:
+    asks, about_call = asks_of(events), is_about_call(events)
+    if about_call:
+        yield Line("about", "yellow", f"the call {asked.call}, {_ABOUT.get(asks, 'not begun')}")
+    elif left > 0 and asks == "approval":
+        for label, words in zip(("answer", "or"), _PLAN, strict=True):
+            yield Line(label, "yellow", suggested("approve", info.run_id, *words, store=store))
+        return
+    elif left > 0 and asked.call is None:
         resume = ("runs", "resume", "-", place_of(info.agent), "approve")
         yield Line("answer", "yellow", "by its token, which this reads:")
         yield Line("", "yellow", suggested(*resume, store=store))
         return
     label = "answer"
-    for answer in answers:
+    for answer in answers_to(events) if about_call else _WITHOUT_TOKEN:
         payload = ("--payload", _arguments_asked(events)) if answer == "edit" else ()
         resolve = ("runs", "resolve", info.run_id, answer, *payload)
         yield Line(label, "yellow", suggested(*resolve, store=store))

@@ -50,7 +50,16 @@ from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, 
 from .forking import fork
 from .journal import TASK
 from .loop import Restarted
-from .outside import WAITING, answers_to, asks_of, cancel, lease_of, resolve
+from .outside import (
+    WAITING,
+    answers_to,
+    asked_inside_by,
+    asks_of,
+    cancel,
+    is_about_call,
+    lease_of,
+    resolve,
+)
 from .recovery import position_of
 from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
@@ -120,6 +129,7 @@ __all__ = [
     "agent",
     "answers_to",
     "ask",
+    "asked_inside_by",
     "asks_of",
     "begin",
     "call_async",
@@ -135,6 +145,7 @@ __all__ = [
     "finish",
     "foretell",
     "fork",
+    "is_about_call",
     "judging",
     "lease_of",
     "manifest_of",

@@ -29,13 +29,14 @@ from triage.core import (
     logger,
 )
 
-from .approvals import Guarded, Question, is_judging, waits_for
+from .approvals import ANSWER, APPROVAL, Guarded, Question, is_judging, waits_for
 from .calls import Begun, Reusable, Reused, Undo, fail, finish_apart, large_given, reuse_apart
 from .calls import begin as begin_call
 from .config import Config, moved
 from .event_loop import off_loop, unbroken
 from .journal import Session, inside
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
+from .outside import asks_of
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
 from .run import Recorder
@@ -248,6 +249,7 @@ class Inner:
         asked = waits_for(session.events)
         assert asked is not None
         own = session.question
+        kind = APPROVAL if asks_of(session.events) == "approval" else ANSWER
         return Question(
             self._begun.key,
             self._begun.tool.name,
@@ -257,7 +259,7 @@ class Inner:
             doubt=asked.doubt,
             inner="action" if own is None or own.inner == "action" else "call",
             asks=asked.token_digest,
-            kind="" if own is None else own.kind,
+            kind=kind if own is None else own.kind,
             editable=() if own is None else own.editable,
         )
 

@@ -22,11 +22,13 @@ from triage.core import (
     Redactor,
     Reply,
     Resume,
+    Retry,
     Rollback,
     RunFinished,
     RunOver,
     RunResumed,
     RunState,
+    RunSuspended,
     StoreError,
     UnknownRun,
     UsageError,
@@ -61,6 +63,8 @@ async def resolve(
 ) -> Action:
     """Record an answer to a suspended run, for any worker to recover; return the action that follows.
 
+    A run inside another asks through it, so its answer lets the runs around it go on too.
+
     now: the time of the events, in seconds since the epoch. by: who answers, for the journal. question:
     digest of the token of the question that is answered; None means the question that is open now.
     refuses: checks whether the agent can carry out the action; None means that no agent is available, so
@@ -70,6 +74,21 @@ async def resolve(
     answered; UsageError for a run that is not waiting, an answer that does not fit the question or needs
     the agent, and a result or arguments that contain what looks like a secret.
     """
+    asked, action = await _resolve(store, run_id, answer, now, by, question, refuses)
+    await _resume_outer(store, run_id, asked.token_digest, now, by)
+    return action
+
+
+async def _resolve(
+    store: Store,
+    run_id: str,
+    answer: Reply,
+    now: float,
+    by: str,
+    question: str | None = None,
+    refuses: Refusal | None = None,
+) -> tuple[RunSuspended, Action]:
+    """Record an answer to a run and to the inner run that asked for it; the question and the action."""
     events = await store.read(run_id)
     if not events:
         raise UnknownRun(f"the store knows no run {run_id}")
@@ -102,7 +121,7 @@ async def resolve(
         raise AlreadyResumed(f"run {run_id} has just been answered by somebody else")
     resumed = partial(RunResumed, attempt=asked.attempt, action=given.action, by=by)
     await _write(store, run_id, [*given.entries, resumed], claim, now)
-    return given.action
+    return asked, given.action
 
 
 async def _resolve_inner(
@@ -118,7 +137,28 @@ async def _resolve_inner(
             "resolve it in its own store, or resume the run by its token"
         )
     if info.status == "suspended":
-        await resolve(store, inner, answer, now=now, by=by)
+        await _resolve(store, inner, answer, now, by)
+
+
+async def _resume_outer(store: Store, run_id: str, digest: str, now: float, by: str) -> None:
+    """Let the runs around a run go on that wait with its question, which has just been answered.
+
+    digest: of the token of that question. One that somebody else has answered meanwhile is left alone.
+    """
+    info = await store.info(run_id)
+    while info is not None and info.parent is not None:
+        outer = info.parent
+        events = await store.read(outer)
+        asked, question = waits_for(events), question_at(events)
+        if asked is None or question is None or question.asks != digest:
+            return
+        claim = await store.claim(outer, lease_s=LEASE_S)
+        if claim.events != len(events):
+            await release(store, outer, claim.epoch)
+            return
+        resumed = partial(RunResumed, attempt=asked.attempt, action=Retry(), by=by)
+        await _write(store, outer, [resumed], claim, now)
+        info, digest = await store.info(outer), asked.token_digest
 
 
 async def cancel(store: Store, run_id: str, *, now: float, by: str = "") -> None:
@@ -200,7 +240,8 @@ _ANSWERS = {
     "answer": ("happened", "approve", "reject", "abort"),
     "call in doubt": ("happened", "rerun", "abort"),
 }
-"""What `resolve` takes, by what a run waits for."""
+"""What `resolve` takes about a call, by what a run waits for."""
+_ACTIONS = ("approve", "reject", "retry", "replan", "abort", "escalate")
 
 
 def asks_of(events: Sequence[Event]) -> str:
@@ -218,10 +259,22 @@ def asks_of(events: Sequence[Event]) -> str:
 
 def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
     """What the question that a run waits with may be answered with, the most usual first."""
-    asked = waits_for(events)
-    if asked is None or asked.call is None:
-        return ("approve", "reject", "retry", "replan", "abort", "escalate")
-    return _ANSWERS[asks_of(events)]
+    return _ANSWERS[asks_of(events)] if is_about_call(events) else _ACTIONS
+
+
+def is_about_call(events: Sequence[Event]) -> bool:
+    """Whether the question that a run waits with is about a call, its own or one of an inner run."""
+    asked, question = waits_for(events), question_at(events)
+    wants_action = question is not None and question.inner == "action"
+    return asked is not None and asked.call is not None and not wants_action
+
+
+def asked_inside_by(events: Sequence[Event]) -> str | None:
+    """The id of the inner run whose question a run waits with; None if the question is its own."""
+    asked, question = waits_for(events), question_at(events)
+    if asked is None or question is None or not question.inner:
+        return None
+    return fold(events).calls[question.key].run
 
 
 def lease_of(info: RunInfo, time: float) -> str:

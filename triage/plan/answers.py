@@ -22,7 +22,7 @@ from triage.core import (
     check_word,
     misuse,
 )
-from triage.engine import resolve, waits_for
+from triage.engine import asked_inside_by, resolve, waits_for
 from triage.stores import Store
 
 from .approval import (
@@ -211,13 +211,15 @@ def accepted(asked: ApprovalAsked, data: Any) -> tuple[ApprovalAnswer | None, st
 
 
 async def asked_in(store: Store, run_id: str) -> ApprovalRequest | None:
-    """The approval a run waits for; None if it waits for none.
+    """The approval a run waits for, or a run inside it in the same store; None if it waits for none.
 
     Raises UnknownRun for a run the store does not know.
     """
     events = await store.read(run_id)
     if not events:
         raise UnknownRun(f"the store knows no run {run_id}")
+    while (inner := asked_inside_by(events)) is not None:
+        events = await store.read(inner)
     return request_in(events)
 
 

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from anyio import to_thread
@@ -51,8 +52,25 @@ from triage.core import (
     rerun,
     to_json,
 )
-from triage.engine import Agent, Question, answers_to, cancel, fork, question_at, resolve, waits_for
-from triage.plan import ApprovalAnswer, ApprovalRequest, Orchestrator, answer_in, request_in
+from triage.engine import (
+    Agent,
+    Question,
+    answers_to,
+    asked_inside_by,
+    cancel,
+    fork,
+    question_at,
+    resolve,
+    waits_for,
+)
+from triage.plan import (
+    ApprovalAnswer,
+    ApprovalRequest,
+    Orchestrator,
+    answer_in,
+    asked_in,
+    request_in,
+)
 from triage.stores import RunInfo, Store
 
 from .pages import Pages, run_and_events, slug, unslug
@@ -107,8 +125,9 @@ class Offer(NamedTuple):
     question: identifies the open question; empty if the run is not waiting. choices: the answers it
     accepts. tool, effect, arguments: the call in question; empty if it is not about a call. fields: the
     form fields for changing the arguments. plan: the plan or step to approve, as JSON; empty if there is
-    none. retries_at: position of the failure from which a new run can try again; None if there is none.
-    command: the shell command that recovers the run; empty if nobody needs to run it.
+    none. request: what is asked about it. retries_at: position of the failure from which a new run can
+    try again; None if there is none. command: the shell command that recovers the run; empty if nobody
+    needs to run it.
     """
 
     question: str = ""
@@ -118,6 +137,7 @@ class Offer(NamedTuple):
     arguments: str = ""
     fields: tuple[Field, ...] = ()
     plan: str = ""
+    request: ApprovalRequest | None = None
     retries_at: int | None = None
     command: str = ""
 
@@ -131,8 +151,19 @@ class Offer(NamedTuple):
         return any(choice.name == name for choice in self.choices)
 
 
-def offer_of(info: RunInfo, events: Sequence[Event], schemas: Schemas, *, runs_here: bool) -> Offer:
-    """Return what can be done with a run. runs_here: whether this process continues it by itself."""
+def offer_of(
+    info: RunInfo,
+    events: Sequence[Event],
+    schemas: Schemas,
+    *,
+    runs_here: bool,
+    request: ApprovalRequest | None = None,
+) -> Offer:
+    """Return what can be done with a run.
+
+    runs_here: whether this process continues it by itself. request: the approval of a plan or step that
+    it waits for.
+    """
     force = " --force" if info.status == "dead_letter" else ""
     recover = f"triage runs recover {shlex.quote(info.run_id)} module:agent{force}"
     left = info.status == "dead_letter" or (info.status == "running" and info.lease_until is None)
@@ -143,11 +174,11 @@ def offer_of(info: RunInfo, events: Sequence[Event], schemas: Schemas, *, runs_h
     asked = waits_for(events)
     if asked is None:
         return offer
-    request = request_in(events)
     if request is not None:
         names = ("approve", "reject", *(("edit",) if request.kind == "plan" else ()))
         plan = json.dumps(_shown(request.payload), ensure_ascii=False, indent=2)
-        return offer._replace(question=asked.token_digest, choices=_choices(names), plan=plan)
+        offer = offer._replace(question=asked.token_digest, choices=_choices(names))
+        return offer._replace(plan=plan, request=request)
     question = question_at(events)
     fields = tuple(_fields(question, schemas))
     names = tuple(
@@ -268,9 +299,8 @@ def reply_of(
     reason = form.get("reason", "").strip() or None
     if name == "reject" and reason is None:
         raise UsageError("reason: say why, so that the agent can find another way")
-    request = request_in(events)
-    if request is not None:
-        return _of_plan(request, name, reason, form, by)
+    if offer.request is not None:
+        return _of_plan(offer.request, name, reason, form, by)
     made: Reply
     match name:
         case "approve":
@@ -402,10 +432,14 @@ class Answers:
             Route("/runs/{run}/fork", self.fork, methods=["POST"]),
         ]
 
-    def offer(self, info: RunInfo, events: Sequence[Event]) -> Offer:
+    async def offer(self, info: RunInfo, events: Sequence[Event]) -> Offer:
         """Return what can be done with a run."""
+        request = request_in(events)
+        if asked_inside_by(events) is not None:
+            request = await asked_in(self._store, info.run_id)
         schemas: Schemas = self._schemas
-        return offer_of(info, events, schemas, runs_here=self.runs(info.agent))
+        made = partial(offer_of, runs_here=self.runs(info.agent), request=request)
+        return await to_thread.run_sync(made, info, events, schemas)
 
     def runs(self, agent: str) -> bool:
         """Return whether this process can continue the runs of this agent."""
@@ -416,7 +450,7 @@ class Answers:
     async def question(self, request: Request) -> Response:
         """Show a run's question and the form that answers it."""
         info, events = await self._read(request)
-        return self._form(request, info, events, self.offer(info, events))
+        return self._form(request, info, events, await self.offer(info, events))
 
     async def answer(self, request: Request) -> Response:
         """Record an answer. If it is invalid, show the form again with what was typed."""
@@ -425,7 +459,7 @@ class Answers:
         form = dict(await form_of(request))
         question = form.get("question", "")
         first = first_answer(events, question)
-        offer = self.offer(info, events)
+        offer = await self.offer(info, events)
         if first is not None or question != offer.question:
             return self._late(request, info, first)
         try:
@@ -488,9 +522,10 @@ class Answers:
         need(request, Role.ADMIN)
         info, events = await self._read(request)
         if not self.runs(info.agent):
+            offer = await self.offer(info, events)
             raise UsageError(
                 f"this page does not run the agent {one_line(info.agent, 60)}; recover the run with: "
-                f"{self.offer(info, events).command or 'recover_all() in any worker'}"
+                f"{offer.command or 'recover_all() in any worker'}"
             )
         self._go_on(info)
         return _to_run(request, info.run_id)
@@ -611,7 +646,7 @@ class Answers:
                 asked = waits_for(events)
                 if asked is None:
                     continue
-                offer = await to_thread.run_sync(self.offer, info, events)
+                offer = await self.offer(info, events)
                 text = f"{info.run_id} {info.agent} {asked.question} {offer.tool}".casefold()
                 if all(word in text for word in words.casefold().split()):
                     pick = f"{slug(info.run_id)}*{asked.token_digest}"

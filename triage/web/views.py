@@ -103,6 +103,7 @@ class Views:
         now = await self._store.now()
         place = (await self._places.of([info.run_id])).get(info.run_id)
         at, page = _number(request, "at"), _number(request, "page")
+        offer = await self._answers.offer(info, events)
 
         def made() -> Response:
             story = Story(events)
@@ -121,7 +122,7 @@ class Views:
                 state=story.state,
                 asked=waits_for(events),
                 asks=asks_of(events),
-                offer=self._answers.offer(info, events),
+                offer=offer,
                 runs_here=self._answers.runs(info.agent),
                 lease=lease_of(info, now),
                 place=place,
