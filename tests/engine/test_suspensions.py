@@ -12,7 +12,7 @@ from store_kinds import Opened, opening
 from support import FakeEnvironment, Says, always
 
 import triage
-from triage import Agent, Retry, Suspend
+from triage import Agent, Limits, Replan, Retry, Suspend
 from triage.core import (
     AlreadyResumed,
     RunBusy,
@@ -29,7 +29,13 @@ pytestmark = pytest.mark.anyio
 opened = opening("sqlite", "postgres")
 
 
-def asking(store: Store, questions: int = 1, env: Any = None, **options: Any) -> Agent[Any]:
+def asking(
+    store: Store,
+    questions: int = 1,
+    env: Any = None,
+    limits: Limits | None = None,
+    **options: Any,
+) -> Agent[Any]:
     """An agent that fails so many times and asks each time."""
 
     async def works(task: str, *, run: triage.Run, extra: int = 0) -> Any:
@@ -39,7 +45,7 @@ def asking(store: Store, questions: int = 1, env: Any = None, **options: Any) ->
 
     suspend = Suspend("go on?", **options)
     policy = always(lambda _context: suspend)
-    return Agent(works, policy, classifier=Says(), store=store, environment=env)
+    return Agent(works, policy, classifier=Says(), store=store, environment=env, limits=limits)
 
 
 async def token_of(agent: Agent[Any]) -> str:
@@ -82,6 +88,43 @@ async def test_an_answer_may_end_the_run_or_change_its_input(store: Store) -> No
     with pytest.raises(UsageError, match="no_such"):
         await asking(store).resume(token, triage.edit({"no_such": 1}))
     assert await asking(store).resume(token, triage.edit({"extra": 3})) == ["task", 3]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_an_answer_that_would_wait_past_the_deadline_is_refused_at_once(
+    elsewhere: bool, opened: Opened, store: Store
+) -> None:
+    env = FakeEnvironment()
+    limits = Limits(seconds=60, on_limit="suspend")
+    token = await token_of(asking(store, env=env, limits=limits))
+    other = opened.another() if elsewhere else store
+    agent = asking(other, env=env, limits=limits)
+    env.now += 1000  # the time in which a person thinks does not count
+    for reply in (Retry(delay=61), Replan(delay=61)):
+        for answered in (agent.resume(token, reply), agent.answer(token, reply)):
+            with pytest.raises(UsageError, match=r"delay of 61 s would pass the run's deadline"):
+                await answered
+    assert await agent.resume(token, Retry(delay=59)) == ["task", 0]
+    assert env.slept == [59]
+    if elsewhere:
+        await other.close()
+
+
+async def test_an_answer_at_the_deadline_may_wait_as_long_as_it_grants(store: Store) -> None:
+    env = FakeEnvironment()
+    limits = Limits(seconds=60, on_limit="suspend")
+
+    async def works(task: str, *, run: triage.Run) -> str:
+        if run.attempt == 1:
+            env.now += 60
+            raise ConnectionError("gone")
+        return task
+
+    agent = Agent(works, always(Retry()), limits=limits, store=store, environment=env)
+    token = await token_of(agent)
+    with pytest.raises(UsageError, match="60 s away"):
+        await agent.resume(token, Retry(delay=61))
+    assert await agent.resume(token, Retry(delay=50)) == "task"
 
 
 async def test_a_refusal_ends_the_run_with_its_reason(store: Store) -> None:

@@ -493,11 +493,16 @@ class RunState:
         self._at_limit = event.by.removeprefix(AT_LIMIT) if event.by.startswith(AT_LIMIT) else ""
         self._grant(event.action)
 
-    def _grant(self, action: Action) -> None:
-        """Grant the same amount again to a run that proceeds although it reached a limit."""
+    def granted(self, action: Action) -> Mapping[str, int]:
+        """The grants once this action is taken: a run that proceeds at a limit gets its amount again."""
         name = self._at_limit
-        if name and isinstance(action, PROCEEDING):
-            self.grants = {**self.grants, name: self.grants.get(name, 0) + 1}
+        if not name or not isinstance(action, PROCEEDING):
+            return self.grants
+        return {**self.grants, name: self.grants.get(name, 0) + 1}
+
+    def _grant(self, action: Action) -> None:
+        self.grants = self.granted(action)
+        if isinstance(action, PROCEEDING):
             self._at_limit = ""
 
     def _apply_suspended(self, event: RunSuspended) -> None:

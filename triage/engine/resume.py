@@ -40,6 +40,7 @@ from triage.core import (
     TokenExpired,
     UnknownRun,
     UsageError,
+    active_seconds,
     exact,
     fold,
     is_milestone,
@@ -47,6 +48,7 @@ from triage.core import (
     plain,
 )
 from triage.stores import Store, ticks
+from triage.strategies import delay_of
 
 from .approvals import (
     answered,
@@ -497,7 +499,7 @@ async def answer_only(config: Config, asked: str, answer: Reply, *, by: str) -> 
         await _check_time(config, _asked(events, digest))
 
     def refuses(events: Sequence[Event], action: Action) -> str | None:
-        return infeasible(Session(config, None, {}, run_id, None, events), action)
+        return _unfit(Session(config, None, {}, run_id, None, events), action)
 
     now = await time_of(config)
     action = await resolve(
@@ -506,6 +508,20 @@ async def answer_only(config: Config, asked: str, answer: Reply, *, by: str) -> 
     if digest is not None:
         config.suspensions.pop(digest, None)
     return action
+
+
+def _unfit(session: Session, action: Action) -> str | None:
+    """Why the action of an answer cannot be performed, or would end the run; None if it can."""
+    delay = delay_of(action)
+    seconds = session.config.limits.raised(session.state.granted(action)).seconds
+    if delay and seconds is not None:
+        left = max(0.0, seconds - active_seconds(session.events))
+        if delay > left:
+            return (
+                f"{type(action).__name__}.delay of {delay:g} s would pass the run's deadline, which is "
+                f"{left:.6g} s away (Limits.seconds)"
+            )
+    return infeasible(session, action)
 
 
 async def _check_time(config: Config, asked: RunSuspended) -> None:
@@ -572,7 +588,7 @@ async def answer_to(
         bring_compensators(session, function.function)
         context = await context_at(session)
     action = check(session.question, answer)
-    refused = None if action is None else infeasible(session, action)
+    refused = None if action is None else _unfit(session, action)
     if refused is not None:
         raise UsageError(refused)
     cancelled = await _own(session, digest, len(events), at_once=at_once)
