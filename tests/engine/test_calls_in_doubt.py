@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from calls import LOST, World, escalation_of, question_of, recovers
 from support import always
@@ -436,3 +437,49 @@ async def test_a_single_call_in_doubt_is_not_numbered() -> None:
     asked = await question_of(Agent(work, always(Retry())).run("go"))
     assert asked.question.startswith('did charge with {"cents": 300} happen?')
     assert " of 1" not in asked.question
+
+
+async def test_siblings_cut_off_together_are_each_asked_about_once() -> None:
+    did: list[str] = []
+
+    async def act(what: str) -> str:
+        did.append(what)
+        if did.count(what) == 1:
+            await anyio.sleep_forever()  # until its sibling fails
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        return f"result of {what}"
+
+    pay, ship = (triage.tool(effect="once", name=name)(act) for name in ("pay", "ship"))
+    results: dict[str, str] = {}
+
+    async def works(_task: str, *, run: Run) -> dict[str, str]:
+        async def one(tool: Any, what: str) -> None:
+            results[what] = await tool(what)
+
+        async def fails() -> None:
+            while run.attempt == 1 and len(did) < 3:
+                await anyio.lowlevel.checkpoint()
+            if run.attempt == 1:
+                raise ConnectionError
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, pay, "rent")
+            group.start_soon(one, pay, "gas")
+            group.start_soon(one, ship, "keys")
+            group.start_soon(fails)
+        return results
+
+    agent = Agent(works, **recovers(Retry()))
+    error = await question_of(agent.run("t"))
+    asked = [error.question.partition(" happen?")[0]]
+    for _ in range(2):
+        error = await question_of(agent.resume(error.token, rerun()))
+        asked.append(error.question.partition(" happen?")[0])
+    assert sorted(asked) == [
+        'did pay with {"what": "gas"}',
+        'did pay with {"what": "rent"}',
+        'did ship with {"what": "keys"}',
+    ]
+    assert (await agent.resume(error.token, rerun())).keys() == {"rent", "gas", "keys"}
+    assert sorted(did) == ["gas", "gas", "keys", "keys", "rent", "rent"]

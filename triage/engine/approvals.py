@@ -113,19 +113,23 @@ def question_about(
 
     Only calls of earlier attempts that this attempt has not reached yet matter: this call may be one of
     them, worded differently. It is none that had begun before this call ended without effect: the agent
-    wanted both. An approved call waits until the calls with equal arguments are settled, since asking
-    about those stops the attempt and would cut the call off.
+    wanted both. An approved call waits until all calls in doubt are settled, since asking about one stops
+    the attempt and would cut the call off.
     """
     replay = run.replay
     if replay is None:
         return None
     state = run.session.state
     may_rerun = run.session.config.durability.on_in_doubt == "rerun"
-    approved, equal = key in state.approved, key.rpartition(":")[0]
-    earlier = [state.calls[name] for name in replay.unmatched.get(tool.name, ())]
-    earlier.sort(key=lambda call: (call.key != key, call.seq))
+    approved = key in state.approved
     if approved:
-        earlier = [call for call in earlier if call.key.rpartition(":")[0] == equal]
+        names = [name for unmatched in replay.unmatched.values() for name in unmatched]
+    else:
+        names = list(replay.unmatched.get(tool.name, ()))
+    earlier = [state.calls[name] for name in names]
+    if approved:  # runs that were cut off go on unasked
+        earlier = [call for call in earlier if call.run is None]
+    earlier.sort(key=lambda call: (call.key != key, call.seq))
     if tool.nested and key in state.calls and state.calls[key].outcome is None:
         return None  # a run that was cut off goes on
     for call in earlier:
