@@ -14,16 +14,14 @@ import triage
 from triage import Agent, Retry, Step
 from triage.adapters.anthropic import record as record_anthropic
 from triage.adapters.openai import record as record_openai
-from triage.classifiers import check
 from triage.core import Event, StepRecorded, capture
 from triage.strategies import Prices
 from triage.testing.adapter_contract import Rule, Script, World, loopback, provider, says
 
-# The first exception that is read looks where packages are installed, the first tokens are priced by a list
-# that is read from a file, and the first schema loads jsonschema, which no test's loop may do.
+# The first exception that is read looks where packages are installed, and the first tokens are priced
+# by a list that is read from a file, which no test's loop may do.
 capture(triage.UsageError())
 Prices()
-check("look", {}, {})
 
 USER: list[Any] = [{"role": "user", "content": "hello"}]
 ANSWERS = Script((Rule(says("hello there")),))
