@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -442,3 +443,18 @@ async def test_pieces_of_subgraphs_are_told_with_their_place(version: str) -> No
     state = result.value if version == "v2" else result
     assert state["messages"][-1].text == "done"
     assert told == [(["inner"], "updates", ["model"]), ([], "updates", ["inner"])]
+
+
+async def test_a_run_that_has_ended_gives_its_messages_to_who_recovers_it(tmp_path: Path) -> None:
+    agent = triage.wrap(
+        create_agent(Scripted(world=World(Script((Rule(says("done")),)))), []),
+        store=f"sqlite:///{tmp_path}/runs.db",
+    )
+    result = await agent.run("Go on.", run_id="r")
+    again = await agent.recover("r")
+    assert again == result
+    assert [type(message).__name__ for message in again["messages"]] == [
+        "HumanMessage",
+        "AIMessage",
+    ]
+    await agent.store.close()

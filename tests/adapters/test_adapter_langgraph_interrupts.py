@@ -111,12 +111,19 @@ async def test_interrupts_of_nodes_side_by_side_are_asked_and_answered_together(
     graph = built.add_edge(START, "left").add_edge(START, "right").compile(InMemorySaver())
     agent = triage.wrap(graph)
     waits = await suspended(agent.run({"log": []}))
-    assert waits.context is not None
-    values = {"left?": "l", "right?": "r"}
-    state = await graph.aget_state({"configurable": {"thread_id": waits.context.run_id}})
-    answers = {one.id: values[one.value] for one in state.interrupts}
+    _, _, asked = waits.question.partition("answer: ")
+    ids = {value: key for key, value in (one.split() for one in asked.split("; "))}
+    answers = {ids['"left?"']: "l", ids['"right?"']: "r"}
     result = await agent.resume(waits.token, happened(answers))
     assert sorted(result["log"]) == [("left", "l"), ("right", "r")]
+
+
+@table("modes", ["updates", "messages", ["updates", "values"]])
+async def test_pieces_that_nobody_is_told_are_refused(modes: Any) -> None:
+    """The result would be a list of them, in which no failure and no interrupt is looked for."""
+    agent = triage.wrap(asking("how many?"))
+    with pytest.raises(triage.UsageError, match="give on_chunk"):
+        await agent.run({"log": []}, stream_mode=modes)
 
 
 async def test_another_process_goes_on_with_the_answer(tmp_path: Path) -> None:

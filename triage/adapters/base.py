@@ -237,6 +237,10 @@ class Adapter(ABC):
         """The failure that a result stands for: a `SoftFailure` or the error itself; None if it is good."""
         return None
 
+    def result_type(self) -> Any:
+        """The type of the object's results, by which a recorded one is restored; None if not known."""
+        return None
+
     def tools(self) -> Iterable[Any] | Mapping[str, Any] | None:
         """The object's tools, as `Checks.tools` takes them; None where they are not known."""
         return None

@@ -47,7 +47,10 @@ def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
     """End the attempt, and ask a person what the graph waits for."""
     values = {one.id: plain(one.value) for one in interrupts}
     number = sum(key is not None for key in map(_key_of, run.session.events)) + 1
-    words = "; ".join(shown(value) for value in values.values())
+    words = "; ".join(
+        f"{key} {shown(value)}" if len(values) > 1 else shown(value)
+        for key, value in values.items()
+    )
     text = f"the graph waits for an answer: {words}"
     ask_person(run, Asking(NAME, number, text, values, rule="graph:interrupt"))
 
@@ -393,6 +396,11 @@ class LangGraphAdapter(LangChainAdapter):
         **options: Any,
     ) -> Any:
         """Run the graph once, from its thread's checkpoint or from the beginning."""
+        if on_chunk is None and options.get("stream_mode", "values") != "values":
+            raise UsageError(
+                "stream_mode chooses the pieces that on_chunk is told: give on_chunk=… with it; the "
+                "result is the graph's last state"
+            )
         is_text = isinstance(task, str) and "messages" in self.target.channels
         given = {"messages": [HumanMessage(task)]} if is_text else task
         start = await start_of(self.target, seam, given, config)
@@ -418,6 +426,9 @@ class LangGraphAdapter(LangChainAdapter):
                 cause=Cause.INCOMPLETE,
             )
         return result
+
+    def result_type(self) -> Any:
+        return getattr(getattr(self.target, "builder", None), "output_schema", None)
 
     def soft_failure(self, result: Any) -> BaseException | None:
         return super().soft_failure(_state_of(result))

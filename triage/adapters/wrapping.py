@@ -169,6 +169,7 @@ def wrap(
     async def attempt(task: Any, *, run: Run, **kwargs: Any) -> Any:
         return await adapted.run(task, run, kwargs)
 
+    attempt.__annotations__["return"] = adapted.result_type()
     name = getattr(target, "name", None)
     attempt.__name__ = attempt.__qualname__ = (
         name if isinstance(name, str) and name else adapted.name
