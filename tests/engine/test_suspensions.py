@@ -90,15 +90,16 @@ async def test_an_answer_may_end_the_run_or_change_its_input(store: Store) -> No
     assert await asking(store).resume(token, triage.edit({"extra": 3})) == ["task", 3]
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
 async def test_an_answer_that_would_wait_past_the_deadline_is_refused_at_once(
-    elsewhere: bool, opened: Opened, store: Store
+    where: str, store: Store
 ) -> None:
     env = FakeEnvironment()
     limits = Limits(seconds=60, on_limit="suspend")
-    token = await token_of(asking(store, env=env, limits=limits))
-    other = opened.another() if elsewhere else store
-    agent = asking(other, env=env, limits=limits)
+    agent = asking(store, env=env, limits=limits)
+    token = await token_of(agent)
+    if where == "elsewhere":
+        agent = asking(store, env=env, limits=limits)
     env.now += 1000  # the time in which a person thinks does not count
     for reply in (Retry(delay=61), Replan(delay=61)):
         for answered in (agent.resume(token, reply), agent.answer(token, reply)):
@@ -106,8 +107,6 @@ async def test_an_answer_that_would_wait_past_the_deadline_is_refused_at_once(
                 await answered
     assert await agent.resume(token, Retry(delay=59)) == ["task", 0]
     assert env.slept == [59]
-    if elsewhere:
-        await other.close()
 
 
 async def test_an_answer_at_the_deadline_may_wait_as_long_as_it_grants(store: Store) -> None:
