@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -29,6 +30,11 @@ settings.register_profile(
     derandomize="CI" in os.environ,
 )
 settings.load_profile("triage")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and all that is started from there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

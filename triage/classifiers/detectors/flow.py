@@ -241,7 +241,8 @@ def _contradicted(steps: Sequence[Step]) -> Finding | None:
         entries = told.get(name)
         if not entries:
             continue
-        said = list(filter(_is_hard, _numbers(sentence)))
+        beside = re.sub(re.escape(name), " ", sentence, flags=re.IGNORECASE)
+        said = list(filter(_is_hard, _numbers(beside)))
         if any(value in entries[-1].numbers for value in said):
             continue
         for value in said:

@@ -223,28 +223,21 @@ class _Outline:
         return outline(self.step.llm_output)
 
     @cached_property
-    def void(self) -> str:
-        """The output as text, where it is short and holds an empty list or the like; else empty."""
+    def nothing(self) -> str:
+        """The text of a result that says there is nothing, or holds an empty list; empty for others."""
         output = self.step.tool_output
         if isinstance(output, str):
-            text = output if len(output) <= _SHORT_RESULT else ""
-            return text if any(word in text for word in _NOTHING) else ""
+            if len(output) > _SHORT_RESULT or not (_is_void(output) or denies(output)):
+                return ""
+            return output or "None"
         text = str(self.output) if any(map(_is_nothing, self.output)) else ""
         return text if len(text) <= _SHORT_RESULT else ""
 
     @cached_property
-    def empty(self) -> bool:
-        """Whether the output says that there is nothing."""
-        return denies(self.step.tool_output) or self.void != ""
-
-    @cached_property
     def residue(self) -> str:
-        """A result that is nothing, without what was asked and without numbers; empty for any other."""
-        output = self.step.tool_output
-        text = self.void or (output if isinstance(output, str) and self.empty else "")
-        given = self.arguments.given
-        asked = given.values() if isinstance(given, dict) else (given,)
-        for value in map(str, asked) if text else ():
+        """What is left of `nothing` without what was asked, and without numbers."""
+        text, given = self.nothing, self.arguments.given
+        for value in map(str, given.values() if isinstance(given, dict) else (given,)):
             if len(value) > 2:
                 text = text.replace(value, "#")
         return re.sub(r"\d+", "#", text)
@@ -314,9 +307,9 @@ def _alike_results(one: _Outline, other: _Outline) -> str:
     """How alike two calls of a tool are whose results are not equal."""
     if one.step.tool_input == other.step.tool_input:
         return _COUNTED if one.timeless == other.timeless else ""
-    if one.residue == "" or one.residue != other.residue:
+    if not one.nothing or not other.nothing or one.residue != other.residue:
         return ""
-    counted = one.void != "" and one.arguments.counted == other.arguments.counted
+    counted = _is_void(one.nothing) and one.arguments.counted == other.arguments.counted
     return _COUNTED if counted else _alike_arguments(one, other)
 
 
@@ -348,7 +341,7 @@ def _alike_arguments(one: _Outline, other: _Outline) -> str:
         return _COUNTED if _is_about_one_thing(one, given, again) else ""
     if one.worded == other.worded:
         return _REWORDED
-    return _alike_questions(one, given, again) if both and one.empty else ""
+    return _alike_questions(one, given, again) if both and one.nothing else ""
 
 
 def _alike_questions(one: _Outline, given: dict[str, Any], again: dict[str, Any]) -> str:
@@ -372,13 +365,17 @@ def _is_about_one_thing(one: _Outline, given: dict[str, Any], again: dict[str, A
     if isinstance(result, str) and len(result) >= _LONG_RESULT:
         return True
     kept = [text for key, text in given.items() if isinstance(text, str) and again.get(key) == text]
-    return any(_DIGIT.search(text) or (len(text) > 2 and one.empty) for text in kept)
+    return any(_DIGIT.search(text) or (len(text) > 2 and one.nothing != "") for text in kept)
 
 
 _DIGIT = re.compile(r"\d")
 _COUNT = re.compile(r"\d[\d.:TZ+-]*|(?=.*\d)[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4,12}){4}")
 """A number, a time, or a token that a program has made, such as the key of a request."""
-_NOTHING = ("[]", "{}", "null", "None", "false", "False")
+
+
+def _is_void(text: str) -> bool:
+    """Whether a text holds an empty list, object or value."""
+    return "[]" in text or "{}" in text or "null" in text or "None" in text or "alse" in text
 
 
 def _is_nothing(value: Any) -> bool:

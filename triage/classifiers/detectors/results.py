@@ -84,13 +84,14 @@ class _Failed(NamedTuple):
     """A tool whose last result was no good.
 
     at: position of the first such result since a good one. step: that step. last: position of the
-    newest. same: whether all of them, two or more, say the same.
+    newest, whose failure that is. same: whether all of them, two or more, say the same.
     """
 
     at: int
     step: Step
     failure: Failure
     last: int
+    newest: Failure
     same: bool = False
 
 
@@ -146,11 +147,11 @@ class Results:
         elif failure is not None:
             known_failure = self._failed.get(name)
             if known_failure is None:
-                self._failed[name] = _Failed(at, step, failure, at)
+                self._failed[name] = _Failed(at, step, failure, at, failure)
             else:
                 first = known_failure.last == known_failure.at or known_failure.same
                 same = first and known_failure.failure.text == failure.text
-                self._failed[name] = known_failure._replace(last=at, same=same)
+                self._failed[name] = known_failure._replace(last=at, newest=failure, same=same)
         elif is_broken_json(_content(output)):
             said = f"the result of {name!r} breaks off: {said_by(_content(output))}"
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
@@ -223,7 +224,7 @@ class Results:
         if self._step is not None and _LEADS.match(self._said or ""):
             # What a client raised, given as the last answer.
             failure = Failure((self._said or "")[:_MAX_SAID])
-            failures[""] = _Failed(self._at, self._step, failure, self._at)
+            failures[""] = _Failed(self._at, self._step, failure, self._at, failure)
         judged = [
             (failed, name, self._rule(failed, name, judge))
             for name, failed in sorted(failures.items(), key=lambda item: item[1].at)
@@ -237,7 +238,7 @@ class Results:
                 case FailureType.WRONG_TOOL_CALLED | FailureType.CONTEXT_OVERFLOW:
                     decides = name in (self._last, "")
                 case FailureType.SCHEMA_MISMATCH if self._admits and (
-                    failed.same or rule.cause is Cause.INVALID_ARGUMENTS
+                    failed.same or self._are_arguments(failed, name, judge)
                 ):
                     decides = name in (self._last, "")
                 case _:
@@ -270,9 +271,14 @@ class Results:
             return False
         return set(_LONG_WORDS.findall(said)).isdisjoint(_LONG_WORDS.findall(text.lower()))
 
-    def _rule(self, failed: _Failed, name: str, judge: Judged) -> Rule:
+    def _are_arguments(self, failed: _Failed, name: str, judge: Judged) -> bool:
+        """Whether the arguments were refused from the first failure to the newest."""
+        first, last = self._rule(failed, name, judge), self._rule(failed, name, judge, newest=True)
+        return first.cause is last.cause is Cause.INVALID_ARGUMENTS
+
+    def _rule(self, failed: _Failed, name: str, judge: Judged, *, newest: bool = False) -> Rule:
         """What kind of failure a step ended with: by its structure, then by what the rules know."""
-        failure, step = failed.failure, failed.step
+        failure, step = failed.newest if newest else failed.failure, failed.step
         own = bool(name) and name not in self._worked and name not in self._tools
         if own and (failure.code == _NO_METHOD or self._names_tools(failure, name)):
             return UNKNOWN_TOOL._replace(confidence=STRUCTURE)
@@ -305,7 +311,9 @@ class Results:
             return False
         named = self._keys.get(name, set()).intersection(_WORDS.findall(text))
         return bool(named) and (
-            _OF_ARGUMENTS.search(text) is not None or any(_is_identifier(key) for key in named)
+            _OF_ARGUMENTS.search(text) is not None
+            or text.startswith(tuple(f"{key} " for key in named))
+            or any(_is_identifier(key) for key in named)
         )
 
 
