@@ -48,6 +48,7 @@ from typing import (
     Unpack,
 )
 
+from triage.classifiers import load_schemas
 from triage.core import (
     UNSAFE,
     ApprovalGiven,
@@ -140,6 +141,7 @@ on without repeating what was done; go back to a checkpoint; close calls that we
 run which looks like a success has failed; make requests shorter; ask another model."""
 
 _log = child_logger("adapters")
+load_schemas()
 
 
 class SoftFailure(Exception):

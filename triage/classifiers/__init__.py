@@ -18,7 +18,7 @@ from .base import (
 )
 from .chain import ChainClassifier, HybridClassifier
 from .corrections import Correction, read_corrections, report_misclassification
-from .detectors.arguments import check
+from .detectors.arguments import check, load_schemas
 from .detectors.finding import LOOP, Finding
 from .detectors.loops import Loop
 from .detectors.tool_calls import check_output, objection
@@ -68,6 +68,7 @@ __all__ = [
     "endpoint_of",
     "in_worker",
     "lines",
+    "load_schemas",
     "objection",
     "provider_of",
     "read_corrections",

@@ -10,14 +10,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
-from jsonschema.validators import extend  # type: ignore[import-untyped]
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from triage.core import MARK, redact
 
@@ -224,64 +220,73 @@ _references: ContextVar[Iterator[int]] = ContextVar("triage_schema_references")
 """How many references the check in hand may still follow."""
 
 
-_STANDARD: Mapping[str, Any] = Draft202012Validator.VALIDATORS
-
-
-def _reference(validator: Any, to: Any, value: Any, schema: Any) -> Iterator[Any]:
-    next(_references.get())  # beyond the last RuntimeError: too large to be judged
-    try:
-        yield from _STANDARD["$ref"](validator, to, value, schema)
-    except Unresolvable:
-        return
-
-
-def _pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
-    if isinstance(value, str) and len(value) <= _MAX_SEARCHED and _is_quick(wanted):
-        yield from _STANDARD["pattern"](validator, wanted, value, schema)
-
-
-def _additional(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
-    if "patternProperties" not in schema:
-        yield from _STANDARD["additionalProperties"](validator, wanted, value, schema)
-
-
-def _ignored(*_: Any) -> Iterable[Any]:
-    return ()
-
-
-_DIALECT: Any = extend(
-    Draft202012Validator,
-    {
-        "$ref": _reference,
-        "pattern": _pattern,
-        "additionalProperties": _additional,
-        # A tool takes what fits two alternatives.
-        "oneOf": _STANDARD["anyOf"],
-        "$dynamicRef": _ignored,
-        "patternProperties": _ignored,
-        "unevaluatedItems": _ignored,
-        "unevaluatedProperties": _ignored,
-        "uniqueItems": _ignored,
-    },
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {
-            "array": lambda _, value: isinstance(value, list | tuple),
-            "object": lambda _, value: isinstance(value, Mapping),
-        }
-    ),
-)
-"""Draft 2020-12 where it takes bounded time and asks for nothing that tools do not ask for."""
-
-
 @lru_cache(maxsize=256)
 def _validator(schema: bytes) -> Any:
     """The validator of a schema, None for a schema that is broken."""
+    from referencing import Registry
+
     try:
-        validator = _DIALECT(msgspec.json.decode(schema), registry=Registry())
+        validator = _dialect()(msgspec.json.decode(schema), registry=Registry())
         validator.check_schema(validator.schema)
     except Exception:  # whatever is wrong with it, it cannot be read
         return None
     return validator
+
+
+def load_schemas() -> None:
+    """Load the library that judges schemas, which takes 0.1 s: best done outside of any event loop."""
+    _dialect()
+
+
+@cache
+def _dialect() -> Any:
+    """Draft 2020-12 where it takes bounded time and asks for nothing that tools do not ask for."""
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
+    from jsonschema.validators import extend  # type: ignore[import-untyped]
+    from referencing.exceptions import Unresolvable
+
+    standard: Mapping[str, Any] = Draft202012Validator.VALIDATORS
+
+    def reference(validator: Any, to: Any, value: Any, schema: Any) -> Iterator[Any]:
+        next(_references.get())  # beyond the last RuntimeError: too large to be judged
+        try:
+            yield from standard["$ref"](validator, to, value, schema)
+        except Unresolvable:
+            return
+
+    def pattern(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, str) and len(value) <= _MAX_SEARCHED and _is_quick(wanted):
+            yield from standard["pattern"](validator, wanted, value, schema)
+
+    def additional(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if "patternProperties" not in schema:
+            yield from standard["additionalProperties"](validator, wanted, value, schema)
+
+    def ignored(*_: Any) -> Iterable[Any]:
+        return ()
+
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            "array": lambda _, value: isinstance(value, list | tuple),
+            "object": lambda _, value: isinstance(value, Mapping),
+        }
+    )
+    return extend(
+        Draft202012Validator,
+        {
+            "$ref": reference,
+            "pattern": pattern,
+            "additionalProperties": additional,
+            # A tool takes what fits two alternatives.
+            "oneOf": standard["anyOf"],
+            "$dynamicRef": ignored,
+            "patternProperties": ignored,
+            "unevaluatedItems": ignored,
+            "unevaluatedProperties": ignored,
+            "uniqueItems": ignored,
+        },
+        type_checker=types,
+    )
 
 
 @lru_cache(maxsize=256)
