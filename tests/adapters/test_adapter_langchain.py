@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -334,6 +335,36 @@ async def test_a_streamed_answer_that_is_cut_off_is_no_success() -> None:
     agent, _ = wrapped(RunnableLambda(stream), triage.Escalate())
     with pytest.raises(triage.TriageEscalationError, match="SoftFailure"):
         await agent.run("go")
+
+
+@table("kind", ["astream", "stream"])
+async def test_a_stream_that_is_left_at_its_last_piece_is_recorded(kind: str) -> None:
+    model = Streaming(world=World(HELLO))
+    said: list[str] = []
+
+    async def work(task: str) -> str:
+        words = ""
+        if kind == "astream":
+            async with aclosing(model.astream("greet")) as pieces:
+                async for piece in pieces:
+                    words += str(piece.text)
+                    if piece.chunk_position == "last":
+                        break
+        else:
+            for piece in model.stream("greet"):
+                words += str(piece.text)
+                if piece.chunk_position == "last":
+                    break
+        said.append(words)
+        if len(said) == 1:
+            raise ConnectionError("later")
+        return "end"
+
+    agent, events = wrapped(RunnableLambda(work))
+    assert await agent.run("go") == "end"
+    assert said == ["hello", "hello"]
+    assert model.streams == 1
+    assert [(step.llm_output, step.error) for step in steps_of(events)] == [("hello", None)]
 
 
 async def test_a_stream_that_is_left_is_asked_again() -> None:

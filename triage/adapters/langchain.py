@@ -753,13 +753,27 @@ class _Stream:
             yield None
             return
         pieces: list[AIMessageChunk] = []
-        with self._stream.passing():
-            yield pieces.append
+        recorded = False
+
+        def record() -> None:
+            nonlocal recorded
             whole = pieces[0] if pieces else AIMessageChunk(content="")
             for piece in pieces[1:]:
                 whole = whole + piece
             answer = finished(ChatResult(generations=[ChatGeneration(message=whole)]))
-        self._stream.done(answer)
+            self._stream.done(answer)
+            recorded = True
+
+        def keep(piece: AIMessageChunk) -> None:
+            pieces.append(piece)
+            # Before it is passed on: whoever has the last piece may leave.
+            if not recorded and getattr(piece, "chunk_position", None) == "last":
+                record()
+
+        with self._stream.passing():
+            yield keep
+            if not recorded:
+                record()
 
     async def durable(self) -> None:
         """Wait until the answer is stored, where a store keeps the run."""
