@@ -18,11 +18,7 @@ from triage import (
     TriageEscalationError,
     TriageSuspendedError,
 )
-from triage.core import capture
 from triage.stores import SQLiteStore
-
-# The first exception that is read looks where packages are installed, which no test's loop may do.
-capture(triage.UsageError())
 
 LOST = ConnectionResetError("reset by peer")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -345,11 +344,11 @@ async def test_a_stream_that_is_left_at_its_last_piece_is_recorded(kind: str) ->
     async def work(task: str) -> str:
         words = ""
         if kind == "astream":
-            async with aclosing(model.astream("greet")) as pieces:
-                async for piece in pieces:
-                    words += str(piece.text)
-                    if piece.chunk_position == "last":
-                        break
+            async for piece in model.astream("greet"):
+                words += str(piece.text)
+                if piece.chunk_position == "last":
+                    break
+            await asyncio.sleep(0)
         else:
             for piece in model.stream("greet"):
                 words += str(piece.text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -422,3 +424,37 @@ async def test_events_of_a_sync_agent_are_followed_from_its_thread() -> None:
 
     names = [type(event).__name__ async for event in Agent(works).events("t")]
     assert names == ["RunStarted", "AttemptStarted", "StepRecorded", "StepRecorded", "RunFinished"]
+
+
+FIRST_RUN = """
+import anyio
+from blockbuster import blockbuster_ctx
+import triage
+from triage import Agent, Checks, FailurePolicy, Retry, Run, Step
+
+async def main():
+    @triage.tool(effect="read")
+    async def price(cents: int) -> int:
+        return cents
+
+    async def works(task: str, *, run: Run):
+        run.record_step(Step(action="call", tool_called="price", tool_input={"cents": "three"}))
+        await price(3)
+        if run.attempt == 1:
+            raise ValueError("not a number")
+        return (1, 2)
+
+    checks = Checks(tools=[price], result_type=tuple[int, int])
+    agent = Agent(works, FailurePolicy(default=Retry()), checks=checks)
+    print(await agent.run("t"))
+
+with blockbuster_ctx(scanned_modules=["triage"]):
+    anyio.run(main)
+"""
+
+
+def test_the_first_run_of_a_process_does_not_hold_up_its_event_loop() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FIRST_RUN], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout == "(1, 2)\n", ended.stderr

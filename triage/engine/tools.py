@@ -330,6 +330,11 @@ def read_by_parts(read: Callable[[Any], Any], declared: Any, data: Any) -> Any:
     return found
 
 
+# Pydantic looks for its plugins on the disk when the first adapter is made, which no event loop should
+# wait for.
+TypeAdapter(object)
+
+
 def _adapter_of(declared: Any) -> Any:
     """Make a pydantic adapter; of a union with members that are not data, for its models alone."""
     try:
