@@ -9,10 +9,23 @@ from typing import Any
 
 import anyio
 import pytest
-from plan_runs import ANSWER, FIND, GOOD, READ, RESULT, Approval, Kept, Script, orchestrator, plan
+from plan_runs import (
+    ANSWER,
+    FIND,
+    GOOD,
+    READ,
+    RESULT,
+    Approval,
+    Fails,
+    Kept,
+    Script,
+    orchestrator,
+    plan,
+)
 
-from triage import Agent, TriageSuspendedError
+from triage import Agent, TriageError, TriageSuspendedError
 from triage.cli import main
+from triage.engine import Report
 from triage.plan import ExecutionPlan
 from triage.stores import open_store
 
@@ -131,6 +144,34 @@ def test_what_cannot_be_answered_so_is_refused(
     assert place("--save", str(file)) == 2
     assert main(["approve", "nobody", "--store", place.text]) == 2
     assert place("--yes", "--reject", "no") == 2
+
+
+def test_the_report_of_a_run_that_has_ended_shows_its_plan_without_the_orchestrator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"sqlite:///{tmp_path / 'runs.db'}"
+    store = open_store(text)
+    made = orchestrator(Script(GOOD), store=store, fails=Fails(read=PermissionError("no")))
+
+    async def work() -> Report:
+        with pytest.raises(TriageError) as ended:
+            await made.run("task", run_id="run-1")
+        assert isinstance(ended.value.report, Report)
+        await store.close()
+        return ended.value.report
+
+    told = anyio.run(work)
+    assert main(["runs", "show", "run-1", "--store", text, "--report", "json"]) == 0
+    shown = Report.from_json(capsys.readouterr().out)
+    assert [step.outcome for step in shown.facts.steps] == ["done", "failed", "open", "open"]
+    assert shown.facts.steps == told.facts.steps
+    assert shown.facts.failed == "step 2, read"
+    assert [(one.name, one.used) for one in shown.facts.counters] == [
+        (one.name, one.used) for one in told.facts.counters
+    ]
+    assert {one.name for one in shown.facts.capabilities} == {
+        one.name for one in told.facts.capabilities
+    }
 
 
 class Inside:

@@ -40,10 +40,11 @@ from triage.core import (
     span,
     to_json,
 )
-from triage.engine import TASK, MissingArguments, asks_of, lease_of, report_of, waits_for
+from triage.engine import TASK, MissingArguments, asks_of, lease_of, waits_for
 from triage.engine import cancel as cancel_run
 from triage.engine import fork as fork_run
 from triage.engine import resolve as resolve_run
+from triage.plan import report_in
 from triage.stores import RunInfo, Store
 
 from .fleet import PLACE_TITLES, FleetOption, Place, fleet_of, place_json, place_row, places_of
@@ -302,7 +303,7 @@ def show(
         if state.status in ("done", "running"):
             note(f"run {info.run_id} has not failed: {state.status}")
         else:
-            print_report(report_of(state), report, audience)
+            print_report(report_in(journal), report, audience)
     else:
         with paged() as out:
             print_page(out, list(run_page(info, journal, store, clock)))

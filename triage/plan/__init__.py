@@ -36,7 +36,7 @@ from .capabilities import (
 )
 from .execution import StepJudge, StepOutcome
 from .llm import JudgeEach, Judgement, LLMJudge, LLMPlanner, LLMResponder, LLMStepJudge
-from .orchestrator import Orchestrator, Progress
+from .orchestrator import Orchestrator, Progress, report_in
 from .plans import ExecutionPlan, Input, PlannedStep, plan_schema
 from .routing import Decision, DoneStep, PlanLimits, PlanState, Target, fold_plan, route
 from .validation import Fix, Issue, IssueCode, Validation, feedback, validate
@@ -87,6 +87,7 @@ __all__ = [
     "mismatch",
     "needs_approval",
     "plan_schema",
+    "report_in",
     "request_in",
     "route",
     "subject_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
@@ -30,6 +30,7 @@ from triage.core import (
     TriageSuspendedError,
     UnknownRun,
     UsageError,
+    fold,
     misuse,
 )
 from triage.engine import (
@@ -44,6 +45,7 @@ from triage.engine import (
     Report,
     Run,
     StepFacts,
+    report_of,
 )
 from triage.stores import Store
 from triage.strategies import Backoff, Limits
@@ -58,11 +60,30 @@ from .routing import LIMITS, PlanLimits, PlanState, Target, fold_plan
 # The report of a plan-first run: the steps of its plans, its counters, and what it can do.
 
 
+def report_in(events: Sequence[Event]) -> Report:
+    """Report a run from its journal alone, as `report_of` does, with the plan of one that plans first."""
+    base = report_of(fold(events))
+    state = fold_plan(events)
+    if not state.decisions:
+        return base
+    return ErrorReporter().facts(facts_of_plan(base.facts, state))
+
+
 def facts_of_plan(
-    facts: Facts, state: PlanState, registry: Registry, limits: PlanLimits, agent: str
+    facts: Facts,
+    state: PlanState,
+    registry: Registry | None = None,
+    limits: PlanLimits | None = None,
+    agent: str = "",
 ) -> Facts:
-    """Add what the journal says about the plan to the facts of a failure."""
-    capabilities = tuple(CapabilityFacts(one.name, one.description) for one in registry)
+    """Add what the journal says about the plan to the facts of a failure.
+
+    registry, limits: None if unknown; what may be used is then what was selected.
+    """
+    if registry is None:
+        capabilities = tuple(CapabilityFacts(name) for name in state.active or ())
+    else:
+        capabilities = tuple(CapabilityFacts(one.name, one.description) for one in registry)
     facts = msgspec.structs.replace(facts, agent=facts.agent or agent, capabilities=capabilities)
     if not state.run_id:
         return facts
@@ -76,13 +97,14 @@ def facts_of_plan(
                 steps[at], outcome="failed", error=error, decisive=True
             )
     ended = state.ended is not None and bool(state.decisions)
-    counters = (
-        CounterFacts("retries", state.total_retries, limits.total_retries),
-        CounterFacts("replans", state.replans, limits.replans),
-        CounterFacts("reclassifications", state.reclassifications, limits.reclassifications),
-        CounterFacts("rejections", state.rejections, limits.rejections),
-        CounterFacts("entries", state.entries, limits.entries),
+    counted = (
+        ("retries", state.total_retries, limits and limits.total_retries),
+        ("replans", state.replans, limits and limits.replans),
+        ("reclassifications", state.reclassifications, limits and limits.reclassifications),
+        ("rejections", state.rejections, limits and limits.rejections),
+        ("entries", state.entries, limits and limits.entries),
     )
+    counters = tuple(CounterFacts(*known) for known in counted)
     return msgspec.structs.replace(
         facts,
         run_id=facts.run_id or state.run_id,

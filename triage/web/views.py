@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import Event, FailureType, dump, fold, one_line, redact_value
-from triage.engine import asks_of, lease_of, report_of, waits_for
-from triage.plan import fold_plan
+from triage.core import Event, FailureType, dump, one_line, redact_value
+from triage.engine import asks_of, lease_of, waits_for
+from triage.plan import fold_plan, report_in
 from triage.stores import RunInfo, Store
 
 from .answers import Answers
@@ -197,7 +197,7 @@ class Views:
     async def report(self, request: Request) -> Response:
         """Return the report of a failed run as Markdown."""
         _, events = await self._read(request)
-        text = await to_thread.run_sync(lambda: report_of(fold(events)).to_markdown("developer"))
+        text = await to_thread.run_sync(lambda: report_in(events).to_markdown("developer"))
         return PlainTextResponse(text)
 
     async def _read(self, request: Request) -> tuple[RunInfo, list[Event]]:
