@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fleets import check_transaction, database
 from triage import Agent
 from triage.adapters.fleet import Fleet, Queue, Worker
 from triage.core import StoreUnavailable, UsageError
+from triage.plan import Capability, ExecutionPlan, Orchestrator, PlannedStep, Registry
 from triage.testing.fleet_contract import fleet_checks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
@@ -35,6 +37,20 @@ async def test_what_is_enqueued_in_a_transaction_of_psycopg_is_so_once_that_is_c
         await check_transaction(fleet, opened)
     with pytest.raises(UsageError, match=r"enqueue\.connection"):
         await fleet.enqueue("idle", 1, connection="postgresql://")
+
+
+async def test_an_orchestrator_is_one_of_its_agents(kind: Any, url: str) -> None:
+    planned = ExecutionPlan((PlannedStep("out", "respond"),))
+    respond = Capability("respond", "answers", lambda task: f"{task} is done", effect="read")
+    desk = Orchestrator(Registry([respond]), lambda _request: planned, name="desk")
+    fleet = kind(url, [desk])
+    worker = Worker(fleet)
+    working = asyncio.ensure_future(worker.run())
+    run_id = await fleet.enqueue(desk, "order 17")
+    assert await fleet.result(run_id, timeout_s=30) == "order 17 is done"
+    worker.stop()
+    await working
+    await fleet.close()
 
 
 async def test_tables_that_are_missing_are_made_by_the_command_that_is_named(kind: Any) -> None:

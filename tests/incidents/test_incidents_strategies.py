@@ -21,6 +21,7 @@ from triage.incidents import (
     UnknownIncident,
     recovers,
 )
+from triage.plan import Capability, ExecutionPlan, Orchestrator, PlannedStep, Registry
 
 pytestmark = pytest.mark.anyio
 
@@ -189,9 +190,24 @@ async def left_alone(world: World) -> None:
     world.execute("UPDATE runs SET lease_until = lease_until - 2e9")
 
 
+async def test_the_ready_hook_goes_on_with_the_runs_of_an_orchestrator(small: World) -> None:
+    planned = ExecutionPlan((PlannedStep("done", "respond"),))
+    respond = Capability("respond", "answers", lambda: "done", effect="read")
+    made = Orchestrator(Registry([respond]), lambda _: planned, name="works", store=small.store)
+    await left_alone(small)
+    desk = small.desk(hooks=Hooks(restart=recovers(made)))
+    assert (await desk.tick())["handled"] == 1
+    assert (await desk.incident("err-001")).status is Status.RECOVERED
+    info = await small.store.info("r1")
+    assert info is not None
+    assert info.status == "done"
+    await small.close()
+
+
 async def test_the_ready_hook_refuses_what_is_not_its_own(small: World) -> None:
     agent: Agent[str] = Agent(works, name="works", store=small.store)
-    for wrong in ((), (agent, agent), ("works",)):
+    wrongs: tuple[tuple[Any, ...], ...] = ((), (agent, agent), ("works",))
+    for wrong in wrongs:
         with pytest.raises(UsageError, match=r"recovers\(\) takes"):
             recovers(*wrong)
     desk: IncidentDesk = small.desk(hooks=Hooks(restart=recovers(agent)))

@@ -22,8 +22,7 @@ from cyclopts import Parameter
 from msgspec.structs import replace
 
 from triage.core import Event, UsageError, nearest, redact
-from triage.engine import Agent, fingerprint
-from triage.plan import Orchestrator
+from triage.engine import Agent, fingerprint, underlying_agent
 from triage.stores import RunInfo, Store, open_store
 from triage.strategies import FailurePolicy, Limits
 
@@ -262,9 +261,9 @@ def load_function(option: str, place: str) -> Callable[..., Any]:
 
 
 def load_agent(place: str) -> Any:
-    """Import an Agent, a function, or the agent under an Orchestrator."""
+    """Import an Agent, the agent under an Orchestrator, or a function."""
     found = load(place)
-    return found.agent if isinstance(found, Orchestrator) else found
+    return underlying_agent(found) or found
 
 
 def agent_of(place: str, options: AgentOptions) -> Agent[Any]:

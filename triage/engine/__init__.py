@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .agent import Agent, Options, agent
+from .agent import Agent, AgentLike, Options, RunsOnAgent, agent, underlying_agent
 from .approvals import (
     ANSWER,
     APPROVAL,
@@ -93,6 +93,7 @@ __all__ = [
     "WAITING",
     "WAITS",
     "Agent",
+    "AgentLike",
     "Analysis",
     "AttemptFacts",
     "Begun",
@@ -123,6 +124,7 @@ __all__ = [
     "Returns",
     "Reused",
     "Run",
+    "RunsOnAgent",
     "StepFacts",
     "Tool",
     "Watching",
@@ -165,6 +167,7 @@ __all__ = [
     "tool",
     "tool_of",
     "tries_of",
+    "underlying_agent",
     "wait_for_answer",
     "waits_for",
     "within_call",

@@ -6,7 +6,7 @@ import copy
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 from msgspec.structs import replace
@@ -434,6 +434,30 @@ def agent(fn: Any = None, /, **options: Any) -> Any:
     if fn is None:
         return lambda decorated: Agent(decorated, **options)
     return Agent(fn, **options)
+
+
+class RunsOnAgent(Protocol):
+    """An object that has an agent underneath, such as an `Orchestrator`."""
+
+    @property
+    def agent(self) -> Agent[Any]:
+        """The agent underneath."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        ...
+
+
+AgentLike: TypeAlias = Agent[Any] | RunsOnAgent
+"""An agent, or what has one underneath."""
+
+
+def underlying_agent(given: object) -> Agent[Any] | None:
+    """The agent that is meant: the one given, or the one underneath; None for anything else."""
+    found = given if isinstance(given, Agent) else getattr(given, "agent", None)
+    return found if isinstance(found, Agent) else None
 
 
 class _Bell:

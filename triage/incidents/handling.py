@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from triage.core import Level, TriageSuspendedError, UsageError, logger, redact
-from triage.engine import Agent
+from triage.engine import Agent, AgentLike, underlying_agent
 from triage.stores import OPEN
 
 from . import agents
@@ -454,24 +454,27 @@ def error_line(error: BaseException) -> str:
     return redact(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def recovers(*agents: Agent[Any], group: TaskGroup | None = None) -> Hook:
+def recovers(*agents: AgentLike, group: TaskGroup | None = None) -> Hook:
     """Make a hook that takes over a recorded run with `agent.recover`.
 
-    agents: the agents of the store's runs, by name. group: a task group in which the run continues after
-    the hook has returned; without one, the hook returns when the run has ended, so its deadline must be
-    longer than a run. A run that has found another owner is left alone. A dead letter is taken over by
-    force. A run that is suspended again counts as recovered. A run of another agent, or one that has
-    ended, raises UsageError, so that a person is asked at once.
+    agents: the agents or orchestrators of the store's runs, by name. group: a task group in which the
+    run continues after the hook has returned; without one, the hook returns when the run has ended, so
+    its deadline must be longer than a run. A run that has found another owner is left alone. A dead
+    letter is taken over by force. A run that is suspended again counts as recovered. A run of another
+    agent, or one that has ended, raises UsageError, so that a person is asked at once.
 
     Raises UsageError for anything but agents, and for two with the same name.
     """
-    for one in agents:
-        if not isinstance(one, Agent):
-            raise UsageError(f"recovers() takes agents, not {type(one).__name__}")
-    own = {one.name: one for one in agents}
-    if not agents or len(own) < len(agents):
+    found: list[Agent[Any]] = []
+    for given in agents:
+        one = underlying_agent(given)
+        if one is None:
+            raise UsageError(f"recovers() takes agents, not {type(given).__name__}")
+        found.append(one)
+    own = {one.name: one for one in found}
+    if not found or len(own) < len(found):
         raise UsageError("recovers() takes one or more agents, each with a name of its own")
-    known = {alias: one for one in agents for alias in one.aliases} | own
+    known = {alias: one for one in found for alias in one.aliases} | own
 
     async def recover_run(recovery: Recovery) -> bool | None:
         incident = recovery.incident

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import anyio
@@ -97,14 +97,17 @@ def facts_of_plan(
                 steps[at], outcome="failed", error=error, decisive=True
             )
     ended = state.ended is not None and bool(state.decisions)
-    counted = (
-        ("retries", state.total_retries, limits and limits.total_retries),
-        ("replans", state.replans, limits and limits.replans),
-        ("reclassifications", state.reclassifications, limits and limits.reclassifications),
-        ("rejections", state.rejections, limits and limits.rejections),
-        ("entries", state.entries, limits and limits.entries),
-    )
-    counters = tuple(CounterFacts(*known) for known in counted)
+    used = {
+        "retries": state.total_retries,
+        "replans": state.replans,
+        "reclassifications": state.reclassifications,
+        "rejections": state.rejections,
+        "entries": state.entries,
+    }
+    most: dict[str, int | None] = {}
+    if limits is not None:
+        most = {**asdict(limits), "retries": limits.total_retries}
+    counters = tuple(CounterFacts(name, count, most.get(name)) for name, count in used.items())
     return msgspec.structs.replace(
         facts,
         run_id=facts.run_id or state.run_id,

@@ -32,7 +32,7 @@ from triage.core import (
     misuse,
     redact,
 )
-from triage.engine import Agent
+from triage.engine import Agent, underlying_agent
 
 from .faults import Crash
 from .plans import FaultPlan, Injected, Performed, has_faults_of, observed, wrap
@@ -377,8 +377,7 @@ async def _tried(
 ) -> Account:
     if plan is not None and not isinstance(plan, FaultPlan):
         raise misuse("assert_recovers(plan)", plan, "a FaultPlan or None", "write FaultPlan({…})")
-    if not isinstance(agent, Agent):
-        agent = Agent(agent)
+    agent = underlying_agent(agent) or Agent(agent)
     if plan is not None and plan.names(agent.name) and not has_faults_of(agent, plan):
         agent = wrap(plan, agent)
     env = VirtualTime() if environment is None else environment

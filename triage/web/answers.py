@@ -61,12 +61,12 @@ from triage.engine import (
     fork,
     question_at,
     resolve,
+    underlying_agent,
     waits_for,
 )
 from triage.plan import (
     ApprovalAnswer,
     ApprovalRequest,
-    Orchestrator,
     answer_in,
     asked_in,
     request_in,
@@ -414,9 +414,9 @@ class Answers:
         self._schemas: dict[str, Mapping[str, Any] | None] = {}
         self._works: set[asyncio.Task[None]] = set()
         for given in agents:
-            agent = given.agent if isinstance(given, Orchestrator) else given
-            if not isinstance(agent, Agent):
-                raise UsageError(f"agents= takes agents, not {type(agent).__name__}")
+            agent = underlying_agent(given)
+            if agent is None:
+                raise UsageError(f"agents= takes agents, not {type(given).__name__}")
             here = agent.stored_in(store)
             self._agents |= dict.fromkeys((agent.name, *agent.aliases), here)
             self._schemas |= {} if agent.checks is None else agent.checks.manifest

@@ -7,12 +7,11 @@ decides which worker may continue it, and the run's journal records what happene
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from triage.adapters.fleet import Fleet as _Fleet
 from triage.adapters.fleet import Place, Queue, Worker, postgres_of
 from triage.core import Deduplicated
-from triage.engine import Agent
+from triage.engine import AgentLike
 from triage.stores import Store
 
 from .engine import DBOSEngine
@@ -31,7 +30,7 @@ class Fleet(_Fleet):
 
     def __init__(
         self,
-        agents: Iterable[Agent[Any]],
+        agents: Iterable[AgentLike],
         store: Store | str,
         *,
         queues: Iterable[Queue] = (),

@@ -22,7 +22,7 @@ from triage.core import (
     digest,
     nearest,
 )
-from triage.engine import Agent, cancel, check_run_id
+from triage.engine import Agent, AgentLike, cancel, check_run_id, underlying_agent
 from triage.stores import PostgresStore, Store, open_store
 
 from .carrying import end_unbegun
@@ -62,7 +62,7 @@ class Fleet:
 
     def __init__(
         self,
-        agents: Iterable[Agent[Any]],
+        agents: Iterable[AgentLike],
         store: Store | str,
         *,
         engine: FleetEngine,
@@ -82,7 +82,7 @@ class Fleet:
 
     async def enqueue(
         self,
-        agent: str | Agent[Any],
+        agent: str | AgentLike,
         task: Any,
         *,
         run_id: str | None = None,
@@ -134,7 +134,7 @@ class Fleet:
         await self._submit(job, connection)
         return job.id
 
-    def _agent(self, agent: str | Agent[Any]) -> Agent[Any]:
+    def _agent(self, agent: str | AgentLike) -> Agent[Any]:
         name = agent if isinstance(agent, str) else agent.name
         found = self.agents.get(name)
         if found is None:
@@ -217,7 +217,7 @@ class Fleet:
             raise UsageError(f"run_id {job.id} is taken by another task; choose another")
 
     async def schedule(
-        self, cron: str, agent: str | Agent[Any], task: Any, *, name: str | None = None,
+        self, cron: str, agent: str | AgentLike, task: Any, *, name: str | None = None,
         queue: str | None = None, zone: str = "UTC", **kwargs: Any,
     ) -> str:  # fmt: skip
         """Enqueue a run at each of these times, once for all workers; return the schedule's name.
@@ -342,13 +342,14 @@ class Fleet:
 
 
 def _by_name(
-    agents: Iterable[Agent[Any]], store: PostgresStore, lease_s: float
+    agents: Iterable[AgentLike], store: PostgresStore, lease_s: float
 ) -> dict[str, Agent[Any]]:
     """Give the agents the fleet's store, and return them by name and alias."""
     found: dict[str, Agent[Any]] = {}
-    for agent in agents:
-        if not isinstance(agent, Agent):
-            raise UsageError(f"Fleet.agents must be agents, not {type(agent).__name__}")
+    for given in agents:
+        agent = underlying_agent(given)
+        if agent is None:
+            raise UsageError(f"Fleet.agents must be agents, not {type(given).__name__}")
         if agent.store is not store and getattr(agent.store, "durable", True):
             raise UsageError(
                 f"the agent {agent.name} keeps its runs in {agent.store!r}; leave its store out: a fleet "
