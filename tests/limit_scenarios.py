@@ -109,7 +109,7 @@ SCENARIOS: dict[str, Scenario] = {
     "resumes": Scenario({"resumes": 2}, fails, "used 2, allowed 2", Resume()),
     "seconds": Scenario({"seconds": 10}, waits, "allowed 10 s, all of them used"),
     "slept_seconds": Scenario(
-        {"slept_seconds": 10}, fails, "used 12, allowed 10", Retry(delay=6.0)
+        {"slept_seconds": 10}, fails, "used 6, allowed 10", Retry(delay=6.0)
     ),
     "steps": Scenario({"steps": 3}, steps, "used 4, allowed 3"),
     "tool_calls": Scenario({"tool_calls": 3}, calls, "used 3, allowed 3"),

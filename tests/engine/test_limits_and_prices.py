@@ -147,8 +147,9 @@ async def test_reused_calls_count_once() -> None:
 
 
 async def test_waiting_that_would_go_over_the_limit_is_not_begun() -> None:
-    _, env = await stopped(SCENARIOS["slept_seconds"])
+    error, env = await stopped(SCENARIOS["slept_seconds"])
     assert env.slept == [6]
+    assert "6 of 10 seconds of waiting between attempts used; waiting another 6 s" in str(error)
     late = SCENARIOS["seconds"]._replace(action=Retry(delay=6.0))
     error, env = await stopped(late)
     assert env.slept == [6]

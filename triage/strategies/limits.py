@@ -240,9 +240,11 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
             return _reached(context.diagnosis, "attempts_per_type", context.failures(), per_type)
         delay = delay_of(action)
         if self.slept_seconds is not None and delay > 0:
-            slept = delay + sum(delay_of(past.action) for past in context.attempt_history)
-            if slept > self.slept_seconds:
-                return _reached(context.diagnosis, "slept_seconds", slept, self.slept_seconds)
+            slept = sum(delay_of(past.action) for past in context.attempt_history)
+            if slept + delay > self.slept_seconds:
+                return _reached(
+                    context.diagnosis, "slept_seconds", slept, self.slept_seconds, _passing(delay)
+                )
         return self._late(context, delay) if delay > 0 else None
 
     def time_is_up(
@@ -301,8 +303,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
             return None
         elapsed = context.elapsed_s
         allowed = elapsed + left if self.seconds is None else self.seconds
-        waiting = f"; waiting another {_amount(delay)} s would pass it" if delay else ""
-        return _reached(context.diagnosis, "seconds", elapsed, allowed, waiting)
+        return _reached(context.diagnosis, "seconds", elapsed, allowed, _passing(delay))
 
 
 @cache
@@ -318,6 +319,11 @@ _PER_RUN = {"retry": "retries", "replan": "replans", "rollback": "rollbacks", "r
 def delay_of(action: Action | None) -> float:
     """Return the seconds an action waits before the next attempt."""
     return action.delay if isinstance(action, DELAYED) else 0.0
+
+
+def _passing(delay: float) -> str:
+    """What is said of a wait that would pass a limit; empty for none."""
+    return f"; waiting another {_amount(delay)} s would pass it" if delay else ""
 
 
 def limit_of(breach: Diagnosis) -> str:
