@@ -194,15 +194,20 @@ class TestInLines:
         assert room("handle", "err-001") == 0
         assert room("ack", "err-001", "--by", "ann", "--note", "mine") == 0
         assert room("resolve", "err-001", "--outcome", "failed", "--by", "ann") == 0
+        assert room("note", "err-001", "the disk was full", "--by", "bob") == 0
         assert capsys.readouterr().out.splitlines() == [
             "err-001: manual_intervention, retry 0 of 3: done, told",
             "err-001 is acknowledged",
             "err-001 is failed",
+            "err-001 is noted",
         ]
+        assert room("stats") == 0
+        assert capsys.readouterr().out.startswith("1 incident, 0 open\n")
         assert room("log", "err-001") == 0
         lines = [line.split(None, 3)[2:] for line in capsys.readouterr().out.splitlines()[1:]]
-        assert [line[0] for line in lines] == ["err-001"] * 4
-        did = ["detected", "escalated", "acknowledged", "resolved"]
+        assert [line[0] for line in lines] == ["err-001"] * 5
+        assert lines[-1][1].split() == ["noted", "bob", "the", "disk", "was", "full"]
+        did = ["detected", "escalated", "acknowledged", "resolved", "noted"]
         assert [line[1].split()[0] for line in lines] == did
         assert room("list", "--status", "failed", "--json") == 0
         assert told(capsys)["status"] == "failed"
@@ -244,7 +249,7 @@ class TestInLines:
         assert room("stats") == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[:3] == [
-            "1 incidents, 1 open",
+            "1 incident, 1 open",
             "by status: detected 1",
             "open by severity: medium 1",
         ]

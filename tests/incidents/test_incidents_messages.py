@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
-from incident_desks import Inbox, Restarts, World
+from incident_desks import Inbox, Restarts, World, refuses
 
 from triage import UsageError
 from triage.core import StoreError
@@ -23,6 +23,7 @@ from triage.incidents import (
     Message,
     NotDelivered,
     NotificationPolicy,
+    Retries,
     Status,
     WebhookSink,
     signature_fits,
@@ -55,6 +56,23 @@ async def test_each_level_is_told_to_its_roles(
     told = [role for role, kind in inbox.told if kind in ("handling", "recovered")]
     assert told == (["code_developer"] * 2 if level == "medium" else [])
     assert "detected" in [entry.verb for entry in await desk.log()]  # low is logged, like all
+    await small.close()
+
+
+async def test_what_waits_is_told_of_when_it_is_scheduled_and_when_it_begins(small: World) -> None:
+    inbox = Inbox()
+    hooks = Restarts(refuses).hooks
+    desk = small.desk(sinks={"*": inbox}, hooks=hooks, retries=Retries(wait_s=45))
+    await desk.report("Resource exhausted: memory", task_id="T-1")
+    for _ in range(3):
+        await desk.tick()
+        small.later(46)
+    said = [message.text for message in inbox.got if message.kind == "handling"]
+    assert said == [
+        "err-001: wait_and_retry for T-1 in 45 s",
+        "err-001: wait_and_retry for T-1 (retry 1 of 2)",
+        "err-001: wait_and_retry for T-1 (retry 2 of 2)",
+    ]
     await small.close()
 
 

@@ -356,7 +356,7 @@ def stats(*, desk: DeskOptions = DESK_OPTIONS, json: AsJson = False) -> None:
     if json:
         write(json_line(numbers))
         return
-    write(f"{numbers['incidents']} incidents, {numbers['open']} open")
+    write(f"{counted(numbers['incidents'], 'incident')}, {numbers['open']} open")
     for title in ("by_status", "open_by_severity", "messages", "agents"):
         counts = ", ".join(f"{word} {count}" for word, count in numbers[title].items() if count)
         write(f"{title.replace('_', ' ')}: {counts or 'none'}")
@@ -455,6 +455,23 @@ def ack(
         desk, lambda desk: desk.acknowledge(error, by=you() if by is None else by, note=note)
     )
     return _print_answer(answer, f"{answer['error_id']} is {answer['status']}", as_json=json)
+
+
+@app.command(
+    name="note", help_epilogue=epilogue(_CODES, 'incidents note err-001 "the disk was full"')
+)
+def write_note(
+    error: Error,
+    text: Annotated[str, Parameter(help="What is written into its log.")],
+    /,
+    *,
+    by: By = None,
+    desk: DeskOptions = DESK_OPTIONS,
+    json: AsJson = False,
+) -> int:
+    """Write a note into the log of an incident, open or closed."""
+    answer = _carry_out(desk, lambda desk: desk.note(error, text, by=you() if by is None else by))
+    return _print_answer(answer, f"{answer['error_id']} is noted", as_json=json)
 
 
 @app.command(

@@ -125,7 +125,7 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
         after = moved(incident, "postpone", db.now, next_attempt_at=due, recovery_action=action)
         after = rows.save(db, incident, after)
         rows.log(db, "postponed", rules.owner, f"tried again in {plan.delay_s:g} s", after)
-        told = _tell_handling(db, rules, after)
+        told = _tell_handling(db, rules, after, f"in {plan.delay_s:g} s")
         return Begun(incident=after, plan=plan, recovery=None, told=told, by_person=False)
     if plan.kind == "escalate":
         incident = incident._replace(recovery_action=action)
@@ -148,7 +148,7 @@ def begin(db: Db, rules: Rules, order: Order, number: int) -> Begun:
         incident=after,
         plan=plan,
         recovery=_recovery(db, rules, after),
-        told=_tell_handling(db, rules, after),
+        told=_tell_handling(db, rules, after, retry_of(after)),
         by_person=by_person,
     )
 
@@ -186,15 +186,21 @@ def _recovery(db: Db, rules: Rules, incident: Incident) -> Recovery:
     )
 
 
-def _tell_handling(db: Db, rules: Rules, incident: Incident) -> int:
-    """Tell the roles of a medium incident what the desk does by itself."""
+def _tell_handling(db: Db, rules: Rules, incident: Incident, when: str) -> int:
+    """Tell the roles of a medium incident what the desk does by itself. when: in words."""
     if incident.level is not Level.MEDIUM:
         return 0
     roles = rules.notifications.roles.get(incident.level, ())
-    text = f"{incident.error_id}: {incident.recovery_action} for {where(incident)}"
+    text = f"{incident.error_id}: {incident.recovery_action} for {where(incident)} {when}"
     return rows.enqueue(
         db, incident, roles, "handling", text, f"{incident.occurrences}.{incident.attempt}"
     )
+
+
+def retry_of(incident: Incident) -> str:
+    """Which of its retries an incident is at; a person may order more than it has."""
+    most = f" of {incident.max_retries}" if incident.attempt <= incident.max_retries else ""
+    return f"(retry {incident.attempt}{most})"
 
 
 def where(incident: Incident) -> str:
@@ -261,7 +267,7 @@ def _recovered(
             {"timeout": timeout, "task_id": incident.task_id},
         )
     kind = "Task" if incident.task_id is not None else "Run" if incident.run_id else "Agent"
-    text = f"{kind} resumed (retry {after.attempt} of {after.max_retries})"
+    text = f"{kind} resumed {retry_of(after)}"
     rows.log(db, "recovered", rules.owner, text, after)
     if after.level is Level.MEDIUM:
         roles = rules.notifications.roles.get(after.level, ())
