@@ -51,7 +51,8 @@ class Scenario(NamedTuple):
         self, env: VirtualTime, *, fails: Callable[[Run], bool] = lambda _run: True, **options: Any
     ) -> Agent[str]:
         """An agent that goes on for as long as `fails` says."""
-        limits = Limits(**{"attempts": None, **self.limits, **options.pop("more", {})})
+        given: dict[str, Any] = {"attempts": None, **self.limits, **options.pop("more", {})}
+        limits = Limits(**given)
 
         async def works(task: str, *, run: Run) -> str:
             if not fails(run):

@@ -206,7 +206,7 @@ async def test_the_ready_hook_goes_on_with_the_runs_of_an_orchestrator(small: Wo
 
 async def test_the_ready_hook_refuses_what_is_not_its_own(small: World) -> None:
     agent: Agent[str] = Agent(works, name="works", store=small.store)
-    wrongs: tuple[tuple[Any, ...], ...] = ((), (agent, agent), ("works",))
+    wrongs: list[Any] = [(), (agent, agent), ("works",)]
     for wrong in wrongs:
         with pytest.raises(UsageError, match=r"recovers\(\) takes"):
             recovers(*wrong)
