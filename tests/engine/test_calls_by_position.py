@@ -292,6 +292,35 @@ async def test_a_call_that_was_cut_off_is_not_given_the_answer_of_another(tmp_pa
     assert answers == {"a": "a", "b": "b"}
 
 
+@table("hint", [None, "be brief"])
+async def test_a_call_is_not_given_the_answer_of_a_task_that_was_ahead_of_it(
+    hint: str | None,
+) -> None:
+    @triage.tool(effect="read", match="position")
+    async def ask(prompt: str) -> str:
+        return prompt.partition(" ")[0]
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> dict[str, str]:
+        answers: dict[str, str] = {}
+        turn = {name: anyio.Event() for name in "ab"}
+        first, second = "ab" if run.attempt == 1 else "ba"
+
+        async def one(name: str) -> None:
+            if name == second:
+                await turn[name].wait()
+            answers[name] = await ask(f"{name}{told(_triage_hint)}")
+            if run.attempt == 1:
+                raise ConnectionError("lost")
+            turn["a" if name == "b" else "b"].set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one, first)
+            group.start_soon(one, second)
+        return answers
+
+    assert await Agent(works, **recovers(Retry(hint=hint))).run("t") == {"a": "a", "b": "b"}
+
+
 async def test_a_client_or_any_other_object_needs_no_exact_form() -> None:
     model: list[object] = []
 

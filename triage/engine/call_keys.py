@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from contextlib import suppress
 from typing import Any
 
-import anyio
 from msgspec import Struct
 
 from triage.core import LINE, WITHIN, Call
 
-from .event_loop import current_task
+from .event_loop import current_caller
 from .run import Recorder
 from .tools import Tool, calling
 
@@ -38,6 +36,9 @@ class Place(Struct, frozen=True):
 
 
 NO_PLACE = Place()
+OWN = 0
+"""The line of the task or thread in which the agent function runs. The others are numbered from 1."""
+_OWN_PLACE = Place(OWN)
 
 
 class Tally:
@@ -53,7 +54,7 @@ class Tally:
         self.beside: dict[Any, Any] = {}
         self._lock = run.session.lock
         self._claimed: dict[str, set[int]] = {}
-        # By the id of the calling task, or of the thread where there is no event loop.
+        # By the id of the calling task or thread, for those that the agent has started itself.
         self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
         for call, is_reused in _made_by_position(run):
@@ -91,14 +92,14 @@ class Tally:
         with self._lock:
             self._claimed[name].discard(int(count))
 
-    def take(self, tool: str) -> str | None:
+    def take(self, tool: str, place: Place) -> str | None:
         """Take the key of the next recorded call of this tool; None where there is none.
 
-        Also None where several tasks made the calls, as their order was chance, and where the next one
-        failed, as the answers behind it belong to later calls.
+        Also None where a task that the agent started makes this call, or made one of those: their order
+        was chance. And where the next one failed, as the answers behind it belong to later calls.
         """
         prefix = self._waiting.get(tool)
-        if prefix is None or not prefix.single or not prefix.replaying:
+        if place.line != OWN or prefix is None or not (prefix.ordered and prefix.replaying):
             return None
         key = prefix.keys.popleft()
         self._give(key)
@@ -126,15 +127,18 @@ class Tally:
         """Drop all queues: a call runs, so nothing recorded matches what follows."""
         self._waiting.clear()
 
-    def place(self, tool: Tool, run_id: str) -> Place:
-        """Where a call of this run is made. Call it in the task or thread that makes the call."""
-        within = None if calling.get() is None else within_call(run_id)
+    def place(self, tool: Tool, run: Recorder) -> Place:
+        """Where a call is made. Call it in the task or thread that makes the call."""
+        within = None if calling.get() is None else within_call(run.run_id)
         place = NO_PLACE
         if tool.by_position:
-            caller = _caller()
-            if caller not in self._places:
-                self._places[caller] = Place(len(self._places))
-            place = self._places[caller]
+            caller = current_caller()
+            if caller == run.caller:
+                place = _OWN_PLACE
+            else:
+                if caller not in self._places:
+                    self._places[caller] = Place(OWN + 1 + len(self._places))
+                place = self._places[caller]
         return place if within is None else Place(place.line, within)
 
 
@@ -147,22 +151,20 @@ def _name_of(key: str) -> str:
 
 
 class _Prefix:
-    """The recorded calls of one tool, in order. single: one task made all of them."""
+    """The recorded calls of one tool. ordered: the agent function made all of them in its own task."""
 
     def __init__(self) -> None:
         self.keys: deque[str] = deque()
-        self.single = True
-        self._line: int | None = None
+        self.ordered = True
         self._name = ""
 
     @property
     def replaying(self) -> bool:
         """Whether a result is waiting that may be reused."""
-        return any(self.keys) and not (self.single and self.keys[0] == _FAILED)
+        return any(self.keys) and not (self.ordered and self.keys[0] == _FAILED)
 
     def add(self, call: Call, *, is_reused: bool) -> None:
-        self.single = self.single and self._line in (None, call.line)
-        self._line = call.line
+        self.ordered = self.ordered and call.line == OWN
         name = _name_of(call.key)
         if self.keys and self.keys[-1] == _FAILED and self._name == name:
             self.keys.pop()  # the agent tried again by itself
@@ -177,16 +179,6 @@ def within_call(run_id: str) -> str | None:
     """The label of the recorded call of this run that the current code runs in; None outside of any."""
     owner = calling.get()
     return None if owner is None or owner.run_id != run_id else owner.label
-
-
-def _caller() -> int:
-    task = current_task()
-    if task is not None:
-        return id(task)
-    try:
-        return anyio.get_current_task().id
-    except RuntimeError:
-        return threading.get_ident()
 
 
 def tally(run: Recorder) -> Tally:

@@ -211,9 +211,9 @@ def begin(
     bound, name = given.bound, f"{tool.name}:{given.digest}"
     counted = tally(run)
     key = counted.claim(name)
-    place = counted.place(tool, run_id)
+    place = counted.place(tool, run)
     # What comes first in a run knows of no call before it: its journal need not be read.
-    known = None if replay is None else _known(run, tool, key, counted)
+    known = None if replay is None else _known(run, tool, key, place, counted)
     if known is not None:
         again = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
         if again is not None:
@@ -293,7 +293,7 @@ def _idempotency_key(run: Recorder, key: str) -> str:
     return digest(session.salt, f"{key}@{before.seq}") if before.undone else before.idempotency_key
 
 
-def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
+def _known(run: Recorder, tool: Tool, key: str, place: Place, counted: Tally) -> Call | None:
     """The recorded call whose result is reused; None if the call must run."""
     calls = run.session.state.calls
     known = calls.get(key)
@@ -306,7 +306,7 @@ def _known(run: Recorder, tool: Tool, key: str, counted: Tally) -> Call | None:
     if not tool.by_position:
         return None
     if known is None or known.attempt != run.number - 1:
-        before = counted.take(tool.name)
+        before = counted.take(tool.name, place)
     elif known.outcome != "done":
         before = counted.take_equal(tool.name, key)  # the agent may have tried again by itself
     else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ __all__ = [
     "Cancellations",
     "apart",
     "copied",
+    "current_caller",
     "current_task",
     "is_large",
     "off_loop",
@@ -130,6 +132,17 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def current_caller() -> int:
+    """What tells the task that runs now, or the thread outside of any event loop, from others alive."""
+    task = current_task()
+    if task is not None:
+        return id(task)
+    try:
+        return anyio.get_current_task().id
+    except RuntimeError:
+        return threading.get_ident()
 
 
 def _waiting(link: Any) -> Any:

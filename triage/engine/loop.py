@@ -40,7 +40,7 @@ from .call_keys import Tally
 from .calls import Run
 from .checks import Refused, check, look_at
 from .config import Config
-from .event_loop import current_task, off_loop, unbroken
+from .event_loop import current_caller, current_task, off_loop, unbroken
 from .journal import Keeper, Session
 from .outside import end_inner
 from .recovery import Failure, Next, recover
@@ -326,10 +326,15 @@ async def _in_thread(function: Function, run: Run, filled: Mapping[str, Any]) ->
     if limiter is None:
         limiter = anyio.CapacityLimiter(SYNC_THREADS)
         _sync_limiter.set(limiter)
-    # In a tuple, as trio refuses a coroutine from a thread.
-    (returned,) = await anyio.to_thread.run_sync(
-        lambda: (function.function(run.session.task, **filled),), limiter=limiter
-    )
+
+    def called() -> tuple[Any]:
+        run.caller = current_caller()
+        # In a tuple, as trio refuses a coroutine from a thread.
+        return (function.function(run.session.task, **filled),)
+
+    caller = run.caller
+    (returned,) = await anyio.to_thread.run_sync(called, limiter=limiter)
+    run.caller = caller
     return returned
 
 

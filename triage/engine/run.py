@@ -47,7 +47,7 @@ from triage.core import (
 )
 from triage.strategies import Limits
 
-from .event_loop import Cancellations, current_task, is_large
+from .event_loop import Cancellations, current_caller, current_task, is_large
 from .journal import Session
 from .returning import Reach
 from .tools import Undoing, calling, name_of
@@ -124,6 +124,8 @@ class Recorder:
     cancellations: Cancellations | None = None
     owner: asyncio.Task[Any] | None = None
     cancelled = 0
+    # The task in which the agent function runs, or the thread of a sync one.
+    caller = 0
     # Set when the last unsafe call has ended.
     _settled: threading.Event | None = None
     _held_deadline = 0.0
@@ -494,6 +496,7 @@ class Recorder:
     def enter_task(self, task: asyncio.Task[Any] | None) -> None:
         """Tell the attempt in which task of asyncio it runs, None for trio."""
         self.cancellations = None if task is None else Cancellations(task)
+        self.caller = current_caller()
 
     def watched(self, work: Any, root: Any = None) -> Any:
         """What the function gave to be awaited, so that no group inside it is taken for a cancellation.
