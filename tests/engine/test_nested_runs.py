@@ -208,6 +208,24 @@ async def test_another_one_is_asked_about_where_the_first_had_an_effect(
     assert await agent.resume(asked.token, triage.rerun()) == "did wording 2"
 
 
+async def test_nobody_is_asked_about_one_that_a_new_plan_repeats(store: Store) -> None:
+    office = Office(store)
+
+    async def clerk(task: str) -> str:
+        return f"read {task}" if task == "one" else await office.clerk.run(task)
+
+    inner = Agent(clerk, store=store, name="reader")
+
+    async def works(task: str, *, run: Run) -> list[str]:
+        found = [await inner.run("one"), await inner.run("two")]
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return found
+
+    assert await office.boss(works, Replan()).run("t") == ["read one", "did two"]
+    assert office.did == ["two"]
+
+
 @pytest.mark.parametrize("action", [Retry(), Replan()])
 async def test_nobody_is_asked_about_another_one_where_the_first_only_read(
     action: Any, store: Store

@@ -139,6 +139,8 @@ def question_about(
     if approved or replay.kind == "resume":  # it goes on with other work
         return None
     known = state.calls.get(key)
+    if known is not None and known.outcome == "done" and not known.undone:
+        return None  # an inner run without effects runs again: nobody has reworded it
     if known is not None and known.error is not None and known.error.is_a("ValidationError"):
         return None  # its arguments were refused: it never ran, and will be refused again
     tried = -1 if known is None or known.done_at is None else known.done_at
