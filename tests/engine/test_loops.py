@@ -458,3 +458,17 @@ async def test_a_loop_over_attempts_is_stopped_early() -> None:
     with pytest.raises(TriageError):
         await Agent(agent).run("task")
     assert loop.calls <= MOST
+
+
+async def test_a_loop_that_did_not_end_its_attempt_does_not_end_the_next() -> None:
+    @triage.tool(effect="read")
+    async def status() -> str:
+        return "ready"
+
+    async def agent(task: str, *, run: triage.Run) -> str:
+        found = [await status() for _ in range(4)][-1]
+        if run.attempt == 1:
+            raise RuntimeError("boom")
+        return found
+
+    assert await Agent(agent).run("task") == "ready"

@@ -63,7 +63,8 @@ class LoopsBefore:
                 name: times for name, times in made.items() if times >= REPEATED or name in known
             }
             self._before.update(repeated)
-            if past.failure_type is FailureType.LOOP_DETECTED:
+            # One that ended with an exception of its own was not stopped, and may have been about to leave.
+            if past.failure_type is FailureType.LOOP_DETECTED and past.error is None:
                 self._stopped.update(name for name in repeated if made[name] > REPEATED)
 
     def __bool__(self) -> bool:
