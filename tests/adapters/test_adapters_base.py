@@ -214,14 +214,14 @@ async def test_a_call_counts_as_made_where_a_conversation_begins_with_its_turn(
     assert framework.did == ["charge"] * times
 
 
-@table("is_told", [True, False])
-async def test_agents_side_by_side_are_kept_apart(is_told: bool) -> None:
+@table("attempt", [1, 2])
+async def test_agents_side_by_side_are_kept_apart(attempt: int) -> None:
     async def course(framework: Framework, seam: Seam) -> list[str]:
         answers: dict[str, str] = {}
 
         async def one(who: str) -> None:
             for n in range(2):
-                told = f"{who} {n} {seam.run.attempt if is_told else 1}"
+                told = f"{who} {n} {min(seam.run.attempt, attempt)}"
                 answers[who] = (await framework.model(seam, told, who=who))["text"]
 
         async with anyio.create_task_group() as group:
@@ -234,7 +234,6 @@ async def test_agents_side_by_side_are_kept_apart(is_told: bool) -> None:
     framework = Framework(course)
     agent, _ = recording(framework, policy=always(Retry()))
     # Told something else, they are asked anew: the order of tasks is chance.
-    attempt = 2 if is_told else 1
     assert await agent.run("t") == [f"on left 1 {attempt}", f"on right 1 {attempt}"]
     assert len(framework.asked) == 4 * attempt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -483,3 +484,44 @@ async def test_siblings_cut_off_together_are_each_asked_about_once() -> None:
     ]
     assert (await agent.resume(error.token, rerun())).keys() == {"rent", "gas", "keys"}
     assert sorted(did) == ["gas", "gas", "keys", "keys", "rent", "rent"]
+
+
+@table("wrong", ["first", "second"])
+async def test_what_cut_a_call_off_is_not_given_again_with_the_answer_about_it(wrong: str) -> None:
+    """A model's answer that cannot be read ends the group in which a mail is being sent."""
+    asked: list[str] = []
+    sent: list[str] = []
+
+    @triage.model
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "{" if prompt == wrong and asked.count(wrong) == 1 else "{}"
+
+    async def works(task: str) -> None:
+        sending, read = anyio.Event(), anyio.Event()
+
+        @triage.tool(effect="once")
+        async def send(to: str) -> str:
+            sending.set()
+            await read.wait()
+            sent.append(to)
+            return f"sent to {to}"
+
+        async def reads() -> None:
+            answers = [await ask(prompt) for prompt in ("first", "second")]
+            await sending.wait()
+            for answer in answers:
+                json.loads(answer)
+            read.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(reads)
+            group.start_soon(send, "ann")
+
+    agent = Agent(works)
+    question = await question_of(agent.run("t"), match="did send")
+    if wrong == "first":  # the second one is asked anew before it
+        question = await question_of(agent.resume(question.token, triage.rerun()), match="did send")
+    await agent.resume(question.token, triage.rerun())
+    assert sent == ["ann"]
+    assert asked.count(wrong) == 2

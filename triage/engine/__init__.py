@@ -20,7 +20,6 @@ from .approvals import (
 )
 from .call_keys import tally, within_call
 from .calls import (
-    CANCELLATIONS,
     Begun,
     Reused,
     Run,
@@ -46,6 +45,7 @@ from .config import (
     schema_of,
 )
 from .decorators import model, tool
+from .event_loop import CANCELLATIONS
 from .facts import AttemptFacts, CapabilityFacts, Cleaner, CounterFacts, Facts, StepFacts
 from .forking import fork
 from .journal import TASK

@@ -57,7 +57,7 @@ from .approvals import (
 )
 from .call_keys import Place, Tally, reusable, tally
 from .compensation import undo
-from .event_loop import apart, is_large, off_loop
+from .event_loop import CANCELLATIONS, apart, is_large, off_loop
 from .journal import inner_id, inside
 from .run import Recorder, current
 from .tools import (
@@ -86,8 +86,6 @@ __all__ = [
 ]
 
 
-CANCELLATIONS = ("CancelledError", "Cancelled", "AttemptInterrupted", "AttemptOver")
-"""The classes of the exceptions by which code is stopped from outside."""
 MAX_ERROR = 300
 """Characters of the error of a try that its step shows."""
 
@@ -206,7 +204,7 @@ def begin(
     """
     if run.alert:
         run.check_open()
-    session, replay, run_id = run.session, run.replay, run.run_id
+    session, replay = run.session, run.replay
     given = given or tool.given(args, kwargs, session.salt, show=False)
     bound, name = given.bound, f"{tool.name}:{given.digest}"
     counted = tally(run)

@@ -26,6 +26,7 @@ from anyio.lowlevel import RunVar
 from triage.core import large, plain
 
 __all__ = [
+    "CANCELLATIONS",
     "Cancellations",
     "apart",
     "copied",
@@ -40,6 +41,9 @@ R = TypeVar("R")
 
 FORGETS = sys.version_info < (3, 13)
 """Whether groups leave the count raised."""
+
+CANCELLATIONS = ("CancelledError", "Cancelled", "AttemptInterrupted", "AttemptOver")
+"""The classes of the exceptions by which code is stopped from outside."""
 
 _WAITS = asyncio.TaskGroup.__aexit__.__code__
 _AWAITED = {

@@ -28,6 +28,8 @@ from triage.core import (
     label_of,
 )
 
+from .event_loop import CANCELLATIONS
+
 START = 0
 """The point of return before everything: only what must not happen twice is reused."""
 
@@ -35,7 +37,7 @@ WAITS = "waits_for_answer"
 """The cause of an attempt's end that is no failure: a framework's agent waits for a person."""
 
 _STOPPED = (Cause.IN_DOUBT, Cause.NEEDS_APPROVAL, Cause.LIMIT, WAITS)
-"""Causes that stop an attempt from outside: nothing it was told was wrong."""
+"""Causes that stop an attempt from outside."""
 
 
 class Point(Struct, frozen=True):
@@ -79,9 +81,9 @@ def _led_here(state: RunState) -> Point | Impasse:
     calls = _ended(state, past.number)
     diagnosis = past.diagnosis
     end = Point(state.last_seq, "the end: all that was recorded is reused")
-    if diagnosis.cause in _STOPPED:
+    if _was_stopped(past):
         return end
-    if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
+    if _type_of(past) is FailureType.EXTERNAL_FAULT:
         if diagnosis.cause == Cause.CONFLICT:
             return Point(START, "the start: after a conflict nothing that was read is trusted")
         failed = _failed(calls, past)
@@ -177,13 +179,33 @@ def _has_returned(state: RunState) -> bool:
     """Whether the last failure of this kind was answered by asking anew from some answer on."""
     *before, past = state.history
     for earlier in reversed(before):
-        if earlier.diagnosis.cause in _STOPPED:
+        if _was_stopped(earlier):
             continue
-        if earlier.diagnosis.failure_type is not past.diagnosis.failure_type:
+        if _type_of(earlier) is not _type_of(past):
             return False
         asked_again = isinstance(earlier.action, Retry | Resume)
         return asked_again and state.returns.get(earlier.number + 1, START) > START
     return False
+
+
+def _was_stopped(past: Attempt) -> bool:
+    """Whether an attempt was stopped from outside: nothing it was told was wrong."""
+    return past.diagnosis.cause in _STOPPED and not _broke_off(past)
+
+
+def _type_of(past: Attempt) -> FailureType:
+    return FailureType.UNKNOWN if _broke_off(past) else past.failure_type
+
+
+def _broke_off(past: Attempt) -> bool:
+    """Whether the agent failed beside a call that is in doubt only because that stopped it."""
+    error = past.error
+    if past.diagnosis.cause != Cause.IN_DOUBT or error is None:
+        return False
+    if any(_comes_from_outside(part) for part in error.walk()):
+        return False
+    in_doubt = [step for step in past.trajectory if step.effect in UNSAFE and step.error is not None]
+    return bool(in_doubt) and all(step.exception_type in CANCELLATIONS for step in in_doubt)
 
 
 def repeats_itself(state: RunState) -> bool:
