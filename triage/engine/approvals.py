@@ -139,10 +139,8 @@ def question_about(
     if approved or replay.kind == "resume":  # it goes on with other work
         return None
     known = state.calls.get(key)
-    if known is not None and known.outcome == "done" and not known.undone:
-        return None  # an inner run without effects runs again: nobody has reworded it
-    if known is not None and known.error is not None and known.error.is_a("ValidationError"):
-        return None  # its arguments were refused: it never ran, and will be refused again
+    if known is not None and (_runs_anew(known) or _was_refused(known)):
+        return None
     tried = -1 if known is None or known.done_at is None else known.done_at
     for call in earlier:
         if call.outcome == "done" and not call.undone and call.seq > tried:
@@ -153,6 +151,16 @@ def question_about(
             )
             return to_be_approved(key, tool, again, text, AGAIN)
     return None
+
+
+def _runs_anew(call: Call) -> bool:
+    """Whether a call was an inner run without effects, which is not reused and in nobody's other words."""
+    return call.outcome == "done" and not call.undone
+
+
+def _was_refused(call: Call) -> bool:
+    """Whether a call's arguments were refused: it never ran, and will be refused again."""
+    return call.error is not None and call.error.is_a("ValidationError")
 
 
 def to_be_approved(

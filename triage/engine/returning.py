@@ -204,7 +204,9 @@ def _broke_off(past: Attempt) -> bool:
         return False
     if any(_comes_from_outside(part) for part in error.walk()):
         return False
-    in_doubt = [step for step in past.trajectory if step.effect in UNSAFE and step.error is not None]
+    in_doubt = [
+        step for step in past.trajectory if step.effect in UNSAFE and step.error is not None
+    ]
     return bool(in_doubt) and all(step.exception_type in CANCELLATIONS for step in in_doubt)
 
 
