@@ -234,6 +234,15 @@ def test_empty_results_are_the_same_whatever_they_echo_or_count() -> None:
         for at, one in enumerate(words, 200)
     ]
     assert classified(*counted).failure_type.value == "loop_detected"
+    listed = [
+        call("stock", {"van": 700 + at}, {"van": 700 + at, "seats": 9 * at, "sold": False})
+        for at in range(9)
+    ]
+    assert classified(*listed).failure_type.value == "unknown"
+    missing = [
+        call("stock", {"van": at}, f"There is no van with the number {at}.") for at in range(9)
+    ]
+    assert classified(*missing).failure_type.value == "unknown"
     found = [call("ask", {"q": one}, {"q": one, "vans": [at]}) for at, one in enumerate(words)]
     assert classified(*found).failure_type.value == "unknown"
 

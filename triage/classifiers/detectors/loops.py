@@ -235,12 +235,12 @@ class _Outline:
 
     @cached_property
     def residue(self) -> str:
-        """What is left of `nothing` without what was asked, and without numbers."""
+        """What is left of `nothing` without what was asked."""
         text, given = self.nothing, self.arguments.given
-        for value in map(str, given.values() if isinstance(given, dict) else (given,)):
-            if len(value) > 2:
-                text = text.replace(value, "#")
-        return re.sub(r"\d+", "#", text)
+        asked = given.values() if isinstance(given, dict) else (given,)
+        found = sorted((re.escape(value) for value in map(str, asked) if value), key=len)
+        within = "|".join(reversed(found))
+        return re.sub(rf"(?<!\w)(?:{within})(?!\w)", "#", text) if within else text
 
     @cached_property
     def timeless(self) -> tuple[Any, ...]:
@@ -307,10 +307,13 @@ def _alike_results(one: _Outline, other: _Outline) -> str:
     """How alike two calls of a tool are whose results are not equal."""
     if one.step.tool_input == other.step.tool_input:
         return _COUNTED if one.timeless == other.timeless else ""
-    if not one.nothing or not other.nothing or one.residue != other.residue:
+    if not one.nothing or not other.nothing:
         return ""
-    counted = _is_void(one.nothing) and one.arguments.counted == other.arguments.counted
-    return _COUNTED if counted else _alike_arguments(one, other)
+    if one.arguments.counted == other.arguments.counted:
+        return _COUNTED if _is_void(one.nothing) and one.residue == other.residue else ""
+    # Asked in other words: how many there were, and how long it took, is no answer.
+    left, right = (re.sub(r"\d+", "#", text) for text in (one.residue, other.residue))
+    return _alike_arguments(one, other) if left == right else ""
 
 
 _CHANGES = re.compile(
