@@ -272,9 +272,11 @@ def test_an_orchestrator_is_named_as_an_agent_is(
     monkeypatch.delitem(sys.modules, "rooms", raising=False)
     monkeypatch.setenv("TRIAGE_STORE", "sqlite:///runs.db")
     assert main(["run", "rooms:room", "How warm is it?", "--run-id", "warm", "--quiet"]) != 0
-    assert "May this plan be run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "May this plan be run" in said
+    assert said.endswith("an answer without the token: triage approve warm\n")
     assert main(["approve", "warm", "--yes"]) == 0
-    capsys.readouterr()
+    assert capsys.readouterr().out.endswith("or: triage runs recover warm rooms:room\n")
     assert main(["runs", "recover", "warm", "rooms:room", "--quiet"]) == 0
     assert capsys.readouterr().out == "21 degrees in the hall\n"
     assert main(["supervise", "--agent", "rooms:room", "--once", "--quiet"]) == 0

@@ -344,14 +344,25 @@ def place_of(agent: str) -> str:
                 case ast.Assign(
                     targets=[ast.Name(id=name)],
                     value=ast.Call(
-                        func=ast.Name(id="Agent"), args=[ast.Name(id=function), *_]
+                        func=ast.Name(id="Agent"), args=[ast.Name(id=default), *_]
                     ) as call,
                 ):
-                    names = [item.value for item in call.keywords if item.arg == "name"]
-                    own = [item.value for item in names if isinstance(item, ast.Constant)]
-                    if agent in (own or [function]):
+                    if agent == _name_in(call, default):
+                        wrapped.append(f"{file.stem}:{name}")
+                case ast.Assign(
+                    targets=[ast.Name(id=name)],
+                    value=ast.Call(func=ast.Name(id="Orchestrator")) as call,
+                ):
+                    if agent == _name_in(call, "orchestrator"):
                         wrapped.append(f"{file.stem}:{name}")
                 case _:
                     pass
     found = wrapped or functions
     return found[0] if len(found) == 1 else "module:agent"
+
+
+def _name_in(call: ast.Call, default: str) -> str:
+    """The name that a call gives an agent."""
+    names = [item.value for item in call.keywords if item.arg == "name"]
+    own = [item.value for item in names if isinstance(item, ast.Constant)]
+    return str(own[0]) if own else default

@@ -24,7 +24,7 @@ from triage.core import (
     fold,
     one_line,
 )
-from triage.engine import Agent, Report, answers_to, report_of
+from triage.engine import Agent, Report, answers_to, asks_of, report_of
 from triage.plan import Orchestrator
 from triage.stores import Store
 
@@ -187,6 +187,9 @@ def conclude(
             resume = suggested("runs", "resume", error.token, function, answer, store=store)
             note(f"token {error.token}: it goes on, once, by: {resume}")
             note(f"or, in place of {answer}: {', '.join(others)}")
+            if asks_of(events) == "approval":
+                approve = suggested("approve", state.run_id, store=store)
+                note(f"what there is to approve, and an answer without the token: {approve}")
         else:
             note(
                 f"token {error.token}: agent.resume(token, action) goes on with it, once, where the run "
