@@ -23,7 +23,9 @@ class Served:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._server = uvicorn.Server(
-            uvicorn.Config(application, port=0, log_level="error", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                application, port=0, log_level="error", ws="none", timeout_graceful_shutdown=1
+            )
         )
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 

@@ -99,6 +99,7 @@ def web(
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        ws="none",
         log_level="warning",
         timeout_graceful_shutdown=2,
     )
