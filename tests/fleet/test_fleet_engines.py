@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from fleets import check_transaction, database
+from psycopg.rows import dict_row
 
 from triage import Agent
 from triage.adapters.fleet import Fleet, Queue, Worker
@@ -34,6 +35,11 @@ async def test_what_is_enqueued_in_a_transaction_of_psycopg_is_so_once_that_is_c
     with psycopg.connect(url) as connection:
         await check_transaction(fleet, connection)
     async with await psycopg.AsyncConnection.connect(url) as opened:
+        await check_transaction(fleet, opened)
+    rows: Any = dict_row
+    with psycopg.connect(url, row_factory=rows) as connection:
+        await check_transaction(fleet, connection)
+    async with await psycopg.AsyncConnection.connect(url, row_factory=rows) as opened:
         await check_transaction(fleet, opened)
     with pytest.raises(UsageError, match=r"enqueue\.connection"):
         await fleet.enqueue("idle", 1, connection="postgresql://")

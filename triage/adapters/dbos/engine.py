@@ -26,6 +26,7 @@ from triage.adapters.fleet import (
     Queue,
     Ticket,
     in_thread,
+    rows_from,
     unavailable,
 )
 from triage.core import UsageError, misuse, redact
@@ -187,10 +188,7 @@ class DBOSEngine:
             "fleet": self.fleet,
         }
         try:
-            if isinstance(connection, psycopg.AsyncConnection):
-                await connection.execute(self._tables.enqueue, values)
-            else:
-                await in_thread(partial(connection.execute, self._tables.enqueue, values))
+            await rows_from(connection, self._tables.enqueue, values)
         except psycopg.errors.UniqueViolation as error:
             raise job.deduplicated() from error
         # The job there now is ours, or one that another connection has committed meanwhile.
@@ -200,11 +198,8 @@ class DBOSEngine:
         """Return the job with this id as the connection's transaction sees it, or None."""
         query, values = self._tables.known, {"id": id}
         rows: Sequence[Any]
-        if isinstance(connection, psycopg.AsyncConnection):
-            rows = await (await connection.execute(query, values)).fetchall()
-        elif isinstance(connection, psycopg.Connection):
-            known = connection
-            rows = await in_thread(lambda: known.execute(query, values).fetchall())
+        if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            rows = await rows_from(connection, query, values)
         elif connection is None:
             rows = await self._database.rows(query, values)
         else:

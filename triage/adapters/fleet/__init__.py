@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from triage.core import Deduplicated
 
-from .database import Database, in_thread, unavailable
+from .database import Database, in_thread, rows_from, unavailable
 from .engine import (
     ABILITIES,
     WAKE,
@@ -39,5 +39,6 @@ __all__ = [
     "Worker",
     "in_thread",
     "postgres_of",
+    "rows_from",
     "unavailable",
 ]

@@ -15,6 +15,7 @@ from triage.core import StoreUnavailable, UsageError, redact
 try:
     import psycopg
     from psycopg import sql
+    from psycopg.rows import tuple_row
 except ImportError as error:
     raise UsageError(
         f"a fleet needs psycopg ({error}): pip install triage-recovery[postgres]"
@@ -36,6 +37,23 @@ async def in_thread(work: Callable[[], T]) -> T:
         limiter = anyio.CapacityLimiter(THREADS)
         _limiter.set(limiter)
     return await anyio.to_thread.run_sync(work, limiter=limiter)
+
+
+async def rows_from(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    query: sql.Composed,
+    values: Mapping[str, Any],
+) -> list[tuple[Any, ...]]:
+    """Return a statement's rows in the transaction of a caller's connection, as tuples."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(query, values)).fetchall()
+
+    def executed() -> list[tuple[Any, ...]]:
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(query, values).fetchall()
+
+    return await in_thread(executed)
 
 
 class Database:

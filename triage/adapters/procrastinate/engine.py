@@ -22,6 +22,7 @@ from triage.adapters.fleet import (
     Queue,
     Ticket,
     in_thread,
+    rows_from,
     unavailable,
 )
 from triage.core import StoreUnavailable, UsageError, child_logger, misuse
@@ -125,11 +126,8 @@ class ProcrastinateEngine:
         try:
             if connection is None:
                 rows: Sequence[Any] = await self._rows(query, values)
-            elif isinstance(connection, psycopg.AsyncConnection):
-                rows = await (await connection.execute(query, values)).fetchall()
-            elif isinstance(connection, psycopg.Connection):
-                given = connection
-                rows = await in_thread(lambda: given.execute(query, values).fetchall())
+            elif isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+                rows = await rows_from(connection, query, values)
             else:
                 raise misuse("enqueue.connection", connection, "a connection of psycopg")
         except psycopg.errors.UniqueViolation as error:
