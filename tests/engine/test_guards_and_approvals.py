@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from calls import Killed, World, in_two_processes, question_of, recovers
-from support import always
+from support import FakeEnvironment, always
 from tables import table
 
 import triage
@@ -469,3 +470,24 @@ async def test_a_call_in_other_words_ends_the_run_where_nobody_is_asked() -> Non
     agent = Agent(work, always(Retry()), durability=Durability(on_in_doubt="fail"))
     with pytest.raises(TriageEscalationError):
         await agent.run("go")
+
+
+@table("error", [ValueError("unreadable"), ConnectionError("reset")])
+async def test_what_a_person_was_asked_counts_as_no_failure(error: Exception) -> None:
+    world = World()
+    pay = world.tool("once")
+
+    async def agent(_task: str, *, run: Run) -> int:
+        for number in range(12):
+            await pay(str(number))
+        if not any(past.error is not None for past in run.history):
+            raise error
+        return len(run.history)
+
+    checks = guarding(lambda _: Suspend("a large sum"))
+    paying = Agent(agent, checks=checks, environment=FakeEnvironment())
+    work: Awaitable[int] = paying.run("t")
+    for _ in range(12):
+        work = paying.resume((await question_of(work)).token, approve())
+    assert await work == 13
+    assert len(world.did) == 12

@@ -101,6 +101,7 @@ from .events import (
     is_milestone,
 )
 from .failures import (
+    ASKING,
     MAX_FIELDS,
     Attempt,
     ErrorInfo,
@@ -238,6 +239,7 @@ from .wire import (
 
 __all__ = [
     "ACTIONS",
+    "ASKING",
     "AT_LIMIT",
     "DEFAULT_LEVEL",
     "DELAYED",

@@ -141,6 +141,10 @@ def _weight(info: ErrorInfo) -> int:
         return 0
 
 
+ASKING = "calls"
+"""The classifier of the diagnosis of an attempt that ended with a question about a call."""
+
+
 class Attempt(Value, frozen=True):
     """One finished attempt of a run: what it did and how it ended.
 
@@ -162,6 +166,11 @@ class Attempt(Value, frozen=True):
     def failure_type(self) -> FailureType:
         """The diagnosis' failure type."""
         return self.diagnosis.failure_type
+
+    @property
+    def asked(self) -> bool:
+        """Whether it ended with a question about a call: it was stopped, and has not failed."""
+        return self.diagnosis.classifier == ASKING
 
 
 class Partial(Value, frozen=True):
@@ -226,16 +235,21 @@ class FailureContext(Value, frozen=True):
         return Partial(self.state, output, self.usage)
 
     def tried(self, action: type[RecoveryAction]) -> int:
-        """Count how often this run took this action for this failure type, without this failure."""
+        """Count how often this run took this action for this failure type, without this failure.
+
+        What followed the answer to a question about a call does not count.
+        """
         return sum(
             1
             for past in self.attempt_history
-            if past.failure_type is self.failure_type and isinstance(past.action, action)
+            if past.failure_type is self.failure_type
+            and isinstance(past.action, action)
+            and not past.asked
         )
 
     def failures(self) -> int:
         """Count the attempts of this run that ended with this failure type, including this one."""
-        past = self.attempt_history
+        past = [attempt for attempt in self.attempt_history if not attempt.asked]
         return 1 + sum(1 for attempt in past if attempt.failure_type is self.failure_type)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from triage.core import (
+    ASKING,
     Abort,
     Action,
     ApprovalAsked,
@@ -264,7 +265,7 @@ def _waiting(question: Question, rule: str) -> Diagnosis:
         evidence=(Evidence(rule, question.text),),
         technical_details=question.text,
         user_message=message,
-        classifier="calls",
+        classifier=ASKING,
     )
 
 
@@ -317,7 +318,7 @@ def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:
             evidence=(Evidence("call:in_doubt", question.text),),
             technical_details=str(info)[:1000],
             user_message="A step may have taken effect although it failed.",
-            classifier="calls",
+            classifier=ASKING,
         )
     )
 

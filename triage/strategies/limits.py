@@ -197,7 +197,8 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         exceeded, as an attempt that reuses its calls may need none.
         """
         if self.attempts is not None and context.attempt >= self.attempts:
-            counted = context.attempt - outage_repeats(context)
+            asked = sum(past.asked for past in context.attempt_history)
+            counted = context.attempt - outage_repeats(context) - asked
             if counted >= self.attempts:
                 return _reached(context.diagnosis, "attempts", counted, self.attempts)
         late = self._late(context, 0.0)
@@ -232,7 +233,9 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         allowed = getattr(self, name)
         if allowed is not None:
             kind = type(action)
-            used = sum(isinstance(past.action, kind) for past in context.attempt_history)
+            used = sum(
+                isinstance(past.action, kind) and not past.asked for past in context.attempt_history
+            )
             if used >= allowed:
                 return _reached(context.diagnosis, name, used, allowed)
         per_type = self.attempts_per_type
