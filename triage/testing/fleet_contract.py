@@ -495,6 +495,33 @@ async def a_run_that_waits_holds_no_place_and_goes_on_when_it_is_answered(make: 
 
 
 @check
+async def a_deadline_holds_for_a_run_that_was_answered(make: Make) -> None:
+    """Answer a run that has a deadline, and let it go on for longer."""
+
+    async def asks(task: Any, *, run: triage.Run) -> Any:
+        if run.attempt == 1:
+            raise PermissionError("may I?")
+        await asyncio.sleep(3600)
+        return task
+
+    agent = Agent(asks, FailurePolicy(default=Suspend("may I?")), name=name())
+    async with closing(make([agent], [Queue(agent.name, polling_s=POLL_S)], LEASE_S)) as fleet:
+        run_id = await fleet.enqueue(agent.name, 1, deadline=4 * LEASE_S)
+        async with working(fleet):
+
+            async def asked() -> bool:
+                return await fleet.status(run_id) == "suspended"
+
+            await until(asked, "a run does not ask")
+            await fleet.answer(run_id, triage.Retry())
+            try:
+                await fleet.result(run_id, timeout_s=PATIENCE_S)
+            except RunOver:
+                return
+            raise AssertionError("a run that was answered has no deadline any more")
+
+
+@check
 async def a_run_is_cancelled_wherever_it_is(make: Make) -> None:
     """Cancel a queued run and a running one."""
     begun, ended = asyncio.Event(), asyncio.Event()

@@ -248,10 +248,11 @@ class DBOSEngine:
                 f"{run_id}{WAKE}{events}",
                 agent,
                 queue,
+                deadline=_job_of(run_id, inputs).deadline,
                 priority=max(1, priority),
                 partition=partition,
             )
-            for run_id, events, agent, queue, priority, partition in rows
+            for run_id, events, agent, queue, priority, partition, inputs in rows
         ]
 
     async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:

@@ -24,9 +24,10 @@ WHERE w.status = 'PENDING' AND w.application_name = %(fleet)s
 ORDER BY w.started_at_epoch_ms LIMIT {most}"""
 
 _ANSWERED = """
-SELECT r.run_id, r.events, r.agent, w.queue_name, w.priority, w.queue_partition_key
+SELECT r.run_id, r.events, r.agent, w.queue_name, w.priority, w.queue_partition_key, i.inputs
 FROM {runs} r
 JOIN {status} w ON w.workflow_uuid = r.run_id
+JOIN {input} i USING (workflow_uuid)
 WHERE r.status = 'running' AND w.status = 'SUCCESS' AND w.application_name = %(fleet)s
     AND coalesce(r.lease_until, 0) < extract(epoch FROM clock_timestamp())
     AND NOT EXISTS (

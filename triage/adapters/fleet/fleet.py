@@ -99,12 +99,13 @@ class Fleet:
 
         run_id: as in `Agent.run`; enqueueing the same task again under its id changes nothing. queue: the
         name of a queue, by default the agent's own. priority: lower numbers go first, 1 by default.
-        delay_s: seconds before the run may begin. deadline: when the run is cancelled, begun or not, in
-        seconds from now or as a `datetime` with a time zone; None for no deadline. partition: required for
-        a queue with `partition_concurrency`, refused for any other. deduplication: a text; enqueueing is
-        refused while another run of the queue with the same text is queued or running. connection: your own
-        connection, of a kind that the engine supports, in whose transaction the run is enqueued; if it is
-        rolled back, the run is not enqueued. kwargs: arguments for the agent's function.
+        delay_s: seconds before the run may begin. deadline: when the run is cancelled, in seconds from now
+        or as a `datetime` with a time zone; None for no deadline. One that waits, in its queue or for an
+        answer, is cancelled when a worker gets to it. partition: required for a queue with
+        `partition_concurrency`, refused for any other. deduplication: a text; enqueueing is refused while
+        another run of the queue with the same text is queued or running. connection: your own connection,
+        of a kind that the engine supports, in whose transaction the run is enqueued; if it is rolled back,
+        the run is not enqueued. kwargs: arguments for the agent's function.
 
         Raises UsageError for a task or argument that has no JSON form or holds a secret, for a `run_id`
         that another task has, and for an option that the queue or the engine does not support; Deduplicated

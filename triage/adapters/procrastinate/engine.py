@@ -172,8 +172,14 @@ class ProcrastinateEngine:
         """As in `FleetEngine`."""
         rows = await self._rows(self._tables.answered, {"fleet": self.fleet})
         return [
-            Job(f"{run_id}{WAKE}{events}", agent, queue, priority=max(1, priority))
-            for run_id, events, agent, queue, priority in rows
+            Job(
+                f"{run_id}{WAKE}{events}",
+                agent,
+                queue,
+                deadline=deadline,
+                priority=max(1, priority),
+            )
+            for run_id, events, agent, queue, priority, deadline in rows
         ]
 
     async def places(self, run_ids: Sequence[str] | None = None) -> list[Place]:

@@ -59,7 +59,8 @@ WHERE j.status = 'doing' AND j.args ->> 'fleet' = %(fleet)s
 ORDER BY j.id LIMIT {{most}}"""
 
 _ANSWERED = f"""
-SELECT r.run_id, r.events, r.agent, j.queue_name, -j.priority
+SELECT r.run_id, r.events, r.agent, j.queue_name, -j.priority,
+    (j.args -> 'payload' ->> 'deadline')::float8
 FROM {{runs}} r JOIN procrastinate_jobs j ON j.args ->> 'id' = r.run_id
 WHERE r.status = 'running' AND j.status = 'succeeded' AND j.args ->> 'fleet' = %(fleet)s
     AND coalesce(r.lease_until, 0) < {_NOW}
