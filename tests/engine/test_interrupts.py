@@ -737,3 +737,37 @@ async def test_a_deadline_that_is_not_heeded_is_reported_when_it_records(told: T
     agent = Agent(works, ONCE_MORE, limits=Limits(attempt_seconds=5), environment=env)
     assert await agent.run("t") == "done"
     assert len(told.messages) == 1
+
+
+async def test_a_call_that_ends_in_a_thread_leaves_the_deadline_to_the_next() -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @triage.tool(effect="once")
+    def slow() -> None:
+        begun.set()
+        may_end.wait()
+
+    @triage.tool(effect="once")
+    async def beside() -> None:
+        await anyio.to_thread.run_sync(begun.wait)
+
+    @triage.tool(effect="once")
+    def quick() -> None:
+        pass
+
+    def in_thread() -> None:
+        slow()
+        ended.set()
+
+    async def agent(task: str) -> str:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, in_thread)
+            await beside()
+            may_end.set()
+            while not ended.is_set():  # the event loop has not heard of it yet
+                pass
+            quick()
+        await anyio.lowlevel.checkpoint()
+        return "done"
+
+    assert await Agent(agent).run("t") == "done"

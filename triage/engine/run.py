@@ -619,7 +619,8 @@ class Recorder:
             self._settled.set()
 
     def _release_deadline(self) -> None:
-        if self.scope is None or self.calls_open:
+        # A call that ended in a thread asks for it late: another may have released it by then.
+        if self.scope is None or self.calls_open or not self._held_deadline:
             return
         self.scope.deadline, self._held_deadline = self._held_deadline, 0.0
         # Asked for, because trio looks at a deadline that has passed only when it is asked.
