@@ -100,7 +100,7 @@ bench: $(READY) ## figures side by side with other packages and how good diagnos
 	$(BIN)/python -m bench.diagnosis
 
 crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres redis"
-	$(BIN)/python tests/crash_matrix.py --stores $(or $(STORES),sqlite postgres redis) --kills $(or $(KILLS),2000)
+	$(BIN)/python tests/crash_matrix.py $(if $(STORES),--stores $(STORES)) --kills $(or $(KILLS),2000)
 
 attack: $(READY) ## flipped bits of a file, two processes that recover one run, words that soothe: FLIPS=2000 ROUNDS=200
 	$(BIN)/python -m bench.flips --flips $(or $(FLIPS),2000)

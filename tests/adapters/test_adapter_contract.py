@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +30,8 @@ pytestmark = [pytest.mark.anyio, LEFT_BEHIND]
 capture(triage.UsageError())
 
 BENCHES = benches_in("benches")
-PAGE = Path(__file__).parents[2] / "docs" / "adapters.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "adapters.md"
 CASES = [
     pytest.param(bench, backend, id=f"{bench.name}-{backend}")
     for bench in BENCHES
@@ -46,6 +51,15 @@ def test_the_page_says_what_each_adapter_offers() -> None:
     assert taken_from(PAGE) == matrix(BENCHES), (
         "write it anew: python -m triage.testing.adapter_contract tests.benches --write docs/adapters.md"
     )
+
+
+def test_the_command_of_the_page_finds_the_benches() -> None:
+    """It is run as a contributor does, but plays one bench that there is not, and writes nothing."""
+    written = re.search(r"`python (-m \S+ \S+) --write docs/adapters\.md`", PAGE.read_text("utf-8"))
+    assert written is not None
+    command = [sys.executable, *shlex.split(written[1]), "--bench", "none of them"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_page_tells_every_capability() -> None:

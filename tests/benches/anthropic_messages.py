@@ -10,10 +10,11 @@ from typing import Any
 import anthropic
 
 import triage
-from benches import Texts
 from triage import Agent
 from triage.adapters.anthropic import record, run_tools
 from triage.testing.adapter_contract import CAPABILITIES, World
+
+from . import Texts
 
 
 class _Bench(Texts):

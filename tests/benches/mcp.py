@@ -18,11 +18,12 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 
-from benches import Texts
 from triage import Agent
 from triage.adapters.mcp import record as record_tools
 from triage.adapters.openai import record as record_model
 from triage.testing.adapter_contract import World
+
+from . import Texts
 
 TURNS = 10
 

@@ -10,10 +10,11 @@ import openai
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 import triage
-from benches import Texts
 from triage import Agent
 from triage.adapters.openai import record, run_tools
 from triage.testing.adapter_contract import CAPABILITIES, World
+
+from . import Texts
 
 
 class _Bench(Texts):

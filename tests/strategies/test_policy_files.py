@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tables import table
 
+from triage import strategies
 from triage.core import Abort, Cause, Escalate, FailureType, Retry, Suspend, UsageError
 from triage.strategies import (
     Backoff,
@@ -178,3 +179,25 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 def test_a_described_policy_is_a_mapping(data: Any) -> None:
     with pytest.raises(UsageError, match="a mapping of failure types to strategies"):
         FailurePolicy.from_dict(data)
+
+
+# Every strategy ---------------------------------------------------------------------------------------
+
+STRATEGIES = [
+    name
+    for name in strategies.__all__
+    if name.islower() and isinstance(getattr(strategies, name), type)
+]
+PAGES = Path(__file__).parents[2] / "docs"
+
+
+def test_a_file_names_every_strategy_that_is_exported() -> None:
+    with pytest.raises(UsageError, match="the strategies are") as refused:
+        FailurePolicy.from_dict({"UNKNOWN": "bananas"})
+    named = str(refused.value).partition("the strategies are ")[2].split(", ")
+    assert {*named, "sequence", "always"} == {*STRATEGIES, "escalate", "abort", "suspend"}
+
+
+def test_the_pages_tell_every_strategy_that_is_exported() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
+    assert [name for name in STRATEGIES if f"| `{name}(" not in text] == []
