@@ -275,7 +275,9 @@ def test_every_event_type_is_on_record_in_its_current_version_with_every_field()
     for data in map(json.loads, LINES):
         if data["v"] == newest(BY_NAME[data["event"]]):
             seen[data["event"]] |= data.keys()
-    assert seen == {cls.__name__: {"event", *cls.__struct_fields__} for cls in EVENT_TYPES}
+    assert seen == {cls.__name__: {"event", *cls.__struct_fields__} for cls in EVENT_TYPES}, (
+        "give each new field its line in tests/golden/events_added.jsonl"
+    )
 
 
 def test_every_event_type_is_on_record_with_its_defaults_left_out() -> None:
