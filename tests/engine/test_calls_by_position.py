@@ -9,11 +9,13 @@ from typing import Any
 import anyio
 import pytest
 from calls import Killed, in_two_processes, recovers
+from support import in_turn
 from tables import table
 
 import triage
 from triage import (
     Agent,
+    FailurePolicy,
     Guidance,
     Replan,
     Resume,
@@ -319,6 +321,28 @@ async def test_a_call_is_not_given_the_answer_of_a_task_that_was_ahead_of_it(
         return answers
 
     assert await Agent(works, **recovers(Retry(hint=hint))).run("t") == {"a": "a", "b": "b"}
+
+
+async def test_an_answer_from_before_the_hint_takes_the_place_of_the_one_with_it() -> None:
+    @triage.model
+    async def ask(prompt: str) -> str:
+        return prompt.partition(" ")[0]
+
+    @triage.tool(effect="read")
+    async def look(hint: str) -> None:
+        pass
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> list[str]:
+        await look(told(_triage_hint))  # another read with the hint, so all behind it is asked anew
+        answers = [await ask(f"{prompt}{told(_triage_hint)}") for prompt in "abc"]
+        if run.attempt == 1:
+            raise ValueError("unreadable")
+        if run.attempt == 2:
+            raise ConnectionError("late")
+        return answers
+
+    policy = FailurePolicy(default=in_turn(Retry(hint="be brief"), Retry()))
+    assert await Agent(works, policy).run("t") == ["a", "b", "c"]
 
 
 async def test_a_client_or_any_other_object_needs_no_exact_form() -> None:

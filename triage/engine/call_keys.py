@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -120,8 +119,7 @@ class Tally:
         """Drop a recorded call from its queue: the attempt has reached it."""
         prefix = self._waiting.get(tool)
         if prefix is not None:
-            with suppress(ValueError):
-                prefix.keys.remove(key)
+            prefix.meet(key)
 
     def leave(self) -> None:
         """Drop all queues: a call runs, so nothing recorded matches what follows."""
@@ -156,12 +154,21 @@ class _Prefix:
     def __init__(self) -> None:
         self.keys: deque[str] = deque()
         self.ordered = True
+        self._attempts: dict[str, int] = {}
         self._name = ""
 
     @property
     def replaying(self) -> bool:
         """Whether a result is waiting that may be reused."""
         return any(self.keys) and not (self.ordered and self.keys[0] == _FAILED)
+
+    def meet(self, key: str) -> None:
+        """Drop a call, and where the latest attempt made it with other arguments, that one as well."""
+        if key not in self.keys:
+            return
+        self.keys.remove(key)
+        if self.ordered and self.keys and self._attempts.get(self.keys[0], 0) > self._attempts[key]:
+            self.keys.popleft()
 
     def add(self, call: Call, *, is_reused: bool) -> None:
         self.ordered = self.ordered and call.line == OWN
@@ -171,6 +178,7 @@ class _Prefix:
         self._name = name
         if is_reused:
             self.keys.append(call.key)
+            self._attempts[call.key] = call.attempt
         elif call.outcome != "done":
             self.keys.append(_FAILED)
 
