@@ -71,7 +71,6 @@ from .tools import (
     named_by,
     pause_before,
     restored,
-    say_inferred,
     tool_of,
 )
 
@@ -634,7 +633,7 @@ def _as_in(run: Recorder, tool: Tool) -> Tool:
         return tool
     known = tool.by_name()
     if known.inferred:
-        say_inferred(known)
+        _say_inferred(known)
     return known
 
 
@@ -806,3 +805,22 @@ def current_run() -> Run:
         )
     assert isinstance(run, Run)
     return run
+
+
+_MOST_SAID = 1_000
+_said: set[str] = set()
+_said_lock = threading.Lock()
+
+
+def _say_inferred(tool: Tool) -> None:
+    """Log that a tool's effect is inferred from its name, once a name."""
+    with _said_lock:
+        if tool.name in _said or len(_said) >= _MOST_SAID:
+            return
+        _said.add(tool.name)
+    logger.info(
+        "the effect of the tool %.100r is not declared; by its name it is a %s, which a recovery may "
+        "call again. Declare it (effect=… or effects={…}), or turn this off with infer_effects=False",
+        tool.name,
+        tool.effect.value,
+    )

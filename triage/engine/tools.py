@@ -8,7 +8,6 @@ import functools
 import hashlib
 import inspect
 import json
-import threading
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -867,25 +866,6 @@ def _named(name: str, value: Any) -> str:
         return f'"{name}":{canonical(value, name)}'
     except UsageError:
         return f'"{name}"'
-
-
-_MOST_SAID = 1_000
-_said: set[str] = set()
-_said_lock = threading.Lock()
-
-
-def say_inferred(tool: Tool) -> None:
-    """Log that a tool's effect is inferred from its name, once a name."""
-    with _said_lock:
-        if tool.name in _said or len(_said) >= _MOST_SAID:
-            return
-        _said.add(tool.name)
-    logger.info(
-        "the effect of the tool %.100r is not declared; by its name it is a %s, which a recovery may "
-        "call again. Declare it (effect=… or effects={…}), or turn this off with infer_effects=False",
-        tool.name,
-        tool.effect.value,
-    )
 
 
 def tool_of(function: Callable[..., Any]) -> tuple[Tool, tuple[Any, ...]]:

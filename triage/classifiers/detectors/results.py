@@ -147,7 +147,7 @@ class Results:
         elif failure is not None:
             known_failure = self._failed.get(name)
             if known_failure is None:
-                self._failed[name] = _Failed(at, step, failure, at, failure)
+                self._failed[name] = _Failed(at, step, failure, last=at, newest=failure)
             else:
                 first = known_failure.last == known_failure.at or known_failure.same
                 same = first and known_failure.failure.text == failure.text
@@ -224,7 +224,7 @@ class Results:
         if self._step is not None and _LEADS.match(self._said or ""):
             # What a client raised, given as the last answer.
             failure = Failure((self._said or "")[:_MAX_SAID])
-            failures[""] = _Failed(self._at, self._step, failure, self._at, failure)
+            failures[""] = _Failed(self._at, self._step, failure, last=self._at, newest=failure)
         judged = [
             (failed, name, self._rule(failed, name, judge))
             for name, failed in sorted(failures.items(), key=lambda item: item[1].at)
