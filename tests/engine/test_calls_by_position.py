@@ -345,6 +345,31 @@ async def test_an_answer_from_before_the_hint_takes_the_place_of_the_one_with_it
     assert await Agent(works, policy).run("t") == ["a", "b", "c"]
 
 
+async def test_a_call_that_is_made_for_the_first_time_is_given_no_answer_of_an_earlier_attempt() -> (
+    None
+):
+    @triage.model
+    async def ask(prompt: str) -> str:
+        return prompt.partition(" ")[0]
+
+    @triage.tool(effect="read")
+    async def look() -> None:
+        pass
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> list[str]:
+        if run.attempt == 2:
+            await look()
+        answers = [await ask(f"{prompt}{told(_triage_hint)}") for prompt in "ab"]
+        if run.attempt == 1:
+            raise ValueError("unreadable")
+        if run.attempt == 2:
+            raise ConnectionError("late")
+        return [*answers, *[await ask(f"{prompt}{told(_triage_hint)}") for prompt in "cd"]]
+
+    policy = FailurePolicy(default=in_turn(Retry(hint="one"), Retry(hint="two")))
+    assert await Agent(works, policy).run("t") == ["a", "b", "c", "d"]
+
+
 async def test_a_client_or_any_other_object_needs_no_exact_form() -> None:
     model: list[object] = []
 

@@ -56,8 +56,11 @@ class Tally:
         # By the id of the calling task or thread, for those that the agent has started itself.
         self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
+        starts = run.session.state.starts
         for call, is_reused in _made_by_position(run):
-            self._waiting.setdefault(call.tool, _Prefix()).add(call, is_reused=is_reused)
+            is_new = call.ended == 1 and call.seq > starts.get(call.attempt, -1)
+            prefix = self._waiting.setdefault(call.tool, _Prefix())
+            prefix.add(call, is_reused=is_reused, is_new=is_new)
 
     @property
     def replaying(self) -> bool:
@@ -154,7 +157,8 @@ class _Prefix:
     def __init__(self) -> None:
         self.keys: deque[str] = deque()
         self.ordered = True
-        self._attempts: dict[str, int] = {}
+        self._new_in = 0
+        self._replaced: set[str] = set()
         self._name = ""
 
     @property
@@ -163,22 +167,29 @@ class _Prefix:
         return any(self.keys) and not (self.ordered and self.keys[0] == _FAILED)
 
     def meet(self, key: str) -> None:
-        """Drop a call, and where the latest attempt made it with other arguments, that one as well."""
-        if key not in self.keys:
-            return
-        self.keys.remove(key)
-        if self.ordered and self.keys and self._attempts.get(self.keys[0], 0) > self._attempts[key]:
+        """Drop a call, or the one with other arguments that a later attempt made in its place."""
+        if key in self.keys:
+            self.keys.remove(key)
+        elif key in self._replaced and self.keys:
             self.keys.popleft()
 
-    def add(self, call: Call, *, is_reused: bool) -> None:
+    def add(self, call: Call, *, is_reused: bool, is_new: bool) -> None:
+        """Queue a call, the latest attempt's first. is_new: no attempt before its own has made it.
+
+        Behind such a call nothing is taken from attempts before: which of theirs it replaces is not known.
+        """
         self.ordered = self.ordered and call.line == OWN
         name = _name_of(call.key)
         if self.keys and self.keys[-1] == _FAILED and self._name == name:
             self.keys.pop()  # the agent tried again by itself
         self._name = name
+        if call.attempt < self._new_in:
+            self._replaced.add(call.key)
+            return
+        if is_new:
+            self._new_in = call.attempt
         if is_reused:
             self.keys.append(call.key)
-            self._attempts[call.key] = call.attempt
         elif call.outcome != "done":
             self.keys.append(_FAILED)
 
