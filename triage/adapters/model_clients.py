@@ -7,6 +7,7 @@ alike, copies of the client too, and everything else of it is as ever.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import (
     AsyncIterator,
@@ -104,11 +105,12 @@ def recorded(provider: Provider, client: C, *, hint: bool) -> C:
     kind: Any = type(client)
     post = (_post_async if is_async else _post_sync)(kind, provider, hint=hint)
     names = {"__module__": kind.__module__, "__doc__": kind.__doc__, "triage_recorded": True}
-    made: Any = object.__new__(type(kind.__name__, (kind,), {**names, "post": post}))
     # Not by `with_options`, which calls a subclass's constructor. What is cached refers to the client.
-    for name, value in vars(client).items():
-        if not isinstance(inspect.getattr_static(kind, name, None), cached_property):
-            setattr(made, name, value)
+    made: Any = copy.copy(client)
+    made.__class__ = type(kind.__name__, (kind,), {**names, "post": post})
+    for name in list(vars(made)):
+        if isinstance(inspect.getattr_static(kind, name, None), cached_property):
+            delattr(made, name)
     return cast("C", made)
 
 
