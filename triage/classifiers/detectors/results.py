@@ -452,8 +452,8 @@ def text_of(output: Any) -> str | None:
 def failure_of(step: Step) -> Failure | None:
     """The failure that a step tells of, where its result is an error and nothing else; else None."""
     if step.error:
-        told = _in_json(step.error) or _in_page(step.error)
-        return told or Failure(step.error, raised=step.exception_type)
+        told = _in_json(step.error) or _in_page(step.error) or Failure(step.error)
+        return told._replace(raised=step.exception_type)
     output = step.tool_output
     text = text_of(output)
     if isinstance(output, Mapping):
