@@ -46,6 +46,14 @@ def test_of_an_answer_that_may_be_anything_a_guess_is_made_that_names_no_step() 
     assert (late.confidence, late.critical_step) == (0.4, None)
 
 
+def test_an_error_that_says_nothing_leaves_the_guess_to_the_steps() -> None:
+    for error in (RuntimeError("agent gave up"), AssertionError("wrong answer")):
+        assert diagnose(error, (LOOK, DONE)).failure_type is FailureType.UNKNOWN
+        late = diagnose(error, (LOOK, DONE), failed=True)
+        assert late.failure_type is diagnose(None, (LOOK, DONE), failed=True).failure_type
+        assert 0.3 < late.confidence < 0.6
+
+
 def test_the_first_step_that_states_facts_from_nowhere_is_named() -> None:
     steps = [
         Step(action="expert", llm_output="Let us begin."),

@@ -222,7 +222,7 @@ class RulesClassifier:
         if self._grounds is not None and not sure:
             sure = ungrounded(steps, task, tools, self._grounds)
         if not sure and self._failed:
-            likely = likeliest(steps, task) if steps and error is None else None
+            likely = likeliest(steps, task) if steps else None
             weak = [one for one in found if one.rule.confidence > NOT_KNOWN]
             possible = [*weak, *([] if likely is None else [likely])]
             sure = sorted(possible, key=lambda one: -one.rule.confidence)[:1]
