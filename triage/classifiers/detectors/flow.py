@@ -28,7 +28,7 @@ from .finding import (
     UNTOUCHED,
     Finding,
 )
-from .results import ADMITS, denies, failure_of, parsed, text_in
+from .results import ADMITS, denies, failure_of, is_identifier, parsed, text_in
 
 _MAX_TEXT = 4_000
 _MAX_LEAVES = 40
@@ -314,7 +314,7 @@ _CONDITION = Pattern(r"\b(?:before|until|unless|if|when|after|only)\b", re.IGNOR
 def _forbidden_tool(steps: Sequence[Step], given: str) -> Finding | None:
     """The first call of a tool that the task names in a sentence of negation."""
     called = {step.tool_called for step in steps if step.tool_called}
-    named = {tool for tool in called if re.search(r"[_\W\d]|[a-z][A-Z]", tool) and tool in given}
+    named = {tool for tool in called if is_identifier(tool) and tool in given}
     for sentence in _sentences(given):
         hit = _NEGATION.search(sentence)
         if hit is None or _CONDITION.search(sentence):

@@ -165,7 +165,7 @@ class Loops:
 
 def same_step(one: Step, other: Step) -> bool:
     """True for the same tool (or, without one, the same words), arguments, result and error."""
-    return _says_something(one) and _is_same(_Outline(one), _Outline(other))
+    return _says_something(one) and _alike(_Outline(one), _Outline(other)) == _EQUAL
 
 
 def _says_something(step: Step) -> bool:
@@ -238,8 +238,8 @@ class _Outline:
         """What is left of `nothing` without what was asked."""
         text, given = self.nothing, self.arguments.given
         asked = given.values() if isinstance(given, dict) else (given,)
-        found = sorted((re.escape(value) for value in map(str, asked) if value), key=len)
-        within = "|".join(reversed(found))
+        found = sorted(map(re.escape, filter(None, map(str, asked))), key=len, reverse=True)
+        within = "|".join(found)
         return re.sub(rf"(?<!\w)(?:{within})(?!\w)", "#", text) if within else text
 
     @cached_property
@@ -278,15 +278,6 @@ def outline(value: Any) -> tuple[Any, ...]:
         else:
             found.append(item)
     return tuple(found)
-
-
-def _is_same(one: _Outline, other: _Outline) -> bool:
-    return (
-        one.act == other.act
-        and one.output == other.output
-        and (one.step.tool_called is not None or one.said == other.said)
-        and one.arguments.outline == other.arguments.outline
-    )
 
 
 def _alike(one: _Outline, other: _Outline) -> str:

@@ -313,13 +313,13 @@ class Results:
         return bool(named) and (
             _OF_ARGUMENTS.search(text) is not None
             or text.startswith(tuple(f"{key} " for key in named))
-            or any(_is_identifier(key) for key in named)
+            or any(map(is_identifier, named))
         )
 
 
-def _is_identifier(key: str) -> bool:
-    """Whether a name is no ordinary word: with an underscore, a digit, or a capital within."""
-    return re.search(r"_|\d|[a-z][A-Z]", key) is not None
+def is_identifier(name: str) -> bool:
+    """Whether a name is no ordinary word: with a mark, a digit, or a capital within."""
+    return re.search(r"[_\W\d]|[a-z][A-Z]", name) is not None
 
 
 NOT_KNOWN = 0.3
@@ -645,15 +645,13 @@ def _in_page(text: str) -> Failure | None:
     begins = text[:200].lstrip()[:14].lower() if "<" in text[:200] else ""
     if not begins.startswith(("<!doctype html", "<html")):
         return None
-    titles = [" ".join(hit["said"].split()) for hit in _TITLE.finditer(text[:_MAX_READ])]
-    shown = [_SHOWN.fullmatch(title) for title in titles]
-    # A page with a title of its own may be about an error, and says below it that it is closed.
-    shown[1:] = [one for one in shown[1:] if one is not None and one["closed"]]
-    first = next(filter(None, shown), None)
-    if first is None:
-        return None
-    status = "503" if first["closed"] else first["status"]
-    return Failure(first[0], int(status) if status else None)
+    for at, title in enumerate(_TITLE.finditer(text[:_MAX_READ])):
+        shown = _SHOWN.fullmatch(" ".join(title["said"].split()))
+        # A page with a title of its own may be about an error; that it is closed it says below it.
+        if shown is not None and (at == 0 or shown["closed"]):
+            status = "503" if shown["closed"] else shown["status"]
+            return Failure(shown[0], int(status) if status else None)
+    return None
 
 
 _TITLE = Pattern(
