@@ -177,8 +177,9 @@ def offer_of(
     if request is not None:
         names = ("approve", "reject", *(("edit",) if request.kind == "plan" else ()))
         plan = json.dumps(_shown(request.payload), ensure_ascii=False, indent=2)
-        offer = offer._replace(question=asked.token_digest, choices=_choices(names))
-        return offer._replace(plan=plan, request=request)
+        return offer._replace(
+            question=asked.token_digest, choices=_choices(names), plan=plan, request=request
+        )
     question = question_at(events)
     fields = tuple(_fields(question, schemas))
     names = tuple(
