@@ -255,6 +255,22 @@ async def test_observers_are_taken_when_the_agent_is_made() -> None:
     assert seen == ["RunStarted", "AttemptStarted", "RunFinished"] * 2
 
 
+async def test_an_agent_observed_by_others_tells_them_beside_its_own_observers() -> None:
+    own: list[str] = []
+    others: list[str] = []
+
+    async def works(task: str) -> str:
+        return task
+
+    agent = Agent(works, observers=[lambda event: own.append(event.run_id)])
+    observed = agent.observed_by(lambda event: others.append(event.run_id))
+    await observed.run("t", run_id="seen")
+    await agent.run("t", run_id="unseen")
+    assert own == ["seen"] * 3 + ["unseen"] * 3
+    assert others == ["seen"] * 3
+    assert observed.store is agent.store
+
+
 # Streams and events -------------------------------------------------------------------------------
 async def test_stream_yields_the_items_of_the_function() -> None:
     async def counts(task: int) -> AsyncIterator[int]:

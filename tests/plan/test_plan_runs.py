@@ -36,6 +36,7 @@ from triage.core import (
     ReclassificationRequired,
 )
 from triage.plan import Capability, Orchestrator, PlanLimits, Registry, Target
+from triage.stores import MemoryStore
 
 pytestmark = pytest.mark.anyio
 
@@ -419,3 +420,14 @@ async def test_a_failure_that_nobody_knows_is_critical_and_mended_by_no_plan_and
     assert "What can be done" in report.to_text()
     assert "Something went wrong in read" in report.to_text()
     assert "Look at what read logged." in report.to_text()
+
+
+async def test_a_run_of_the_agent_underneath_is_reported_with_its_plan_where_it_is_kept() -> None:
+    made = orchestrator(Script(GOOD), fails=Fails(read=RuntimeError("odd")))
+    elsewhere = MemoryStore()
+    with pytest.raises(TriageEscalationError) as ended:
+        await made.agent.stored_in(elsewhere).run("task")
+    report = await made.report(ended.value, store=elsewhere)
+    assert ended.value.report is report
+    assert report.facts.failed == "step 2, read"
+    assert (await made.report(ended.value)).facts.failed != "step 2, read"

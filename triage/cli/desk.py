@@ -36,7 +36,6 @@ from .options import (
     load_function,
     run_with,
     store_of,
-    watched,
     you,
 )
 from .output import note
@@ -209,7 +208,7 @@ def _hooks(options: HookOptions, store: Store) -> Hooks:
             raise UsageError("--agent restarts, and so does --hook restart=…; leave one out")
         found = [load_agent(place) for place in options.agent]
         agents = [one if isinstance(one, Agent) else Agent(one) for one in found]
-        hooks["restart"] = recovers(*(watched(agent, store) for agent in agents))
+        hooks["restart"] = recovers(*(agent.stored_in(store) for agent in agents))
     agents_alone = bool(options.agent) and not places
     return Hooks(
         **hooks,

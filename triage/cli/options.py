@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import getpass
 import importlib
 import json
@@ -21,8 +20,8 @@ import anyio
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from triage.core import Event, UsageError, nearest, redact
-from triage.engine import Agent, fingerprint, underlying_agent
+from triage.core import UsageError, nearest, redact
+from triage.engine import Agent, underlying_agent
 from triage.stores import RunInfo, Store, open_store
 from triage.strategies import FailurePolicy, Limits
 
@@ -290,21 +289,6 @@ def agent_of(place: str, options: AgentOptions) -> Agent[Any]:
             wrong, _, _ = str(error).partition(";")
             raise UsageError(wrong.replace(f"Limits.{field}", f"--{name}")) from error
     return Agent(found, policy, limits=limits)
-
-
-def watched(
-    agent: Agent[Any], store: Store | None, watcher: Callable[[Event], None] | None = None
-) -> Agent[Any]:
-    """The same agent with a watcher, and with a durable store where one is given."""
-    config = agent._config
-    observers = config.observers if watcher is None else (*config.observers, watcher)
-    config = replace(config, observers=observers, plain=False, busy=True)
-    if store is not None:
-        code = fingerprint(agent._function)
-        config = replace(config, store=store, durable=True, code=code)
-    again = copy.copy(agent)
-    again._config = config
-    return again
 
 
 def arguments_of(pairs: Sequence[str], *, reserved: Sequence[str]) -> dict[str, Any]:

@@ -44,7 +44,6 @@ from .options import (
     load,
     store_of,
     suggested,
-    watched,
 )
 from .output import console, note, write
 from .progress import Progress
@@ -110,7 +109,9 @@ def run(
         agent = agent_of(function, options)
         planned = load(function)
         kept = _store(agent, store, needed=run_id is not None)
-        agent = watched(agent, kept, follower)
+        if kept is not None:
+            agent = agent.stored_in(kept)
+        agent = agent.observed_by(follower)
         error: Exception | None = None
 
         async def work() -> None:
@@ -118,7 +119,7 @@ def run(
                 await agent.run(task, run_id=run_id, **arguments)
             except TriageError as ended:
                 if report is not None and isinstance(planned, Orchestrator) and ended.reporter:
-                    await planned._told(ended, store=agent.store)
+                    await planned.report(ended, store=agent.store)
                 raise
             finally:
                 if kept is not None:

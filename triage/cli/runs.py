@@ -69,7 +69,6 @@ from .options import (
     run_with,
     store_of,
     suggested,
-    watched,
     with_store,
     you,
 )
@@ -666,7 +665,7 @@ def _go_on(
     with contextlib.redirect_stdout(sys.stderr):
         named = agent_of(function, options)
         kept = named.store if store is None and durable(named.store) else store_of(store)
-        agent = watched(named, kept, follower)
+        agent = named.stored_in(kept).observed_by(follower)
 
         async def work(kept: Store) -> _Standing | tuple[list[Event], Exception | None]:
             started = await start(kept, agent, arguments)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import anyio
-from msgspec.structs import replace
 
 from triage.classifiers import Classifier
 from triage.core import (
@@ -26,7 +25,7 @@ from triage.stores import Store, open_store
 from triage.strategies import Limits, Policy
 
 from .approvals import time_of
-from .config import Checks, Config, Durability, check_run_id, configure, moved
+from .config import Checks, Config, Durability, check_run_id, configure, moved, observed
 from .journal import TASK, Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
@@ -232,10 +231,7 @@ class Agent(Generic[T]):
         """
         self._function.check(kwargs)
         bell = _Bell()
-        config = replace(
-            self._config, observers=(*self._config.observers, bell), plain=False, busy=True
-        )
-        session = Session(config, task, kwargs, None, current.get())
+        session = Session(observed(self._config, bell), task, kwargs, None, current.get())
         raised: list[Exception] = []
         over = False
 
@@ -382,6 +378,12 @@ class Agent(Generic[T]):
         kept = copy.copy(self)
         kept._config = moved(self._config, self._function, open_store(store), lease_s)
         return kept
+
+    def observed_by(self, *observers: Observer) -> Agent[T]:
+        """The same agent with further observers."""
+        seen = copy.copy(self)
+        seen._config = observed(self._config, *observers)
+        return seen
 
     async def recover_all(self, *, concurrency: int = 10) -> list[Recovered]:
         """Take over this agent's runs whose processes are gone, and bring them to their end.

@@ -723,6 +723,11 @@ def moved(config: Config, function: Function, store: Store, lease_s: float | Non
     )
 
 
+def observed(config: Config, *observers: Observer) -> Config:
+    """Return the options with further observers."""
+    return replace(config, observers=(*config.observers, *observers), plain=False, busy=True)
+
+
 def _observers(given: Any) -> tuple[Observer, ...]:
     """Return the observers as a tuple. Raises UsageError for one that is not a sync callable."""
     if callable(given) or not isinstance(given, Iterable):

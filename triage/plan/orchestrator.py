@@ -510,7 +510,7 @@ class Orchestrator:
         waits = isinstance(ended, TriageSuspendedError)
         if not waits:
             yield narrator.report(first, last=False)
-        report = await self._told(ended, first)
+        report = await self._analysed(ended, first)
         if not waits:
             yield narrator.report(report, last=True)
         raise _own_error(ended, development=development)
@@ -548,7 +548,7 @@ class Orchestrator:
         found = await self._agent.recover_all(concurrency=concurrency)
         for one in found:
             if isinstance(one.error, TriageError) and one.error.reporter is not None:
-                await self._told(one.error)
+                await self.report(one.error)
         return found
 
     async def asked(self, run_id: str) -> ApprovalRequest | None:
@@ -561,6 +561,13 @@ class Orchestrator:
         Raises as `answer_in` does.
         """
         await answer_in(self.store, answer, check=self._setup.validated)
+
+    async def report(self, ended: TriageError, *, store: Store | None = None) -> Report:
+        """Make the report of a run that ended with an error, with its plan and the reporter's analysis.
+
+        The error has it as `.report` afterwards. store: where the run is; None for the orchestrator's own.
+        """
+        return await self._analysed(ended, await self._facts(ended, store))
 
     def __repr__(self) -> str:
         return f"<Orchestrator {self.name}>"
@@ -575,21 +582,15 @@ class Orchestrator:
             if error.reporter is None:
                 raise
             ended = error
-        await self._told(ended)
+        await self.report(ended)
         raise _own_error(ended, development=development)
 
-    async def _told(
-        self, ended: TriageError, first: Report | None = None, store: Store | None = None
-    ) -> Report:
-        """Set the report of an error: the facts, and for a failure the analysis.
-
-        store: where the run is, None for the orchestrator's own.
-        """
-        report = await self._facts(ended, store) if first is None else first
-        ended._report = report
+    async def _analysed(self, ended: TriageError, facts: Report) -> Report:
+        """Set the report of an error: its facts and, for a failure, the analysis."""
+        ended._report = facts
         if isinstance(ended, TriageSuspendedError):
-            return report  # a question needs no analysis
-        ended._report = await self._reporter.generate(report.facts)
+            return facts  # a question needs no analysis
+        ended._report = await self._reporter.generate(facts.facts)
         return ended._report
 
     async def _facts(self, ended: TriageError, store: Store | None = None) -> Report:

@@ -521,10 +521,8 @@ def has_faults_of(agent: Agent[Any], plan: FaultPlan) -> bool:
 
 def observed(agent: Agent[Any], env: Environment, observer: Observer) -> Agent[Any]:
     """Copy an agent with another environment and one more observer."""
-    copied = copy.copy(agent)
-    config = agent._config
-    watching = (*config.observers, observer)
-    copied._config = replace(config, env=env, observers=watching, plain=False, busy=True)
+    copied = agent.observed_by(observer)
+    copied._config = replace(copied._config, env=env)
     return copied
 
 
