@@ -252,7 +252,7 @@ class TestSpans:
             "name": "exception",
             "attributes": [
                 {"key": "exception.type", "value": {"stringValue": "openai.RateLimitError"}},
-                {"key": "exception.message", "value": {"stringValue": "slow down"}},
+                {"key": "exception.message", "value": {"stringValue": "try again in 7s"}},
             ],
         }
         failed = {"status": {"code": "STATUS_CODE_ERROR"}, "events": [event]}
@@ -260,13 +260,12 @@ class TestSpans:
         chat = span("chat", 1, {"gen_ai.operation.name": "chat", **usage}, **failed)
         trajectory = only(read(content(export(chat))))
         step, error = trajectory[0], trajectory.error
-        assert (step.error, step.exception_type) == ("slow down", "RateLimitError")
+        assert (step.error, step.exception_type) == ("try again in 7s", "RateLimitError")
         assert (step.timestamp, step.duration_s) == (1.0, 1.0)
         assert step.usage is not None
         assert (step.usage.input_tokens, step.usage.model) == (12, "model-a")
         assert error is not None
-        assert error.mro[0] == "openai.RateLimitError"
-        assert RulesClassifier().classify(trajectory).cause == "rate_limited"
+        assert (error.mro[0], error.retry_after_s) == ("openai.RateLimitError", 7.0)
 
     def test_a_root_that_succeeded_says_that_the_error_was_got_over(self) -> None:
         tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "f"}

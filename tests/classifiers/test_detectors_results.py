@@ -6,11 +6,22 @@ import json
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import FakeEnvironment
 from tables import table
 
-from triage import Diagnosis, FailureType, RulesClassifier, Step, Trajectory
+from triage import (
+    Agent,
+    Diagnosis,
+    FailureType,
+    RulesClassifier,
+    Severity,
+    Step,
+    Trajectory,
+    diagnose,
+)
 from triage.core import Cause, ErrorInfo
 
 CLASSIFIER = RulesClassifier()
@@ -411,3 +422,50 @@ def test_a_demand_for_the_same_call_in_any_order_of_words(text: str, kind: str) 
 def test_a_count_of_tokens_beside_another_is_a_full_window(text: str, kind: str) -> None:
     failed = call("price", given={"of": "Porto"}, error=text)
     assert classified(failed, says("I had to stop.")).failure_type.value == kind
+
+
+@table(
+    ("result", "seconds"),
+    [
+        ("Error: 429 Too Many Requests. Please retry after 30 seconds.", 30.0),
+        ({"isError": True, "content": "Rate limit reached, try again in 1m30s"}, 90.0),
+        ({"status": 429, "error": "slow down", "retry_after": 20}, 20.0),
+        ('{"error": {"code": 429, "message": "slow down", "retryAfter": "12s"}}', 12.0),
+        ("Error: 429 Too Many Requests.", None),
+    ],
+)
+def test_the_time_that_a_result_asks_to_wait_is_that_of_the_diagnosis(
+    result: Any, seconds: float | None
+) -> None:
+    found = classified(call("price", result, {"of": "Porto"}))
+    assert (found.failure_type, found.cause) == ("external_fault", Cause.RATE_LIMITED)
+    assert found.retry_after_s == seconds
+
+
+def test_the_newest_result_says_how_long_to_wait_and_a_good_one_ends_it() -> None:
+    asks = "Error: 429 Too Many Requests. Please retry after {} seconds."
+    calls = [call("price", asks.format(wait), {"of": "Porto"}) for wait in (60, 5)]
+    assert classified(*calls).retry_after_s == 5.0
+    assert classified(*calls, call("price", "40 EUR", {"of": "Porto"}), DONE).retry_after_s is None
+
+
+def test_words_of_an_output_beside_an_own_exception_make_nobody_wait() -> None:
+    asks = call("price", "Error: 429 Too Many Requests. Please retry after 30 seconds.")
+    found = diagnose(RuntimeError("there is no price"), [asks])
+    assert (found.severity, found.retry_after_s) == (Severity.REPLANNING, None)
+
+
+@pytest.mark.anyio
+async def test_a_run_waits_as_long_as_the_error_of_its_tool_asks() -> None:
+    env = FakeEnvironment()
+    errors = iter(["RateLimitError: try again in 45s", None])
+
+    async def prices(task: str, *, record_step: Any) -> str:
+        error = next(errors)
+        record_step(Step(action="look up", tool_called="price", error=error))
+        if error is not None:
+            raise RuntimeError("there is no price")
+        return "40 EUR"
+
+    assert await Agent(prices, environment=env).run("Porto") == "40 EUR"
+    assert env.slept == [45.0]

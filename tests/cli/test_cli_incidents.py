@@ -71,6 +71,18 @@ class TestTheFourOperations:
         assert err.startswith("restarting ")  # what a hook prints does not mix with the answer
         assert rooms.incident().status is Status.RECOVERED
 
+    def test_what_is_tried_later_is_said_to_be_scheduled(
+        self, rooms: Room, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rooms.report("Error 429: rate limit exceeded, retry after 60 seconds")
+        hook = ("--hook", "retry=agents:restart")
+        assert rooms("handle", "err-001", *hook) == 0
+        told_of, when = capsys.readouterr().out.split(": scheduled for ")
+        assert told_of.startswith("err-001: ")
+        assert told_of.endswith(", retry 1 of 3")
+        assert WHEN.match(when)
+        assert rooms.incident().status is Status.WAITING
+
     def test_recover(self, rooms: Room, capsys: pytest.CaptureFixture[str]) -> None:
         rooms.report("Merge conflict in a.py")
         hook = ("--hook", "restart=agents:restart")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,17 @@ async def test_each_kind_of_trouble_waits_as_it_should(small: World) -> None:
     assert sorted(str(recovery.strategy) for recovery in restarts.seen) == [
         "increase_timeout", "retry", "wait_and_retry",
     ]  # fmt: skip
+    await small.close()
+
+
+async def test_a_message_that_asks_to_wait_is_tried_again_then(small: World) -> None:
+    desk = small.desk(hooks=Restarts().hooks)
+    await desk.report("Error 429: rate limit exceeded, retry after 60 seconds", task_id="T-1")
+    answer = await desk.handle("err-001")
+    assert answer["recovery_action"] == "auto_retry"
+    assert (await desk.incident("err-001")).next_attempt_at == small.env.now + 60
+    when = datetime.fromisoformat(answer["details"]["next_attempt"])
+    assert when.timestamp() == int(small.env.now + 60)
     await small.close()
 
 

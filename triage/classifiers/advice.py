@@ -55,7 +55,8 @@ class Outcome(NamedTuple):
     """A decision without its texts.
 
     step: the position of the decisive step, None for none. repeats, length, text: from the detector that
-    fired. path: the exceptions from the outermost to the one that decided.
+    fired. path: the exceptions from the outermost to the one that decided. retry_after_s: seconds that a
+    result asks to wait.
     """
 
     rule: Rule
@@ -67,6 +68,7 @@ class Outcome(NamedTuple):
     text: str = ""
     path: tuple[ErrorInfo, ...] = ()
     candidates: tuple[FailureType, ...] = ()
+    retry_after_s: float | None = None
 
 
 def diagnosis_of(
@@ -87,8 +89,10 @@ def diagnosis_of(
     severity = Severity(given.get("severity") or rule.severity or severity_of(kind, cause))
     passes = kind is FailureType.EXTERNAL_FAULT and severity is Severity.RETRIABLE
     delay: float | None = None
-    if error is not None and kind is FailureType.EXTERNAL_FAULT:
-        delay = _delay(outcome.path or (error,))
+    if kind is FailureType.EXTERNAL_FAULT:
+        delay = None if error is None else _delay(outcome.path or (error,))
+        if delay is None:
+            delay = outcome.retry_after_s
     if "retry_after_s" in given:
         members = error is not None and hinted is not error and error.is_a("BaseExceptionGroup")
         # The delay of one member of a group must not shorten that of another.

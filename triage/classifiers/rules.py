@@ -30,6 +30,7 @@ from triage.core import (
     Step,
     Trajectory,
     capture,
+    captured_text,
     nearest,
     refuse,
 )
@@ -299,7 +300,8 @@ def _not_waited_out(found: Finding, steps: tuple[Step, ...]) -> Finding:
         return found
     if found.rule.severity not in (None, Severity.RETRIABLE):
         return found
-    return found._replace(rule=found.rule._replace(severity=Severity.REPLANNING))
+    rule = found.rule._replace(severity=Severity.REPLANNING)
+    return found._replace(rule=rule, retry_after_s=None)
 
 
 def _of_last_call(steps: tuple[Step, ...], error: ErrorInfo) -> Finding | None:
@@ -318,9 +320,8 @@ def _last_error(steps: tuple[Step, ...]) -> ErrorInfo | None:
     if not steps or not steps[-1].error:
         return None
     kind = steps[-1].exception_type or "Exception"
-    return ErrorInfo(
-        kind, mro=(f"builtins.{kind}" if kind in _BUILT_IN else kind,), message=steps[-1].error
-    )
+    mro = (f"builtins.{kind}" if kind in _BUILT_IN else kind,)
+    return captured_text(steps[-1].error, kind, mro)
 
 
 _BUILT_IN = frozenset(
@@ -349,6 +350,7 @@ def _from_finding(
         length=found.length,
         text=found.text,
         candidates=_kinds(beside, verdict, found.rule.failure_type),
+        retry_after_s=found.retry_after_s,
     )
 
 

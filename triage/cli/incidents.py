@@ -388,6 +388,8 @@ def handle(
     details = answer["details"]
     retry = f"retry {details['retry_attempt']} of {details['max_retries']}"
     ended = "done" if answer["success"] else "failed"
+    if "next_attempt" in details:
+        ended = f"scheduled for {details['next_attempt']}"
     told = ", told" if details["message_sent"] else ""
     text = f"{answer['error_id']}: {answer['recovery_action']}, {retry}: {ended}{told}"
     return _print_answer(answer, text, as_json=json)

@@ -30,7 +30,7 @@ from .actions import (
     reject,
     rerun,
 )
-from .capture import capture, hint, not_attempted, said_in
+from .capture import capture, captured_text, hint, not_attempted, said_in
 from .diagnosis import Diagnosis, Evidence, known_cause
 from .environment import SYSTEM, Environment, in_event_loop, lazily
 from .errors import (
@@ -393,6 +393,7 @@ __all__ = [
     "canonical",
     "canonical_items",
     "capture",
+    "captured_text",
     "catch_up",
     "check_count",
     "check_number",

@@ -50,7 +50,7 @@ from .taxonomy import (
     Severity,
 )
 
-__all__ = ["capture", "hint", "not_attempted", "said_in"]
+__all__ = ["capture", "captured_text", "hint", "not_attempted", "said_in"]
 
 MAX_RELATED = 24
 """Exceptions read through causes, contexts and groups, at most."""
@@ -222,6 +222,14 @@ class _Capture:
             relation=relation,
             related=related,
         )
+
+
+def captured_text(message: str, type_name: str = "", mro: tuple[str, ...] = ()) -> ErrorInfo:
+    """Return what a text says of an error of which nothing but the text was kept.
+
+    type_name, mro: of its class, where they are known.
+    """
+    return ErrorInfo(type_name, mro=mro, message=message, retry_after_s=from_text(message))
 
 
 def _class_names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -23,11 +23,11 @@ from triage.core import (
     AttemptStarted,
     Cause,
     Diagnosis,
-    ErrorInfo,
     Evidence,
     FailureType,
     Step,
     StepRecorded,
+    captured_text,
     logger,
     plain,
     redact,
@@ -315,7 +315,7 @@ def _said_by(step: Step) -> str:
 
 def _is_anothers(error: str) -> bool:
     """Whether the text of an error comes from another service that failed."""
-    found = diagnose(ErrorInfo(type_name="ToolError", message=error))
+    found = diagnose(captured_text(error, "ToolError"))
     return found.failure_type is FailureType.EXTERNAL_FAULT and found.confidence >= _SURE
 
 
@@ -333,7 +333,7 @@ def _hold_against(step: Step, text: str) -> None:
 def _as_raised(step: Step, text: str, why: str) -> Diagnosis:
     """The diagnosis of the error that a result stands for: that of its step, or what the text says."""
     error = step.error or text
-    found = diagnose(ErrorInfo(type_name=step.exception_type or "ToolError", message=error))
+    found = diagnose(captured_text(error, step.exception_type or "ToolError"))
     evidence = (Evidence("result:error", f"{why}: {error[:200]}"), *found.evidence)
     return replace(found, evidence=evidence)
 

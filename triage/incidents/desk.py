@@ -224,11 +224,12 @@ class IncidentDesk:
         """Do what the rules say about an incident: recover, try later, fall back, or escalate.
 
         Returns the JSON of the operation. `success` is False, with the key `error`, if a hook failed.
+        What is tried later has the time of it in `details.next_attempt`.
         """
         begun, outcome = await self._carried_out(number_of(error_id), None, None)
         error = "" if outcome is None or outcome.ok else outcome.error
         one = begun.incident
-        scheduled = begun.plan.kind == "wait"
+        due = one.next_attempt_at if begun.plan.kind == "wait" else None
         answer: dict[str, Any] = {
             "success": not error,
             "action": "handle",
@@ -239,12 +240,14 @@ class IncidentDesk:
             "details": {
                 "agent_id": one.agent_id,
                 "task_id": one.task_id,
-                "retry_attempt": one.attempt + scheduled,
+                "retry_attempt": one.attempt + (due is not None),
                 "max_retries": one.max_retries,
                 "message_sent": begun.told > 0,
                 "timestamp": iso(await self._now()),
             },
         }
+        if due is not None:
+            answer["details"]["next_attempt"] = iso(due)
         if begun.plan.strategy is RecoveryStrategy.FALLBACK:
             answer["details"]["suggested_alternative"] = one.alternative
         return {**answer, "error": error} if error else answer

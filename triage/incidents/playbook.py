@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from triage.classifiers import RULES, Classifier, Rule, RulesClassifier, diagnose, lines
-from triage.core import Cause, Diagnosis, ErrorInfo, FailureType, Level, Severity
+from triage.core import Cause, Diagnosis, ErrorInfo, FailureType, Level, Severity, captured_text
 
 from .model import RecoveryStrategy as S
 
@@ -421,6 +421,4 @@ def failure_text(status: str, message: str | None) -> str:
 
 def classified(message: str, error: ErrorInfo | None, classifier: Classifier) -> Diagnosis:
     """Diagnose a recorded text, or its exception if that is known."""
-    return diagnose(
-        ErrorInfo("", message=message) if error is None else error, classifier=classifier
-    )
+    return diagnose(captured_text(message) if error is None else error, classifier=classifier)

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from triage.core import Attempt, ErrorInfo, Step, StoreError, Trajectory, from_json
+from msgspec.structs import replace
+
+from triage.core import (
+    Attempt,
+    ErrorInfo,
+    Step,
+    StoreError,
+    Trajectory,
+    captured_text,
+    from_json,
+)
 from triage.core.messages.base import (
     Message,
     Result,
@@ -209,7 +219,7 @@ def error_named(name: str, message: str, **more: Any) -> ErrorInfo:
         whole = f"{module}.{plain}" if module else plain
         mro = (whole, "builtins.Exception", "builtins.BaseException")
     text = message[:_LONGEST] or plain
-    return ErrorInfo(type_name=plain, module=module, mro=mro, message=text, **more)
+    return replace(captured_text(text, plain, mro), module=module, **more)
 
 
 def named_in(text: str) -> tuple[str | None, str]:
@@ -247,14 +257,15 @@ def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:
     is_class = name is not None and _NAMED.match(name) is not None
     if name is not None and not is_class and text_or_none(code) is None:
         code = name
-    return error_named(
+    found = error_named(
         name if name is not None and is_class else "Exception",
         message,
         status_code=None if status is None else int(status),
         code=text_or_none(code),
-        retry_after_s=number(value.get("retry_after_s", value.get("retry_after"))),
         body={"error": dict(mapping(value))} if len(message) < _SMALL and code else None,
     )
+    asked = number(value.get("retry_after_s", value.get("retry_after")))
+    return found if asked is None else replace(found, retry_after_s=asked)
 
 
 @cache

@@ -17,7 +17,8 @@ class Finding(NamedTuple):
     """What a detector saw.
 
     step: position of the earliest decisive step, None if no step decided. tool: the tool's name.
-    repeats, length: of a loop, how often and how many steps in one round.
+    repeats, length: of a loop, how often and how many steps in one round. retry_after_s: seconds that the
+    other side asked to wait.
     """
 
     rule: Rule
@@ -26,6 +27,7 @@ class Finding(NamedTuple):
     tool: str | None = None
     repeats: int = 0
     length: int = 0
+    retry_after_s: float | None = None
 
 
 EXACT, STRUCTURE, WEAK = 0.97, 0.93, 0.6

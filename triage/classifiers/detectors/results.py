@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from triage.classifiers.tables.rule import WORDS, Rule
 from triage.core import Cause, ErrorInfo, FailureType, Step, said_by
 from triage.core.patterns import Pattern
+from triage.core.retry_after import from_body, from_text
 
 from .arguments import gives
 from .finding import (
@@ -51,13 +52,15 @@ class Failure(NamedTuple):
     """What a result says of a failure.
 
     status, code: the HTTP status and the provider's own code. raised: the class of what the tool raised,
-    by its name, None where it raised nothing or that is not known.
+    by its name, None where it raised nothing or that is not known. retry_after_s: seconds that the result
+    asks to wait.
     """
 
     text: str
     status: int | None = None
     code: str | None = None
     raised: str | None = None
+    retry_after_s: float | None = None
 
     @property
     def error(self) -> ErrorInfo:
@@ -65,7 +68,12 @@ class Failure(NamedTuple):
         raised = getattr(builtins, self.raised or "", None)
         if isinstance(raised, type) and issubclass(raised, Exception):
             mro = tuple(f"builtins.{kind.__name__}" for kind in raised.__mro__)
-            return ErrorInfo(raised.__name__, mro=mro, message=self.text[:_MAX_ERROR])
+            return ErrorInfo(
+                raised.__name__,
+                mro=mro,
+                message=self.text[:_MAX_ERROR],
+                retry_after_s=self.retry_after_s,
+            )
         text = self.text
         if "Traceback (most recent call last)" in text:
             text = text.rstrip().rpartition("\n")[2]
@@ -77,7 +85,14 @@ class Failure(NamedTuple):
         hit = _NAMED.match(text)
         name, said = ("Exception", text) if hit is None else (hit["name"], hit["said"] or "")
         mro = () if hit is None else (f"builtins.{name}", name)
-        return ErrorInfo(name, mro=mro, message=said, status_code=self.status, code=code)
+        return ErrorInfo(
+            name,
+            mro=mro,
+            message=said,
+            status_code=self.status,
+            code=code,
+            retry_after_s=self.retry_after_s,
+        )
 
 
 class _Failed(NamedTuple):
@@ -145,6 +160,8 @@ class Results:
             known = self._asked.get(name, Finding(ASKED, said, at, tool, length=1))
             self._asked[name] = known._replace(repeats=known.repeats + 1)
         elif failure is not None:
+            asked = from_body(parsed(output))
+            failure = failure._replace(retry_after_s=asked or from_text(failure.text))
             known_failure = self._failed.get(name)
             if known_failure is None:
                 self._failed[name] = _Failed(at, step, failure, last=at, newest=failure)
@@ -223,7 +240,8 @@ class Results:
         failures = dict(self._failed)
         if self._step is not None and _LEADS.match(self._said or ""):
             # What a client raised, given as the last answer.
-            failure = Failure((self._said or "")[:_MAX_SAID])
+            said = (self._said or "")[:_MAX_SAID]
+            failure = Failure(said, retry_after_s=from_text(said))
             failures[""] = _Failed(self._at, self._step, failure, last=self._at, newest=failure)
         judged = [
             (failed, name, self._rule(failed, name, judge))
@@ -248,7 +266,8 @@ class Results:
             if rule.confidence == NOT_KNOWN and decides and self._is_passed_over(failed):
                 least = rule._replace(confidence=WEAK)
                 said += ", and the answer does not speak of it"
-            found.append(Finding(least, said, failed.at, name or None))
+            asked = failed.newest.retry_after_s
+            found.append(Finding(least, said, failed.at, name or None, retry_after_s=asked))
         return found
 
     @property
