@@ -78,7 +78,7 @@ def test_what_is_not_there_is_said_and_is_no_failure(tmp_path: Path) -> None:
         command += ["--trajectories", str(tmp_path / "a"), "--faultlab", str(tmp_path / "b")]
         return subprocess.run(command, cwd=envs.ROOT, capture_output=True, text=True, check=False)
 
-    done = run("--only", "trajectories", "faultlab")
+    done = run("--only", "trajectories", "faultlab", "--looks", "first look", "--rounds", "1")
     assert done.returncode == 0, done.stderr
     assert "there are no trajectories" in done.stdout
     assert "there is no fault lab" in done.stdout

@@ -2,7 +2,7 @@
 
     python -m bench.diagnosis [--trajectories ../shared/trajectories] [--rounds 3] [--no-peer]
         [--faultlab ../shared/faultlab] [--make-lab | --lab-python PYTHON [SECOND]] [--strict]
-        [--only {trajectories,exceptions,faultlab} ...] [--misses]
+        [--only {trajectories,exceptions,faultlab} ...] [--looks LOOK ...] [--misses]
     python -m bench.diagnosis --ablate
     python -m bench.diagnosis --model MODEL [--provider openai] [--per-source 20]
 
@@ -144,7 +144,7 @@ def _model(options: argparse.Namespace) -> int:
 def _sets(options: argparse.Namespace) -> dict[str, list[records.Record]]:
     """The records of each set by its title, the made-up ones first."""
     sets: dict[str, list[records.Record]] = {
-        title: look.records() for title, look in _LOOKS.items()
+        title: _LOOKS[title].records() for title in options.looks
     }
     if (options.trajectories / records.FILE).is_file():
         real = list(records.read(options.trajectories))
@@ -177,13 +177,13 @@ def _trajectories(options: argparse.Namespace) -> None:
         if python is not None:
             rows.append(_row("  triage-agent 1.0.1", peer.answers(python, taken), counts=False))
     _table(_HEAD, rows)
-    for title in _LOOKS:
+    for title in options.looks:
         print(f"\n{title}, by fault and wording\n")
         _fresh(told[title], failed[title])
     print("\nanswers of the third look, with grounding\n")
     _grounding()
     print("\nconfidence and the share of right answers, over the looks\n")
-    pairs = [pair for title in _LOOKS for pair in told[title]]
+    pairs = [pair for title in options.looks for pair in told[title]]
     _table(("confidence", "answers", "mean", "right"), list(map(_tenth, scores.tenths(pairs))))
     seconds = [ours.seconds() for _ in range(options.rounds)]
     print(f"\n10,000 steps: {1000 * median(seconds):.0f} ms")
@@ -325,6 +325,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faultlab", type=Path, default=envs.ROOT.parent / "shared" / "faultlab")
     parser.add_argument(
         "--only", nargs="+", choices=_PARTS, default=_PARTS, help="measure these parts alone"
+    )
+    parser.add_argument(
+        "--looks",
+        nargs="+",
+        choices=_LOOKS,
+        default=[*_LOOKS],
+        metavar="LOOK",
+        help="the made-up sets to measure, such as 'ninth look'; all of them by default",
     )
     parser.add_argument("--misses", action="store_true", help="show each exception told wrongly")
     parser.add_argument(
