@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from event_values import event_of
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from page_runs import journals, long_run, stored
@@ -21,6 +21,11 @@ any_event = st.one_of([event_of(kind) for kind in EVENTS.values()])
 
 
 @given(any_event)
+@example(
+    CallStarted(
+        run_id="a", seq=0, time=0.0, attempt=1, key="k", tool="pay", effect="safe", kind="\r"
+    )
+)
 @settings(max_examples=200)
 def test_every_event_is_told_in_a_line_of_text_that_can_be_shown(event: Event) -> None:
     moment = Moments().apply(event)

@@ -151,7 +151,8 @@ class RulesClassifier:
         steps = trajectory.steps
         error = trajectory.error or _last_error(steps)
         tools = trajectory.tools or self._tools
-        seen = look(steps, tools, (*trajectory.constraints, *self._constraints), self._exempt)
+        constraints = (*trajectory.constraints, *self._constraints)
+        seen = look(steps, tools, constraints, self._exempt, raised=error is not None)
         verdict = None if error is None else self._judge.judge(error)
         if (
             error is not None
@@ -190,7 +191,7 @@ class RulesClassifier:
             return None
         # Whether arguments fit a schema decides nothing beside such a fault: the names are enough.
         names = dict.fromkeys(trajectory.tools or self._tools)
-        return None if look(steps, names, (), self._exempt).firm else fault
+        return None if look(steps, names, (), self._exempt, raised=True).firm else fault
 
     def _decide(
         self,

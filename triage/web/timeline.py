@@ -185,7 +185,12 @@ _OUTCOMES = {
 
 
 def _entry(kind: str, tone: str, text: str, result: str = "", took: str = "") -> Entry:
-    said = (one_line(kind, 20), tone, one_line(text, _LONGEST), one_line(result, _LONGEST_RESULT))
+    said = (
+        one_line(kind, 20) or "event",
+        tone,
+        one_line(text, _LONGEST),
+        one_line(result, _LONGEST_RESULT),
+    )
     return Entry(0, 0, *said, took=took)
 
 

@@ -23,8 +23,9 @@ _MOST_TURNS = 6
 _CLOSING = 60
 """Characters of a last turn that only ends the run."""
 _MAX_TEXT = 4_000
-ANSWERED = 0.4
-"""How many of the failed runs that ended with an answer, and show nothing, had one that was not true."""
+ENDED = 0.4
+"""How sure a guess is that has only the kind of the last step to go by. Four of ten failed runs that show
+nothing and ended with an answer had one that was not true."""
 
 
 def likeliest(steps: Sequence[Step], task: Any) -> Finding:
@@ -32,12 +33,12 @@ def likeliest(steps: Sequence[Step], task: Any) -> Finding:
     answered = any(step.tool_output is not None for step in steps if step.tool_called)
     failed = any(step.error for step in steps)
     last = steps[-1]
-    kind, why, at = FailureType.PLAN_INCOMPLETE, "", None
+    kind, why, at, confidence = FailureType.PLAN_INCOMPLETE, "", None, POST_MORTEM.confidence
     if _turns_again(steps):
         kind, why = FailureType.LOOP_DETECTED, "the last turns are those before them once more"
         at = len(steps) // 2
     elif last.tool_called is not None and not failed:
-        why = "the run ended with a call and no answer"
+        why, confidence = "the run ended with a call and no answer", ENDED
     elif len(steps) >= _LONG_RUN and _speakers(steps) > 2:
         why = "the run was long and came to no result"
     elif last.tool_called is not None or not answered:
@@ -45,11 +46,9 @@ def likeliest(steps: Sequence[Step], task: Any) -> Finding:
     elif len(last.llm_output or "") < _CLOSING and _speakers(steps) > 1:
         why = "the run was closed without an answer"
     else:
-        rule = POST_MORTEM._replace(
-            failure_type=FailureType.HALLUCINATED_STATE, confidence=ANSWERED
-        )
+        rule = POST_MORTEM._replace(failure_type=FailureType.HALLUCINATED_STATE, confidence=ENDED)
         return Finding(rule, "the run ended with an answer; nothing else was found", None)
-    rule = POST_MORTEM._replace(failure_type=kind)
+    rule = POST_MORTEM._replace(failure_type=kind, confidence=confidence)
     at = _first_doubt(steps, text_in(task)) if at is None else at
     return Finding(rule, f"{why}; nothing else was found", at)
 

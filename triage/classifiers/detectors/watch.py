@@ -28,7 +28,7 @@ from .finding import (
     Finding,
 )
 from .flow import trace
-from .loops import Loop, Loops, outline
+from .loops import Loop, Loops, broken_off, outline
 from .onset import onsets
 from .results import Results, cut_short, denies, ended, failure_of, text_in, text_of
 from .tool_calls import WATCHED, check_output
@@ -195,8 +195,10 @@ def look(
     tools: Mapping[str, Any],
     constraints: Sequence[Constraint],
     exempt: Collection[str],
+    *,
+    raised: bool,
 ) -> Seen:
-    """Replay steps through a watch."""
+    """Replay steps through a watch. raised: whether an exception ended them."""
     watch = Watch(tools=tools, constraints=constraints, exempt=exempt)
     for step in steps:
         watch.add(step)
@@ -204,7 +206,7 @@ def look(
     past = watch.past
     if past is not None and past.repeats >= MANY and _answered(steps, past):
         past = past._replace(rule=NEAR_LOOP)
-    loose = [watch.misfit, watch.result, past]
+    loose = [watch.misfit, watch.result, past, None if raised else broken_off(steps, exempt)]
     loop = watch.loop
     if loop is not None and loop.kind == "same":
         firm.insert(0, watch.found(loop))

@@ -101,6 +101,10 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(*(call("search", text, "nothing") for text in ("Porto", "porto", "the Porto"))),
         run(*(call("search", text, "nothing") for text in ("Porto", "Lisbon", "Faro"))),
     ),
+    "steps.broken_off": (
+        run(said("Let me see."), *_look_up("spring", "rain", "sun", "wind", "fog", "snow")),
+        run(*_look_up("spring", "rain", "sun", "wind", "fog", "snow"), _DONE),
+    ),
     "steps.same_error": (
         run(*(_fails("plan", at, f"day {at} does not work") for at in (1, 2, 3))),
         run(_fails("plan", 1, "no such day"), _fails("plan", 2, "too early"), _OPEN),
@@ -122,8 +126,8 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(call("book", {"city": "Porto"}, "booked"), tools=_CITY),
     ),
     "steps.claimed": (
-        run(_PAY_REFUSED, said("All done: PX-1001 is paid.")),
-        run(_PAY_REFUSED, said("PX-1001 is not paid yet.")),
+        run(_PAY_REFUSED, said("All done: PX-1001 is paid."), failed=True),
+        run(_PAY_REFUSED, said("PX-1001 is not paid yet."), failed=True),
     ),
     "steps.generated_code": (
         run(_OPEN, error=_raised("SyntaxError", "invalid syntax (<string>, line 1)")),
@@ -194,12 +198,17 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(_OPEN, _overflow("sent")),
     ),
     "steps.made_up_argument": (
-        run(_ORDERS, call("cancel", {"id": "PX-3333"}, "not found"), task=_CANCEL),
-        run(_ORDERS, call("cancel", {"id": "PX-1001"}, "not found"), task=_CANCEL),
+        run(_ORDERS, call("cancel", {"id": "PX-3333"}, "not found"), task=_CANCEL, failed=True),
+        run(_ORDERS, call("cancel", {"id": "PX-1001"}, "not found"), task=_CANCEL, failed=True),
     ),
     "steps.alien_topic": (
-        run(_ORDERS, *_look_up("football scores", "famous football clubs"), task=_CANCEL),
-        run(_ORDERS, *_look_up("late orders", "cancel without cost"), task=_CANCEL),
+        run(
+            _ORDERS,
+            *_look_up("football scores", "famous football clubs"),
+            task=_CANCEL,
+            failed=True,
+        ),
+        run(_ORDERS, *_look_up("late orders", "cancel without cost"), task=_CANCEL, failed=True),
     ),
     "steps.same_text": (
         run(_FARE, call("fare", "Faro", _ASK), call("hotel", "Porto", _ASK), _DONE),
@@ -239,24 +248,48 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
         run(call("open", 2, f"Page two. {_ORDER}"), call("open", 3, f"Page 3. {_ORDER}"), _DONE),
     ),
     "steps.contradicted": (
-        run(_order(410.5), _order(455.5), said("PX-1001 costs 410.50.")),
-        run(_order(410.5), _order(455.5), said("PX-1001 costs 455.50.")),
+        run(_order(410.5), _order(455.5), said("PX-1001 costs 410.50."), failed=True),
+        run(_order(410.5), _order(455.5), said("PX-1001 costs 455.50."), failed=True),
     ),
     "steps.forbidden_tool": (
         run(_ORDERS, call("send_mail", "it is late", "sent"), task="Do not use send_mail."),
         run(_ORDERS, call("send_mail", "it is late", "sent"), task="Use send_mail at the end."),
     ),
     "steps.undone": (
-        run(_PAY, call("cancel_payment", {"id": "PX-1001"}, "ok"), _DONE, task="Pay PX-1001."),
-        run(_PAY, call("cancel_payment", {"id": "PX-1001"}, "ok"), _DONE, task="Pay, then cancel."),
+        run(
+            _PAY,
+            call("cancel_payment", {"id": "PX-1001"}, "ok"),
+            _DONE,
+            task="Pay PX-1001.",
+            failed=True,
+        ),
+        run(
+            _PAY,
+            call("cancel_payment", {"id": "PX-1001"}, "ok"),
+            _DONE,
+            task="Pay, then cancel.",
+            failed=True,
+        ),
     ),
     "steps.untouched": (
-        run(*map(_paid, ("PX-1001", "PX-1002")), _DONE, task="Pay PX-1001, PX-1002 and PX-1003."),
-        run(*map(_paid, ("PX-1001", "PX-1002")), _DONE, task="Pay PX-1001 and PX-1002."),
+        run(
+            *map(_paid, ("PX-1001", "PX-1002")),
+            _DONE,
+            task="Pay PX-1001, PX-1002 and PX-1003.",
+            failed=True,
+        ),
+        run(
+            *map(_paid, ("PX-1001", "PX-1002")), _DONE, task="Pay PX-1001 and PX-1002.", failed=True
+        ),
     ),
     "steps.made_twice": (
-        run(_created("PX-7001"), _created("PX-7002"), _DONE),
-        run(_created("PX-7001"), _created("PX-7002"), said("I made PX-7001 and PX-7002.")),
+        run(_created("PX-7001"), _created("PX-7002"), _DONE, failed=True),
+        run(
+            _created("PX-7001"),
+            _created("PX-7002"),
+            said("I made PX-7001 and PX-7002."),
+            failed=True,
+        ),
     ),
     "steps.other_entity": (
         run(
