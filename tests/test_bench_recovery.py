@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def play(contestant: Any, *wanted: Task) -> list[Line]:
     return lines
 
 
-@cache
+@pytest.fixture(scope="module")
 def of_each_kind() -> list[list[Line]]:
     """The bare agent, the bare agent where nothing goes wrong, and one that starts over."""
     kept = ("greedy", "room", "bad_file", "stale", "bug")
@@ -90,8 +89,10 @@ def test_a_part_of_the_tasks_holds_tasks_of_every_kind() -> None:
     assert {t.kind for t in chosen(1, (), len(KINDS))} == {kind.name for kind in KINDS}
 
 
-def test_the_bare_agent_does_every_healthy_task_and_no_recoverable_one() -> None:
-    bare, _, _ = of_each_kind()
+def test_the_bare_agent_does_every_healthy_task_and_no_recoverable_one(
+    of_each_kind: list[list[Line]],
+) -> None:
+    bare, _, _ = of_each_kind
     for line in bare:
         if line["group"] == "healthy":
             assert line["good"], str(line)
@@ -99,8 +100,10 @@ def test_the_bare_agent_does_every_healthy_task_and_no_recoverable_one() -> None
             assert not line["good"], line
 
 
-def test_a_task_without_its_faults_is_done_by_the_bare_agent() -> None:
-    _, whole, _ = of_each_kind()
+def test_a_task_without_its_faults_is_done_by_the_bare_agent(
+    of_each_kind: list[list[Line]],
+) -> None:
+    _, whole, _ = of_each_kind
     for line in whole:
         assert line["good"], str(line)
         assert line["answered"] == line["oracle"], line
@@ -120,8 +123,10 @@ async def started_over(desk: Desk) -> Any:
     raise AssertionError("six times")
 
 
-def test_what_nobody_has_bought_before_is_recovered_by_a_restart_that_knows_the_fault() -> None:
-    _, _, restarted = of_each_kind()
+def test_what_nobody_has_bought_before_is_recovered_by_a_restart_that_knows_the_fault(
+    of_each_kind: list[list[Line]],
+) -> None:
+    _, _, restarted = of_each_kind
     for line in restarted:
         if not line["repeated"]:
             assert line["good"], str(line)

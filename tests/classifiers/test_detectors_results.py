@@ -455,6 +455,15 @@ def test_words_of_an_output_beside_an_own_exception_make_nobody_wait() -> None:
     assert (found.severity, found.retry_after_s) == (Severity.REPLANNING, None)
 
 
+def test_an_error_in_place_of_a_models_words_is_its_providers_and_waited_out() -> None:
+    body = {"choices": None, "error": {"message": "The engine is overloaded", "code": "overloaded"}}
+    raised = TypeError("'NoneType' object is not subscriptable")
+    found = diagnose(raised, [Step(action="model", tool_output=body)])
+    assert (found.cause, found.severity) == (Cause.OVERLOADED, Severity.RETRIABLE)
+    shown = diagnose(raised, [call("read", body)])
+    assert (shown.cause, shown.severity) == (Cause.OVERLOADED, Severity.REPLANNING)
+
+
 @pytest.mark.anyio
 async def test_a_run_waits_as_long_as_the_error_of_its_tool_asks() -> None:
     env = FakeEnvironment()

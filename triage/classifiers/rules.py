@@ -294,10 +294,13 @@ def _outranks(found: Finding, steps: tuple[Step, ...]) -> bool:
 def _not_waited_out(found: Finding, steps: tuple[Step, ...]) -> Finding:
     """The finding without its promise that the failure passes, where the words of an output alone make it.
 
-    Anybody may have written them, and what was raised says nothing of it.
+    Anybody may have written them, and what was raised says nothing of it. What a provider answered in
+    place of its model's words is its own.
     """
-    in_words = found.step is not None and steps[found.step].error is None
-    if not in_words or found.rule.name != FAILED_RESULT.name:
+    if found.rule.name != FAILED_RESULT.name or found.step is None:
+        return found
+    step = steps[found.step]
+    if step.error is not None or (step.tool_called is None and step.llm_output is None):
         return found
     if found.rule.severity not in (None, Severity.RETRIABLE):
         return found
