@@ -15,7 +15,11 @@ from bench.recovery.desk import Desk, Lab
 from bench.recovery.kinds import KINDS, chosen, tasks
 from bench.recovery.tasks import Breakage, Slip, Task
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("theirs_may_block"),
+]
 ONE_OF_EACH = [next(tasks(1, (kind.name,))) for kind in KINDS]
 
 
