@@ -201,6 +201,41 @@ def test_what_the_task_names_and_nothing_touched_is_unfinished() -> None:
     assert named(*touched, told, task=task) == "none"
 
 
+@table(
+    "tool, given, result, effect",
+    [
+        ("remind", {"customer": "C17"}, None, "once"),
+        ("send_reminder", {"customer": "C17"}, {"sent": True, "error": None}, None),
+        ("email_customer", {}, "The reminder has been sent to the customer by mail.", "unknown"),
+        ("put_line", {"order": "vans/11"}, "ok", "idempotent"),
+        ("get_state", {}, "The van is clean, full and ready to leave the yard.", "read"),
+    ],
+)
+def test_a_list_of_numbers_worked_through_with_equal_answers_is_no_loop(
+    tool: str, given: dict[str, Any], result: Any, effect: str | None
+) -> None:
+    steps = [call(tool, {**given, "number": at}, result, effect=effect) for at in range(1001, 1041)]
+    assert classified(*steps, said("All are done.")).failure_type.value == "unknown"
+    watch = Watch()
+    assert not any(map(watch.add, steps))
+
+
+@table(("apart", "kind"), [(0, "unknown"), (1, "loop_detected")])
+def test_a_round_whose_calls_have_one_number_is_about_it_and_one_that_counts_its_calls_is_a_loop(
+    apart: int, kind: str
+) -> None:
+    steps: list[Step] = []
+    for at in range(100, 124, 2):
+        steps.append(call("check", {"van": "vans/11", "n": at}, "open", effect="read"))
+        steps.append(call("remind", {"van": "vans/11", "n": at + apart}, "ok", effect="once"))
+    assert classified(*steps, said("Done.")).failure_type.value == kind
+
+
+def test_changes_of_which_nothing_came_are_a_loop_though_their_numbers_differ() -> None:
+    tries = [call("book", {"van": "vans/11", "attempt": at}, "no seats left") for at in range(6)]
+    assert classified(*tries).evidence[0].rule == "steps.counting_loop"
+
+
 def test_results_that_differ_in_their_times_alone_are_a_loop() -> None:
     polls = [
         call("state", {"id": "vans/11"}, {"state": "idle", "at": f"2031-03-04T10:0{at}:00Z"})

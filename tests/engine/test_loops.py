@@ -438,6 +438,22 @@ async def test_a_loop_through_a_recorded_client_is_stopped_early() -> None:
     loop.check()
 
 
+async def test_forty_reminders_to_one_customer_are_sent_in_one_attempt() -> None:
+    sent: list[int] = []
+
+    @triage.tool(effect="once")
+    async def remind(customer: str, invoice: int) -> None:
+        sent.append(invoice)
+
+    async def works(task: str, *, run: Run) -> int:
+        for invoice in range(1001, 1041):
+            await remind("C17", invoice)
+        return run.attempt
+
+    assert await Agent(works).run("remind") == 1
+    assert sent == list(range(1001, 1041))
+
+
 async def test_a_loop_over_attempts_is_stopped_early() -> None:
     """Four calls an attempt, and a failure at each end."""
     loop = Loop()

@@ -219,6 +219,7 @@ from .taxonomy import (
     Recovery,
     Severity,
     infer_effect,
+    names_a_change,
     severity_of,
 )
 from .wire import (
@@ -436,6 +437,7 @@ __all__ = [
     "logger",
     "misuse",
     "moment",
+    "names_a_change",
     "nearest",
     "not_attempted",
     "not_json",

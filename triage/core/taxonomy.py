@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 from .patterns import Pattern
 
@@ -355,6 +356,18 @@ def infer_effect(name: str) -> Effect:
     if own[0] == "get" and len(own) > 1 and (own[-1].endswith("ed") or own[-1] in _DONE):
         return Effect.UNKNOWN
     return Effect.READ
+
+
+@lru_cache(maxsize=1_024)
+def names_a_change(name: str) -> bool:
+    """Whether a tool's name says that it changes something: `send_reminder`, `mcp__crm__update`.
+
+    One that says that something is read does not (`claimGet`, `read_return`).
+    """
+    parts = [words for part in _NAMESPACE.split(name[:_LONGEST_NAME]) if (words := _words(part))]
+    if not parts or not READ_VERBS.isdisjoint(parts[-1]):
+        return False
+    return parts[-1][0] in CHANGING_NOUNS or any(map(_changes, parts[-1]))
 
 
 _COMPOUND = Pattern(r"^look up\b|\b(?:pull|merge) requests?\b")

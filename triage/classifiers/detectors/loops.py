@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from triage.core import Step
+from triage.core import Effect, Step, names_a_change
 
 from .finding import BROKEN_OFF, Finding
 from .results import denies, parsed
@@ -90,7 +90,7 @@ class Loops:
         recent = self._recent
         turns: dict[int, dict[str, int]] = {}
         for length in _LENGTHS[: len(recent)]:
-            how = _alike(outline, recent[-length])
+            how = _alike(outline, recent[-length], recent[-1] if length > 1 else None)
             if how:
                 before = self._turns.get(length, {})
                 turns[length] = {kind: before.get(kind, 0) + 1 for kind in _SHOWS[how]}
@@ -201,6 +201,12 @@ class _Arguments(NamedTuple):
             counted = {key: "#" if _is_count(value) else value for key, value in given.items()}
         return cls(given, outline(given), counted)
 
+    @property
+    def counts(self) -> set[str]:
+        """The numbers that are left out in `counted`."""
+        given = self.given.values() if isinstance(self.given, dict) else ()
+        return {str(value) for value in given if _is_count(value)}
+
 
 class _Outline:
     """What of a step is compared: of large values the beginning and the size.
@@ -227,6 +233,14 @@ class _Outline:
     @cached_property
     def said(self) -> tuple[Any, ...]:
         return outline(self.step.llm_output)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the call changes something, as declared or by the name of its tool."""
+        effect = self.step.effect
+        if effect is None or effect == Effect.UNKNOWN:
+            return names_a_change(self.step.tool_called or "")
+        return effect != Effect.READ
 
     @cached_property
     def nothing(self) -> str:
@@ -312,21 +326,24 @@ def outline(value: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _alike(one: _Outline, other: _Outline) -> str:
-    """How alike two steps are: equal, other in wording, other in numbers, or not (empty)."""
+def _alike(one: _Outline, other: _Outline, beside: _Outline | None = None) -> str:
+    """How alike two steps are: equal, other in wording, other in numbers, or not (empty).
+
+    beside: of a cycle, the step of the same round before `one`.
+    """
     if one.act != other.act:
         return ""
     called = one.step.tool_called is not None
     if one.output != other.output:
-        return _alike_results(one, other) if called else ""
+        return _alike_results(one, other, beside) if called else ""
     if not called and one.said != other.said:
         return ""
     if one.arguments.outline == other.arguments.outline:
         return _EQUAL
-    return _alike_arguments(one, other)
+    return _alike_arguments(one, other, beside)
 
 
-def _alike_results(one: _Outline, other: _Outline) -> str:
+def _alike_results(one: _Outline, other: _Outline, beside: _Outline | None) -> str:
     """How alike two calls of a tool are whose results are not equal."""
     if one.step.tool_input == other.step.tool_input:
         return _COUNTED if one.timeless == other.timeless else ""
@@ -336,7 +353,7 @@ def _alike_results(one: _Outline, other: _Outline) -> str:
         return _COUNTED if _is_void(one.nothing) and one.residue == other.residue else ""
     # Asked in other words: how many there were, and how long it took, is no answer.
     left, right = (re.sub(r"\d+", "#", text) for text in (one.residue, other.residue))
-    return _alike_arguments(one, other) if left == right else ""
+    return _alike_arguments(one, other, beside) if left == right else ""
 
 
 _CHANGES = re.compile(
@@ -351,7 +368,7 @@ _LONG_RESULT = 40
 _SHORT_RESULT = 400
 
 
-def _alike_arguments(one: _Outline, other: _Outline) -> str:
+def _alike_arguments(one: _Outline, other: _Outline, beside: _Outline | None) -> str:
     """How alike the arguments of two calls with the same result are that are not equal.
 
     Those that differ in numbers alone are a try, a page, a time; but working through a list differs in
@@ -364,13 +381,15 @@ def _alike_arguments(one: _Outline, other: _Outline) -> str:
     given, again = left.given, right.given
     both = isinstance(given, dict) and isinstance(again, dict)
     if both and left.counted == right.counted:
-        return _COUNTED if _is_about_one_thing(one, given, again) else ""
+        return _COUNTED if _is_about_one_thing(one, given, again, beside) else ""
     if one.worded == other.worded:
         return _REWORDED
-    return _alike_questions(one, given, again) if both and one.nothing else ""
+    return _alike_questions(one, given, again, beside) if both and one.nothing else ""
 
 
-def _alike_questions(one: _Outline, given: dict[str, Any], again: dict[str, Any]) -> str:
+def _alike_questions(
+    one: _Outline, given: dict[str, Any], again: dict[str, Any], beside: _Outline | None
+) -> str:
     """How alike two questions are that found nothing, of which one may have more arguments."""
     if not (given.keys() <= again.keys() or again.keys() <= given.keys()):
         return ""
@@ -379,19 +398,29 @@ def _alike_questions(one: _Outline, given: dict[str, Any], again: dict[str, Any]
     if all(near(*pair) for pair in changed):
         return _REWORDED
     if all(_is_count(before) and _is_count(after) for before, after in changed):
-        return _COUNTED if _is_about_one_thing(one, given, again) else ""
+        return _COUNTED if _is_about_one_thing(one, given, again, beside) else ""
     if all(_is_asked_again(*pair) for pair in changed):
         return _COUNTED
     return _VAGUE if all(_is_asked_anew(*pair) for pair in changed) else ""
 
 
-def _is_about_one_thing(one: _Outline, given: dict[str, Any], again: dict[str, Any]) -> bool:
-    """Whether two calls share an id, or a name and no result, or a result that says more than done."""
+def _is_about_one_thing(
+    one: _Outline, given: dict[str, Any], again: dict[str, Any], beside: _Outline | None
+) -> bool:
+    """Whether two calls share an id, or a name and no result, or a name and a result that says much.
+
+    Two calls that change something are about two things, unless words say that nothing came of them, or
+    their numbers only count the calls: then a read before in the round has another one.
+    """
     result = one.step.tool_output
-    if isinstance(result, str) and len(result) >= _LONG_RESULT:
-        return True
+    said = result if isinstance(result, str) else ""
+    if one.changes and not (said and denies(said) and not _is_void(said)):
+        numbers = set[str]() if beside is None or beside.changes else beside.arguments.counts
+        if not numbers or not numbers.isdisjoint(one.arguments.counts):
+            return False
+    much = one.nothing != "" or (isinstance(result, str) and len(result) >= _LONG_RESULT)
     kept = [text for key, text in given.items() if isinstance(text, str) and again.get(key) == text]
-    return any(_DIGIT.search(text) or (len(text) > 2 and one.nothing != "") for text in kept)
+    return any(_DIGIT.search(text) or (len(text) > 2 and much) for text in kept)
 
 
 _DIGIT = re.compile(r"\d")
