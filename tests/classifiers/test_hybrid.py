@@ -305,16 +305,20 @@ async def test_the_first_confident_answer_wins() -> None:
     ("failing", "words"),
     [
         (Asked(KeyError("a table")), "Asked failed with KeyError: 'a table'"),
+        (Asked(TimeoutError("of the database")), "Asked failed with TimeoutError: of the database"),
         (Asked("goal_drift"), "must answer with a Diagnosis or a FailureType, not str"),
         (Hangs(), "Hangs took longer than 0.05 s"),
         (Later(), "Later took longer than 0.05 s"),
     ],
 )
-async def test_one_that_fails_is_passed_over_and_noted(failing: Any, words: str) -> None:
+async def test_one_that_fails_is_passed_over_and_noted(
+    failing: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     found = await ChainClassifier(failing, Says(DRIFTED)).classify(STRANGE)
     assert found.failure_type is DRIFTED
     assert found.evidence[-1].rule == "classifier:failed"
     assert words in found.evidence[-1].text
+    assert type(failing).__name__ in caplog.text
 
 
 async def test_where_none_is_sure_the_surest_is_taken_else_unknown_with_the_evidence_of_all() -> (

@@ -59,6 +59,10 @@ at_work: set[object] = set()
 """One entry for each function that somebody waits for."""
 
 
+class TooSlow(TimeoutError):
+    """What was called took longer than its deadline: none of its own TimeoutErrors."""
+
+
 class _Job:
     """One call of a function. started: monotonic seconds."""
 
@@ -82,14 +86,14 @@ class _Job:
         self._in_loop(self._done.set)
 
     async def outcome(self, seconds: float) -> Any:
-        """The result, or what was raised. Raises TimeoutError where it takes longer."""
+        """The result, or what was raised. Raises TooSlow where it takes longer."""
         # The clock of the event loop may be a virtual one, and then says nothing of a thread.
         while (left := self.started + seconds - time.monotonic()) > 0:
             with anyio.move_on_after(left):
                 await self._done.wait()
                 break
         if not self._done.is_set():
-            raise TimeoutError
+            raise TooSlow
         if self._error is not None:
             raise self._error
         return self._result
@@ -132,8 +136,8 @@ def _start(job: _Job) -> None:
 async def in_worker(function: Callable[..., Any], *args: Any, seconds: float) -> Any:
     """Call a sync function in a thread: its result, or what it raised.
 
-    Raises TimeoutError when it runs for more than `seconds`; one that does not come back, or whose caller
-    is cancelled, is left to its thread. The calling task's context is copied.
+    Raises TooSlow when it runs for more than `seconds`; one that does not come back, or whose caller is
+    cancelled, is left to its thread. The calling task's context is copied.
     """
     context = copy_context()
     limiter = _limiters.get(None)
@@ -234,12 +238,15 @@ async def consult(
         else:
             answer = await in_worker(classifier.classify, trajectory, task, seconds=seconds)
         if not isinstance(answer, Diagnosis) and inspect.isawaitable(answer):
-            with anyio.fail_after(seconds):
+            with anyio.move_on_after(seconds) as limit:
                 answer = await answer
+            if limit.cancelled_caught:
+                raise TooSlow
         if isinstance(answer, Diagnosis):
             return answer
         return as_diagnosis(answer, name)
-    except TimeoutError:
+    except TooSlow:
+        logger.warning("classifier %s: %s", name, too_slow)
         return _undiagnosed(name, too_slow)
     except Exception as error:  # any classifier may fail in any way; it is logged
         logger.exception("classifier %s failed", name)
