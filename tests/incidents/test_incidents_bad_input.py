@@ -259,9 +259,11 @@ async def test_no_secret_reaches_the_store(world: World) -> None:
     assert "RuntimeError" in one.stack_trace
     await desk.agent_started("a", "b")
     await desk.agent_ended("a", "failed", f"key {secret}")
+    task = await desk.put_task("T-1", title=f"Renew {secret}")
     await desk.detect()
     kept = [str(await desk.incidents()), str(await desk.log()), str(await desk.messages())]
-    assert not any(secret in text for text in (*kept, str(await desk.agent("a"))))
+    kept += [str(await desk.agent("a")), str(task), str(await desk.task("T-1"))]
+    assert not any(secret in text for text in kept)
     await world.close()
 
 

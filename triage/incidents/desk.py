@@ -55,7 +55,6 @@ from .lifecycle import Lifecycle
 from .model import (
     CLOSED,
     MAX_FILES,
-    MAX_MESSAGE,
     AgentRecord,
     Hooks,
     Incident,
@@ -72,7 +71,6 @@ from .model import (
     Threshold,
     Watch,
     check_id,
-    clean,
     expect,
     iso,
     number_of,
@@ -537,7 +535,7 @@ class IncidentDesk:
             waits = tuple(check_id("waits_for item", other) for other in waits_for)
         record = TaskRecord(
             task_id=task_id,
-            title=clean(title, MAX_MESSAGE),
+            title=self._judge.text(title),
             status=status,
             priority=priority,
             estimated_hours=estimated_hours,
