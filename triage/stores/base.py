@@ -60,7 +60,7 @@ class Claim(NamedTuple):
 
 
 MAX_CLAIMS = 3
-"""So many owners a run may lose while it stands still; then it is put aside as a dead letter."""
+"""A run that stands still is taken over so many times; then it is put aside as a dead letter."""
 
 
 @runtime_checkable
