@@ -77,6 +77,15 @@ def test_a_tool_gives_its_effect_to_the_capability_it_is() -> None:
     assert known.effect is Effect.ONCE
 
 
+def test_a_tool_that_is_a_capability_has_no_other_effect() -> None:
+    @tool(effect="once")
+    async def pay() -> None: ...
+
+    assert Capability("pay", "pays", pay, effect="once").effect is Effect.ONCE
+    with pytest.raises(UsageError, match=r"its triage\.tool has the effect once"):
+        Capability("pay", "pays", pay, effect="read")
+
+
 def test_registries_share_nothing() -> None:
     one, other = Registry([find]), Registry()
     other.add(respond)
@@ -236,6 +245,11 @@ def test_a_severity_or_a_type_is_answer_enough() -> None:
     assert explained(Severity.FATAL).severity is Severity.FATAL
     assert explained(FailureType.GOAL_DRIFT).failure_type is FailureType.GOAL_DRIFT
     assert "disk full" in explained(FailureType.GOAL_DRIFT).technical_details
+
+
+def test_an_unknown_failure_is_critical_even_if_the_capability_says_so() -> None:
+    assert made("store").diagnose(RuntimeError("odd")).severity is Severity.CRITICAL
+    assert explained(FailureType.UNKNOWN).severity is Severity.CRITICAL
 
 
 @table("answer", [None, KeyError("x"), 3, "retriable", _later])

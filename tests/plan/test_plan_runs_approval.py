@@ -52,6 +52,17 @@ async def suspended(work: Any) -> TriageSuspendedError:
     return caught.value
 
 
+async def test_a_step_that_fails_after_an_answer_is_diagnosed_by_its_own_error() -> None:
+    fails = Fails(read=ConnectionError("gone"))
+    made = orchestrator(Script(GOOD), fails=fails, approval=EVERYTHING)
+    result = None
+    try:
+        await made.run("task")
+    except TriageSuspendedError as asked:  # what is raised here has the question as its context
+        result = await made.resume(asked.token, APPROVE)
+    assert result == RESULT
+
+
 async def test_nothing_is_run_before_the_plan_is_approved() -> None:
     world, planner = Kept(), Script(GOOD)
     made = orchestrator(planner, world, approval=EVERYTHING)

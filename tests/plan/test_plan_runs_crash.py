@@ -32,8 +32,8 @@ from store_kinds import Opened
 import triage
 from triage import TriageSuspendedError
 from triage.core import CallFinished, Event
-from triage.plan import Approval, Target
-from triage.stores import MemoryStore, Store
+from triage.plan import Approval, Capability, Orchestrator, Registry, Target
+from triage.stores import MemoryStore, Store, open_store
 
 SCRIPT = Path(__file__).parents[1].joinpath("plan_crash.py")
 FOUND = re.compile(r"(\d+) runs, (\d+) points, (\d+) kills, (\d+) left, (\d+) wrong")
@@ -49,6 +49,28 @@ def made(store: Store, world: Kept, *, fails: bool, planner: Script) -> Any:
 def planning() -> Script:
     """A planner that invents the same twice; it goes by its request alone, as after a crash."""
     return Script(lambda request: PLAN if request.entry >= 4 else BAD)
+
+
+@pytest.mark.anyio
+async def test_a_target_is_counted_in_the_store_before_it_is_entered(tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path / 'runs.db'}"
+    entered: list[Target | None] = []
+
+    async def look() -> None:
+        other = open_store(place)
+        entered.append((await state_of(other, RUN)).at)
+        await other.close()
+
+    async def planner(_request: Any) -> Any:
+        await look()
+        return plan(step("x", "look"))
+
+    planned = Orchestrator(
+        Registry([Capability("look", "looks", look, effect="read")]), planner, store=place
+    )
+    await planned.run("task", run_id=RUN)
+    await planned.store.close()
+    assert entered == [Target.PLANNER, Target.STEP]
 
 
 async def brought_to_its_end(orchestrator: Any, world: Kept, first: Any) -> Any:

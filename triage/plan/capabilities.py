@@ -15,6 +15,7 @@ from triage.core import (
     DEFAULT_LEVEL,
     Diagnosis,
     Effect,
+    ErrorInfo,
     Evidence,
     FailureType,
     Severity,
@@ -83,13 +84,18 @@ class Capability:
             raise misuse("Capability.responds", self.responds, "True, False or None")
 
     def _effect(self) -> Effect:
-        if self.effect is not None:
-            try:
-                return effect_of("Capability.effect", self.effect)
-            except ValueError as error:
-                raise UsageError(str(error)) from None
         known = getattr(self.function, TOOL_ATTRIBUTE, None)
-        return known.effect if isinstance(known, Tool) else Effect.UNKNOWN
+        own = known.effect if isinstance(known, Tool) else None
+        if self.effect is None:
+            return own or Effect.UNKNOWN
+        try:
+            given = effect_of("Capability.effect", self.effect)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if own is not None and given is not own:
+            remedy = f"its triage.tool has the effect {own}; change it there"
+            raise misuse("Capability.effect", self.effect, "None for a triage.tool", remedy)
+        return given
 
     @property
     def is_async(self) -> bool:
@@ -108,33 +114,40 @@ class Capability:
             return Backoff.CAPABILITY
         return tries_of("Capability.retry", self.retry) or Preset(1, Backoff())
 
-    def diagnose(self, error: BaseException, context: Mapping[str, Any] | None = None) -> Diagnosis:
+    def diagnose(
+        self,
+        error: BaseException,
+        context: Mapping[str, Any] | None = None,
+        *,
+        info: ErrorInfo | None = None,
+    ) -> Diagnosis:
         """Diagnose a failure by its `classify_error`, else by the rules.
 
-        context: facts of the step, passed on. A Severity or a FailureType as an answer goes into the
-        diagnosis of the rules. A `classify_error` that raises, or answers anything else, is noted as
-        evidence and does not change the diagnosis. An unknown failure is CRITICAL: neither another plan
-        nor another selection would mend it.
+        context: facts of the step, passed on. info: what `capture` made of the error; None captures it
+        here. A Severity or a FailureType as an answer goes into the diagnosis of the rules. A
+        `classify_error` that raises, or answers anything else, is noted as evidence and does not change
+        the diagnosis. An unknown failure is CRITICAL: neither another plan nor another selection would
+        mend it.
         """
+        found = diagnosed(error if info is None else info, self.name)
         if self.classify_error is None:
-            return diagnosed(error, self.name)
+            return found
         try:
             answer: Any = self.classify_error(error, dict(context or {}))
         except Exception as fault:  # it must not hide the failure
-            return _noting(diagnosed(error, self.name), f"raised {type(fault).__name__}: {fault}")
+            return _noting(found, f"raised {type(fault).__name__}: {fault}")
         if isinstance(answer, Diagnosis):
             return (
                 answer
                 if answer.classifier
                 else msgspec.structs.replace(answer, classifier=self.name)
             )
-        found = diagnosed(error, self.name)
         if isinstance(answer, Severity):
             return msgspec.structs.replace(found, severity=answer, classifier=self.name)
         if isinstance(answer, FailureType):
-            return Diagnosis(
-                answer, technical_details=found.technical_details, classifier=self.name
-            )
+            told = found.technical_details
+            named = Diagnosis(answer, technical_details=told, classifier=self.name)
+            return _critical_if_unknown(named, self.name)
         if answer is None:
             return found
         if inspect.iscoroutine(answer):
@@ -142,9 +155,12 @@ class Capability:
         return _noting(found, f"answered {type(answer).__name__}, which is no diagnosis")
 
 
-def diagnosed(error: BaseException, name: str) -> Diagnosis:
+def diagnosed(error: BaseException | ErrorInfo, name: str) -> Diagnosis:
     """Diagnose an error by the rules; an unknown one is CRITICAL. name: of what failed."""
-    found = diagnose(error)
+    return _critical_if_unknown(diagnose(error), name)
+
+
+def _critical_if_unknown(found: Diagnosis, name: str) -> Diagnosis:
     unknown = found.failure_type is FailureType.UNKNOWN
     if not unknown or found.severity is not Severity.RECLASSIFICATION:
         return found

@@ -20,6 +20,7 @@ from triage.core import (
     Cause,
     Diagnosis,
     Effect,
+    ErrorInfo,
     Escalate,
     Event,
     Evidence,
@@ -363,6 +364,8 @@ class PlanAttempt:
             self._add(PlanRouted, **decision.recorded)
             if decision.delay_s:
                 await self._session.config.env.sleep(decision.delay_s)
+        if not decision.target.ends:
+            await self._session.barrier()  # a target that kills the process has been counted
         return decision.target
 
     def _route(self, *, retried: bool, approval: ApprovalRequest | None = None) -> Decision:
@@ -391,7 +394,7 @@ class PlanAttempt:
         doubt: bool = False,
     ) -> Refused:
         """Journal a failure and the decision about it; returns what ends the attempt, to be raised."""
-        info = None if error is None else capture(error, self._session.handled)
+        info = None if error is None else self._captured(error)
         if info is not None and info.refused:
             diagnosis = replace(diagnosis, severity=Severity.FATAL)
         self._add(
@@ -407,6 +410,10 @@ class PlanAttempt:
             decision = Decision(Target.REPORT, reason="in development nothing is tried again")
         self._add(PlanRouted, **decision.recorded)
         return Refused(routed(self.state, decision))
+
+    def _captured(self, error: BaseException) -> ErrorInfo:
+        """The error without what the caller of the run was handling."""
+        return capture(error, self._session.handled)
 
     def _raise_unroutable(self, error: Exception) -> None:
         """Raise what the router does not handle: an interrupt, or the question of a run inside this one."""
@@ -475,7 +482,8 @@ class PlanAttempt:
             return await record_call(self._run, tool, (request,), {})
         except Exception as error:
             self._raise_unroutable(error)
-            raise self._failed(target, diagnosed(error, f"the {target}"), error) from error
+            diagnosis = diagnosed(self._captured(error), f"the {target}")
+            raise self._failed(target, diagnosis, error) from error
 
     def _validated(self, answer: Any) -> Validation:
         task = self._task if isinstance(self._task, str) else ""
@@ -487,7 +495,7 @@ class PlanAttempt:
             error = PlanInvalid(issues=[issue.message for issue in found.issues])
             if target is Target.APPROVER and self._setup.approval.mode != ApprovalMode.OFF:
                 diagnosis = found.diagnosis()
-                info = capture(error, self._session.handled)
+                info = self._captured(error)
                 self._add(PlanFailed, target=target, diagnosis=diagnosis, error=info)
                 return
             raise self._failed(target, found.diagnosis(), error) from error
@@ -597,9 +605,8 @@ class PlanAttempt:
         except Exception as error:
             self._note_question(key, error)
             self._raise_unroutable(error)
-            diagnosis = known.capability.diagnose(
-                error, {"step": key, "objective": step.task_objective, "task": self._task}
-            )
+            facts = {"step": key, "objective": step.task_objective, "task": self._task}
+            diagnosis = known.capability.diagnose(error, facts, info=self._captured(error))
             raise self._failed(Target.STEP, diagnosis, error, key) from error
         if self._setup.judge is not None and step.success_criteria.strip():
             await self._judge(self._setup.judge, step, known, call)
@@ -654,7 +661,7 @@ class PlanAttempt:
             met, why = await record_call(self._run, judge, args, {})
         except Exception as error:
             self._raise_unroutable(error)
-            diagnosis = diagnosed(error, "the judge of a step")
+            diagnosis = diagnosed(self._captured(error), "the judge of a step")
             raise self._failed(Target.STEP, diagnosis, error, key) from error
         if not met:
             doubt = not known.capability.repeatable
@@ -675,7 +682,7 @@ class PlanAttempt:
         if question is None or question.inner or not question.guesses:
             return
         began = isinstance(error, Exception)
-        info = capture(error, self._session.handled) if began else None
+        info = self._captured(error) if began else None
         doubt = question.doubt
         self._add(
             PlanFailed, target=Target.STEP, diagnosis=diagnosis, step=key, error=info, doubt=doubt
