@@ -19,7 +19,7 @@ from sdk_agents import Desk, Refused, calls, model, says, told
 from tables import table
 
 import triage
-from triage import Effect, Escalate, Replan, TriageEscalationError
+from triage import Effect, Escalate, Replan, TriageEscalationError, TriageSuspendedError
 from triage.core import Cause, RunFinished
 from triage.testing.adapter_contract import Rule, Script, World, provider
 from triage.testing.adapter_contract import says as answers
@@ -137,6 +137,23 @@ async def test_a_tool_that_took_too_long_is_a_timeout() -> None:
         await desk.agent(Escalate(), effects={"wait": "read"}).run("Wait.")
     assert raised.value.context is not None
     assert raised.value.context.diagnosis.cause == Cause.TIMEOUT
+
+
+async def test_a_payment_that_took_too_long_is_asked_about_and_not_made_again() -> None:
+    began: list[int] = []
+
+    async def pay(cents: int) -> str:
+        """Pay."""
+        began.append(cents)
+        await anyio.sleep(0.1)
+        return "receipt"
+
+    asked = [calls("pay 1", cents=5), calls("pay 2", cents=5), says("done")]
+    desk = Desk(*asked, tools=[agents.function_tool(pay, timeout=0.01)])
+    with pytest.raises(TriageSuspendedError, match="did pay with"):
+        await desk.agent(effects={"pay": "once"}).run("Pay.")
+    assert began == [5]
+    assert len(desk.model.calls) == 1
 
 
 class Shelf(MCPServer):

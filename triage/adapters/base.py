@@ -313,6 +313,7 @@ class ToolOptions(TypedDict, total=False):
     None: inferred from the tool's name, else unknown. form: for results that are not JSON; None stores them
     as they are. function: what the tool runs; a `@triage.tool` records itself, and is only called.
     refused: turns the message for the model into a result of the framework; None raises CallRefused.
+    finishing: as `Adapter.finishing`, for this call; 0 cuts it off at once.
     """
 
     id: str | None
@@ -320,6 +321,7 @@ class ToolOptions(TypedDict, total=False):
     form: Form | None
     function: object
     refused: Callable[[str], Any] | None
+    finishing: float
 
 
 class Seam:
@@ -499,7 +501,8 @@ class Seam:
             work = partial(make, self.run, self._recorded(name, arguments, do, options))
             known = self.effect_of(name, options.get("effect"))
         if known in UNSAFE and self.finishing is not None:
-            return await self.finishing.run(work, self.adapter.finishing)
+            seconds = options.get("finishing", self.adapter.finishing)
+            return await self.finishing.run(work, seconds)
         return await work()
 
     def tool_sync(

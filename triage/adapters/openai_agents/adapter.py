@@ -191,6 +191,8 @@ class Scope:
         around = _place.get()
         calls = f"{'' if around is None else around.calls}/{ctx.tool_name} {ctx.tool_call_id}"
         place = _Place(calls, [])
+        # The model is told that a call took too long: one that ran on would have it made again.
+        is_timed = getattr(tool, "timeout_seconds", None) is not None
         task = asyncio.current_task()
         assert task is not None
         self._working.add(task)
@@ -204,6 +206,7 @@ class Scope:
                 effect=_effect_of(tool, self.seam),
                 form=RESULT,
                 function=getattr(tool, "__wrapped__", None),
+                finishing=0.0 if is_timed else self.seam.adapter.finishing,
             )
         except _Paused:
             return None  # as the SDK does until the agent goes on
