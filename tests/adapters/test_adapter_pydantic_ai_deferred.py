@@ -26,8 +26,10 @@ from triage import (
     edit,
     happened,
     reject,
+    rerun,
 )
 from triage.core import ApprovalAsked, Event, RunFinished
+from triage.engine import answers_to
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -151,6 +153,18 @@ async def test_what_is_done_elsewhere_is_told_to_the_model() -> None:
     assert shop.told == [{"bees": 3}]
 
 
+async def test_a_call_that_is_made_elsewhere_waits_for_its_result_and_no_approval() -> None:
+    shop = Shop(call("ask_elsewhere", question="how many?"), "done")
+    agent = shop.agent()
+    waits = await suspended(agent.run("go"))
+    assert "approve" not in answers_to(shop.events)
+    for answer in (approve(), rerun(), edit({"question": "how much?"})):
+        with pytest.raises(UsageError, match="the call is made elsewhere"):
+            await agent.resume(waits.token, answer)
+    assert (await agent.resume(waits.token, happened(3))).output == "done"
+    assert shop.told == [3]
+
+
 async def test_calls_of_one_turn_are_one_question_and_each_has_its_answer() -> None:
     shop = Shop(
         [call("pay", cents=1), call("pay", cents=2), call("ask_elsewhere", question="?")], "done"
@@ -206,7 +220,6 @@ async def test_a_capability_of_the_agents_own_answers_first() -> None:
 @table(
     ("turns", "answer", "told"),
     [
-        (call("ask_elsewhere", question="?"), approve(), "is done elsewhere: answer with happened"),
         (
             call("pay", cents=1),
             happened(3.5),

@@ -75,6 +75,7 @@ from triage.engine import (
     ANSWER,
     APPROVAL,
     CUT,
+    ELSEWHERE,
     TOOL_ATTRIBUTE,
     Question,
     Run,
@@ -559,6 +560,7 @@ class Seam:
         arguments: Any = None,
         leave: bool = False,
         editable: Sequence[str] = (),
+        elsewhere: bool = False,
     ) -> Said:
         """A person's answer to a question of the framework's agent. Without an answer yet, end the attempt
         and suspend the run until `Agent.resume` brings one.
@@ -570,10 +572,11 @@ class Seam:
         same subject, equal whenever it is asked: the model's id of the call, or a number. text: the
         question; empty: whether the tool may be called with these arguments. leave: True for a call that
         has not begun: it can be approved, rejected or edited, and cannot have happened. False: any answer,
-        given with `happened(value)`. editable: names of arguments that an edit may change.
+        given with `happened(value)`. editable: names of arguments that an edit may change. elsewhere: the
+        call is made by somebody else, so only its result answers, and no approval.
         """
         effect = self.effect_of(about) if leave else Effect.READ
-        asking = Asking(about, of, text, arguments, leave, effect, editable)
+        asking = Asking(about, of, text, arguments, leave, effect, editable, elsewhere=elsewhere)
         said = said_to(self.run, asking.key(self.run))
         if said is None:
             ask(self.run, asking)
@@ -681,7 +684,7 @@ class Asking(NamedTuple):
     about: the tool, or another subject. of: what tells this question from others about it, equal whenever
     it is asked. text: the question; empty: made from the arguments. leave: it asks whether a call that has
     not begun may be made: it can be approved or rejected, and cannot have happened. rule: who asks, for
-    evidence.
+    evidence. elsewhere: it asks for the result of a call that somebody else makes.
     """
 
     about: str
@@ -692,6 +695,7 @@ class Asking(NamedTuple):
     effect: Effect = Effect.READ
     editable: Sequence[str] = ()
     rule: str = "agent:asks"
+    elsewhere: bool = False
 
     def key(self, run: Run) -> str:
         """The key of the question and its answer in the journal."""
@@ -716,7 +720,7 @@ def ask(run: Run, asking: Asking) -> NoReturn:
     """End the attempt, and suspend the run until a person answers."""
     given = plain(asking.arguments)
     text = asking.text or f"may {asking.about} be called with {shown(given)}?"
-    kind = APPROVAL if asking.leave else ANSWER
+    kind = APPROVAL if asking.leave else ELSEWHERE if asking.elsewhere else ANSWER
     question = Question(
         asking.key(run), asking.about, asking.effect.value, given, text,
         doubt=False, kind=kind, editable=asking.editable,

@@ -810,7 +810,7 @@ def answers_to(seam: Seam, requests: DeferredToolRequests) -> DeferredToolResult
     if said.decision == "answered":
         given = said.value
         return _told(requests, given if len(calls) > 1 else {calls[0].tool_call_id: given})
-    if requests.calls:
+    if requests.calls:  # of a journal in which it could be approved
         text = f"{names} is done elsewhere: answer with happened(result), not with approve()"
         raise UsageError(text)
     if said.edits:
@@ -828,13 +828,13 @@ def _text(calls: Sequence[ToolCallPart]) -> str:
 
 
 def _shown(calls: Sequence[ToolCallPart], *, elsewhere: bool) -> dict[str, Any]:
-    """What the question shows of the calls. elsewhere: some of them are made by somebody else."""
+    """What `ask_person` is told of the calls. elsewhere: some of them are made by somebody else."""
     if len(calls) > 1:
         asked = {one.tool_call_id: [one.tool_name, plain(arguments(one.args))] for one in calls}
-        return {"arguments": asked}
+        return {"arguments": asked, "elsewhere": elsewhere}
     given: Any = plain(arguments(calls[0].args))
     editable = tuple(given) if isinstance(given, dict) and not elsewhere else ()
-    return {"arguments": given, "editable": editable}
+    return {"arguments": given, "editable": editable, "elsewhere": elsewhere}
 
 
 def _told(requests: DeferredToolRequests, said: Any) -> DeferredToolResults:

@@ -68,7 +68,7 @@ from .returning import WAITS
 from .run import Recorder
 from .tools import TOOL_ATTRIBUTE, Tool, shown
 
-APPROVAL, AGAIN, ANSWER = "approval", "again", "answer"
+APPROVAL, AGAIN, ANSWER, ELSEWHERE = "approval", "again", "answer", "elsewhere"
 """Kinds of questions about what is not in doubt: see `Question`."""
 
 
@@ -81,8 +81,9 @@ class Question(Struct, frozen=True):
 
     kind: of a question that is not about a doubt: whether a call that has not begun may run, as a guard
     or the agent's framework asks (`approval`) or since it looks like one that has completed (`again`);
-    or what the framework's agent wants to know (`answer`). Empty in journals of 0.1.0. editable: names of
-    the arguments that an approval may change; none where they cannot be.
+    what the framework's agent wants to know (`answer`); or the result of a call that somebody else makes
+    (`elsewhere`). Empty in journals of 0.1.0. editable: names of the arguments that an approval may
+    change; none where they cannot be.
     """
 
     key: str
@@ -256,7 +257,7 @@ def _waiting(question: Question, rule: str) -> Diagnosis:
     message = "A step may have taken effect already, and somebody must look."
     if question.not_begun:
         cause, message = Cause.NEEDS_APPROVAL, "A step waits for an approval; it has not begun."
-    elif question.kind == ANSWER:
+    elif question.kind in (ANSWER, ELSEWHERE):
         cause, message = WAITS, "The work waits for an answer."
     return Diagnosis(
         FailureType.UNKNOWN,
@@ -380,6 +381,11 @@ def check(question: Question | None, answer: Any) -> Action | None:
         raise UsageError(
             f"this run asks: {question.text} The call has not begun, so it cannot have happened: answer "
             "with approve(), reject(reason) or edit(arguments)"
+        )
+    elif question.kind == ELSEWHERE and isinstance(answer, Approved | Edited | Rerun):
+        raise UsageError(
+            f"this run asks: {question.text}; the call is made elsewhere, and only its result helps: "
+            "answer with happened(result) or reject(reason)"
         )
     elif isinstance(answer, Edited) and (question.not_begun or question.editable):
         unknown = [name for name in answer.payload if name not in question.editable]

@@ -39,7 +39,7 @@ from triage.core import (
 )
 from triage.stores import Claim, RunInfo, Store
 
-from .approvals import answered, check, question_at, question_of, waits_for
+from .approvals import ELSEWHERE, answered, check, question_at, question_of, waits_for
 from .journal import Session, hurry, release
 from .returning import WAITS
 
@@ -241,6 +241,7 @@ _ANSWERS = {
     "call in doubt": ("happened", "rerun", "abort"),
 }
 """What `resolve` takes about a call, by what a run waits for."""
+_ELSEWHERE = ("happened", "reject", "abort")
 _ACTIONS = ("approve", "reject", "retry", "replan", "abort", "escalate")
 
 
@@ -259,7 +260,11 @@ def asks_of(events: Sequence[Event]) -> str:
 
 def answers_to(events: Sequence[Event]) -> tuple[str, ...]:
     """What the question that a run waits with may be answered with, the most usual first."""
-    return _ANSWERS[asks_of(events)] if is_about_call(events) else _ACTIONS
+    if not is_about_call(events):
+        return _ACTIONS
+    question = question_at(events)
+    elsewhere = question is not None and question.kind == ELSEWHERE
+    return _ELSEWHERE if elsewhere else _ANSWERS[asks_of(events)]
 
 
 def is_about_call(events: Sequence[Event]) -> bool:
