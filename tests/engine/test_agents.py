@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import subprocess
 import sys
 import threading
@@ -12,12 +13,14 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import anyio
+import anyio.lowlevel
 import pytest
 from support import RETRY, FakeEnvironment, Says
 from tables import table
 
 import triage
 from triage import Agent, Limits, Retry, Run, Step, TriageEscalationError, Usage, UsageError
+from triage.core import StepRecorded
 
 pytestmark = pytest.mark.anyio
 
@@ -430,6 +433,34 @@ async def test_events_follow_the_run_and_its_error_comes_last() -> None:
     assert names == [
         "RunStarted", "AttemptStarted", "StepRecorded", "AttemptFailed", "ActionChosen", "RunFinished",
     ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # what trio says of it
+async def test_events_that_are_left_by_a_break_end_the_run_and_nothing_else() -> None:
+    over = anyio.Event()
+
+    async def waits(task: str, *, record_step: Any) -> None:
+        try:
+            record_step(Step(action="one"))
+            await anyio.sleep_forever()
+        finally:
+            over.set()
+
+    agent = Agent(waits)
+
+    async def first_step() -> Step:
+        async for event in agent.events("t"):
+            if isinstance(event, StepRecorded):
+                return event.step
+        raise AssertionError
+
+    with anyio.fail_after(60):
+        assert (await first_step()).action == "one"
+        gc.collect()  # where the generator was in a circle
+        await over.wait()
+        await anyio.lowlevel.checkpoint()  # raises if somebody has cancelled this task
+        while [info.status for info in await agent.store.runs()] != ["cancelled"]:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_events_of_a_sync_agent_are_followed_from_its_thread() -> None:

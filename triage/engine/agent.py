@@ -26,6 +26,7 @@ from triage.strategies import Limits, Policy
 
 from .approvals import time_of
 from .config import Checks, Config, Durability, check_run_id, configure, moved, observed
+from .event_loop import Background
 from .journal import TASK, Session
 from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
@@ -227,39 +228,37 @@ class Agent(Generic[T]):
     async def events(self, task: Any, **kwargs: Any) -> AsyncIterator[Event]:
         """Run, and give each event as it is recorded; ends with the run, raising as `run` does.
 
-        Leaving early cancels the run; close it (`contextlib.aclosing`) when you do.
+        Leaving early cancels the run; `contextlib.aclosing` waits for its end.
         """
         self._function.check(kwargs)
         bell = _Bell()
         session = Session(observed(self._config, bell), task, kwargs, None, current.get())
-        raised: list[Exception] = []
+        raised: list[BaseException] = []
         over = False
 
         async def run() -> None:
             nonlocal over
             try:
                 await run_loop(session, self._function)
-            except Exception as error:
+            except BaseException as error:
                 raised.append(error)
             finally:
                 over = True
                 bell.ring()
 
         given = 0
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
+        background = Background(run)
+        try:
             while True:
                 finished = over
                 while given < session.position:
-                    try:
-                        yield session.events[given]
-                    except GeneratorExit:  # a group would make another error of it
-                        group.cancel_scope.cancel()
-                        return
+                    yield session.events[given]
                     given += 1
                 if finished:
                     break
                 await bell.wait()
+        finally:
+            await background.stop()
         if raised:
             raise raised[0]
 

@@ -17,6 +17,7 @@ import gc
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from triage.core import large, plain
 
 __all__ = [
     "CANCELLATIONS",
+    "Background",
     "Cancellations",
     "apart",
     "copied",
@@ -190,6 +192,39 @@ async def unbroken(work: Awaitable[None]) -> BaseException | None:
                 cancelled = error
         task.result()
     return cancelled
+
+
+class Background:
+    """Work in a task of its own, which no scope around its start holds: an async generator may leave it.
+
+    work: catches what it raises, cancellations too.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._scope = anyio.CancelScope()
+        self._over = anyio.Event()
+
+        async def run() -> None:
+            try:
+                with self._scope:
+                    await work()
+            finally:
+                self._over.set()
+
+        self._task: Any  # asyncio keeps none
+        if current_task() is not None:
+            self._task = asyncio.get_running_loop().create_task(run())
+        else:
+            import trio
+
+            self._task = trio.lowlevel.spawn_system_task(run, context=copy_context())
+
+    async def stop(self) -> None:
+        """Cancel the work unless it has ended, and wait for its end."""
+        self._scope.cancel()
+        cancelled = await unbroken(self._over.wait())
+        if cancelled is not None:
+            raise cancelled
 
 
 # Work on large values.

@@ -429,8 +429,8 @@ class Orchestrator:
     ) -> AsyncIterator[Progress]:
         """Start or follow a run, and yield what happens as `Progress`. At its end, raises as `run` does.
 
-        task: starts a new run, with the options of `run`; leaving early cancels it, so close the iterator
-        (`contextlib.aclosing`) if you do. run_id: follows a run that is started, resumed or recovered
+        task: starts a new run, with the options of `run`; leaving early cancels it, and
+        `contextlib.aclosing` waits for its end. run_id: follows a run that is started, resumed or recovered
         elsewhere, in this process or another. What has happened so far comes first, a suspended run is
         waited for, and leaving early does not affect it. A slow listener holds up nothing: the journal
         is the buffer.
