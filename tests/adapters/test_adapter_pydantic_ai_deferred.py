@@ -19,7 +19,6 @@ import triage
 from triage import (
     Agent,
     Retry,
-    TriageError,
     TriageSuspendedError,
     UsageError,
     approve,
@@ -228,13 +227,15 @@ async def test_a_capability_of_the_agents_own_answers_first() -> None:
         ([call("pay", cents=1), call("pay", cents=2)], happened(1), "2 calls wait: answer with"),
     ],
 )
-async def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_done(
+async def test_an_answer_that_does_not_fit_goes_back_to_the_person_and_nothing_is_done(
     turns: Any, answer: Any, told: str
 ) -> None:
     shop = Shop(turns, "done")
     agent = shop.agent()
     waits = await suspended(agent.run("go"))
-    with pytest.raises((UsageError, TriageError)) as caught:
-        await agent.resume(waits.token, answer)
-    assert told in str(caught.value)
-    assert shop.paid == []
+    for _ in range(2):
+        waits = await suspended(agent.resume(waits.token, answer))
+        assert told in waits.question
+        assert shop.paid == []
+    assert (await agent.resume(waits.token, approve())).output == "done"
+    assert len(shop.paid) == len(turns if isinstance(turns, list) else [turns])

@@ -90,7 +90,16 @@ from triage.core.messages.base import Result as ToolResult
 from triage.engine import shown
 from triage.strategies import RetryLayer
 
-from .base import Adapter, ModelOptions, NoSuchModel, Scopes, Seam, SoftFailure, replace_method
+from .base import (
+    Adapter,
+    ModelOptions,
+    NoSuchModel,
+    Said,
+    Scopes,
+    Seam,
+    SoftFailure,
+    replace_method,
+)
 from .calls import Failed, Form, StreamLeft, UnfinishedStream, key_of
 from .conversations import Turn, continued, repaired
 
@@ -798,21 +807,32 @@ def answers_to(seam: Seam, requests: DeferredToolRequests) -> DeferredToolResult
     """A person's answers to these calls. Without answers yet, end the attempt and suspend the run.
 
     The same calls are the same question however often the agent starts over: their ids come from the
-    model, whose answer is reused from the journal.
+    model, whose answer is reused from the journal. An answer that does not fit is asked for again.
     """
     calls = [*requests.approvals, *requests.calls]
     names = ", ".join(dict.fromkeys(call.tool_name for call in calls))
-    about = [[call.tool_call_id, call.tool_name, arguments(call.args)] for call in calls]
+    about: list[Any] = [[call.tool_call_id, call.tool_name, arguments(call.args)] for call in calls]
     name = f"{names} (approval)" if requests.approvals else f"{names} (done elsewhere)"
-    said = seam.ask_person(
-        name, about, _text(calls), **_shown(calls, elsewhere=bool(requests.calls))
-    )
+    shown_calls, wrong = _shown(calls, elsewhere=bool(requests.calls)), ""
+    while True:
+        said = seam.ask_person(name, about, f"{wrong}{_text(calls)}", **shown_calls)
+        try:
+            return _results(requests, calls, said)
+        except UsageError as error:
+            wrong = f"{error}; "
+            about = [*about, wrong]
+
+
+def _results(
+    requests: DeferredToolRequests, calls: Sequence[ToolCallPart], said: Said
+) -> DeferredToolResults:
+    """What a person said of these calls. Raises UsageError where it does not fit them."""
     if said.decision == "answered":
         given = said.value
         return _told(requests, given if len(calls) > 1 else {calls[0].tool_call_id: given})
     if requests.calls:  # of a journal in which it could be approved
-        text = f"{names} is done elsewhere: answer with happened(result), not with approve()"
-        raise UsageError(text)
+        names = ", ".join(dict.fromkeys(call.tool_name for call in calls))
+        raise UsageError(f"{names} is done elsewhere: answer with happened(result)")
     if said.edits:
         (edited,) = calls
         changed = {**arguments(edited.args), **said.edits}
