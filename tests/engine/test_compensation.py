@@ -433,6 +433,39 @@ async def test_every_compensator_of_a_step_runs_newest_first() -> None:
     assert log == ["undo hotel", "undo flight"]
 
 
+async def test_a_compensator_undoes_the_step_by_hand_although_a_call_came_between() -> None:
+    log: list[str] = []
+
+    @triage.tool(effect="read")
+    async def look() -> str:
+        return "there"
+
+    async def works(task: str, *, run: Run) -> str:
+        run.record_step(Step(action="mail", effect="once"))
+        log.append("mail")
+        await look()
+        run.compensator(log.append, "recall")
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return "done"
+
+    assert await Agent(works, **recovers(Retry())).run("t") == "done"
+    assert log == ["mail", "recall", "mail"]
+
+
+async def test_a_call_is_no_step_for_a_compensator_by_hand() -> None:
+    @triage.tool(effect="read")
+    async def look() -> str:
+        return "there"
+
+    async def works(task: str, *, run: Run) -> None:
+        await look()
+        run.compensator(len_of, "x")
+
+    with pytest.raises(UsageError, match="none is recorded"):
+        await Agent(works, RETRY).run("t")
+
+
 async def test_an_effect_of_an_earlier_attempt_is_not_forgotten() -> None:
     async def works(task: str, *, run: Run) -> None:
         if run.attempt == 1:

@@ -331,15 +331,19 @@ class Recorder:
         """Register what undoes the last hand-written step: `function(*args)`, sync or async.
 
         A rollback past that step runs it, newest first. name: as the journal shows it; None takes the
-        function's own. Raises UsageError before the first step.
+        function's own. Raises UsageError before the first such step.
         """
         self.check_open()
         if not callable(function):
             raise UsageError(str(refuse("compensator()", function, "a function")))
-        positions = self.session.state.ledger.positions
-        if not positions:
-            raise UsageError("compensator() undoes the last step, and none is recorded yet")
-        key = f"step@{positions[-1]}"
+        ledger = self.session.state.ledger
+        steps = zip(reversed(ledger.steps), reversed(ledger.positions), strict=True)
+        at = next((position for step, position in steps if not is_call(step)), None)
+        if at is None:
+            raise UsageError(
+                "compensator() undoes the last step recorded by hand, and none is recorded yet"
+            )
+        key = f"step@{at}"
         self.register_undo(name or name_of(function), key, Undoing(function, args, {}), args)
 
     async def flush(self) -> None:
