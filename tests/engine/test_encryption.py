@@ -151,6 +151,20 @@ async def test_without_a_key_state_is_kept_in_the_process_and_asked_for_after_it
     assert HIDDEN not in repr(bank.seen)
 
 
+async def test_a_call_whose_result_is_lost_runs_again_where_a_person_says_so(
+    tmp_path: Path,
+) -> None:
+    await killed(tmp_path, Durability())
+    lost = {"key": SECRET}
+    with pytest.raises(triage.TriageSuspendedError, match=r"rerun\(\) would repeat") as asked:
+        await recovered(tmp_path, Durability(), state=lost)
+    bank = Bank(dies=False)
+    store = SQLiteStore(tmp_path / "runs.db")
+    await Agent(bank, store=store).resume(asked.value.token, triage.rerun(), state=lost)
+    await store.close()
+    assert bank.seen["account"] == {"name": "ann", "api_key": SECRET}
+
+
 async def test_a_question_of_a_run_that_lost_state_can_be_answered(tmp_path: Path) -> None:
     seen: list[Any] = []
 

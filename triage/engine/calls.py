@@ -296,6 +296,8 @@ def _known(run: Recorder, tool: Tool, key: str, place: Place, counted: Tally) ->
     known = calls.get(key)
     # The effect of an inner run is known only when it has ended.
     if tool.effect in UNSAFE or (tool.nested and known is not None and known.effect in UNSAFE):
+        if key in run.session.state.approved:  # a person let it run again, as its result is lost
+            return None
         return known if known is not None and known.outcome == "done" and not known.undone else None
     if known is not None and reusable(known, run):
         counted.meet(tool.name, key)
