@@ -26,6 +26,7 @@ from triage import (
 )
 from triage.classifiers import Grounds
 from triage.core import HIDDEN, LoggingObserver, Redactor, TriageError, redact
+from triage.stores import SQLiteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -188,6 +189,25 @@ async def test_runs_inside_hide_what_the_outer_one_hides_and_what_is_theirs() ->
         f"{HIDDEN} {HIDDEN}",
         f"{HIDDEN} ROOM-7",
     ]
+
+
+async def test_the_journal_of_a_run_inside_hides_what_either_run_hides(tmp_path: Path) -> None:
+    async def inner(task: str) -> str:
+        return f"{task}, in ROOM-7"
+
+    own = Durability(redact=Redactor(patterns=("ROOM-[0-9]+",)))
+    inside = Agent(inner, name="inside", durability=own)
+
+    async def outer(task: str) -> str:
+        return str(await inside.run(f"let {SECRET} in"))
+
+    store = SQLiteStore(tmp_path / "runs.db")
+    await Agent(outer, name="outer", store=store, durability=OWN).run("t")
+    (info,) = await store.runs(agent="inside")
+    journal = repr(await store.read(info.run_id))
+    await store.close()
+    assert clean(journal)
+    assert "ROOM-7" not in journal
 
 
 async def test_a_run_that_is_gone_on_with_keeps_its_redactor() -> None:
