@@ -679,6 +679,42 @@ async def test_a_rollback_keeps_what_its_checkpoint_had_although_it_was_given_ag
     assert shop.log == ["book flight"]
 
 
+async def test_no_rollback_goes_to_a_checkpoint_whose_effects_have_been_undone() -> None:
+    shop = Shop()
+    places: list[int] = []
+
+    async def works(task: str, *, run: Run) -> str:
+        places.append(run.record_step(Step(action="begin")))
+        receipt = await shop.book("flight")
+        places.append(run.update_state({"receipt": receipt}))
+        if run.attempt < 4:
+            raise ConnectionError("late")
+        return str(run.state["receipt"])
+
+    # The second one would bring back the state with the receipt of the flight that was cancelled.
+    back = in_turn(lambda: Rollback(places[0]), lambda: Rollback(places[1]))
+    agent = Agent(works, **recovers(lambda context: back(context)()))
+    caught = await escalation_of(agent.run("t"), match="does not hold any more")
+    assert "book" in str(caught)
+    assert shop.log == ["book flight", "cancel flight", "book flight"]
+
+
+async def test_a_rollback_goes_to_a_checkpoint_of_what_was_done_again_after_it_was_undone() -> None:
+    shop = Shop()
+    places: list[int] = []
+
+    async def works(task: str, *, run: Run) -> None:
+        places.append(run.record_step(Step(action="begin")))
+        await shop.book("flight")
+        places.append(run.record_step(Step(action="booked")))
+        if run.attempt < 3:
+            raise ConnectionError("late")
+
+    back = in_turn(lambda: Rollback(places[0]), lambda: Rollback(places[3]))
+    await Agent(works, **recovers(lambda context: back(context)())).run("t")
+    assert shop.log == ["book flight", "cancel flight", "book flight"]
+
+
 async def test_what_only_the_process_before_could_undo_is_told(tmp_path: Path) -> None:
     shop = Shop()
 

@@ -185,6 +185,23 @@ def calls_kept(ledger: Ledger | None, position: int | None) -> frozenset[str]:
     return frozenset(step.metadata["call"] for step in steps if step.metadata and is_call(step))
 
 
+def undone_before(state: RunState, position: int) -> str | None:
+    """What was done up to a checkpoint and has been undone since; None where all of it stands."""
+    ledger = state.ledger_at(position)
+    if ledger is None:
+        return None
+    kept = ledger.cut(position)
+    for step, at in zip(kept.steps, kept.positions, strict=True):
+        if step.effect not in UNSAFE:
+            continue
+        key = step.metadata["call"] if step.metadata and is_call(step) else f"step@{at}"
+        # A call that was made again after it was undone has a later compensator.
+        its = [entry for entry in state.compensations if entry.key == key and entry.at <= at]
+        if its and its[-1].ran:
+            return step.tool_called or step.action or "a step"
+    return None
+
+
 def available(session: Session, key: str) -> list[Compensation]:
     """The compensators by which this process can still undo a call or a hand-written step, newest first.
 

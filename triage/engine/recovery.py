@@ -65,6 +65,7 @@ from .compensation import (
     tried,
     undo,
     undo_all,
+    undone_before,
 )
 from .event_loop import copied
 from .journal import Session
@@ -403,7 +404,16 @@ def unsafe(session: Session, context: FailureContext, action: Action) -> str | N
 
 
 def _undoable(session: Session, state: RunState, position: int) -> str | None:
-    """Why the effects after a position, in any attempt, cannot be undone; None if they can."""
+    """Why the run cannot go back to a position, None if it can.
+
+    It cannot where an effect before it has been undone since, or one after it, in any attempt, cannot be.
+    """
+    gone = undone_before(state, position)
+    if gone is not None:
+        return (
+            f"checkpoint {position} does not hold any more: {gone} was done before it, and has been "
+            "undone since"
+        )
     done = [(effect.key, effect.action, effect.effect, effect.seq) for effect in state.effects]
     done += [
         (call.key, call.tool, call.effect, call.done_at)
