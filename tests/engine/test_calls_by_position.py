@@ -407,6 +407,59 @@ async def test_a_replay_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     assert len(model.asked) == 6
 
 
+def reads_parameter(run: Run, state: Any, context: Any) -> Any:
+    return state
+
+
+def reads_context(run: Run, state: Any, context: Any) -> Any:
+    return None if context is None else context.state
+
+
+def reads_run(run: Run, state: Any, context: Any) -> Any:
+    return run.state
+
+
+@table("reads", [reads_parameter, reads_context, reads_run])
+@table("ends", [Rollback(), Resume("go on"), None])
+async def test_an_agent_that_goes_on_from_its_state_is_not_given_answers_from_its_beginning(
+    ends: Any, reads: Any, tmp_path: Path
+) -> None:
+    model = Model()
+    ended: list[int] = []
+
+    async def asks(task: str, *, run: Run, state: Any, context: Any) -> list[str]:
+        found = list((reads(run, state, context) or {}).get("found", []))
+        for n in range(len(found), 4):
+            if n == 2 and not ended:
+                ended.append(n)
+                raise ConnectionError("late") if ends else Killed
+            found.append(f"{n}: {await model.ask(f'prompt {n}')}")
+            run.update_state({"found": found})
+            await run.flush()
+        return found
+
+    async def by_parameter(task: str, *, run: Run, _triage_state: Any = None) -> list[str]:
+        return await asks(task, run=run, state=_triage_state, context=None)
+
+    async def by_context(task: str, *, run: Run, _triage_context: Any = None) -> list[str]:
+        return await asks(task, run=run, state=None, context=_triage_context)
+
+    async def by_run(task: str, *, run: Run) -> list[str]:
+        return await asks(task, run=run, state=None, context=None)
+
+    works = {reads_parameter: by_parameter, reads_context: by_context, reads_run: by_run}[reads]
+    if ends is None and reads is reads_context:
+        return  # a first attempt has no context, though another process makes it once more
+    if ends is None:
+        path = tmp_path / reads.__name__
+        path.mkdir()
+        found = await in_two_processes(works, path, name="works", **recovers(Retry()))
+    else:
+        found = await Agent(works, **recovers(ends)).run("t")
+    assert found == [f"{n}: answer {n + 1}" for n in range(4)]
+    assert model.asked == [f"prompt {n}" for n in range(4)]
+
+
 async def test_what_a_reused_call_did_inside_is_not_given_to_whoever_asks_next() -> None:
     model = Model()
 

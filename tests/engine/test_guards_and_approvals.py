@@ -174,6 +174,26 @@ async def test_an_approval_is_for_exactly_that_call_once(store: str, tmp_path: P
         await kept.close()
 
 
+async def test_an_approval_is_for_the_try_that_was_asked_about() -> None:
+    world = World()
+    world.raises = [ConnectionRefusedError("refused")]
+    charge = world.tool("once")
+
+    async def agent(_task: str) -> str:
+        for _ in range(2):
+            try:
+                return str(await charge("x"))
+            except ConnectionRefusedError:
+                continue
+        return "refused"
+
+    wrapped = Agent(agent, checks=guarding(lambda _call: Suspend("sure?")))
+    first = await question_of(wrapped.run("t"))
+    second = await question_of(wrapped.resume(first.token, approve()))
+    assert await wrapped.resume(second.token, approve()) == "result of x"
+    assert len(world.did) == 2
+
+
 async def test_a_refusal_is_told_to_the_agent() -> None:
     world = World()
     charge, hints = world.tool("once"), []

@@ -134,6 +134,37 @@ async def test_equal_calls_are_told_apart_by_their_occurrence() -> None:
     assert await Agent(works, **recovers(Resume("go"))).run("t") == 3
 
 
+@table("effect", ["read", "idempotent", "once"])
+@table("beside", [1, 3])
+async def test_a_call_that_was_refused_and_tried_again_is_found_again(
+    beside: int, effect: str
+) -> None:
+    world = World()
+    world.raises = [ConnectionRefusedError("refused")]
+    act = world.tool(effect)
+
+    async def works(task: str, *, run: Run) -> list[str]:
+        found: list[str] = []
+
+        async def tries() -> None:
+            for _ in range(2):
+                try:
+                    found.append(await act("x"))
+                except ConnectionRefusedError:
+                    continue
+                return
+
+        async with anyio.create_task_group() as group:
+            for _ in range(beside):
+                group.start_soon(tries)
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return found
+
+    assert await Agent(works, **recovers(Retry())).run("t") == ["result of x"] * beside
+    assert len(world.did) == beside + 1
+
+
 async def test_a_tool_outside_of_a_run_is_the_function() -> None:
     world = World()
     assert await world.tool("once")("x") == "result of x"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import Any
 
 from msgspec import Struct
 
-from triage.core import LINE, WITHIN, Call
+from triage.core import LINE, UNSAFE, WITHIN, Call
 
 from .event_loop import current_caller
 from .run import Recorder
@@ -53,6 +54,7 @@ class Tally:
         self.beside: dict[Any, Any] = {}
         self._lock = run.session.lock
         self._claimed: dict[str, set[int]] = {}
+        self._again = _given_again(run)
         # By the id of the calling task or thread, for those that the agent has started itself.
         self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
@@ -68,12 +70,14 @@ class Tally:
         return any(prefix.replaying for prefix in self._waiting.values())
 
     def claim(self, name: str) -> str:
-        """Take the first free key of this name."""
+        """Take the first free key of this name, before all others those of calls that are given again.
+
+        A call that was refused takes no place: the agent may have tried again by itself.
+        """
         with self._lock:
             claimed = self._claimed.setdefault(name, set())
-            count = 1
-            while count in claimed:
-                count += 1
+            counts = itertools.chain(self._again.get(name, ()), itertools.count(1))
+            count = next(count for count in counts if count not in claimed)
             claimed.add(count)
         return f"{name}:{count}"
 
@@ -104,17 +108,6 @@ class Tally:
         if place.line != OWN or prefix is None or not (prefix.ordered and prefix.replaying):
             return None
         key = prefix.keys.popleft()
-        self._give(key)
-        return key
-
-    def take_equal(self, tool: str, failed: str) -> str | None:
-        """Take the key of a recorded call with the arguments of one that failed; None without one."""
-        prefix = self._waiting.get(tool)
-        equal = () if prefix is None else prefix.keys
-        key = next((one for one in equal if _name_of(one) == _name_of(failed)), None)
-        if key is None or prefix is None:
-            return None
-        prefix.keys.remove(key)
         self._give(key)
         return key
 
@@ -218,6 +211,25 @@ def reusable(call: Call, run: Recorder) -> bool:
     if replay is None or call.outcome != "done" or call.undone or call.done_at is None:
         return False
     return call.key in replay.kept or replay.reach.holds(call)
+
+
+def _given_again(run: Recorder) -> dict[str, list[int]]:
+    """By name, the occurrences of calls that are given again, go on, were approved, or are asked about."""
+    found: dict[str, list[int]] = {}
+    if run.replay is None:
+        return found
+    state = run.session.state
+    keys = set(state.approved)
+    for call in state.calls.values():
+        open_or_done = call.outcome in (None, "in_doubt", "done") and not call.undone
+        if reusable(call, run) or (call.effect in UNSAFE and open_or_done):
+            keys.add(call.key)
+    for key in keys:
+        name, _, count = key.rpartition(":")
+        found.setdefault(name, []).append(int(count))
+    for counts in found.values():
+        counts.sort()
+    return found
 
 
 def _made_by_position(run: Recorder) -> list[tuple[Call, bool]]:

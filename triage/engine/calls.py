@@ -302,14 +302,13 @@ def _known(run: Recorder, tool: Tool, key: str, place: Place, counted: Tally) ->
     if known is not None and reusable(known, run):
         counted.meet(tool.name, key)
         return known
-    if not tool.by_position:
+    if not tool.by_position or run.took_state:
         return None
-    if known is None or known.attempt != run.number - 1:
-        before = counted.take(tool.name, place)
-    elif known.outcome != "done":
-        before = counted.take_equal(tool.name, key)  # the agent may have tried again by itself
-    else:
-        return None  # the last attempt's own, behind the point of return: it is asked anew
+    if known is not None and known.attempt == run.number - 1:
+        return (
+            None  # the last attempt's own, failed or behind the point of return: it is asked anew
+        )
+    before = counted.take(tool.name, place)
     return None if before is None else calls[before]
 
 

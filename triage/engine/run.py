@@ -142,6 +142,9 @@ class Recorder:
     # The calls of this attempt as they are counted, made when the first one is made, or there are some
     # of earlier attempts.
     tally: Tally | None = None
+    # The agent was given the state of an earlier attempt: it may go on from there, and not from the start.
+    took_state = False
+    _updated = False
     # What watching found and the agent is to know while it goes on.
     live: Diagnosis | None = None
     hint_read = False
@@ -178,7 +181,7 @@ class Recorder:
         """
         told = self.told
         self.hint_read = True
-        if self.tally is not None and self.tally.replaying:
+        if self.tally is not None and self.tally.replaying and not self.took_state:
             return NO_GUIDANCE
         live = self.live
         if live is None:
@@ -226,9 +229,24 @@ class Recorder:
             run_id=self.session.run_id,
         )
 
+    def take_state(self) -> Mapping[str, Any] | None:
+        """The state that an earlier attempt left, which the agent is given; None for none."""
+        if self.told.state:
+            self.took_state = True
+        return self.told.state
+
+    def take_context(self) -> Guidance | None:
+        """All that this attempt is told, which the agent is given; None in the first attempt."""
+        if self.number == 1:
+            return None
+        self.take_state()
+        return self.told
+
     @property
     def state(self) -> dict[str, Any]:
         """A copy of the state as merged so far."""
+        if not self._updated:
+            self.take_state()
         return cast("dict[str, Any]", plain(self.session.state.state))
 
     @property
@@ -279,6 +297,7 @@ class Recorder:
                 str(refuse("update_state()", values, "a mapping", 'write update_state({"key": …})'))
             )
         kept = exact(dict(values), "state")
+        self._updated = True
         if self.session.keeper is not None:
             warn = partial(self.session.keeper.warn_of_secrets, kept, frozenset(secret_ok))
             if is_large(kept):

@@ -64,8 +64,8 @@ _INJECTED: dict[str, Callable[[Run], Any]] = {
     "run": lambda run: run,
     "_triage_hint": lambda run: run.told.hint,
     "_triage_subgoal": lambda run: run.told.subgoal,
-    "_triage_state": lambda run: run.told.state,
-    "_triage_context": lambda run: run.told if run.number > 1 else None,
+    "_triage_state": lambda run: run.take_state(),
+    "_triage_context": lambda run: run.take_context(),
 }
 
 
