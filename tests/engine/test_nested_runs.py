@@ -459,6 +459,46 @@ async def test_an_id_may_be_chosen_and_must_be_free(store: Store) -> None:
     assert (await store.info("taken")).status == "done"  # type: ignore[union-attr] # as above
 
 
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_chosen_id_gives_no_task_the_result_of_another(
+    *, waits: bool, store: Store
+) -> None:
+    office = Office(store)
+
+    async def works(task: str, *, run: Run) -> list[str]:
+        found = ["", ""]
+
+        async def one(n: int, what: str) -> None:
+            found[n] = await office.clerk.run(what, run_id="mine")
+
+        async with anyio.create_task_group() as group:
+            for n, what in enumerate("ab"):
+                if waits:
+                    await one(n, what)
+                else:
+                    group.start_soon(one, n, what)
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return found
+
+    assert await office.boss(works, Retry()).run("t", run_id=OUTER) == ["did a", "did b"]
+    assert sorted(office.did) == ["a", "b"]
+    assert {info.run_id for info in await store.runs(parent=OUTER)} == {"mine", "mine.2"}
+
+
+async def test_the_same_task_under_the_same_id_is_the_same_run(store: Store) -> None:
+    office = Office(store)
+
+    async def works(task: str, *, run: Run) -> list[str]:
+        found = [await office.clerk.run("a", run_id="mine") for _ in range(2)]
+        if run.attempt == 1:
+            raise ConnectionError("late")
+        return found
+
+    assert await office.boss(works, Retry()).run("t", run_id=OUTER) == ["did a", "did a"]
+    assert office.did == ["a"]
+
+
 async def test_a_stream_gives_its_items_to_every_attempt(store: Store) -> None:
     given: list[int] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 import weakref
@@ -89,11 +90,18 @@ def inside(session: Session) -> Inside:
 def inner_id(session: Session, key: str, bound: dict[str, Any]) -> str:
     """Return the id of a call's inner run: the one the caller chose, or one kept until that run ends."""
     known = session.state.calls.get(key)
-    ended = 0 if known is None else known.ended
     chosen = bound.get("run_id")
-    if chosen is not None:
-        return f"{chosen}.{ended + 1}" if ended else str(chosen)
-    return digest(session.run_id, f"{key}:{ended + 1}")
+    if chosen is None:
+        return digest(session.run_id, f"{key}:{1 if known is None else known.ended + 1}")
+    if known is not None and known.run is not None and known.outcome is None:
+        return known.run  # it was cut off
+    begun = [event for event in session.events if isinstance(event, CallStarted) and event.run]
+    equal = [event for event in begun if event.key.rpartition(":")[0] == key.rpartition(":")[0]]
+    if known is None and equal:
+        return str(equal[-1].run)  # the same task under the same id is the same run
+    taken = {event.run for event in begun}
+    numbered = (f"{chosen}.{n}" if n > 1 else str(chosen) for n in itertools.count(1))
+    return next(one for one in numbered if one not in taken)
 
 
 # Keeping a living run in a durable store: its events go there by themselves, and its lease is renewed.
