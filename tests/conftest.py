@@ -74,7 +74,8 @@ def never_blocked() -> Iterator[BlockBuster]:
         held_shortly = guard.functions["threading.Lock.acquire"]
         held_shortly.can_block_in("triage/engine/journal.py", {"put", "state"})
         held_shortly.can_block_in(
-            "triage/engine/run.py", {"record_step", "unsafe_begun", "unsafe_ended"}
+            "triage/engine/run.py",
+            {"close", "inside", "leave", "record_step", "settle", "unsafe_begun", "unsafe_ended"},
         )
         held_shortly.can_block_in("triage/engine/calls.py", {"claim", "carry", "_give", "take"})
         held_shortly.can_block_in("triage/stores/memory.py", {"append"})

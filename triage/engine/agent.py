@@ -32,7 +32,7 @@ from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .nested import kept_as_safely, run_inside, stream_inside
 from .outside import cancel
 from .resume import UNSET, Recovered, answer_only, check_owner, reopen, reopen_all, resume
-from .run import current
+from .run import current, surrounding
 from .tools import STREAMED, read_function
 
 T = TypeVar("T")
@@ -178,10 +178,10 @@ class Agent(Generic[T]):
         self._function.check(kwargs)
         if run_id is not None:
             check_run_id(run_id)
-        outer = current.get()
-        if outer is not None and not outer.over:
+        outer = surrounding()
+        if outer is not None:
             return run_inside(outer, self._config, self._function, task, kwargs, run_id)
-        session = Session(self._config, task, kwargs, run_id, outer)
+        session = Session(self._config, task, kwargs, run_id, current.get())
         first = None if run_id is None else claim_run_id(session)
         return run_loop(session, self._function, first)
 
@@ -213,10 +213,10 @@ class Agent(Generic[T]):
         early cancels the run. Raises as `run` does.
         """
         self._function.check(kwargs)
-        outer = current.get()
-        if outer is not None and not outer.over:
+        outer = surrounding()
+        if outer is not None:
             return stream_inside(outer, self._config, self._function, task, kwargs)
-        session = Session(self._config, task, kwargs, None, outer)
+        session = Session(self._config, task, kwargs, None, current.get())
         if self._function.kind in STREAMED:
             return stream_loop(session, self._function)
 

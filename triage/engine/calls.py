@@ -261,19 +261,19 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
         "idempotency_key": idempotency_key,
     }
     session.has_calls = True
-    kind = "judge" if tool.kind == "model" and is_judging() else tool.kind
-    begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
     if begun.effect in UNSAFE and not nested:
         run.unsafe_begun()
-        if session.durable:
+    kind = "judge" if tool.kind == "model" and is_judging() else tool.kind
+    begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
+    if begun.effect in UNSAFE and not nested and session.durable:
 
-            def note_key() -> None:
-                # If this call is cut off, the next owner must know that it may be repeated.
-                session.add(CallStarted, **fields, keyed=True)
-                if session.keeper is not None:
-                    session.keeper.pump()
+        def note_key() -> None:
+            # If this call is cut off, the next owner must know that it may be repeated.
+            session.add(CallStarted, **fields, keyed=True)
+            if session.keeper is not None:
+                session.keeper.pump()
 
-            call.on_asked = note_key
+        call.on_asked = note_key
     return begun
 
 

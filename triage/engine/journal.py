@@ -498,9 +498,10 @@ class Session:
     # Run when the run ends in a failure, by the adapter that registered it in the last attempt.
     at_failure: dict[str, Callable[[], Awaitable[object]]] | None = None
     has_calls = False
-    # inner: state of this run's inner runs, if it has any. comes_back: this is an inner run that its outer
-    # run may go on with.
+    # inner: state of this run's inner runs, if it has any. nested: this is an inner run, which an attempt
+    # waits for. comes_back: and its outer run may go on with it.
     inner: Inside | None = None
+    nested = False
     comes_back = False
     # The hint for the first attempt of an inner run that replaces one that has ended.
     first_hint: str | None = None
@@ -530,6 +531,7 @@ class Session:
         self.run_id = env.new_id() if run_id is None else run_id
         self.salt = self.run_id
         self.parent = parent
+        self.nested = parent is not None and not parent.over
         self.lock = threading.Lock()
         self.time = env.time
         self.busy = config.busy
@@ -791,6 +793,16 @@ class Session:
     def lost(self) -> bool:
         """Whether another process is known to own the run, so that nothing said here counts."""
         return self.keeper is not None and self.keeper.lost
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has its end in the journal."""
+        return bool(self.events) and isinstance(self.events[-1], RunFinished)
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether the attempt that waited for this inner run is over. Its next one goes on with the run."""
+        return self.nested and self.parent is not None and self.parent.over
 
     @property
     def is_stored(self) -> bool:

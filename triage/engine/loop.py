@@ -41,11 +41,11 @@ from .calls import Run
 from .checks import Refused, check, look_at
 from .config import Config
 from .event_loop import current_caller, current_task, off_loop, unbroken
-from .journal import Keeper, Session
+from .journal import Keeper, Session, inside
 from .outside import end_inner
 from .recovery import Failure, Next, recover
 from .returning import START, Reach, reach
-from .run import NO_GUIDANCE, Guidance, Replay, current, out_of_time
+from .run import NO_GUIDANCE, Guidance, Recorder, Replay, current, out_of_time
 from .tools import Function
 
 SYNC_THREADS = 40
@@ -113,9 +113,7 @@ async def run_loop(
                         if current.get() is run:
                             current.set(outside)
                         _say_unheard(run, function)
-                    if run.alert or run.calls_open:
-                        await _end(run)
-                    run.over = run.alert = True
+                    await _end(run)
                     if run.interrupt is not None:
                         raise Interrupted
                     look_at(run, result)
@@ -218,7 +216,8 @@ async def claim_run_id(session: Session) -> None:
 
 
 def first_attempt(session: Session) -> Run:
-    """The handle of the first attempt."""
+    """The handle of the first attempt. Raises AttemptOver where nobody waits for this inner run."""
+    _refuse_left_behind(session)
     event = session.put(AttemptStarted, attempt=1, hint=session.first_hint)
     if session.busy:
         session.begin(event)
@@ -227,7 +226,8 @@ def first_attempt(session: Session) -> Run:
 
 
 def next_attempt(session: Session, following: Next) -> Run:
-    """The handle of a further attempt."""
+    """The handle of a further attempt. Raises AttemptOver where nobody waits for this inner run."""
+    _refuse_left_behind(session)
     guidance = following.guidance
     action = guidance.action
     if isinstance(action, Retry):
@@ -272,6 +272,12 @@ def next_attempt(session: Session, following: Next) -> Run:
         run.tally = Tally(run)
     run.has_subgoals = bool(state.ledger.subgoals)
     return run
+
+
+def _refuse_left_behind(session: Session) -> None:
+    outer = session.parent
+    if session.left_behind and outer is not None:
+        outer.check_open()
 
 
 def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -478,8 +484,21 @@ async def _end(run: Run) -> None:
     if run.calls_open:
         await run.settle(UNSTOPPABLE_GRACE)
     run.close()
+    await _keep_inside(run)
     if run.interrupt is not None:
         await run.give_way()
+
+
+async def _keep_inside(run: Recorder) -> None:
+    """Keep the inner runs that an attempt has left running, for the next one to go on with."""
+    kept = [one.session for one in run.inside if one.session.comes_back]
+    for session in sorted(kept, key=lambda session: session.position):  # the latest of each run
+        if not (session.has_ended or session.lost):
+            inside(run.session).left[session.run_id] = session
+            if session.keeper is None:
+                await session.flush()
+    for one in run.inside:
+        await _keep_inside(one)
 
 
 _unheard: WeakSet[Function] = WeakSet()
@@ -531,9 +550,7 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
     Raises StaleWriter where another process owns the run now.
     """
-    if await run.cancelled_outside():
-        # The agent failed while it was being cancelled from outside: there is no next attempt.
-        await _cancelled(session, run, error)
+    if await _is_stopped(session, run, error):
         return None
     if isinstance(error, Interrupted) and session.lost:
         await session.flush()
@@ -557,6 +574,19 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
         await _leave(session, error, "error")
         return None
     return Failure(error)
+
+
+async def _is_stopped(session: Session, run: Run, error: Exception) -> bool:
+    """Whether there is no next attempt for those who run this one: nobody waits for it any more."""
+    if session.left_behind:
+        # The next attempt around it goes on with this run, from what is recorded by now.
+        if session.keeper is not None:
+            session.keeper.over = True
+        return True
+    if await run.cancelled_outside():
+        await _cancelled(session, run, error)
+        return True
+    return False
 
 
 # The end of a run.

@@ -182,7 +182,7 @@ class Inner:
 
     async def _goes_on(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
         session.parent = self._run
-        session.comes_back = True
+        session.nested = session.comes_back = True
         left = inside(self._run.session).left.pop(self.id, None)
         if left is not None and left is not session:
             session.live, session.undo = left.live, left.undo
@@ -235,6 +235,8 @@ class Inner:
             return
         session.count_in_parent()
         kept = inside(self._run.session)
+        if self._run.over:
+            return  # kept when the attempt ended; the next one may have come to it meanwhile
         kept.left[self.id] = session
         if isinstance(error, TriageSuspendedError):
             kept.asked = (error, self._asks(session, error.question))
@@ -370,6 +372,7 @@ async def _begin(
     run: Recorder, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str | None
 ) -> Begun | Reused | None:
     """The call that the run inside is; None for one that could not be known again."""
+    run.check_open()
     tool = Nested(_recorded_name(run, config), config.returns)
     try:
         await off_loop(task, tool.digest, {"task": task}, "")

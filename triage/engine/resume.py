@@ -596,6 +596,8 @@ async def answer_to(
     config.suspensions.pop(digest, None)
     if waiting is not None:
         session.started += config.env.monotonic() - waiting.since
+        # The attempt that it was inside of may be over by now: then nobody waits for it.
+        session.nested = session.parent is not None and not session.parent.over
 
     async def start() -> Next:
         if cancelled is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import WeakSet
 
 import anyio
@@ -113,10 +113,11 @@ class Recorder:
     session: Session
     number: int
     # alert: set as soon as a recording may have to be refused, so that one look suffices on the way in.
-    # calls_open: unsafe calls now running.
+    # calls_open: unsafe calls now running. ending: the function has ended, and no other one begins.
     alert: bool
     interrupt: Diagnosis | None
     calls_open: int
+    ending = False
     over = False
     scope: anyio.CancelScope | None = None
     # Under asyncio: how often the task was cancelled that the attempt runs in. owner: that task where
@@ -471,10 +472,7 @@ class Recorder:
         if not self.alert:
             return
         if self.over:
-            raise AttemptOver(
-                f"attempt {self.number} of run {self.session.run_id} is over: a task or thread it left "
-                "behind tried to record; await it before the agent function returns"
-            )
+            self._refuse_late()
         if self.interrupt is None:
             if not self._expired():
                 return
@@ -482,6 +480,12 @@ class Recorder:
         elif self.owner is not None and not self.calls_open:
             self._cancel()  # what was raised before did not end it
         self.refuse()
+
+    def _refuse_late(self) -> NoReturn:
+        raise AttemptOver(
+            f"attempt {self.number} of run {self.session.run_id} is over: a task or thread it left "
+            "behind tried to record; await it before the agent function returns"
+        )
 
     def refuse(self) -> None:
         """Raise `AttemptInterrupted` after an interrupt.
@@ -595,9 +599,7 @@ class Recorder:
     @property
     def recorded(self) -> int:
         """How much was recorded, by the runs inside this one too: another number after each recording."""
-        with self.session.lock:
-            inner = () if self._inside is None else tuple(self._inside)
-        return self.session.position + sum(one.recorded for one in inner)
+        return self.session.position + sum(inner.recorded for inner in self.inside)
 
     def count_off(self, step: Step) -> None:
         """Stop counting a call that `check_call` admitted: it is recorded now."""
@@ -606,15 +608,25 @@ class Recorder:
             self._running[step.tool_called] -= 1
 
     def unsafe_begun(self) -> None:
-        """An unsafe call begins: the attempt's deadline waits until it has ended."""
+        """An unsafe call begins: the attempt's deadline waits until it has ended.
+
+        Raises AttemptOver where the function has ended: nobody would wait for the call.
+        """
         session = self.session
+        outer = session.parent if session.nested else None
+        if outer is not None:
+            outer.unsafe_begun()
         with session.lock:
-            self.calls_open += 1
+            late = self.ending or self.over
+            if not late:
+                self.calls_open += 1
             first = self.calls_open == 1
+        if late:
+            if outer is not None:
+                outer.unsafe_ended()
+            self._refuse_late()
         if first and self.scope is not None:
             self._hold_deadline(self.scope)
-        if session.parent is not None:
-            session.parent.unsafe_begun()
 
     def _hold_deadline(self, scope: anyio.CancelScope) -> None:
         if not self._held_deadline and threading.get_ident() == self._thread:
@@ -623,7 +635,7 @@ class Recorder:
     def unsafe_ended(self) -> None:
         """An unsafe call has ended and is recorded: what waited for it goes on."""
         session = self.session
-        if session.parent is not None:
+        if session.nested and session.parent is not None:
             session.parent.unsafe_ended()
         with session.lock:
             self.calls_open -= 1
@@ -651,14 +663,24 @@ class Recorder:
             self.stop(out_of_time(self.session))
 
     def close(self) -> None:
-        """The attempt is over: nothing is recorded from now on."""
+        """The attempt is over: nothing is recorded from now on, nor by the runs that it left behind."""
         with self.session.lock:
             self.over = self.alert = True
             if self._unstopped is not None:
                 self._unstopped.cancel()
+        for inner in self.inside:
+            inner.close()
+
+    @property
+    def inside(self) -> tuple[Recorder, ...]:
+        """The attempts of runs inside this one, some of which have ended."""
+        with self.session.lock:
+            return () if self._inside is None else tuple(self._inside)
 
     def leave(self) -> None:
-        """Stop cancelling the task of a function that has ended, and take back what it was sent."""
+        """The function has ended: no unsafe call begins, and what its task was sent is taken back."""
+        with self.session.lock:
+            self.ending = True
         owner, self.owner = self.owner, None
         if owner is not None:
             for _ in range(self.cancelled):
@@ -736,3 +758,12 @@ def out_of_time(session: Session) -> Diagnosis:
 
 current: ContextVar[Recorder | None] = ContextVar("triage_run", default=None)
 """The attempt the running code belongs to."""
+
+
+def surrounding() -> Recorder | None:
+    """The attempt that a run which begins here is inside of; None outside of any.
+
+    What a run that has ended has left running is outside.
+    """
+    run = current.get()
+    return None if run is None or (run.over and run.session.has_ended) else run
