@@ -20,6 +20,7 @@ import triage
 from triage import (
     Abort,
     Agent,
+    Checks,
     Escalate,
     Limits,
     Replan,
@@ -45,7 +46,7 @@ from triage.core import (
     TriageSuspendedError,
     UsageError,
 )
-from triage.engine import answers_to, asks_of, cancel, resolve
+from triage.engine import GuardedCall, answers_to, asks_of, cancel, resolve
 from triage.stores import MemoryStore, Store
 from triage.testing import VirtualTime
 
@@ -497,6 +498,106 @@ async def test_the_same_task_under_the_same_id_is_the_same_run(store: Store) -> 
 
     assert await office.boss(works, Retry()).run("t", run_id=OUTER) == ["did a", "did a"]
     assert office.did == ["a"]
+
+
+async def test_a_question_inside_cuts_off_no_call_with_an_effect_beside_it() -> None:
+    sent: list[str] = []
+
+    @triage.tool(effect="once")
+    async def send(what: str) -> str:
+        started.set()
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        sent.append(what)
+        return f"sent {what}"
+
+    async def clerk(task: str) -> str:
+        await started.wait()
+        return str(await send("the bill"))
+
+    def asks(call: GuardedCall) -> Suspend | None:
+        return Suspend("sure?") if call.arguments["what"] == "the bill" else None
+
+    inner = Agent(clerk, name="clerk", checks=Checks(guard=asks))
+
+    async def works(task: str) -> list[str]:
+        found = ["", ""]
+
+        async def letter() -> None:
+            found[0] = await send("a letter")
+
+        async def bill() -> None:
+            found[1] = await inner.run("x")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(letter)
+            group.start_soon(bill)
+        return found
+
+    started = anyio.Event()
+    agent = Agent(works, **recovers(Retry()))
+    asked = await question_of(agent.run("t"), match="may send run with .*bill")
+    assert sent == ["a letter"]
+    found = await agent.resume(asked.token, triage.approve())
+    assert found == ["sent a letter", "sent the bill"]
+    assert sent == ["a letter", "the bill"]
+
+
+async def test_a_question_inside_comes_before_the_call_in_doubt_that_it_would_cut_off_again() -> (
+    None
+):
+    sent: list[str] = []
+
+    @triage.tool(effect="once")
+    async def send(what: str) -> str:
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+        sent.append(what)
+        return f"sent {what}"
+
+    @triage.tool(effect="once")
+    async def pay(what: str) -> str:
+        sent.append(what)
+        return f"paid {what}"
+
+    async def clerk(task: str) -> str:
+        return str(await pay("the bill"))
+
+    inner = Agent(clerk, name="clerk", checks=Checks(guard=lambda _call: Suspend("sure?")))
+
+    @triage.tool(effect="read")
+    async def ask_the_clerk() -> str:
+        return await inner.run("x")
+
+    async def works(task: str) -> list[str]:
+        found = ["", ""]
+
+        async def letter() -> None:
+            found[0] = await send("a letter")
+
+        async def bill() -> None:
+            await anyio.lowlevel.checkpoint()
+            found[1] = await ask_the_clerk()  # a call inside a call waits for none beside it
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(letter)
+            group.start_soon(bill)
+        return found
+
+    agent = Agent(works, **recovers(Retry()))
+    step: Awaitable[Any] = agent.run("t")
+    questions: list[str] = []
+    found = None
+    while found is None and len(questions) < 5:
+        try:
+            found = await step
+        except TriageSuspendedError as asked:
+            questions.append(asked.question[:3])
+            answer = triage.approve() if questions[-1] == "may" else triage.rerun()
+            step = agent.resume(asked.token, answer)
+    assert found == ["sent a letter", "paid the bill"]
+    assert sorted(sent) == ["a letter", "the bill"]
+    assert questions.count("may") == 1
 
 
 async def test_a_stream_gives_its_items_to_every_attempt(store: Store) -> None:

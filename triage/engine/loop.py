@@ -22,6 +22,7 @@ from triage.core import (
     Action,
     AttemptInterrupted,
     AttemptStarted,
+    Cause,
     Diagnosis,
     Retry,
     RunFinished,
@@ -556,17 +557,24 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
         await session.flush()
     if isinstance(error, Interrupted):
         cause = error.__cause__
-        return Failure(cause if isinstance(cause, Exception) else None, run.interrupt)
+        diagnosis = run.interrupt
+        if (
+            isinstance(cause, Exception)
+            and diagnosis is not None
+            and diagnosis.cause == Cause.IN_DOUBT
+        ):
+            # A question inside may have cut off the call in doubt, and would do so again.
+            diagnosis = _asked_inside(session, cause) or diagnosis
+        return Failure(cause if isinstance(cause, Exception) else None, diagnosis)
     if isinstance(error, Refused):
         return Failure(error.__cause__, error.diagnosis, refused=True)
     if session.failed_with(error):
         if isinstance(error, ExceptionGroup):
             await session.flush()  # which says it plainly
         return None
-    if session.inner is not None and session.inner.asked is not None:
-        waits = asked_inside(session, error)
-        if waits is not None:
-            return Failure(error, waits)
+    waits = _asked_inside(session, error)
+    if waits is not None:
+        return Failure(error, waits)
     # Our caller's mistakes, suspensions and a framework's own signals are no failures.
     if isinstance(error, UsageError | TriageSuspendedError) or any(
         f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(error).__mro__
@@ -587,6 +595,12 @@ async def _is_stopped(session: Session, run: Run, error: Exception) -> bool:
         await _cancelled(session, run, error)
         return True
     return False
+
+
+def _asked_inside(session: Session, error: Exception) -> Diagnosis | None:
+    if session.inner is None or session.inner.asked is None:
+        return None
+    return asked_inside(session, error)
 
 
 # The end of a run.

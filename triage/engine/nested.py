@@ -37,12 +37,12 @@ from .calls import begin as begin_call
 from .config import Config, moved
 from .event_loop import off_loop, unbroken
 from .journal import Session, inside
-from .loop import Restarted, claim_run_id, run_loop, stream_loop
+from .loop import UNSTOPPABLE_GRACE, Restarted, claim_run_id, run_loop, stream_loop
 from .outside import asks_of
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
 from .run import Recorder
-from .tools import STREAMED, Function, Nested
+from .tools import STREAMED, Function, Nested, calling
 
 
 class _Taken(Exception):
@@ -299,6 +299,12 @@ async def run_inside(
     inner = Inner(run, config, function, task, kwargs, begun)
     try:
         result = await inner.result()
+    except TriageSuspendedError as error:
+        inner.failed(error)
+        if calling.get() is None:
+            # It ends the group that it is in: what has an effect beside it is finished first.
+            await run.settle(UNSTOPPABLE_GRACE)
+        raise
     except BaseException as error:
         inner.failed(error)
         raise

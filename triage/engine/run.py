@@ -706,12 +706,14 @@ class Recorder:
         return False
 
     async def settle(self, grace: float) -> None:
-        """Wait, at most `grace` seconds, until no unsafe call is running that the agent left behind."""
-        if not self.calls_open:
-            return
-        self._settled = threading.Event()
-        if self.calls_open:
-            await anyio.to_thread.run_sync(self._settled.wait, grace, abandon_on_cancel=True)
+        """Wait, at most `grace` seconds, until no unsafe call of the attempt is running."""
+        with self.session.lock:
+            if not self.calls_open:
+                return
+            if self._settled is None or self._settled.is_set():
+                self._settled = threading.Event()
+            settled = self._settled
+        await anyio.to_thread.run_sync(settled.wait, grace, abandon_on_cancel=True)
 
     def _reminder(self) -> threading.Timer:
         # A thread's, as the event loop may be what the agent holds up.
