@@ -407,6 +407,49 @@ async def test_a_replay_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     assert len(model.asked) == 6
 
 
+@table("ends", [Retry(), Retry(hint="be brief"), None])
+async def test_an_agent_that_takes_another_course_is_not_given_the_answer_to_another_question(
+    ends: Any, tmp_path: Path
+) -> None:
+    model = Model()
+    ended: list[int] = []
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> list[str]:
+        asks = ["what is the capital?", "how many live there?"]
+        if not ended:
+            asks = asks[1:]  # what it does by itself failed this time, and it went on without
+        answers = [f"{ask} {await model.ask(ask + told(_triage_hint))}" for ask in asks]
+        if not ended:
+            ended.append(1)
+            await run.flush()
+            raise ConnectionError("late") if ends else Killed
+        return answers
+
+    if ends is None:
+        found = await in_two_processes(works, tmp_path, name="works", **recovers(Retry()))
+    else:
+        found = await Agent(works, **recovers(ends)).run("t")
+    assert found[0] == "what is the capital? answer 2"
+    assert found[1] in ("how many live there? answer 1", "how many live there? answer 3")
+
+
+async def test_a_prompt_may_differ_in_numbers_and_in_words_around_the_hint() -> None:
+    model = Model()
+
+    async def works(task: str, *, run: Run, _triage_hint: str | None = None) -> None:
+        note = (
+            "" if _triage_hint is None else f"\nNote from the last try: {_triage_hint}\nDo better!"
+        )
+        for n in range(3):
+            await model.ask(f"At 12:0{run.attempt}, answer number {n}.{note}")
+        if run.attempt < 4:
+            raise ConnectionError(f"late {run.attempt}")
+
+    back = in_turn(Retry(hint="be brief"), Retry(), Retry(hint="be exact"))
+    await Agent(works, **recovers(back)).run("t")
+    assert len(model.asked) == 3
+
+
 def reads_parameter(run: Run, state: Any, context: Any) -> Any:
     return state
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from triage.core import LINE, UNSAFE, WITHIN, Call
+from triage.core import LINE, UNSAFE, WITHIN, AttemptStarted, Call
 
 from .event_loop import current_caller
 from .run import Recorder
@@ -36,6 +38,8 @@ class Place(Struct, frozen=True):
 
 
 NO_PLACE = Place()
+MODEL = "model"
+"""The argument that names the model: another one may be asked the same."""
 OWN = 0
 """The line of the task or thread in which the agent function runs. The others are numbered from 1."""
 _OWN_PLACE = Place(OWN)
@@ -98,14 +102,18 @@ class Tally:
         with self._lock:
             self._claimed[name].discard(int(count))
 
-    def take(self, tool: str, place: Place) -> str | None:
+    def take(self, run: Recorder, tool: str, place: Place, arguments: Any) -> str | None:
         """Take the key of the next recorded call of this tool; None where there is none.
 
         Also None where a task that the agent started makes this call, or made one of those: their order
-        was chance. And where the next one failed, as the answers behind it belong to later calls.
+        was chance. Where the next one failed, as the answers behind it belong to later calls. And where
+        it says something else: the agent has not come to it.
         """
         prefix = self._waiting.get(tool)
         if place.line != OWN or prefix is None or not (prefix.ordered and prefix.replaying):
+            return None
+        before = run.session.state.calls[prefix.keys[0]].arguments
+        if not says_the_same(before, arguments, _hints(run)):
             return None
         key = prefix.keys.popleft()
         self._give(key)
@@ -134,6 +142,53 @@ class Tally:
                     self._places[caller] = Place(OWN + 1 + len(self._places))
                 place = self._places[caller]
         return place if within is None else Place(place.line, within)
+
+
+_WORD = re.compile(r"\w+")
+
+
+def says_the_same(before: Any, now: Any, hints: Collection[str]) -> bool:
+    """Whether two calls' arguments are in the same words, whatever their numbers, ids and model.
+
+    One that quotes a hint may have more words around it than the other.
+
+    >>> says_the_same({"q": "step 3 of 5"}, {"q": "step 3 of 5 (be brief)"}, ["be brief"])
+    True
+    >>> says_the_same({"q": "what is it?"}, {"q": "who is it (be brief)?"}, ["be brief"])
+    False
+    """
+    old, quoted = _words_beside(before, hints)
+    new, quotes = _words_beside(now, hints)
+    return old == new or (quotes and old <= new) or (quoted and new <= old)
+
+
+def _words_beside(arguments: Any, hints: Collection[str]) -> tuple[Counter[str], bool]:
+    """The words of the arguments' texts beside the hints that they quote, and whether they quote one."""
+    if isinstance(arguments, Mapping):
+        arguments = {name: value for name, value in arguments.items() if name != MODEL}
+    text = "\n".join(_texts(arguments))
+    quoted = [hint for hint in hints if hint in text]
+    for hint in quoted:
+        text = text.replace(hint, " ")
+    words = (word for word in _WORD.findall(text) if not any(map(str.isdigit, word)))
+    return Counter(words), bool(quoted)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _hints(run: Recorder) -> set[str]:
+    """The hints that this run has given to its attempts."""
+    started = (event for event in run.session.events if isinstance(event, AttemptStarted))
+    return {event.hint for event in started if event.hint}
 
 
 _FAILED = ""

@@ -210,7 +210,7 @@ def begin(
     key = counted.claim(name)
     place = counted.place(tool, run)
     # What comes first in a run knows of no call before it: its journal need not be read.
-    known = None if replay is None else _known(run, tool, key, place, counted)
+    known = None if replay is None else _known(run, tool, key, place, bound, counted)
     if known is not None:
         again = _given_again(run, tool, Reusable(known, bound, place), defers=defers)
         if again is not None:
@@ -290,7 +290,9 @@ def _idempotency_key(run: Recorder, key: str) -> str:
     return digest(session.salt, f"{key}@{before.seq}") if before.undone else before.idempotency_key
 
 
-def _known(run: Recorder, tool: Tool, key: str, place: Place, counted: Tally) -> Call | None:
+def _known(
+    run: Recorder, tool: Tool, key: str, place: Place, bound: dict[str, Any], counted: Tally
+) -> Call | None:
     """The recorded call whose result is reused; None if the call must run."""
     calls = run.session.state.calls
     known = calls.get(key)
@@ -308,7 +310,7 @@ def _known(run: Recorder, tool: Tool, key: str, place: Place, counted: Tally) ->
         return (
             None  # the last attempt's own, failed or behind the point of return: it is asked anew
         )
-    before = counted.take(tool.name, place)
+    before = counted.take(run, tool.name, place, tool.shown(bound))
     return None if before is None else calls[before]
 
 
