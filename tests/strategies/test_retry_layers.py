@@ -99,7 +99,9 @@ class Boto:
     ("retries", "often"),
     [
         (None, 4),
-        ({"mode": "adaptive"}, 4),
+        ({"mode": "legacy"}, 4),
+        ({"mode": "standard"}, 2),
+        ({"mode": "adaptive"}, 2),
         ({"max_attempts": 7}, 7),
         ({"max_attempts": 0}, None),
         ({"total_max_attempts": 3, "mode": "standard"}, 2),

@@ -28,7 +28,9 @@ _INNER = (
 )  # fmt: skip
 """Attributes in which wrappers of models keep their client."""
 _PLAIN = (str, bytes, int, float, bool, type(None), dict, list, tuple, set, frozenset)
-_BOTO_DEFAULT = 4
+_BOTO_DEFAULTS = {"standard": 2, "adaptive": 2}
+"""Retries of botocore's modes, where none are set."""
+_BOTO_LEGACY = 4
 _log = child_logger("retries")
 _said: set[tuple[str, int | None]] = set()
 _lock = Lock()
@@ -231,7 +233,11 @@ def _botocore(value: object, where: str) -> Iterator[RetryLayer]:
     retries = cast("dict[str, object]", given) if isinstance(given, dict) else {}
     total = _count(retries.get("total_max_attempts"))
     more = _count(retries.get("max_attempts"))
-    often = total - 1 if total else (_BOTO_DEFAULT if more is None else more)
+    often = _BOTO_DEFAULTS.get(str(retries.get("mode")), _BOTO_LEGACY)
+    if total:
+        often = total - 1
+    elif more is not None:
+        often = more
     if often > 0:
         yield RetryLayer(where, often, 'make it with Config(retries={"total_max_attempts": 1})')
 
