@@ -354,6 +354,7 @@ def test_a_tool_that_cannot_work_is_refused_when_it_is_decorated(do: Any, words:
     (lambda agent: agent.run("t", city="x", task="u"), "task"),
     (lambda agent: agent.run("t", city="x", run_id=3), "run_id must be text or None", "int"),
     (lambda agent: agent.run("t", city="x", run_id=""), "run_id ''", "1 to 128"),
+    (lambda agent: agent.run("t", city="x", run_id="._:-"), "run_id '._:-'", "a letter or digit"),
     (lambda agent: agent.run("t", city="x", run_id="a b"), "run_id 'a b'", "A-Z a-z 0-9"),
     (lambda agent: agent.run("t", city="x", run_id="x" * 129), "run_id 'xxx", "1 to 128"),
     (lambda agent: agent("t"), "good needs city", "city=…"),

@@ -170,10 +170,11 @@ class Agent(Generic[T]):
     def run(self, task: Any, *, run_id: str | None = None, **kwargs: Any) -> Coroutine[Any, Any, T]:
         """Run the function on a task until it succeeds or recovery ends.
 
-        run_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`; None makes one. kwargs: for the function. Gives
-        the function's result, validated where `result_type` is set. Raises UsageError for arguments
-        the function does not take; `TriageEscalationError`, `TriageAbortError`, `TriageFatalError` or
-        `TriageSuspendedError`, each with `.context` and from the original exception.
+        run_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`, at least one a letter or digit; None makes one.
+        kwargs: for the function. Gives the function's result, validated where `result_type` is set.
+        Raises UsageError for arguments the function does not take; `TriageEscalationError`,
+        `TriageAbortError`, `TriageFatalError` or `TriageSuspendedError`, each with `.context` and from
+        the original exception.
         """
         self._function.check(kwargs)
         if run_id is not None:

@@ -760,5 +760,6 @@ def check_run_id(run_id: object) -> None:
     letters = run_id.translate(_PUNCTUATION)
     if not (letters.isascii() and letters.isalnum() and len(run_id) <= MAX_RUN_ID):
         raise UsageError(
-            f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
+            f"run_id {run_id[:40]!r} must be 1 to 128 of the characters A-Z a-z 0-9 . _ : -, "
+            "with a letter or digit among them"
         )
