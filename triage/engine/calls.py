@@ -261,11 +261,17 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
         "idempotency_key": idempotency_key,
     }
     session.has_calls = True
-    if begun.effect in UNSAFE and not nested:
+    unsafe = begun.effect in UNSAFE and not nested
+    if unsafe:
         run.unsafe_begun()
     kind = "judge" if tool.kind == "model" and is_judging() else tool.kind
-    begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
-    if begun.effect in UNSAFE and not nested and session.durable:
+    try:
+        begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
+    except BaseException:  # what an observer ends the program with: the call is not made
+        if unsafe:
+            run.unsafe_ended()
+        raise
+    if unsafe and session.durable:
 
         def note_key() -> None:
             # If this call is cut off, the next owner must know that it may be repeated.
