@@ -18,8 +18,11 @@ from triage import (
     Checks,
     Durability,
     FailureType,
+    Resume,
     Retry,
+    Rollback,
     Run,
+    Step,
     Suspend,
     TriageError,
     TriageEscalationError,
@@ -172,6 +175,36 @@ async def test_an_approval_is_for_exactly_that_call_once(store: str, tmp_path: P
     assert asked == ["x", "x", "y"]
     for kept in options.values():
         await kept.close()
+
+
+@table("action", [Retry("be brief", inject={"bag": "big"}), Resume("two", "be brief"), Rollback(3)])
+async def test_an_attempt_that_a_question_stopped_goes_on_as_it_was_begun(action: Any) -> None:
+    world, told, asked = World(), list[Any](), list[str]()
+    charge = world.tool("once")
+
+    @triage.model
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return f"answer {len(asked)}"
+
+    async def agent(
+        _task: str, *, run: Run, bag: str = "small", _triage_context: Any = None
+    ) -> str:
+        context = _triage_context
+        if context is None:
+            run.record_step(Step(action="begin"))
+            run.update_state({"found": 1})
+            raise ConnectionError("late")
+        told.append((context.hint, context.subgoal, context.state, context.diagnosis.cause, bag))
+        answer = await ask(f"hint {context.hint}, state {context.state}")
+        return f"{answer}, {await charge('x')}"
+
+    wrapped = Agent(agent, checks=guarding(lambda _call: Suspend("sure?")), **recovers(action))
+    question = await question_of(wrapped.run("t"))
+    assert await wrapped.resume(question.token, approve()) == "answer 1, result of x"
+    assert told[0] == told[1]
+    assert told[0][0]
+    assert len(asked) == 1
 
 
 async def test_an_approval_is_for_the_try_that_was_asked_about() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from triage.core import (
     ApprovalAsked,
     Attempt,
     AttemptFailed,
+    AttemptStarted,
     Cause,
     Compensation,
     Diagnosis,
@@ -71,7 +72,15 @@ from .event_loop import copied
 from .journal import Session
 from .outside import end_inner
 from .report import report_of
-from .returning import START, Impasse, Point, asks_anew, point_of_return, repeats_itself
+from .returning import (
+    START,
+    Impasse,
+    Point,
+    asks_anew,
+    point_of_return,
+    repeats_itself,
+    was_stopped,
+)
 from .run import Guidance, Recorder
 from .watching import standard_rules
 
@@ -526,6 +535,8 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
 async def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
     """How the attempt after this action starts, by the action alone."""
     diagnosis, state = context.diagnosis, session.state
+    if action == Retry() and was_stopped(state.history[-1]):
+        return await _as_it_began(session, context, action)
     told = Guidance(diagnosis=diagnosis, action=action)
     following = Next(context.attempt + 1, told, action.kind)
     match action:
@@ -550,6 +561,44 @@ async def _plan_next(session: Session, context: FailureContext, action: Proceed)
             told = replace(told, hint=hint, state=await copied(kept_part.state))
             returns_to = _returns_to(state, replace(action, checkpoint_id=base))
             return replace(following, guidance=told, base=base, returns_to=returns_to)
+
+
+async def _as_it_began(session: Session, context: FailureContext, action: Retry) -> Next:
+    """How the attempt starts that goes on with one which a question stopped: as that one was begun.
+
+    It has not failed: what it was told, and the state it was given, hold until it has.
+    """
+    state = session.state
+    begun = (event for event in reversed(session.events) if isinstance(event, AttemptStarted))
+    started = next(event for event in begun if event.attempt == context.attempt)
+    past = state.history
+    while past and was_stopped(past[-1]) and past[-1].action == Retry():
+        past = past[:-1]
+    diagnosis, led_here = context.diagnosis, cast("Action", action)
+    if past and past[-1].action is not None:
+        diagnosis, led_here = past[-1].diagnosis, past[-1].action
+    ledger = None if started.base is None else state.ledger_at(started.base)
+    given: Mapping[str, Any] | None = None
+    if ledger is not None and started.base is not None:
+        given = ledger.cut(started.base).state
+    elif started.keep_state:
+        given = state.state
+    told = Guidance(
+        hint=started.hint,
+        subgoal=started.subgoal,
+        state=None if given is None else await copied(given),
+        diagnosis=diagnosis,
+        action=led_here,
+        inject=getattr(led_here, "inject", None) or None,
+    )
+    return Next(
+        context.attempt + 1,
+        told,
+        led_here.kind,
+        started.base,
+        keep_state=started.keep_state,
+        returns_to=_returns_to(state, action),
+    )
 
 
 def _returns_to(state: RunState, action: Proceed) -> int:

@@ -25,6 +25,7 @@ from triage.core import (
     FailureType,
     Reply,
     ResultLost,
+    Retry,
     RunBusy,
     RunFinished,
     RunOver,
@@ -128,6 +129,8 @@ def _injected_again(
         event = events[at]
         if not isinstance(event, ActionChosen | RunResumed):
             continue
+        if isinstance(event.action, Suspend) or event.action == Retry():
+            continue  # an attempt that a question stopped goes on with what was injected before
         inject = dict(getattr(event.action, "inject", None) or {})
         lost = [name for name, value in inject.items() if HIDDEN in json.dumps(plain(value))]
         missing = [name for name in lost if name not in given]

@@ -81,7 +81,7 @@ def _led_here(state: RunState) -> Point | Impasse:
     calls = _ended(state, past.number)
     diagnosis = past.diagnosis
     end = Point(state.last_seq, "the end: all that was recorded is reused")
-    if _was_stopped(past):
+    if was_stopped(past):
         return end
     if _type_of(past) is FailureType.EXTERNAL_FAULT:
         if diagnosis.cause == Cause.CONFLICT:
@@ -179,7 +179,7 @@ def _has_returned(state: RunState) -> bool:
     """Whether the last failure of this kind was answered by asking anew from some answer on."""
     *before, past = state.history
     for earlier in reversed(before):
-        if _was_stopped(earlier):
+        if was_stopped(earlier):
             continue
         if _type_of(earlier) is not _type_of(past):
             return False
@@ -188,7 +188,7 @@ def _has_returned(state: RunState) -> bool:
     return False
 
 
-def _was_stopped(past: Attempt) -> bool:
+def was_stopped(past: Attempt) -> bool:
     """Whether an attempt was stopped from outside: nothing it was told was wrong."""
     return past.diagnosis.cause in _STOPPED and not _broke_off(past)
 
