@@ -535,7 +535,7 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
 async def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:
     """How the attempt after this action starts, by the action alone."""
     diagnosis, state = context.diagnosis, session.state
-    if action == Retry() and was_stopped(state.history[-1]):
+    if isinstance(action, Retry) and action == Retry() and was_stopped(state.history[-1]):
         return await _as_it_began(session, context, action)
     told = Guidance(diagnosis=diagnosis, action=action)
     following = Next(context.attempt + 1, told, action.kind)
