@@ -198,7 +198,7 @@ class Storm:
         """
         while len(self.living) < self.workers - self.workers // 4:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
-        number, runs = await self._busy()
+        number, runs = await self._busy(self.living)
         self.living.remove(number)
         stop = count % 4 == 3
         os.kill(number, signal.SIGSTOP if stop else signal.SIGKILL)
@@ -208,15 +208,15 @@ class Storm:
             self.group.create_task(self._let_go_on(number))
         self.group.create_task(self.begin_worker())
 
-    async def _busy(self) -> tuple[int, list[str]]:
-        """Return a worker that has runs, and their ids; after two seconds without one, any worker."""
+    async def _busy(self, workers: list[int]) -> tuple[int, list[str]]:
+        """Return one of these workers that has runs, and their ids; after two seconds without one, any."""
         for _ in range(20):
-            for number in self.rng.sample(self.living, len(self.living)):
+            for number in self.rng.sample(workers, len(workers)):
                 runs = await self.held_by(number)
                 if runs:
                     return number, runs
             await asyncio.sleep(0.1)
-        return self.rng.choice(self.living), []
+        return self.rng.choice(workers), []
 
     async def _let_go_on(self, number: int) -> None:
         """Resume a stopped worker, which finds its runs taken over, and then terminate it."""
@@ -231,7 +231,7 @@ class Storm:
         """Replace the workers by new ones, one after the other."""
         for number in list(self.living):
             await self.begin_worker()
-            runs = await self.held_by(number)
+            _, runs = await self._busy([number])
             os.kill(number, signal.SIGTERM)
             self.leaves.append(Leave(time.time(), runs))
             self.living.remove(number)
