@@ -234,7 +234,7 @@ class _Outline:
     def said(self) -> tuple[Any, ...]:
         return outline(self.step.llm_output)
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """Whether the call changes something, as declared or by the name of its tool."""
         effect = self.step.effect
