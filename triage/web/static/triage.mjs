@@ -286,7 +286,7 @@ const PRESSED = {
 };
 
 addEventListener("keydown", (event) => {
-  const field = event.target.closest?.("input, textarea, select, dialog");
+  const field = event.target.closest?.("input, textarea, select, dialog[open]");
   if (event.key === "Escape" && field) field.blur();
   if (field || event.ctrlKey || event.metaKey || event.altKey || !PRESSED[event.key]) return;
   event.preventDefault();
