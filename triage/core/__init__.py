@@ -167,6 +167,7 @@ from .json_values import (
     plain,
     plain_noting,
     refuse_constant,
+    texts_within,
 )
 from .observers import (
     LoggingObserver,
@@ -464,6 +465,7 @@ __all__ = [
     "standard",
     "step_of_json",
     "text_of",
+    "texts_within",
     "to_json",
     "traceparent_of",
     "unsealed",

@@ -366,6 +366,18 @@ def large(value: Any) -> bool:
     return weight((value,), SLICE) > SLICE
 
 
+def texts_within(value: Any) -> Iterator[str]:
+    """Yield the texts that a value of JSON types holds, names of fields apart."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from texts_within(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from texts_within(item)
+
+
 def json_parts(value: Any, *, in_order: bool = False) -> Iterator[str]:
     """Yield the JSON text of a JSON value in parts. in_order: with the keys of each object sorted."""
     if not large(value):

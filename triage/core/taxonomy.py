@@ -336,7 +336,7 @@ def infer_effect(name: str) -> Effect:
     """
     if len(name) > _LONGEST_NAME or not name.isascii():
         return Effect.UNKNOWN
-    parts = [words for part in _NAMESPACE.split(name) if (words := _words(part))]
+    parts = _parts(name)
     if not parts:
         return Effect.UNKNOWN
     own = parts[-1]
@@ -364,13 +364,18 @@ def names_a_change(name: str) -> bool:
 
     One that says that something is read does not (`claimGet`, `read_return`).
     """
-    parts = [words for part in _NAMESPACE.split(name[:_LONGEST_NAME]) if (words := _words(part))]
+    parts = _parts(name[:_LONGEST_NAME])
     if not parts or not READ_VERBS.isdisjoint(parts[-1]):
         return False
     return parts[-1][0] in CHANGING_NOUNS or any(map(_changes, parts[-1]))
 
 
 _COMPOUND = Pattern(r"^look up\b|\b(?:pull|merge) requests?\b")
+
+
+def _parts(name: str) -> list[list[str]]:
+    """The words of a name's namespaces, and last those of its own."""
+    return [words for part in _NAMESPACE.split(name) if (words := _words(part))]
 
 
 def _words(part: str) -> list[str]:

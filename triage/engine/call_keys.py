@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from triage.core import LINE, UNSAFE, WITHIN, AttemptStarted, Call
+from triage.core import LINE, UNSAFE, WITHIN, AttemptStarted, Call, texts_within
 
 from .event_loop import current_caller
 from .run import Recorder
@@ -38,7 +38,7 @@ class Place(Struct, frozen=True):
 
 
 NO_PLACE = Place()
-MODEL = "model"
+_MODEL = "model"
 """The argument that names the model: another one may be asked the same."""
 OWN = 0
 """The line of the task or thread in which the agent function runs. The others are numbered from 1."""
@@ -59,6 +59,7 @@ class Tally:
         self._lock = run.session.lock
         self._claimed: dict[str, set[int]] = {}
         self._again = _given_again(run)
+        self._hints = _hints(run)
         # By the id of the calling task or thread, for those that the agent has started itself.
         self._places: dict[int, Place] = {}
         self._waiting: dict[str, _Prefix] = {}
@@ -113,7 +114,7 @@ class Tally:
         if place.line != OWN or prefix is None or not (prefix.ordered and prefix.replaying):
             return None
         before = run.session.state.calls[prefix.keys[0]].arguments
-        if not says_the_same(before, arguments, _hints(run)):
+        if not says_the_same(before, arguments, self._hints):
             return None
         key = prefix.keys.popleft()
         self._give(key)
@@ -165,8 +166,8 @@ def says_the_same(before: Any, now: Any, hints: Collection[str]) -> bool:
 def _words_beside(arguments: Any, hints: Collection[str]) -> tuple[Counter[str], bool]:
     """The words of the arguments' texts beside the hints that they quote, and whether they quote one."""
     if isinstance(arguments, Mapping):
-        arguments = {name: value for name, value in arguments.items() if name != MODEL}
-    text = "\n".join(_texts(arguments))
+        arguments = {name: value for name, value in arguments.items() if name != _MODEL}
+    text = "\n".join(texts_within(arguments))
     quoted = [hint for hint in hints if hint in text]
     for hint in quoted:
         text = text.replace(hint, " ")
@@ -174,19 +175,10 @@ def _words_beside(arguments: Any, hints: Collection[str]) -> tuple[Counter[str],
     return Counter(words), bool(quoted)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
-
-
 def _hints(run: Recorder) -> set[str]:
-    """The hints that this run has given to its attempts."""
+    """The hints that this run has given to its attempts; none are looked for before the second one."""
+    if run.replay is None:
+        return set()
     started = (event for event in run.session.events if isinstance(event, AttemptStarted))
     return {event.hint for event in started if event.hint}
 

@@ -313,9 +313,7 @@ def _known(
     if not tool.by_position or run.took_state:
         return None
     if known is not None and known.attempt == run.number - 1:
-        return (
-            None  # the last attempt's own, failed or behind the point of return: it is asked anew
-        )
+        return None  # its own call failed, or is behind the point of return: it is asked anew
     before = counted.take(run, tool.name, place, tool.shown(bound))
     return None if before is None else calls[before]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -574,15 +574,13 @@ async def _as_it_began(session: Session, context: FailureContext, action: Retry)
     past = state.history
     while past and was_stopped(past[-1]) and past[-1].action == Retry():
         past = past[:-1]
-    diagnosis, led_here = context.diagnosis, cast("Action", action)
+    diagnosis = context.diagnosis
+    led_here: Action = action
     if past and past[-1].action is not None:
         diagnosis, led_here = past[-1].diagnosis, past[-1].action
-    ledger = None if started.base is None else state.ledger_at(started.base)
-    given: Mapping[str, Any] | None = None
-    if ledger is not None and started.base is not None:
+    given: Mapping[str, Any] | None = state.state if started.keep_state else None
+    if started.base is not None and (ledger := state.ledger_at(started.base)) is not None:
         given = ledger.cut(started.base).state
-    elif started.keep_state:
-        given = state.state
     told = Guidance(
         hint=started.hint,
         subgoal=started.subgoal,

@@ -8,7 +8,6 @@ so that another process comes to the same point.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from msgspec import Struct
 
@@ -26,6 +25,7 @@ from triage.core import (
     Rollback,
     RunState,
     label_of,
+    texts_within,
 )
 
 from .event_loop import CANCELLATIONS
@@ -273,21 +273,8 @@ def _answered_with(call: Call, texts: list[str]) -> bool:
     if call.outcome != "done" or not isinstance(call.result, Mapping):
         return False
     error = call.result.get("error") or call.result.get("errors")
-    words = list(_words(error)) if error else []
+    words = [text for text in texts_within(error) if len(text) >= _TELLING]
     return any(word in text or text in word for word in words for text in texts)
-
-
-def _words(value: Any) -> Iterator[str]:
-    """The texts of a JSON value that are long enough to be told apart."""
-    if isinstance(value, str):
-        if len(value) >= _TELLING:
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _words(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _words(item)
 
 
 # What is reused -------------------------------------------------------------------------------------
