@@ -933,6 +933,47 @@ async def test_two_that_wait_are_asked_about_one_after_the_other(store: Store) -
     assert answers == 2
 
 
+async def test_the_question_that_ends_the_attempt_is_asked_whatever_else_waits_by_then() -> None:
+    sent: list[str] = []
+
+    @triage.tool(effect="once")
+    async def send(what: str) -> str:
+        sent.append(what)
+        raise TimeoutError("no answer")
+
+    async def clerk(task: str) -> str:
+        return str(await send(task))
+
+    clerks = [Agent(clerk, name=name) for name in ("first", "second")]
+
+    async def works(task: str) -> list[str]:
+        found: dict[str, str] = {}
+        asked: list[TriageSuspendedError] = []
+
+        async def one(inner: Agent[str]) -> None:
+            try:
+                found[inner.name] = await inner.run(inner.name)
+            except TriageSuspendedError as error:
+                asked.append(error)
+
+        async with anyio.create_task_group() as group:
+            for inner in clerks:
+                group.start_soon(one, inner)
+        for error in asked:
+            raise error
+        return [found[inner.name] for inner in clerks]
+
+    agent = Agent(works, **recovers(Retry()))
+    work: Awaitable[Any] = agent.run("t", run_id=OUTER)
+    for _ in clerks:
+        asked = await question_of(work, match="did send")
+        assert asked.token.startswith(f"{OUTER}~")
+        what = "first" if "first" in asked.question else "second"
+        work = agent.resume(asked.token, triage.happened(f"sent {what}"))
+    assert await work == ["sent first", "sent second"]
+    assert sorted(sent) == ["first", "second"]
+
+
 async def test_the_question_of_a_run_two_levels_down_comes_up(store: Store) -> None:
     paid: list[str] = []
     shop = Shop(store, paid)

@@ -283,14 +283,13 @@ def question_at(events: Sequence[Event]) -> Question | None:
 def asked_inside(session: Session, error: BaseException) -> Diagnosis | None:
     """The diagnosis where an attempt ended because a run inside it waits for an answer; else None.
 
-    The question is this run's from now on.
+    The question is this run's from now on. Other runs inside that wait ask when they are come to again.
     """
     inner = session.inner
     assert inner is not None
-    assert inner.asked is not None
-    raised, question = inner.asked
-    inner.asked = None
-    if not _holds(error, raised):
+    asked, inner.asked = inner.asked, []
+    question = next((question for raised, question in asked if _holds(error, raised)), None)
+    if question is None:
         return None
     session.question = question
     return replace(

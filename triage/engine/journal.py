@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 class Inside:
     """State of a run's inner runs that only this process has.
 
-    asked: the error by which an inner run said that it waits for an answer, and its question. answers:
+    asked: the errors by which inner runs said that they wait for an answer, and their questions. answers:
     answers given to this run that are meant for an inner run, by the digest of its question's token. left:
     sessions of inner runs that were cut off, by id, for their results without a JSON form and their
     compensators.
@@ -75,7 +75,7 @@ class Inside:
     __slots__ = ("answers", "asked", "left")
 
     def __init__(self) -> None:
-        self.asked: tuple[BaseException, Question] | None = None
+        self.asked: list[tuple[BaseException, Question]] = []
         self.answers: dict[str, Any] = {}
         self.left: dict[str, Session] = {}
 

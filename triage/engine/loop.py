@@ -598,9 +598,7 @@ async def _is_stopped(session: Session, run: Run, error: Exception) -> bool:
 
 
 def _asked_inside(session: Session, error: Exception) -> Diagnosis | None:
-    if session.inner is None or session.inner.asked is None:
-        return None
-    return asked_inside(session, error)
+    return None if session.inner is None else asked_inside(session, error)
 
 
 # The end of a run.

@@ -239,7 +239,7 @@ class Inner:
             return  # kept when the attempt ended; the next one may have come to it meanwhile
         kept.left[self.id] = session
         if isinstance(error, TriageSuspendedError):
-            kept.asked = (error, self._asks(session, error.question))
+            kept.asked.append((error, self._asks(session, error.question)))
 
     def _find_effect(self) -> None:
         """The call has the effect of what was done in it, and asked a model if anything in it did."""
