@@ -13,7 +13,7 @@ from calls import recovers
 from support import in_turn
 
 import triage
-from triage import Agent, Retry, Run
+from triage import Agent, Limits, Retry, Run
 from triage.core import AttemptOver
 from triage.stores import MemoryStore, SQLiteStore, Store
 
@@ -84,6 +84,41 @@ async def test_a_run_inside_is_gone_on_with_by_the_next_attempt_alone(
     await ended(tasks)
     assert payments.made == ["first", "second"]
     await store.close()
+
+
+async def test_cut_off_again_before_it_goes_on_it_keeps_results_that_have_no_form() -> None:
+    tickets: list[object] = []
+
+    @triage.tool(effect="once")
+    async def buy() -> object:
+        tickets.append(object())
+        return tickets[-1]
+
+    async def clerk(task: str) -> bool:
+        ticket = await buy()
+        if len(begun) == 1:
+            await asyncio.sleep(60)
+        return ticket is tickets[0]
+
+    inner = Agent(clerk, name="clerk")
+
+    async def fails(run: Run) -> None:
+        while not tickets:
+            await asyncio.sleep(0)
+        for _ in range(len(begun) - 2):
+            await asyncio.sleep(0)
+        if len(begun) < 12:
+            raise ConnectionError("down")
+
+    async def works(task: str, *, run: Run) -> bool:
+        begun.append(run.attempt)
+        found, _ = await asyncio.gather(inner.run(task), fails(run))
+        return bool(found)
+
+    begun: list[int] = []
+    agent = Agent(works, **recovers(Retry()), limits=Limits(attempts=20))
+    assert await agent.run("t")
+    assert len(tickets) == 1
 
 
 async def test_it_begins_no_run_inside() -> None:

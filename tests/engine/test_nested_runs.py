@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -350,6 +352,45 @@ async def test_one_that_a_failed_attempt_cut_off_goes_on(store: Store) -> None:
     assert attempts == [1, 1]
     (info,) = await store.runs(parent=OUTER)
     assert info.status == "done"
+
+
+async def test_two_levels_down_it_goes_on_with_results_that_have_no_form() -> None:
+    tickets: list[object] = []
+
+    @triage.tool(effect="once")
+    async def buy() -> object:
+        tickets.append(object())
+        return tickets[-1]
+
+    async def clerk(task: str) -> bool:
+        ticket = await buy()
+        if not bought.is_set():
+            bought.set()
+            await anyio.sleep_forever()
+        return ticket is tickets[0]
+
+    async def manager(task: str) -> bool:
+        return await clerks.run(task)
+
+    clerks = Agent(clerk, name="clerk")
+    managers = Agent(manager, name="manager")
+
+    async def works(task: str, *, run: Run) -> bool:
+        found: list[bool] = []
+
+        async def one() -> None:
+            found.append(await managers.run(task))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            if run.attempt == 1:
+                await bought.wait()
+                raise ConnectionError("late")
+        return found == [True]
+
+    bought = anyio.Event()
+    assert await Agent(works, **recovers(Retry())).run("t")
+    assert len(tickets) == 1
 
 
 async def test_one_that_nothing_comes_to_again_ends_with_the_outer_run(store: Store) -> None:
@@ -840,6 +881,66 @@ async def test_an_answer_that_ends_the_run_ends_both(
     with pytest.raises(error):
         await shop.boss.resume(token, answer)
     assert (await inner_of(store)).status == "cancelled"
+
+
+async def test_an_answer_that_ends_the_run_ends_those_two_levels_down_in_stores_of_their_own() -> (
+    None
+):
+    shop = Shop(MemoryStore(), [])
+    above = MemoryStore()
+    boss = shop.boss.stored_in(above)
+
+    async def owner(task: str) -> str:
+        return str(await boss.run(task))
+
+    agent = Agent(owner, store=MemoryStore())
+    token = await token_of(agent)
+    with pytest.raises(TriageAbortError):
+        await agent.resume(token, Abort("no"))
+    (middle,) = await above.runs()
+    (lowest,) = await shop.store.runs()
+    assert (middle.status, lowest.status) == ("cancelled", "cancelled")
+
+
+@pytest.mark.parametrize("answer", [triage.approve(), Abort("no")])
+async def test_nothing_is_kept_for_a_question_that_is_answered_no_more(answer: Any) -> None:
+    class Client:
+        """Has no form in JSON."""
+
+    clients: list[weakref.ref[Client]] = []
+
+    async def buyer(task: str, *, run: Run, client: Any) -> str:
+        if run.attempt == 1:
+            raise PermissionError("may I?")
+        return task
+
+    async def boss(task: str) -> list[str]:
+        found: dict[str, str] = {}
+
+        async def one(what: str) -> None:
+            client = Client()
+            clients.append(weakref.ref(client))
+            found[what] = await inner.run(what, client=client)
+
+        async with anyio.create_task_group() as group:
+            for what in ("a map", "a tent"):
+                group.start_soon(one, what)
+        return sorted(found.values())
+
+    inner = Agent(buyer, always(lambda _context: Suspend("may I?")), classifier=Says())
+    agent = Agent(boss, **recovers(Retry()))
+    asked = await question_of(agent.run("t"))
+    token = (await question_of(agent.resume(asked.token, triage.approve()))).token
+    del asked
+    if isinstance(answer, Abort):
+        with pytest.raises(TriageAbortError):
+            await agent.resume(token, answer)
+    else:
+        assert await agent.resume(token, answer) == ["a map", "a tent"]
+    await anyio.lowlevel.checkpoint()
+    gc.collect()
+    assert len(clients) >= 4
+    assert [client() for client in clients] == [None] * len(clients)
 
 
 async def test_an_answer_at_the_store_lets_the_runs_around_it_go_on(store: Store) -> None:

@@ -760,6 +760,13 @@ class Waiting(Struct, frozen=True):
     since: float
 
 
+def forget_question(config: Config, events: Sequence[Event]) -> None:
+    """Drop what this process keeps for the answer to a run's last question: it is answered no more."""
+    asked = waits_for(events)
+    if asked is not None:
+        config.suspensions.pop(asked.token_digest, None)
+
+
 def digest_of(token: str) -> str:
     """The SHA-256 of a token, which stores keep in its place. Raises UsageError for anything but text."""
     if not isinstance(token, str):

@@ -68,8 +68,8 @@ class Inside:
 
     asked: the errors by which inner runs said that they wait for an answer, and their questions. answers:
     answers given to this run that are meant for an inner run, by the digest of its question's token. left:
-    sessions of inner runs that were cut off, by id, for their results without a JSON form and their
-    compensators.
+    sessions of inner runs that were cut off, by id, for what only they have: results without a JSON form,
+    compensators, and their own inner runs.
     """
 
     __slots__ = ("answers", "asked", "left")

@@ -492,13 +492,15 @@ async def _end(run: Run) -> None:
 
 async def _keep_inside(run: Recorder) -> None:
     """Keep the inner runs that an attempt has left running, for the next one to go on with."""
-    kept = [one.session for one in run.inside if one.session.comes_back]
-    for session in sorted(kept, key=lambda session: session.position):  # the latest of each run
-        if not (session.has_ended or session.lost):
-            inside(run.session).left[session.run_id] = session
+    for one in run.inside:
+        session = one.session
+        if session.comes_back and not (session.has_ended or session.lost):
+            left = inside(run.session).left
+            known = left.get(session.run_id)
+            if known is None or known.position <= session.position:
+                left[session.run_id] = session
             if session.keeper is None:
                 await session.flush()
-    for one in run.inside:
         await _keep_inside(one)
 
 

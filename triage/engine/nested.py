@@ -183,10 +183,12 @@ class Inner:
     async def _goes_on(self, session: Session, start: Coroutine[Any, Any, Next]) -> Any:
         session.parent = self._run
         session.nested = session.comes_back = True
-        left = inside(self._run.session).left.pop(self.id, None)
+        kept = inside(self._run.session).left
+        left = kept.get(self.id)
         if left is not None and left is not session:
             session.live, session.undo = left.live, left.undo
-        self.session = session
+            session.inner = left.inner or session.inner
+        self.session = kept[self.id] = session
 
         async def first() -> Next:
             with closing(start):
@@ -216,7 +218,7 @@ class Inner:
     async def finished(self, result: Any) -> Any:
         """Write down that it has ended well; the result."""
         run = self._run
-        self._find_effect()
+        self._end()
         cancelled = await finish_apart(run, self._begun, result)
         if cancelled is not None:
             raise cancelled
@@ -230,7 +232,7 @@ class Inner:
         if session is None or not session.events:
             return
         if isinstance(error, Exception) and isinstance(session.events[-1], RunFinished):
-            self._find_effect()
+            self._end()
             fail(self._run, self._begun, error)
             return
         session.count_in_parent()
@@ -241,9 +243,12 @@ class Inner:
         if isinstance(error, TriageSuspendedError):
             kept.asked.append((error, self._asks(session, error.question)))
 
-    def _find_effect(self) -> None:
-        """The call has the effect of what was done in it, and asked a model if anything in it did."""
+    def _end(self) -> None:
+        """It is over. The call has the effect of what was done in it, and asked a model if that did."""
         assert self.session is not None
+        kept = inside(self._run.session).left
+        if kept.get(self.id) is self.session:
+            del kept[self.id]
         state = self.session.state
         self._begun.effect = Effect.UNKNOWN if had_effect(state) else Effect.IDEMPOTENT
         self._begun.asked_model = state.has_asked_model() and not is_judging()

@@ -39,7 +39,15 @@ from triage.core import (
 )
 from triage.stores import Claim, RunInfo, Store
 
-from .approvals import ELSEWHERE, answered, check, question_at, question_of, waits_for
+from .approvals import (
+    ELSEWHERE,
+    answered,
+    check,
+    forget_question,
+    question_at,
+    question_of,
+    waits_for,
+)
 from .journal import Session, hurry, release
 from .returning import WAITS
 
@@ -188,6 +196,9 @@ async def end_inner(session: Session) -> None:
         left = None if session.inner is None else session.inner.left.get(inner)
         config = session.config if left is None else left.config
         await _cancel_inner(config.store, inner, session.run_id, config.env.time())
+        if left is not None:
+            forget_question(left.config, left.events)
+            await end_inner(left)  # what is inside of it may be in a store of its own
 
 
 def open_inside(state: RunState) -> list[str]:
