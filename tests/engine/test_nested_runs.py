@@ -354,6 +354,39 @@ async def test_one_that_a_failed_attempt_cut_off_goes_on(store: Store) -> None:
     assert info.status == "done"
 
 
+async def test_one_that_runs_anew_is_not_asked_about_for_one_that_was_cut_off(
+    store: Store,
+) -> None:
+    did: list[str] = []
+
+    @triage.tool(effect="once")
+    async def act(what: str) -> None:
+        did.append(what)
+
+    async def clerk(task: str, *, run: Run) -> None:
+        if task == "work":
+            await act("first")
+            if did == ["first"]:
+                paid.set()
+                await anyio.sleep_forever()
+            await act("second")
+
+    inner = Agent(clerk, name="clerk", store=store)
+
+    async def works(task: str, *, run: Run) -> None:
+        await inner.run("look")
+        async with anyio.create_task_group() as group:
+            group.start_soon(inner.run, "work")
+            if run.attempt == 1:
+                await paid.wait()
+                did.append("late")
+                raise ConnectionError("late")
+
+    paid = anyio.Event()
+    await Agent(works, **recovers(Replan("anew")), store=store).run("t")
+    assert did == ["first", "late", "second"]
+
+
 async def test_two_levels_down_it_goes_on_with_results_that_have_no_form() -> None:
     tickets: list[object] = []
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from triage.core import (
     ASKING,
+    UNSAFE,
     Abort,
     Action,
     ApprovalAsked,
@@ -132,16 +133,16 @@ def question_about(
     if approved:  # runs that were cut off go on unasked
         earlier = [call for call in earlier if call.run is None]
     earlier.sort(key=lambda call: (call.key != key, call.seq))
-    if tool.nested and key in state.calls and state.calls[key].outcome is None:
-        return None  # a run that was cut off goes on
+    known = state.calls.get(key)
+    if tool.nested and known is not None and _is_same_run(known):
+        return None
     for call in earlier:
         settled = call.outcome == "done" or (call.outcome is None and call.keyed)
         if not settled and not may_rerun and call.key not in state.approved:
             return doubt(call, state)
     if approved or replay.kind == "resume":  # it goes on with other work
         return None
-    known = state.calls.get(key)
-    if known is not None and (_runs_anew(known) or _was_refused(known)):
+    if known is not None and _was_refused(known):
         return None
     tried = -1 if known is None or known.done_at is None else known.done_at
     for call in earlier:
@@ -155,9 +156,9 @@ def question_about(
     return None
 
 
-def _runs_anew(call: Call) -> bool:
-    """Whether a call was an inner run without effects, which is not reused and in nobody's other words."""
-    return call.outcome == "done" and not call.undone
+def _is_same_run(call: Call) -> bool:
+    """Whether a call is an inner run that goes on as it was cut off, or anew as it had no effect."""
+    return call.outcome is None or (call.outcome == "done" and call.effect not in UNSAFE)
 
 
 def _was_refused(call: Call) -> bool:
