@@ -329,5 +329,14 @@ def test_the_request_begins_with_the_same_bytes_up_to_what_is_left_out() -> None
     assert json.dumps(first[:2]) == json.dumps(given_[:2])
 
 
+def test_beside_a_summary_the_last_outputs_are_cut_and_receipts_are_not() -> None:
+    page, receipt = f"read 0 {LONG * 5}", f"pay 0 {LONG * 5}"
+    turns = [Turn((("read", page),)), Turn((("pay", receipt),)), Turn((("read", "read 1"),))]
+    given_ = chat([Say("user", "Do it."), *turns])
+    made = shrunk_chat(given_, Shrink(6, "It was done.", EFFECTS))
+    outputs = [message["content"] for message in made if message["role"] == "tool"]
+    assert outputs == [f"{page[:2_000]}… [left out: 3,007 of 5,007 characters]", receipt, "read 1"]
+
+
 def test_the_text_of_a_request_of_the_responses_api_stays() -> None:
     assert shrunk_responses("Do it.", Shrink(0)) == "Do it."

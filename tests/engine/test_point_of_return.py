@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -440,6 +441,34 @@ async def test_an_outage_of_another_side_asks_no_model_anew(kind: str) -> None:
 
     await agent_of(kind, work, provider, policy=AGAIN).run("t")
     assert provider.requests == ["turn 1", "turn 2", "turn 2+", "turn 2+", "turn 3+"]
+
+
+@every_kind
+async def test_only_the_request_that_was_too_long_is_sent_again(kind: str) -> None:
+    provider = Provider({"turn 3": [400, 400, "fine"]})
+
+    async def work(ask: Ask, run: Run) -> int:
+        return len(await conversation(ask, range(1, 4), []))
+
+    overflow = Says(Diagnosis(FailureType.CONTEXT_OVERFLOW))
+    assert await agent_of(kind, work, provider, policy=AGAIN, classifier=overflow).run("t") == 6
+    assert provider.requests == ["turn 1", "turn 2", "turn 3", "turn 3+", "turn 3+"]
+
+
+async def test_an_answer_that_its_own_call_could_not_read_is_asked_for_again() -> None:
+    provider = Provider({"turn 1": ["{}"], "turn 2": ["{", '{"n": 2}']})
+    client = provider.client()
+
+    @triage.model
+    async def ask(words: str) -> Any:
+        return json.loads(await answer(client, words))
+
+    async def work(task: str) -> Any:
+        await ask("turn 1")
+        return (await ask("turn 2"))["n"]
+
+    assert await Agent(work, AGAIN).run("t") == 2
+    assert provider.requests == ["turn 1", "turn 2", "turn 2"]
 
 
 @every_kind

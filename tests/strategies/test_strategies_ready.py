@@ -328,9 +328,32 @@ def test_without_a_function_the_calls_are_listed() -> None:
     assert second.summary == '- search({"q": "x"}) → "nothing"\n- fetch({}) → failed: "404"'
 
 
-def test_an_answer_that_was_cut_off_is_not_made_shorter() -> None:
-    cut = Diagnosis(FailureType.CONTEXT_OVERFLOW, cause="output_cut")
-    assert "cut off" in reason_of(answer(shrink_context(), context(diagnosis=cut)))
+def test_an_answer_that_was_cut_off_is_asked_for_again_and_no_request_is_made_shorter() -> None:
+    cut = Diagnosis(FailureType.CONTEXT_OVERFLOW, cause="output_cut", hint="Be brief.")
+    first = answer(shrink_context(), context(diagnosis=cut))
+    assert first == Retry("Be brief.")
+    second = answer(shrink_context(), context(first, diagnosis=cut))
+    assert "already retried" in reason_of(
+        answer(shrink_context(), context(first, second, diagnosis=cut))
+    )
+
+
+@pytest.mark.anyio
+async def test_a_short_talk_with_a_huge_output_goes_on_with_a_part_of_it() -> None:
+    line = Line(too_long(11_000))
+    talk = long_talk(2)
+    talk[3]["content"] = "page " * 4_000
+
+    async def works(task: str) -> str:
+        await read(0)
+        await pay(1)
+        return await line.ask(talk)
+
+    assert await Agent(works, environment=FakeEnvironment()).run("x") == "done"
+    sent = line.bodies[-1]["messages"]
+    assert len(line.bodies) == 2
+    assert sent[3]["content"] == f"{'page ' * 1_600}… [left out: 12,000 of 20,000 characters]"
+    assert (*sent[:3], *sent[4:-1]) == (*talk[:3], *talk[4:])
 
 
 @pytest.mark.anyio

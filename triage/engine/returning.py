@@ -89,11 +89,30 @@ def _led_here(state: RunState) -> Point | Impasse:
         failed = _failed(calls, past)
         if failed is not None:
             return Point(_end_of(failed), f"the call of {failed.tool} that failed")
-        if not repeats_itself(state):
-            return end
-    elif _has_returned(state):
+        return _last_answer(calls, diagnosis.critical_step) if repeats_itself(state) else end
+    failed = _failed_request(calls, past)
+    too_long = _type_of(past) is FailureType.CONTEXT_OVERFLOW
+    if failed is not None and (too_long or not _has_returned(state)):
+        return Point(_end_of(failed), f"the request of {failed.tool} that failed")
+    if _has_returned(state):
         return Point(START, "the start: to ask the last answer anew has led to the same failure")
     return _last_answer(calls, diagnosis.critical_step)
+
+
+def _failed_request(calls: list[Call], past: Attempt) -> Call | None:
+    """The last model call, if the attempt failed because it was too long or its answer not readable.
+
+    A request that the other side has refused for another reason may be made of an earlier bad answer.
+    """
+    asked = next((call for call in reversed(calls) if call.kind == "model"), None)
+    if asked is None or _sayings(asked.error).isdisjoint(_sayings(past.error)):
+        return None
+    if past.failure_type is FailureType.CONTEXT_OVERFLOW:
+        return asked
+    critical = past.diagnosis.critical_step
+    refused = any((error.status_code or 0) >= 400 for error in _chain(asked.error))
+    earlier = critical is not None and asked.step is not None and critical < asked.step
+    return None if refused or earlier else asked
 
 
 def _last_answer(calls: list[Call], critical: int | None) -> Point | Impasse:
@@ -239,9 +258,9 @@ def _has_begun_calls(state: RunState, attempt: int) -> bool:
 
 def _failed(calls: list[Call], past: Attempt) -> Call | None:
     """The recorded call that failed, or whose answer was the error; None where no recorded call did."""
-    said = {(error.type_name, error.message) for error in _chain(past.error)}
+    said = _sayings(past.error)
     for call in calls[::-1]:
-        if said & {(error.type_name, error.message) for error in _chain(call.error)}:
+        if said & _sayings(call.error):
             return call
     if calls and (calls[-1].outcome != "done" or _answered_badly(calls[-1], past)):
         return calls[-1]
@@ -260,6 +279,11 @@ _TELLING = 8
 
 def _chain(error: ErrorInfo | None) -> Iterator[ErrorInfo]:
     return iter(()) if error is None else error.walk()
+
+
+def _sayings(error: ErrorInfo | None) -> set[tuple[str, str]]:
+    """The classes and messages of an error and of those behind it."""
+    return {(part.type_name, part.message) for part in _chain(error)}
 
 
 def _answered_badly(call: Call, past: Attempt) -> bool:

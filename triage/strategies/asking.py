@@ -355,15 +355,16 @@ class repair_arguments(Struct, frozen=True):
 class shrink_context(Struct, frozen=True):
     """Call the function again with shorter requests: first without old tool outputs, then with a summary.
 
-    keep_last: messages at the end of a request that stay unchanged, 10 by default. First, older tool
-    outputs are left out, except those of calls with an effect, which are receipts. If that is not
-    enough, a summary replaces the older messages. summarize: makes it from the `FailureContext`, sync
+    keep_last: messages at the end of a request that are no older ones, 10 by default. First, older tool
+    outputs are left out, except those of calls with an effect, which are receipts; where no older one is
+    long, the last ones are cut. If that is not enough, a summary replaces the older messages, and the
+    last outputs are cut shorter. summarize: makes it from the `FailureContext`, sync
     or async; None lists the calls and their results. Both hold until the run ends. Recorded clients and
     adapters apply them to what they send; an agent that builds its own requests reads
     `run.guidance.keep_last` and `run.guidance.summary`.
 
-    Escalates once both were tried, if the diagnosis is CRITICAL or FATAL, and where the answer rather
-    than the request was too long.
+    Where the answer was too long rather than the request, the model is asked again, as by
+    `ask_again(2)`. Escalates once both were tried, and if the diagnosis is CRITICAL or FATAL.
     """
 
     keep_last: int = 10
@@ -382,15 +383,13 @@ class shrink_context(Struct, frozen=True):
         if stop is not None:
             return stop
         if context.diagnosis.cause == Cause.OUTPUT_CUT:
-            return Escalate(
-                f"{named(context)}: the answer was cut off; no shorter request cures that"
-            )
+            return ask_again(2)(context)
         done = [past.action for past in context.attempt_history if isinstance(past.action, Retry)]
         hint = context.diagnosis.hint
         if all(action.keep_last is None for action in done):
             left_out = (
-                f"Older outputs of tools are left out of the conversation, the last {self.keep_last} "
-                "messages are whole: call a read again for what you still need of it."
+                "Long outputs of tools are left out of the conversation or cut: for what you still need "
+                "of them, call a read again, in smaller parts."
             )
             return Retry(sentences(hint, left_out), keep_last=self.keep_last)
         if any(action.summary is not None for action in done):

@@ -228,7 +228,8 @@ substitute; one new plan that names the failed call |
         | SCHEMA_MISMATCH | ask again up to 3 times, told each wrong field |
         | WRONG_TOOL_CALLED | ask again up to 3 times, told which tools exist |
         | LOOP_DETECTED | go back before the loop once, told what was repeated; one new plan |
-        | CONTEXT_OVERFLOW | leave old outputs of tools out, summarize; one new plan |
+        | CONTEXT_OVERFLOW | leave old outputs of tools out, summarize; after a cut answer, ask again \
+up to 2 times; one new plan |
         | HALLUCINATED_STATE | ask again up to 2 times with the evidence; roll back once; one new plan |
         | CONSTRAINT_IGNORED, GOAL_DRIFT | ask again up to 2 times with the evidence; one new plan |
         | PLAN_INCOMPLETE | the first open subgoal, up to 3 times; else as CONSTRAINT_IGNORED |

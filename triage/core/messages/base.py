@@ -11,6 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import is_not
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -329,6 +330,8 @@ _SHORT = 200
 """Characters of the longest output that is never masked, because that would save nothing."""
 _BEGINNING = 300
 """Characters kept of a masked output whose tool has an unknown effect: they may be a receipt."""
+_MOST_OUTPUT, _MOST_BESIDE_SUMMARY = 8_000, 2_000
+"""Characters kept of an output among the last messages, where they have to be cut."""
 _RECEIPTS = (Effect.ONCE, Effect.IDEMPOTENT)
 _Place: TypeAlias = tuple[int, int]
 """The indexes of a message and of a call or result in it."""
@@ -345,10 +348,11 @@ class Repaired(NamedTuple):
 
 
 class Shrink(Struct, frozen=True):
-    """How to shorten requests. keep_last: number of messages at the end that stay whole.
+    """How to shorten requests. keep_last: number of messages at the end that are no old ones.
 
-    summary: replaces the messages before those; None keeps them, with tool outputs masked. effects: the
-    effect of each tool by name; outputs of tools that change the world are receipts, and stay.
+    summary: replaces the old messages; None keeps them, with tool outputs masked. The last messages stay
+    whole, unless there is a summary or no old output to mask: then their long outputs are cut. effects:
+    the effect of each tool by name; outputs of tools that change the world are receipts, and stay.
     """
 
     keep_last: int
@@ -528,24 +532,45 @@ class Wire(ABC):
         read = [self.read(message) for message in messages]
         tools = {call.id: call.name for said in read for call in said.calls}
         start = max(0, len(messages) - shrink.keep_last)
-        if shrink.summary is not None:
-            return _summarized(self, messages, read, shrink, tools, start)
-        return [
-            _masked(self, message, said, shrink, tools) if at < start else message
-            for at, (message, said) in enumerate(zip(messages, read, strict=True))
+        masked = [
+            _masked(self, message, said, shrink, tools)
+            for message, said in zip(messages[:start], read, strict=False)
         ]
+        if shrink.summary is None and any(map(is_not, masked, messages)):
+            return [*masked, *messages[start:]]
+        most = _MOST_OUTPUT if shrink.summary is None else _MOST_BESIDE_SUMMARY
+        last = [
+            _masked(self, message, said, shrink, tools, most)
+            for message, said in zip(messages[start:], read[start:], strict=True)
+        ]
+        shorter = [*messages[:start], *last]
+        if shrink.summary is None:
+            return shorter
+        return _summarized(self, shorter, read, shrink, tools, start)
 
 
 def _masked(
-    wire: Wire, message: Any, said: Message, shrink: Shrink, tools: Mapping[str, str]
+    wire: Wire,
+    message: Any,
+    said: Message,
+    shrink: Shrink,
+    tools: Mapping[str, str],
+    most: int | None = None,
 ) -> Any:
+    """Return a message without its long outputs. most: characters that stay of each; None for old ones."""
     changed: dict[int, str] = {}
     for at, result in enumerate(said.results):
         effect = shrink.effects.get(_tool_of(result, tools), Effect.UNKNOWN)
         text = _output_text(result.output)
-        if len(text) > _SHORT and effect not in _RECEIPTS:
-            kept = "" if effect == Effect.READ else f"{text[:_BEGINNING]}… "
-            changed[at] = f"{kept}[left out: {len(text):,} characters]"
+        if effect in _RECEIPTS or len(text) <= (most or _SHORT):
+            continue
+        if most is not None:
+            changed[at] = (
+                f"{text[:most]}… [left out: {len(text) - most:,} of {len(text):,} characters]"
+            )
+            continue
+        kept = "" if effect == Effect.READ else f"{text[:_BEGINNING]}… "
+        changed[at] = f"{kept}[left out: {len(text):,} characters]"
     return wire.masked(message, changed) if changed else message
 
 
