@@ -14,7 +14,7 @@ from agents.testing import assistant_message
 from sdk_agents import Desk, Refused, calls, model, says, steps_of, told
 
 import triage
-from triage import Replan, Retry, TriageEscalationError, UsageError
+from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError, UsageError
 from triage.core import WatchNoticed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
@@ -203,6 +203,19 @@ async def test_a_handoff_is_a_step_and_both_agents_are_kept_apart() -> None:
     assert (len(desk.model.calls), len(till.calls)) == (2, 3)
     handed = [step.tool_input for step in desk.steps if step.action == "handoff"]
     assert handed[0] == {"from": "clerk", "to": "cashier"}
+
+
+async def test_agents_that_hand_over_to_each_other_for_ever_are_a_loop() -> None:
+    turns = range(1, 40)
+    desk = Desk(*(calls(f"transfer_to_cashier {n}") for n in turns))
+    till = model(*(calls(f"transfer_to_clerk {-n}") for n in turns))
+    cashier = agents.Agent(name="cashier", model=till, handoffs=[desk.clerk])
+    desk.clerk.handoffs = [cashier]
+    with pytest.raises(TriageEscalationError) as caught:
+        await desk.agent(Escalate()).run("Pay.", max_turns=60)
+    assert caught.value.diagnosis is not None
+    assert caught.value.diagnosis.failure_type is FailureType.LOOP_DETECTED
+    assert len(desk.model.calls) + len(till.calls) <= 12
 
 
 async def test_a_new_plan_knows_what_was_said_before_and_behind_a_handoff() -> None:

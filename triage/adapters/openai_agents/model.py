@@ -273,7 +273,9 @@ class SeamModel(Model):
             self._first = agent
         if self._agent is not None and self._agent is not agent:
             handed = {"from": self._agent.name, "to": agent.name}
-            self._seam.run.record_step(Step(action="handoff", tool_input=handed))
+            went_on = {"assistant": agent.name}
+            step = Step(action="handoff", tool_input=handed, tool_output=went_on)
+            self._seam.run.record_step(step)
         self._agent = agent
         own = self.config.call_model_input_filter
         return data.model_data if own is None else own(data)
