@@ -176,3 +176,11 @@ def test_a_hint_names_each_tool_once() -> None:
     step = Step(tool_called="serch")
     text = classify(None, [step], tools=dict.fromkeys(["open", "search"])).hint or ""
     assert text.endswith("The tools are: search (the closest name), open.")
+
+
+def test_the_tools_there_are_come_from_whatever_refused_the_call() -> None:
+    refusal = "there is no tool 'serch'; the tools are: search, open"
+    step = Step(tool_called="serch", tool_input={}, error=refusal)
+    found = classify(said("Tool serch not found in agent clerk", "ModelBehaviorError"), [step])
+    assert found.cause == Cause.UNKNOWN_TOOL
+    assert "The tools are: search (the closest name), open." in (found.hint or "")

@@ -393,7 +393,7 @@ _NAMED = (
 )
 _LISTED = Pattern(
     r"(?:available (?:tools|functions) ?(?:are)?|should be one of|try one of|"
-    r"valid tools(?: are)?|known tools(?: are)?):? ?\[?(?P<names>[^\]\n.]{1,400})",
+    r"valid tools(?: are)?|known tools(?: are)?|the tools are):? ?\[?(?P<names>[^\]\n.]{1,400})",
     re.IGNORECASE,
 )
 
@@ -409,14 +409,19 @@ def _called(case: _Case) -> str | None:
 
 
 def _tool_names(case: _Case) -> list[str]:
-    """Return the names of the existing tools, from the manifest or else from the error's message."""
+    """Return the names of the existing tools: from the manifest, else from what refused the call."""
     if case.tools:
         return list(case.tools)
+    refusals: list[str] = []
     for info in case.error.walk() if case.error else ():
         for note in info.notes:
             if note.startswith(NAMES_THERE_ARE):
                 return note.removeprefix(NAMES_THERE_ARE).split(", ")[:_MAX_NAMES]
-        hit = _LISTED.search(info.message[:4_000])
+        refusals.append(info.message)
+    if case.step is not None and case.step.error:
+        refusals.append(case.step.error)
+    for text in refusals:
+        hit = _LISTED.search(text[:4_000])
         if hit:
             names = [part.strip(" '\"`[]") for part in hit["names"].split(",")]
             return [name for name in names if name][:_MAX_NAMES]
@@ -519,8 +524,8 @@ _HINTS: dict[str, str | Callable[[_Case], str]] = {
         "needed, join calls, and answer as soon as the result is there."
     ),
     Cause.OUTPUT_CUT: (
-        "The answer was cut off at the token limit. Ask for a shorter answer, answer in parts, or "
-        "allow more output tokens."
+        "The answer was cut off at the token limit. Give a shorter answer, or only a part of it at a "
+        "time."
     ),
     Cause.CONTENT_FILTER: (
         "A content policy refused this: {said}. Reword the request, or leave out what it refuses; do "
