@@ -21,6 +21,7 @@ from pydantic_ai.exceptions import (
     ModelQuotaExceededError,
     ModelRateLimitError,
     ModelTimeoutError,
+    ModelUnavailableError,
 )
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
@@ -105,6 +106,14 @@ async def test_a_limit_of_the_agents_own_is_a_plan_that_came_to_no_end(limit: st
         await wrapped.run("go", usage_limits=replace(UsageLimits(request_limit=9), **limits))
     assert caught.value.context is not None
     assert caught.value.context.failure_type is FailureType.PLAN_INCOMPLETE
+
+
+async def test_models_that_are_all_unavailable_may_be_back_later() -> None:
+    down = Scripted(_http(ModelUnavailableError, 503)).model
+    wrapped = triage.wrap(PydanticAgent(FallbackModel(down, down)), always(Escalate()))
+    with pytest.raises(TriageEscalationError) as caught:
+        await wrapped.run("go")
+    assert str(caught.value.diagnosis) == "external_fault (unavailable), retriable, confidence 0.95"
 
 
 async def test_retries_beneath_are_said_once(caplog: pytest.LogCaptureFixture) -> None:

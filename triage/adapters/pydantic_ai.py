@@ -438,8 +438,6 @@ class PydanticAIAdapter(Adapter):
         )
         if kind in ("OutputTokenLimitExceeded", "IncompleteToolCall"):
             hint(error, failure_type=FailureType.CONTEXT_OVERFLOW, cause=Cause.OUTPUT_CUT)
-        elif kind == "ModelUnavailableError":  # its words would say that there is no such model
-            hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.UNAVAILABLE)
         elif type(behind).__name__ in ("_UnknownTool", "_ToolUnavailable"):
             hint(error, failure_type=FailureType.WRONG_TOOL_CALLED, cause=Cause.UNKNOWN_TOOL)
         elif kind == "UnexpectedModelBehavior" and str(error).startswith("Tool ") and refused:

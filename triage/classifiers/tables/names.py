@@ -134,7 +134,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
     _name("model_missing", _EXTERNAL, Cause.MODEL_MISSING, """
         model not found, deployment not found, invalid model, unsupported model,
         model not available, model decommissioned, model does not exist, unknown model,
-        model unavailable, model deprecated
+        model deprecated
         + model_not_found DeploymentNotFound LMUnsupportedModelError
         - ModelNotFittedError
         """),
