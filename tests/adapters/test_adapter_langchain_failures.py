@@ -295,3 +295,18 @@ def test_what_others_need_of_messages_is_public() -> None:
     assert hinted_langchain(told, "Be brief.") == told
     closed = repair_langchain(messages[:2])
     assert [message.type for message in closed] == ["human", "ai", "tool"]
+
+
+@table(
+    ("content", "about", "ended"),
+    [
+        ("Wa", {"incomplete_details": {"reason": "max_output_tokens"}}, "max_output_tokens"),
+        ([{"type": "refusal", "refusal": "No."}], {"status": "completed"}, "refusal"),
+        ("Wa", {"finish_reason": "MAX_TOKENS"}, "max_tokens"),
+        ([{"type": "text", "text": "Wait."}], {"status": "completed"}, None),
+    ],
+)
+def test_why_an_answer_ended_is_read_from_what_each_provider_calls_it(
+    content: Any, about: dict[str, Any], ended: str | None
+) -> None:
+    assert read_langchain(AIMessage(content, response_metadata=about)).ended == ended

@@ -63,11 +63,11 @@ from triage.core.messages.base import (
     Wire,
     as_text,
     content_text,
+    listed,
     mapping,
     max_tokens_of,
     says,
     tell_nobody,
-    text_or_none,
     usage_of,
 )
 from triage.strategies import RetryLayer
@@ -197,14 +197,21 @@ def _read_answer(data: Any) -> Answer:
     kept = mapping(data[0]) if data else {}
     about = mapping(kept.get("response_metadata"))
     calls = (*(kept.get("tool_calls") or ()), *(kept.get("invalid_tool_calls") or ()))
-    refused = mapping(kept.get("additional_kwargs")).get("refusal")
+    parts = map(mapping, listed(kept.get("content")))
+    refusals = (part.get("refusal") for part in (mapping(kept.get("additional_kwargs")), *parts))
+    refused = next(filter(None, refusals), None)
     name = about.get("model_name") or about.get("model")
-    ended = about.get("finish_reason") or about.get("stop_reason") or about.get("done_reason")
+    details = mapping(about.get("incomplete_details"))
+    reasons = (
+        *map(about.get, ("finish_reason", "stop_reason", "done_reason")),
+        details.get("reason"),
+    )
+    ended = next(filter(None, reasons), None)
     return Answer(
         refused or _words(kept.get("content", "")),
         tuple(map(_asked, calls)),
         usage_of(kept.get("usage_metadata"), name),
-        "refusal" if refused else text_or_none(ended),
+        "refusal" if refused else ended.lower() if isinstance(ended, str) else None,
     )
 
 
