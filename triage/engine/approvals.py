@@ -761,11 +761,11 @@ class Waiting(Struct, frozen=True):
     since: float
 
 
-def forget_question(config: Config, events: Sequence[Event]) -> None:
-    """Drop what this process keeps for the answer to a run's last question: it is answered no more."""
-    asked = waits_for(events)
-    if asked is not None:
-        config.suspensions.pop(asked.token_digest, None)
+def forget_questions(config: Config, events: Sequence[Event]) -> None:
+    """Drop what this process keeps for the answers to a run's questions: they are answered no more."""
+    for event in events:
+        if isinstance(event, RunSuspended):
+            config.suspensions.pop(event.token_digest, None)
 
 
 def digest_of(token: str) -> str:

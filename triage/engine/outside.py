@@ -43,7 +43,7 @@ from .approvals import (
     ELSEWHERE,
     answered,
     check,
-    forget_question,
+    forget_questions,
     question_at,
     question_of,
     waits_for,
@@ -197,7 +197,7 @@ async def end_inner(session: Session) -> None:
         config = session.config if left is None else left.config
         await _cancel_inner(config.store, inner, session.run_id, config.env.time())
         if left is not None:
-            forget_question(left.config, left.events)
+            forget_questions(left.config, left.events)
             await end_inner(left)  # what is inside of it may be in a store of its own
 
 

@@ -717,8 +717,9 @@ async def _suspend(session: Session, context: FailureContext, action: Suspend) -
     since = session.config.env.monotonic()
     session.config.suspensions[digest_of(token)] = Waiting(session, context, since)
     await session.flush_beside(error)
-    if session.lost:
-        # Whoever owns the run asks it: this token opens nothing.
+    if session.lost or session.left_behind:
+        # Whoever goes on with the run asks it: this token opens nothing.
         del session.config.suspensions[digest_of(token)]
+    if session.lost:
         await session.flush()
     raise error from context.exception

@@ -55,7 +55,7 @@ from .approvals import (
     answered,
     check,
     digest_of,
-    forget_question,
+    forget_questions,
     question_at,
     question_of,
     time_of,
@@ -251,7 +251,7 @@ async def own(
     except BaseException:
         await release(config.store, run_id, claim.epoch)
         raise
-    forget_question(config, events)
+    forget_questions(config, events)
     session.keep(claim.epoch, since=since)
 
 
