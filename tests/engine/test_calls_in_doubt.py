@@ -17,6 +17,7 @@ import triage
 from triage import (
     Abort,
     Agent,
+    Checks,
     Durability,
     Escalate,
     Replan,
@@ -24,12 +25,14 @@ from triage import (
     Rollback,
     Run,
     Step,
+    Suspend,
     TriageEscalationError,
     TriageSuspendedError,
     UsageError,
     happened,
     rerun,
 )
+from triage.engine import GuardedCall
 
 pytestmark = pytest.mark.anyio
 
@@ -484,6 +487,50 @@ async def test_siblings_cut_off_together_are_each_asked_about_once() -> None:
     ]
     assert (await agent.resume(error.token, rerun())).keys() == {"rent", "gas", "keys"}
     assert sorted(did) == ["gas", "gas", "keys", "keys", "rent", "rent"]
+
+
+@table("ends", ["answer lost", "guarded"])
+async def test_what_stops_an_attempt_cuts_off_no_call_with_an_effect_beside_it(ends: str) -> None:
+    did: list[str] = []
+    slow = anyio.Event()
+
+    @triage.tool(effect="once")
+    async def pay(what: str) -> str:
+        slow.set()
+        for _ in range(30):
+            await anyio.lowlevel.checkpoint()
+        did.append(what)
+        return f"paid {what}"
+
+    @triage.tool(effect="once")
+    async def send(what: str) -> str:
+        did.append(what)
+        if ends == "answer lost" and did.count(what) == 1:
+            raise ConnectionResetError("reset")
+        return f"sent {what}"
+
+    def guard(call: GuardedCall) -> Suspend | None:
+        return Suspend("sure?") if (ends, call.tool) == ("guarded", "send") else None
+
+    async def works(task: str) -> list[str]:
+        found = ["", ""]
+
+        async def rent() -> None:
+            found[0] = await pay("rent")
+
+        async def keys() -> None:
+            await slow.wait()
+            found[1] = await send("keys")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(rent)
+            group.start_soon(keys)
+        return found
+
+    agent = Agent(works, **recovers(Retry()), checks=Checks(guard=guard))
+    asked = await question_of(agent.run("t"), match="may send|did send")
+    assert await agent.resume(asked.token, rerun()) == ["paid rent", "sent keys"]
+    assert did.count("rent") == 1
 
 
 @table("wrong", ["first", "second"])

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from triage.core import (
     HIDDEN,
     UNSAFE,
+    AttemptInterrupted,
     Call,
     CallFinished,
     CallStarted,
@@ -583,14 +584,33 @@ async def record_call(
 ) -> Any:
     """Call a tool in an attempt: run it, give the result it had, or stop for a person."""
     tool = _as_in(run, tool)
+    try:
+        begun = await _begun(run, tool, args, kwargs)
+        if isinstance(begun, Reused):
+            return begun.result
+        result = await _ran(run, begun, *(begun.given or (args, kwargs)))
+    except (Exception, AttemptInterrupted):
+        if run.interrupt is not None:
+            await settle_beside(run)
+        raise
+    cancelled = await finish_apart(run, begun, result)
+    if cancelled is not None:
+        raise cancelled
+    if run.session.durable and not run.over:
+        await run.session.barrier()
+    return result
+
+
+async def _begun(
+    run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Begun | Reused:
+    """Start a call, after what must be undone or asked first, or give its recorded result."""
     given = await large_given(tool, args, kwargs, run.session.salt)
     begun = begin(run, tool, args, kwargs, defers=True, given=given)
     cleared = False
-    while not isinstance(begun, Begun):
-        if isinstance(begun, Reused):
-            return begun.result
+    while not isinstance(begun, Begun | Reused):
         if isinstance(begun, Reusable):
-            return await reuse_apart(run, tool, begun)
+            return Reused(await reuse_apart(run, tool, begun))
         if isinstance(begun, Guarded):
             await rule(run, begun)
             cleared = True
@@ -605,23 +625,32 @@ async def record_call(
             finally:
                 current.reset(token)
         begun = begin(run, tool, args, kwargs, cleared=cleared, defers=True, given=given)
-    args, kwargs = begun.given or (args, kwargs)
+    return begun
+
+
+async def _ran(
+    run: Recorder, begun: Begun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Run the body; its result. An error is written down, and raised on."""
     begun.enter(run)
     try:
-        if tool.effect in UNSAFE:
+        if begun.tool.effect in UNSAFE:
             await run.session.barrier()
-        result = await _tried(run, begun, args, kwargs)
+        return await _tried(run, begun, args, kwargs)
     except BaseException as error:
         fail(run, begun, error)
         raise
     finally:
         begun.leave()
-    cancelled = await finish_apart(run, begun, result)
-    if cancelled is not None:
-        raise cancelled
-    if run.session.durable and not run.over:
-        await run.session.barrier()
-    return result
+
+
+async def settle_beside(run: Recorder) -> None:
+    """Wait for what has an effect beside a call that ends the group it is in: it would be cut off.
+
+    A call within another call waits for none, as that would be for the one around it.
+    """
+    if calling.get() is None:
+        await run.settle()
 
 
 async def large_given(

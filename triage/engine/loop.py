@@ -52,9 +52,6 @@ from .tools import Function
 SYNC_THREADS = 40
 """How many sync agents of an event loop run at once."""
 
-UNSTOPPABLE_GRACE = 10.0
-"""Seconds waited, after the function has ended, for an unsafe call that it left running."""
-
 LOOKS = 4
 """Looks within `Limits(stall_seconds=…)`: a stall is noticed at most a quarter of that late."""
 
@@ -483,7 +480,7 @@ async def _end(run: Run) -> None:
     if run.interrupt is None and run.scope is not None and run.scope.cancel_called:
         run.interrupt = out_of_time(run.session)
     if run.calls_open:
-        await run.settle(UNSTOPPABLE_GRACE)
+        await run.settle()
     run.close()
     await _keep_inside(run)
     if run.interrupt is not None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from triage.core import (
     UNSAFE,
     AlreadyResumed,
+    AttemptInterrupted,
     Effect,
     Event,
     Redactor,
@@ -32,17 +33,27 @@ from triage.core import (
 )
 
 from .approvals import ANSWER, APPROVAL, Guarded, Question, is_judging, waits_for
-from .calls import Begun, Reusable, Reused, Undo, fail, finish_apart, large_given, reuse_apart
+from .calls import (
+    Begun,
+    Reusable,
+    Reused,
+    Undo,
+    fail,
+    finish_apart,
+    large_given,
+    reuse_apart,
+    settle_beside,
+)
 from .calls import begin as begin_call
 from .config import Config, moved
 from .event_loop import off_loop, unbroken
 from .journal import Session, inside
-from .loop import UNSTOPPABLE_GRACE, Restarted, claim_run_id, run_loop, stream_loop
+from .loop import Restarted, claim_run_id, run_loop, stream_loop
 from .outside import asks_of
 from .recovery import Next
 from .resume import answer_to, opened, outcome, own, taken_over
 from .run import Recorder
-from .tools import STREAMED, Function, Nested, calling
+from .tools import STREAMED, Function, Nested
 
 
 class _Taken(Exception):
@@ -306,9 +317,7 @@ async def run_inside(
         result = await inner.result()
     except TriageSuspendedError as error:
         inner.failed(error)
-        if calling.get() is None:
-            # It ends the group that it is in: what has an effect beside it is finished first.
-            await run.settle(UNSTOPPABLE_GRACE)
+        await settle_beside(run)
         raise
     except BaseException as error:
         inner.failed(error)
@@ -392,7 +401,11 @@ async def _begin(
     await _pass_over_harmless(run, tool, config)
     named = kwargs if run_id is None else {**kwargs, "run_id": run_id}
     given = await large_given(tool, (task,), named, run.session.salt)
-    begun = begin_call(run, tool, (task,), named, defers=True, given=given)
+    try:
+        begun = begin_call(run, tool, (task,), named, defers=True, given=given)
+    except AttemptInterrupted:
+        await settle_beside(run)
+        raise
     if isinstance(begun, Reusable):
         return Reused(await reuse_apart(run, tool, begun))
     assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one

@@ -103,6 +103,9 @@ NO_GUIDANCE = Guidance()
 GRACE = 5.0
 """Seconds an interrupted attempt has to stop before it is reported and cancelled again."""
 
+UNSTOPPABLE_GRACE = 10.0
+"""Seconds waited for unsafe calls that are running, where what comes next would cut them off."""
+
 
 class Recorder:
     """One attempt of a run as it records itself. Safe to use from tasks and threads of the attempt.
@@ -705,15 +708,15 @@ class Recorder:
             return True  # trio raises it again wherever the task waits next
         return False
 
-    async def settle(self, grace: float) -> None:
-        """Wait, at most `grace` seconds, until no unsafe call of the attempt is running."""
+    async def settle(self) -> None:
+        """Wait, at most `UNSTOPPABLE_GRACE` seconds, until no unsafe call of the attempt is running."""
         with self.session.lock:
             if not self.calls_open:
                 return
             if self._settled is None or self._settled.is_set():
                 self._settled = threading.Event()
             settled = self._settled
-        await anyio.to_thread.run_sync(settled.wait, grace, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(settled.wait, UNSTOPPABLE_GRACE, abandon_on_cancel=True)
 
     def _reminder(self) -> threading.Timer:
         # A thread's, as the event loop may be what the agent holds up.
