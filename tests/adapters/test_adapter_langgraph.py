@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -443,6 +444,68 @@ async def test_pieces_of_subgraphs_are_told_with_their_place(version: str) -> No
     state = result.value if version == "v2" else result
     assert state["messages"][-1].text == "done"
     assert told == [(["inner"], "updates", ["model"]), ([], "updates", ["inner"])]
+
+
+class Late(InMemorySaver):
+    """A saver whose process dies before it has stored what a step has come to; pending writes it has."""
+
+    dying = True
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if self.dying and metadata["step"] == 1:
+            place = {**config["configurable"], "checkpoint_id": checkpoint["id"]}
+            return {"configurable": place}
+        return await super().aput(config, checkpoint, metadata, new_versions)
+
+
+async def test_a_node_that_had_ended_does_not_run_again_where_its_checkpoint_came_too_late(
+    tmp_path: Path,
+) -> None:
+    course, saver, reached = Course(), Late(), asyncio.Event()
+
+    async def first(state: Log) -> Log:
+        course.did.append("first")
+        return {"log": ["first"]}
+
+    async def second(state: Log) -> Log:
+        course.did.append("second")
+        if not reached.is_set():
+            reached.set()
+            await asyncio.sleep(3600)
+        return {"log": ["second"]}
+
+    store = f"sqlite:///{tmp_path}/runs.db"
+    agent = course.agent(course.graph(first, second, saver=saver), store=store)
+    died = asyncio.create_task(agent.run({"log": []}, run_id="r"))
+    await reached.wait()
+    died.cancel()
+    await asyncio.wait([died])
+    saver.dying = False
+    assert await agent.recover("r") == {"log": ["first", "second"]}
+    assert course.did == ["first", "second", "second"]
+    await agent.store.close()
+
+
+async def test_a_process_that_dies_while_a_result_is_checked_asks_no_model_anew(
+    tmp_path: Path,
+) -> None:
+    checked = asyncio.Event()
+
+    async def check(result: Any) -> None:
+        if not checked.is_set():
+            checked.set()
+            await asyncio.sleep(3600)
+
+    world = World(Script((Rule(says("done")),)))
+    graph = create_agent(Scripted(world=world), [], checkpointer=InMemorySaver())
+    agent = triage.wrap(graph, store=f"sqlite:///{tmp_path}/runs.db", verify=check)
+    died = asyncio.create_task(agent.run("Go on.", run_id="r"))
+    await checked.wait()
+    died.cancel()
+    await asyncio.wait([died])
+    assert (await agent.recover("r"))["messages"][-1].text == "done"
+    assert len(world.requests) == 1
+    await agent.store.close()
 
 
 async def test_a_run_that_has_ended_gives_its_messages_to_who_recovers_it(tmp_path: Path) -> None:

@@ -138,7 +138,9 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
         return None
     chosen = newest
     dropped = _dropped(run)
-    if kind == "replan" or dropped or not newest.next:
+    # A task that has ended is no longer in `next`, although its step is not yet in a checkpoint.
+    has_ended = not newest.tasks and kind != "crash"
+    if kind == "replan" or dropped or has_ended:
         line = [one async for one in _line(graph, config, newest, run)]
         if kind == "replan":
             # The checkpoint before the run, without the input of the failed plan.
