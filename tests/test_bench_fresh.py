@@ -18,13 +18,14 @@ from bench.diagnosis import (
     fresh_second,
     fresh_third,
     near_misses_fifth,
+    near_misses_seventh,
     ours,
     records,
     scores,
     worlds_fifth,
     written,
 )
-from bench.diagnosis.clients import fifth, sixth
+from bench.diagnosis.clients import fifth, seventh, sixth
 from triage import FailureType
 
 LOOKS = (
@@ -109,15 +110,16 @@ def test_a_written_set_has_ten_faulty_and_ten_healthy_runs_of_each_place(
     assert {run.form for run in runs} == {"steps", "lines", "openai", "anthropic"}
 
 
-def test_sixty_near_misses_of_the_fifth_set_are_raised_and_blame_nobody_else() -> None:
-    found = list(near_misses_fifth.cases())
-    assert len({case.id for case in found}) == len(found) == 60
+@table(("near", "many"), [(near_misses_fifth, 60), (near_misses_seventh, 40)])
+def test_near_misses_are_raised_and_blame_nobody_else(near: Any, many: int) -> None:
+    found = list(near.cases())
+    assert len({case.id for case in found}) == len(found) == many
     for case in found:
         assert not isinstance(cases.raised(case), OSError), case.id
         assert not {"external_fault", "loop_detected", "wrong_tool_called"} & set(case.label.types)
 
 
-@table(("clients", "least"), [(fifth, 80), (sixth, 290)])
+@table(("clients", "least"), [(fifth, 80), (sixth, 290), (seventh, 330)])
 def test_cases_of_clients_have_names_of_their_own_and_labels_that_exist(
     clients: Any, least: int
 ) -> None:
