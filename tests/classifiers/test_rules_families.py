@@ -127,6 +127,10 @@ def test_a_spent_budget_is_not_tried_again() -> None:
         ({"code": "capacity_exceeded", "message": "Come back."}, Cause.OVERLOADED),
         ({"error": {"details": ["no object", {"reason": 7}]}}, Cause.BAD_REQUEST),
         ([], Cause.BAD_REQUEST),
+        ({"ErrorCode": 405, "Message": "You ran out of credits."}, Cause.QUOTA_EXHAUSTED),
+        ({"error": {"message": "Unsafe or sensitive content was detected"}}, Cause.BAD_REQUEST),
+        ({"message": "System detected unsafe or sensitive content"}, Cause.CONTENT_FILTER),
+        ({"message": "Prompt exceeds max length"}, Cause.CONTEXT_LENGTH),
     ],
 )
 def test_the_answer_says_what_a_general_status_does_not(body: Any, cause: Cause) -> None:
@@ -139,6 +143,52 @@ def test_a_failed_precondition_is_told_from_what_the_other_side_says_of_it() -> 
     spent = replace(plain, message="prepaid credits are used up")
     assert classify(plain).cause == Cause.CONFLICT
     assert classify(spent).cause == Cause.QUOTA_EXHAUSTED
+
+
+def test_a_refusal_by_its_code_is_told_from_what_is_said_of_it() -> None:
+    plain = ErrorInfo("RpcError", mro=("lib.RpcError",), code="PERMISSION_DENIED")
+    filtered = replace(plain, message="Content violates usage guidelines.")
+    assert classify(plain).cause == Cause.PERMISSION
+    assert classify(filtered).cause == Cause.CONTENT_FILTER
+
+
+@table(
+    ("code", "cause"),
+    [
+        ("AuthFailure.SignatureFailure", Cause.AUTH),
+        ("RequestLimitExceeded.User", Cause.RATE_LIMITED),
+        ("InvalidImageId.NotFound", Cause.MISSING_RESOURCE),
+        ("ResourceInsufficient.Type", Cause.OVERLOADED),
+    ],
+)
+def test_of_a_code_with_a_dot_the_general_part_counts_where_the_whole_says_nothing(
+    code: str, cause: Cause
+) -> None:
+    assert classify(ErrorInfo("SDKError", mro=("lib.SDKError",), code=code)).cause == cause
+
+
+@table(
+    ("name", "message", "cause"),
+    [
+        ("BadRequestError", "Authentication failed", Cause.AUTH),
+        ("BadRequestError", "Too many requests", Cause.RATE_LIMITED),
+        ("BadRequestError", "The amount is too low", Cause.BAD_REQUEST),
+        ("InternalError", "Database record `books:1` already exists", Cause.BAD_REQUEST),
+        ("InternalError", "Something went wrong", Cause.SERVER_ERROR),
+    ],
+)
+def test_words_say_more_than_a_class_for_every_refusal(
+    name: str, message: str, cause: Cause
+) -> None:
+    error = ErrorInfo(name, mro=(f"lib.{name}", "builtins.Exception"), message=message)
+    assert classify(error).cause == cause
+
+
+def test_an_error_page_is_the_other_sides_whatever_class_carries_it() -> None:
+    page = "<html><head><title>502 Bad Gateway</title></head></html>"
+    assert classify(said(page, "ValueError")).failure_type is EXTERNAL
+    assert classify(said("<html><body>Welcome</body></html>", "ValueError")).failure_type is SCHEMA
+    assert classify(said("502 Bad Gateway", "ValueError")).failure_type is FailureType.UNKNOWN
 
 
 def test_an_unknown_tool_behind_used_up_retries_decides() -> None:

@@ -325,6 +325,10 @@ class Rpc(Enum):
         (client_error("clickhouse_driver.errors", "no such table", code=60), "CLICKHOUSE_60"),
         (client_error("facebook_business.exceptions", "slow down", _api_error_code=17), "GRAPH_17"),
         (client_error("ftplib", "552 quota"), "FTP_552"),
+        (client_error("asyncmy.errors", 1969, "too slow", sqlstate="70100"), "MYSQL_1969"),
+        (client_error("lib", "closed", error_type="NOT-FOUND"), "NOT-FOUND"),
+        (client_error("lib", "White has lost on time", status="timeout"), None),
+        (client_error("lib", "no", status="rate_limited"), "rate_limited"),
         (client_error("aioftp.errors", "no", received_codes=("530",)), "FTP_530"),
         (client_error("grpclib.exceptions", "draining", status=Rpc.UNAVAILABLE), "UNAVAILABLE"),
         (client_error("pg8000", {"S": "ERROR", "C": "42P01", "M": "no books"}), "42P01"),
@@ -349,6 +353,28 @@ def test_a_status_counts_in_args_only_before_its_own_name() -> None:
     assert capture(client_error("lib", "the flat has", 422, "windows")).status_code is None
 
 
+@table(
+    "body",
+    [{"status": 429, "title": "Slow down"}, {"error": {"status_code": 429}}, {"status": "429"}],
+)
+def test_a_status_that_only_a_body_states_does_not_prove_that_nothing_was_done(body: Any) -> None:
+    info = capture(client_error("lib", "no", details=body))
+    assert (info.status_code, info.not_attempted) == (429, False)
+    answered = capture(client_error("lib", "no", details=body, status_code=500))
+    assert answered.status_code == 500
+
+
+def test_a_success_that_a_body_states_is_no_status_of_an_error() -> None:
+    assert capture(client_error("lib", "no", details={"status": 200})).status_code is None
+
+
 def test_a_delay_of_zero_in_a_field_is_the_default_of_its_class() -> None:
     assert capture(client_error("lib", "no", retry_after=0)).retry_after_s is None
     assert capture(client_error("lib", "no", period_remaining=2.5)).retry_after_s == 2.5
+    assert capture(client_error("lib", "no", retry_after_seconds=17)).retry_after_s == 17
+
+
+def test_a_reply_of_a_broker_is_read_where_its_client_keeps_it() -> None:
+    closed = type("AMQPChannelError", (OSError,), {"__module__": "lib"})("closed")
+    closed.error_code = 406
+    assert capture(closed).code == "AMQP_406"

@@ -50,12 +50,17 @@ def test_a_header_beats_the_text_and_a_typed_detail_beats_it_too() -> None:
     body = {"error": {"details": [{"@type": "google.rpc.RetryInfo", "retryDelay": "34s"}]}}
     assert capture(APIError("x", body=body)).retry_after_s == 34
     assert capture(APIError("x", body={"parameters": {"retry_after": 14}})).retry_after_s == 14
+    assert capture(APIError("x", body={"error_extra": {"retry_after": 12}})).retry_after_s == 12
+    assert capture(APIError("x", body={"job": {"retry_after": 12}})).retry_after_s is None
 
 
 def test_retry_info_is_read_from_the_trailers_of_a_call() -> None:
     info = b"\x0a\x09\x08\x06\x10\x80\xca\xb5\xee\x01"
     error = APIError(trailing_metadata=lambda: (("google.rpc.retryinfo-bin", info),))
     assert capture(error).retry_after_s == 6.5
+    for name, value, seconds in (("retry-after", "6", 6), ("grpc-retry-pushback-ms", "1500", 1.5)):
+        asked = APIError(trailing_metadata=lambda pair=(name, value): (pair,))
+        assert capture(asked).retry_after_s == seconds
     broken = APIError(trailing_metadata=lambda: (("google.rpc.retryinfo-bin", b"\x0a\xff\xff"),))
     assert capture(broken).retry_after_s is None
 

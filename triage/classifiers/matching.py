@@ -242,6 +242,9 @@ class Judge:
                 rule = self._codes.get(code[:_CLASS_LENGTH])
             if rule is None:
                 rule = self._by_name(words_of(code), stated=True)
+            general = code.partition(".")[0]  # "AuthFailure.SignatureFailure"
+            if rule is None and general != code:
+                rule = self._by_name(words_of(general), stated=True)
             if rule is not None:
                 yield Verdict(rule, f"code {code}", (info,))
 
@@ -299,7 +302,9 @@ class Judge:
     def _by_words(self, info: ErrorInfo) -> Verdict | None:
         own = info.is_a(*OWN)
         found = _searched(info, self._own_texts if own else self._texts)
-        status = None if own else status_in(info.message)
+        # An error page is the other side's, whatever class a client gives it.
+        page = found is not None and found.rule.cause == Cause.BAD_RESPONSE
+        status = status_in(info.message) if page or not own else None
         general = found is None or found.rule.cause in (Cause.TIMEOUT, Cause.BAD_RESPONSE)
         if status is None or not general:
             return found
@@ -330,8 +335,14 @@ class Judge:
         if rule.cause == Cause.INVALID_ARGUMENTS and is_invalid_json(info):
             return weak._replace(rule=NOT_JSON)
         said = _searched(info, self._refining[rule.failure_type])
+        if said is None and info.status_code is None:
+            # Some clients have one class for every refusal, or for every error of the server's.
+            beyond = _BEYOND.get(rule.name, frozenset())
+            said = _searched(info, [one for one in self._texts if one.name in beyond])
         if said is not None:
-            return said
+            # Words that agree with a code are weaker evidence than the code.
+            agree = said.rule.cause == rule.cause and rule.looks_at == "code"
+            return weak if agree else said
         if rule.cause == Cause.CONNECTION and info.status_code is None:
             stated = self._by_status(info, status_in(info.message) or 0)
             if stated is not None:
@@ -369,6 +380,11 @@ _GENERAL = frozenset(
     {Cause.CONNECTION, Cause.SERVER_ERROR, Cause.MALFORMED_OUTPUT, Cause.AUTH, Cause.TLS}
 )
 """Causes with vague class names; the exceptions behind such an error say more."""
+_BEYOND = {
+    "name.bad_request": frozenset({"text.rate", "text.quota", "text.no_quota", "text.auth"}),
+    "name.server_error": frozenset({"text.integrity", "text.query", "text.missing", "text.value"}),
+}
+"""Rules on words that say more than a class for every refusal, or for every error of a server's."""
 _OVER_FORM = frozenset(
     {"name.unknown_tool", "text.unknown_tool", "text.context", "text.step_budget", "text.missing"}
 )
@@ -574,7 +590,7 @@ def _reasons(body: dict[str, Any]) -> list[str]:
 
 def _texts_in(body: dict[str, Any], names: tuple[str, ...], depth: int) -> list[str]:
     """Return the texts under these names in the body and, down to `depth`, in its objects."""
-    values = [body.get(name) for name in names]
+    values = [body.get(each) for name in names for each in (name, name[:1].upper() + name[1:])]
     found = [value[:_MAX_TEXT] for value in values if isinstance(value, str) and value]
     envelope = len(body) == 1  # {"forbidden": {"message": …}}
     for inner in [*(body.values() if envelope else map(body.get, _HOLDING))] if depth else ():

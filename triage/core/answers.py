@@ -41,12 +41,16 @@ _HTTP_SIGNS = ("response", "headers", "hdrs", "grpc_status_code", "http_status",
 
 
 class Answer(NamedTuple):
-    """An answer. status: of HTTP or None. code: the provider's own. headers: as found."""
+    """An answer. status: of HTTP or None. code: the provider's own. headers: as found.
+
+    stated: a status that only the body states, which may be that of another request.
+    """
 
     status: int | None
     code: str | None
     headers: list[Any]
     body: Any
+    stated: int | None = None
 
 
 NO_ANSWER = Answer(status=None, code=None, headers=[], body=None)
@@ -62,6 +66,7 @@ def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Ans
     metadata = entry(response, "ResponseMetadata")
     headers = [attr(exc, name) for name in ("headers", "hdrs", "response_headers", "http_headers")]
     headers += [attr(response, "headers"), entry(metadata, "HTTPHeaders")]
+    headers.append(call(exc, "trailing_metadata"))  # of gRPC
     statuses = [attr(exc, name) for name in _STATUS_NAMES]
     # A bare `code` is a status only on an exception with other signs of HTTP.
     if any("HTTP" in name for name in names) or any(
@@ -78,6 +83,7 @@ def read_answer(exc: BaseException, package: str, names: tuple[str, ...]) -> Ans
         code=_code(exc, package, body, held, names),
         headers=[found for found in headers if found is not None],
         body=body,
+        stated=_stated_status(body),
     )
 
 
@@ -90,6 +96,13 @@ def _named_statuses(exc: BaseException) -> list[int]:
         for status, name in found
         if status and name and name in (responses.get(status), *_OTHER_NAMES.get(status, ()))
     ]
+
+
+def _stated_status(body: Any) -> int | None:
+    """Return the status of an error that a body states, as that of RFC 9457 does."""
+    sources = (body, entry(body, "error"))
+    stated = (_http_status(entry(one, name)) for one in sources for name in _STATUS_NAMES)
+    return next((status for status in stated if status is not None and status >= 400), None)
 
 
 _OTHER_NAMES = {
@@ -209,6 +222,9 @@ def _code(
     exc: BaseException, package: str, body: Any, held: Any, names: tuple[str, ...]
 ) -> str | None:
     numbered = _driver_code(exc, package, names)
+    if numbered is None and any(name.startswith("AMQP") for name in names):
+        number = whole(attr(exc, "error_code"))
+        numbered = None if number is None else f"AMQP_{number}"
     states = (attr(exc, "sqlstate"), attr(exc, "pgcode"), attr(exc, "sqlite_errorname"))
     # PostgreSQL's own name of the field, and PostgREST's.
     for value in (*states, entry(held, "C"), entry(body, "code") if _is_postgres(exc) else None):
@@ -226,7 +242,7 @@ def _code(
     return numbered or _provider_code(exc, body) or _number_code(exc, package, names)
 
 
-_GENERAL_STATES = ("HY000", "42000", "08S01")
+_GENERAL_STATES = ("HY000", "42000", "08S01", "70100")
 """What MySQL's drivers give for what has no SQLSTATE of its own: their number says more."""
 
 
@@ -236,9 +252,12 @@ def _provider_code(exc: BaseException, body: Any) -> str | None:
         code = code or words(entry(source, "codeName"))
     if code is not None:
         return code
-    for name in ("error_name", "code", "error_code", "status"):
+    for name in ("error_name", "code", "error_code", "status", "error_type"):
         code = words(attr(exc, name))
-        if code is not None and not code.isdigit():
+        if code is None or code.isdigit():
+            continue
+        # A plain word may be the state of the application's own things, such as of a game.
+        if name != "status" or not (code.islower() and code.isalpha()):
             return code
     error = attr(exc, "error")
     code = words(error, 60) if is_a(error, str) else words(attr(error, "code"))
@@ -303,7 +322,9 @@ def _number_code(exc: BaseException, package: str, names: tuple[str, ...]) -> st
     return words(attr(exc, "type")) if attr(exc, "body") is not None else None
 
 
-_DELAY_NAMES = ("retry_after", "retry_after_s", "period_remaining")
+_DELAY_NAMES = (
+    "retry_after", "retry_after_s", "retry_after_seconds", "retry_delay", "period_remaining",
+)  # fmt: skip
 
 
 def header_delay(answer: Answer, now: float) -> float | None:

@@ -212,7 +212,7 @@ class _Capture:
             module=mro[0].rpartition(".")[0],
             mro=mro,
             message=message,
-            status_code=answer.status,
+            status_code=answer.stated if answer.status is None else answer.status,
             code=answer.code,
             retry_after_s=_longest_of_members(related) if delay is None else delay,
             phase=_phase(exc, package, names, answer, message, related, delay, self.now),
@@ -485,4 +485,6 @@ def _phase(
         # A delay with "busy" is a refusal if a header states it. Words may come from anybody.
         asked_in_words = answer.status == BUSY and header_delay(answer, now) is None
         return "sent" if asked_in_words and delay is not None else "answered"
+    if answer.stated is not None:
+        return "sent"
     return phase_of(exc, package, names, answer.code, message, related)

@@ -1,10 +1,10 @@
 """How long the other side asked to wait, from headers, then typed details, then the text.
 
 Sources: RFC 9110 section 10.2.3 (`Retry-After`, seconds or a date), the `retry-after-ms` and
-`x-ms-retry-after-ms` headers of model providers, the `RateLimit` header's `t` of the IETF draft, and
-`google.rpc.RetryInfo` as object, as JSON and in gRPC trailers. Last, and only for a rate limit: when
-the exhausted window resets (`x-ratelimit-reset-*`, `anthropic-ratelimit-*-reset`, `RateLimit-Reset`),
-which is weaker evidence than an explicit delay.
+`x-ms-retry-after-ms` headers of model providers, `grpc-retry-pushback-ms` of gRPC, the `RateLimit`
+header's `t` of the IETF draft, and `google.rpc.RetryInfo` as object, as JSON and in gRPC trailers. Last,
+and only for a rate limit: when the exhausted window resets (`x-ratelimit-reset-*`,
+`anthropic-ratelimit-*-reset`, `RateLimit-Reset`), which is weaker evidence than an explicit delay.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 from .foreign import attr, call, entry, is_a, items, seconds, some, text_of
 from .patterns import Pattern
 
-_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
+_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms", "grpc-retry-pushback-ms")
 _BODY_SECONDS = ("retry_after", "retryAfter", "retry_after_s", "retry-after", "retryDelay")
 _BODY_MILLISECONDS = ("retry_after_ms", "retryAfterMs")
-_INNER = ("error", "details", "data", "parameters")
+_INNER = ("error", "detail", "data", "param", "meta", "extra")
+"""How the names of the fields begin in whose objects a delay is looked for."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EPOCH = 1e9
 """A number from here on is a Unix time in seconds; from a thousand times that on, in milliseconds."""
@@ -186,7 +187,8 @@ def from_body(body: object, depth: int = 3) -> float | None:
             delay = seconds(entry(body, name))
             if delay is not None:
                 return delay / 1000
-        inner: Iterable[Any] = (entry(body, name) for name in _INNER)
+        fields = items(body)
+        inner: Iterable[Any] = (part for name, part in fields if str(name).startswith(_INNER))
     elif is_a(body, list):
         inner = some(body)
     else:

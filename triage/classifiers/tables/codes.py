@@ -117,7 +117,7 @@ CODE_RULES: tuple[Rule, ...] = (
         auth           auth               1045 1698 1820 1862
         permission     permission         1044 1129 1130 1142 1143 1227 1290 1370 1792 1836
         dns            dns                2005
-        connection     connection         2002 2003 2006 2013 2055 1159 1161
+        connection     connection         2002 2003 2006 2013 2055 1159 1161 1927
         unavailable    unavailable        1040 1053 1203
         rate           rate_limited       1226
         deadlock       deadlock           1213
@@ -134,7 +134,7 @@ CODE_RULES: tuple[Rule, ...] = (
         rate_limited rate_limited !weak         RESOURCE_EXHAUSTED
         timeout      timeout                    DEADLINE_EXCEEDED
         auth         auth                       UNAUTHENTICATED
-        permission   permission                 PERMISSION_DENIED
+        permission   permission !weak           PERMISSION_DENIED
         missing      missing_resource !weak     NOT_FOUND
         exists       conflict !replanning       ALREADY_EXISTS
         precondition conflict !replanning !weak FAILED_PRECONDITION

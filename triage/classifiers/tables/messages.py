@@ -34,10 +34,11 @@ _text = partial(word_rule, "text")
 # fmt: off
 _CONTEXT = r"""
         maximum (?:context|prompt) length|context length exceeded
-        context (?:window|length|size) (?:exceeded|overflow)
+        context (?:window|length|size) (?:of \d{1,9} )?(?:(?:was |is )?exceeded|overflow)
         exceed(?:s|ed|ing)? (?:the |this |its )?(?:model'?s? )?(?:maximum |
             available )?context(?: window| length| size)?
-        (?:prompt|input) is too long<end>|input length exceeds
+        (?:prompt|input) is too long<end>|prompt too long<end>|input length exceeds
+        (?:prompt|input) exceeds (?:the )?max(?:imum)? (?:\w{1,12} )?length
         too many (?:input )?tokens(?!.{0,3}(?:please |per |wait|try|slow|retry))
         exceeds? context limit|(?:maximum|max) context length
         reduce (?:the|your) (?:length of (?:the|your) )?(?:messages?|prompt|input)
@@ -64,7 +65,8 @@ _QUOTA = r"""
         prepaid credits
         credits? (?:is|are|has been|have been) (?:depleted|exhausted|used up)
         (?:plan|project|account|organi[sz]ation) (?:is )?out of (?:credits?|quota|funds)
-        (?:usage|spend(?:ing)?) (?:cap|ceiling) (?:(?:at|for|with|of|on) .{1,40} )?(?:was |has been |
+        (?:usage|spend(?:ing)?|storage|bandwidth|transaction|download|
+            upload) (?:cap|ceiling) (?:(?:at|for|with|of|on) .{1,40} )?(?:was |has been |
             is )?(?:exceeded|reached|hit)
         reached your (?:specified )?(?:api )?(?:usage|spend(?:ing)?|credit) limits?
         run out of (?:searches|credits?|funds|quota|balance|api calls)
@@ -81,7 +83,12 @@ _RATE = r"""
         toomanyrequests|per[ -]minute (?:quota|limit)|spike arrest violation
         quota .{0,40}(?:is|was|has been) (?:spent|used up|exhausted|consumed|exceeded|reached)
         rate limit error|throttlingexception|requestthrottled
+        max(?:imum)? (?:number of )?requests(?: limit)? (?:exceeded|reached)
         quota (?:will )?(?:resets?|renews?|refills?) (?:in|at|on|after)
+"""
+_TOO_LARGE = r"""
+        message larger than max|message size exceeds|payload too large|request entity too large
+        max(?:imum)? (?:request|message|payload|body|document|upload) size (?:is |was )?exceeded
 """
 ANSWER_RULES: tuple[Rule, ...] = (
     _answer("context", _OVERFLOW, Cause.CONTEXT_LENGTH, _CONTEXT + r"""
@@ -104,8 +111,8 @@ ANSWER_RULES: tuple[Rule, ...] = (
         responsible ai|flagged (?:as|by|for)|prompt (?:was|is|has been) (?:blocked|rejected)
         blocked (?:by|due to|for) .{0,30}(?:safety|guardrail|polic)
         blocked input|safety (?:system|settings|filters?)
-        (?:contains?|containing|detected) (?:potentially )?(?:inappropriate|sensitive|unsafe|harmful|
-            prohibited|disallowed) content
+        (?:contains?|containing|detected) (?:potentially )?(?:(?:inappropriate|sensitive|unsafe|harmful|
+            prohibited|disallowed) (?:or )?){1,2}content
         violat(?:e|es|ed|ing) .{0,30}(?:polic|guidelines)
         + The response was filtered due to the content management policy
         + your prompt was flagged as potentially violating our usage policy
@@ -119,8 +126,7 @@ ANSWER_RULES: tuple[Rule, ...] = (
         - limited to 10 API calls / minute. You can upgrade to a key with higher limits
         - Rate limit reached
         """, source=_PROVIDERS),
-    _answer("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, r"""
-        message larger than max|message size exceeds|payload too large|request entity too large
+    _answer("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, _TOO_LARGE + r"""
         + Received message larger than max (5242880 vs. 4194304)
         - a larger message board
         """),
@@ -342,11 +348,17 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         """),
     _text("context", _OVERFLOW, Cause.CONTEXT_LENGTH, _CONTEXT + r"""
         + This model's maximum context length is 128000 tokens.
+        + Prompt too long: 300121 tokens, the maximum is 262144
+        + Prompt exceeds max length
         + context_length_exceeded
         - 4429 tokens
         - requested 500 tokens
         - context manager exited
         """, source=_PROVIDERS),
+    _text("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, _TOO_LARGE + r"""
+        + ERR max request size exceeded. Limit: 1048576 bytes
+        - the size of the request form
+        """),
     _text("output_cut", _OVERFLOW, Cause.OUTPUT_CUT, r"""
         finish reason['\":= ]{1,4}(?:length|max tokens)|(?:as|because) the length limit was reached
         (?:cut off|cut short|truncated|stopped) .{0,30}(?:max(?:imum)? (?:output |completion )?tokens|
@@ -362,7 +374,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - the branch was cut off by the storm
         """, source=_PROVIDERS),
     _text("content", _CONSTRAINT, Cause.CONTENT_FILTER, r"""
-        content (?:management )?policy
+        content management policy|content policy(?! ?:)
         (?:rejected|refused|blocked|filtered) by the content filter
         content filter(?:ed)?(?= ?(?:$|[.,;:!(]|triggered|was|is|error))
         (?:response|output|completion|prompt|answer|candidate) (?:was |is |has been )?(?:filtered|
@@ -370,6 +382,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         finish reason['\":= ]{1,4}(?:safety|recitation|prohibited content|blocklist|content filter)
         + the request was rejected by the content filter
         - content of the policy folder
+        - content policy: clause 4 is missing from the lease
         """, source=_PROVIDERS),
     _text("output", _SCHEMA, Cause.MALFORMED_OUTPUT, r"""
         could not parse (?:the )?(?:json|llm|lm|model|response|tool call|output)\w{0,3}
@@ -405,15 +418,17 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         validation error:? .{0,60}(?:expected|required|missing|must be)
         is not of type '\w{1,40}'|expected `?\w{1,40}`?, got `?\w{1,40}`?
         invalid (?:arguments?|parameters?) for (?:tool|function)
+        invalid (?:argument|parameter)s?(?: value)?(?=[:\[])
         + 2 validation errors for call[divide]
         + Argument qerry is not in the tool's input schema
         + validation error: expected string at field 'name'
+        + invalid parameter[expected=IVF][actual=x]
         - validation stamp on the ticket
         - the form was valid
         """),
     _text("query", _SCHEMA, Cause.BAD_REQUEST, r"""
         syntax error|error in your sql syntax|unrecognized (?:name|token)|unbalanced parenthesis
-        invalid method name
+        invalid method name|parse error(?=:| (?:at|near|on) )|holding the wrong kind of value
         unterminated character set|invalid regular expression|unknown operator|unknown command
         wrongtype operation|is not an integer or out of range|you can only execute one statement
         error binding parameter|invalid selector|unclosed quotation mark|incorrect syntax near
@@ -427,16 +442,19 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         field .{1,60} not found (?:in|on) type
         + near "SELEC": syntax error
         + syntax error at or near "FORM"
+        + Parse error: Unexpected token, expected Eof
         - the syntax of Latin
         """),
     _text("integrity", _SCHEMA, Cause.BAD_REQUEST, r"""
         (?:unique|not null|check|foreign key|primary key) constraint failed
+        (?:record|row|document|entity|index|key) ['\"`][\w./: ]{1,80}['\"`] already (?:exists|contains)
         duplicate (?:key|entry)|violates \w{1,20}(?: \w{1,20})? constraint
         violation of (?:primary|unique|foreign) key constraint
         (?:unique|check|integrity) constraint .{1,80} violated
         cannot insert (?:the value )?null
         + UNIQUE constraint failed: orders.email
         + duplicate key value violates unique constraint
+        + Database record `books:1` already exists
         - a unique constraint of nature
         """),
     _text("value", _SCHEMA, Cause.INVALID_ARGUMENTS, r"""
@@ -520,10 +538,11 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         gateway time ?out<end>
         timeout (?:of )?[\d.]{1,12} ?(?:m?s|milliseconds|seconds) exceeded
         \[(?:errno 110|winerror (?:121|10060))\]|waiter \w{1,60} failed: max attempts exceeded
-        err timed out
+        err timed out|no response (?:was )?received<end>
         + Request timed out.
         + Timed out after 0.3s waiting for 'tools/call'
         + connection timeout expired
+        + No response received after 3 retries
         - timeout parameter must be positive
         - Timeout value connect was fast, but it must be an int, float or None.
         - retry() got an unexpected keyword argument 'timeout'
@@ -588,7 +607,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - customer 'Quota Exceeded Ltd' has no tax number on file
         """, unquoted=True, source=_PROVIDERS),
     _text("unavailable", _EXTERNAL, Cause.UNAVAILABLE, r"""
-        (?:service (?:is )?(?:temporarily |currently )?unavailable|bad gateway)<end>
+        (?:(?:service|server) (?:is )?(?:temporarily |currently )?unavailable|bad gateway)<end>
+        (?:service|server|node|cluster) (?:is )?not ready<end>
         internal server error|overloaded(?: error)?|server (?:is )?(?:too )?busy
         too many (?:clients|users)
         (?:database|server|system) (?:system )?(?:is )?(?:starting up|shutting down|in recovery)
@@ -600,6 +620,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         queue (?:is )?full<end>|internal error encountered
         (?:connection )?pool (?:is |was )?exhausted
         + upstream: service unavailable
+        + service not ready: initializing
         + 529 overloaded
         + sorry, too many clients already
         - customer 'Service Unavailable GmbH' has no tax number on file
@@ -630,12 +651,12 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - the key is missing from the piano
         """),
     _text("auth", _EXTERNAL, Cause.AUTH, r"""
-        (?:invalid|incorrect|wrong|expired|revoked) (?:api ?key|credentials|password|access token|
+        (?:invalid|incorrect|wrong|bad|expired|revoked) (?:api ?key|credentials|password|access token|
             auth token|bearer token|user ?name)
         (?:api ?key|access key|credentials?|password) (?:has |have |is |are )?(?:been )?(?:expired|
             revoked)
         (?:password )?authentication failed(?! to )|authenticationfailed|invalid grant|bad credentials
-        no pg hba\.conf entry
+        no pg hba\.conf entry|auth(?:entication)? check fail(?:ed|ure)
         fatal: {1,3}role .{1,80} (?:does not exist|is not permitted)
         login (?:was )?refused|login incorrect|login failed for (?:user|login)|invalidcredentials
         not logged in|noauth \w{1,100}|wrongpass \w{1,100}|authentication (?:is )?required
@@ -645,19 +666,21 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         logon (?:failure|denied)|authorization violation
         + FATAL: password authentication failed for user "agent"
         + invalid_api_key
+        + Bad user name or password
         - the password field is empty
         - author unknown
         """),
     _text("permission", _EXTERNAL, Cause.PERMISSION, r"""
-        permission denied|access denied|permission to access .{1,80} denied
+        permission den(?:ied|y)|access denied|permission to access .{1,80} denied
         (?:do|does) not have (?:the )?(?:\w{1,20} )?permissions?
         don'?t have (?:the )?(?:\w{1,20} )?permissions?|read ?only (?:database|transaction|file system)
         unable to open database file|operation not permitted|not authorized (?:on|to|for)
-        no permissions? (?:to|for)
+        no permissions? (?:to|for)|^(?:\[[\w: ]{1,20}\] )?not authorized\.?$
         insufficient (?:permissions?|privileges?|scopes?)|administratively prohibited
         sender address rejected|\[(?:errno (?:1|13|30)|winerror 5)\]
         + attempt to write a readonly database
         + permission denied for table salaries
+        + [code:135] Not authorized
         - planning permission granted
         """, unquoted=True),
     _text("deployment", _UNKNOWN, Cause.DEPLOYMENT, r"""
@@ -691,6 +714,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         unknown (?:resource|column|table|database|collection|index|topic)
         (?:relation|column|function|table|type|database|schema|role) .{1,120} does(?: not|n'?t) exist
         \w{1,40}\[[\w ./:-]{1,80}\] does not exist
+        cannot resolve keyword ['\"][\w.]{1,80}['\"] into field
         invalid (?:object|column|table) name|(?:table|view) or view does not exist
         referenced column .{1,80} not found|stale element|unable to locate element
         (?:could not|couldn'?t|cannot|can'?t|unable to) find (?:the |a |any )?(?:class|collection|
@@ -705,6 +729,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         + Collection papers not found
         + Unknown resource: lab://nothing
         + relation "x" does not exist
+        + Cannot resolve keyword 'isbn' into field. Choices are: id, title
         - user 500 not found
         - tool hammer not found in aisle 4
         - the parrot does not exist anymore

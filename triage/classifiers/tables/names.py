@@ -29,19 +29,21 @@ FAULT_NAMES: tuple[Rule, ...] = (
         - RateLimitConfigError RateLimitSettings
         """, weak=True),
     _name("quota", _EXTERNAL, Cause.QUOTA_EXHAUSTED, """
-        insufficient quota, quota exhausted, quota exceeded, billing, billing hard limit reached,
+        insufficient quota, quota exhausted, quota exceeded, billing, billing hard limit reached, =quota,
         insufficient balance, insufficient credits, insufficient funds, payment required,
         credit limit, credits exhausted, billing not active, service quota exceeded,
         account balance too low, spend limit exceeded, out of credits, usage limit exceeded,
         usage limit reached, credits exceeded, insufficient credit, billing disabled,
         spend limit reached, spending limit reached, spending limit exceeded,
         daily limit exceeded, daily limit, resource limit exceeded
-        + insufficient_quota LMBillingError billing_hard_limit_reached
+        + insufficient_quota QuotaError LMBillingError billing_hard_limit_reached
         - QuotaReport BillingAddress
         """),
     _name("overloaded", _EXTERNAL, Cause.OVERLOADED, """
-        overloaded, queue exceeded, queue full, server busy, too busy, over capacity, capacity exceeded
-        + OverloadedError overloaded_error queue_exceeded
+        overloaded, queue exceeded, queue full, server busy, too busy, over capacity, capacity exceeded,
+        insufficient capacity, insufficient instance capacity, insufficient host capacity,
+        resource insufficient
+        + OverloadedError InsufficientInstanceCapacity overloaded_error queue_exceeded
         - OverloadedMethodResolver
         """),
     _name("unavailable", _EXTERNAL, Cause.UNAVAILABLE, """
@@ -58,7 +60,7 @@ FAULT_NAMES: tuple[Rule, ...] = (
         """),
     _name("server_error", _EXTERNAL, Cause.SERVER_ERROR, """
         internal server, server, =internal, internal failure, internal service, =backend, =fatal,
-        =model error, phase execution, =service, external
+        =model error, phase execution, =service, =gateway, external
         + InternalServerError server_error internal_error
         - ServerSettings
         """, weak=True),
@@ -99,7 +101,8 @@ FAULT_NAMES: tuple[Rule, ...] = (
         broken resource, content length, no valid connections, service request, service response,
         connection timeout wrapper, communication, connect call failed, peer gone, no servers,
         no host available, ssleof, ssl zero return, ssl syscall, imaplib.IMAP4.abort, disconnection,
-        not connected, connector, response streaming, http client, proxy command failure, content too short
+        not connected, connector, response streaming, http client, proxy command failure, content too short,
+        unreachable, unreachable host
         + ConnectError APIConnectionError RemoteProtocolError ServerDisconnectedError
         - ConnectionSettings ProtocolVersionTable
         """, weak=True),
@@ -223,8 +226,9 @@ AGENT_NAMES: tuple[Rule, ...] = (
         context window exceeded, context length exceeded, context overflow, context length,
         prompt too long, context window, token limit exceeded, context size, input too long,
         exceed context size, context window overflow, string above max length, tokens exceeded,
-        request too large, max context length exceeded
+        request too large, max context length exceeded, tokens limit reached, token limit reached
         + context_length_exceeded ContextWindowExceededError exceed_context_size_error
+        + tokens_limit_reached
         - ContextWindowButton ContextManager
         """),
     _name("output_cut", _OVERFLOW, Cause.OUTPUT_CUT, """
@@ -270,7 +274,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         no such alert, move target out of bounds, no such cookie, no such object, =gone,
         not in channel, no node, no such *, unknown *, non existent *, no result, no results, no script,
         detached shadow root, no alert present, =catalog, =binder, resource missing,
-        hvac.exceptions.InvalidPath, not found entity, nonexistent
+        hvac.exceptions.InvalidPath, not found entity, nonexistent, no match, id unknown, element lost
         + NotFoundError NoSuchElementException channel_not_found index_not_found_exception
         - NotFoundPageTheme
         """, weak=True),
@@ -286,7 +290,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         query shard, schema validation, input validation, invalid input, =malformed, query, syntax,
         invalid *, bad *, malformed *, unsupported *, missing *, re.error, re.PatternError,
         compilation, command syntax, cross slot, cross slot transaction, exec abort,
-        string too long, name too long, request malformed, unknown command
+        string too long, name too long, request malformed, unknown command, wrong type
         + BadRequestError invalid_request_error parsing_exception MissingSchema
         - BadRequestCounter
         """, weak=True),
@@ -307,7 +311,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
     _name("bad_response", _SCHEMA, Cause.BAD_RESPONSE, """
         content type, content decoding, decoding, bad response, unexpected content type,
         invalid response, api response validation, xml syntax, limit overrun, line too long,
-        payload encoding, checksum
+        payload encoding, checksum, unparsable, unparseable
         + ContentTypeError DecodingError
         - ContentTypeMenu
         """),
@@ -340,6 +344,7 @@ AGENT_NAMES: tuple[Rule, ...] = (
         corrupted *, bad gzip file, tarfile.ReadError, tarfile.CompressionError, lzma.LZMAError,
         zlib.error, pickle.UnpicklingError, pdf read, not decrypted, multiple results found,
         shutil.ReadError, unpickling, tarfile.HeaderError, validate, invalid tag, =conversion,
+        multiple objects returned,
         =shape, arrow invalid, out of bounds datetime, out of bounds timedelta, datatype mismatch,
         cannot coerce
         + ParserError UnicodeDecodeError InvalidSelectorException TemplateSyntaxError
