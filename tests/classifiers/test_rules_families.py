@@ -189,6 +189,30 @@ def test_an_error_page_is_the_other_sides_whatever_class_carries_it() -> None:
     assert classify(said(page, "ValueError")).failure_type is EXTERNAL
     assert classify(said("<html><body>Welcome</body></html>", "ValueError")).failure_type is SCHEMA
     assert classify(said("502 Bad Gateway", "ValueError")).failure_type is FailureType.UNKNOWN
+    answer = 'Request failed with status code 429: {"error": "5 requests a second"}'
+    assert classify(said(answer, "ValueError")).cause == Cause.RATE_LIMITED
+    own = said("status code 429: seat {row} is not in the plan", "ValueError")
+    assert classify(own).failure_type is FailureType.UNKNOWN
+
+
+@table(
+    ("behind", "cause"),
+    [
+        (OSError("[Errno 111] Connection refused"), Cause.CONNECTION),
+        (OSError("certificate verify failed"), Cause.TLS),
+        (OSError("Name or service not known"), Cause.DNS),
+        (ValueError("no such page"), Cause.UNAVAILABLE),
+    ],
+)
+def test_the_network_says_more_than_a_class_for_what_is_not_there(
+    behind: Exception, cause: Cause
+) -> None:
+    class GeocoderUnavailable(Exception):
+        pass
+
+    error = GeocoderUnavailable("no")
+    error.__cause__ = behind
+    assert diagnose(error).cause == cause
 
 
 def test_an_unknown_tool_behind_used_up_retries_decides() -> None:

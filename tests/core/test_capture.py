@@ -371,7 +371,8 @@ def test_a_success_that_a_body_states_is_no_status_of_an_error() -> None:
 def test_a_delay_of_zero_in_a_field_is_the_default_of_its_class() -> None:
     assert capture(client_error("lib", "no", retry_after=0)).retry_after_s is None
     assert capture(client_error("lib", "no", period_remaining=2.5)).retry_after_s == 2.5
-    assert capture(client_error("lib", "no", retry_after_seconds=17)).retry_after_s == 17
+    for name in ("retry_after_seconds", "backoff"):
+        assert capture(client_error("lib", "no", **{name: 17})).retry_after_s == 17
 
 
 def test_a_reply_of_a_broker_is_read_where_its_client_keeps_it() -> None:

@@ -302,10 +302,15 @@ class Judge:
     def _by_words(self, info: ErrorInfo) -> Verdict | None:
         own = info.is_a(*OWN)
         found = _searched(info, self._own_texts if own else self._texts)
-        # An error page is the other side's, whatever class a client gives it.
+        # An error page, or a status and its body, is the other side's, whatever class carries it.
         page = found is not None and found.rule.cause == Cause.BAD_RESPONSE
-        status = status_in(info.message) if page or not own else None
-        general = found is None or found.rule.cause in (Cause.TIMEOUT, Cause.BAD_RESPONSE)
+        answered = page or _WITH_BODY.search(info.message[:_MAX_TEXT]) is not None
+        status = status_in(info.message) if answered or not own else None
+        general = (
+            found is None
+            or found.rule.cause in (Cause.TIMEOUT, Cause.BAD_RESPONSE)
+            or (own and found.rule.failure_type is FailureType.SCHEMA_MISMATCH)
+        )
         if status is None or not general:
             return found
         return self._by_status(info, status) or found
@@ -324,8 +329,13 @@ class Judge:
                 yield found.under(info)
 
     def _met(self, info: ErrorInfo, strong: Verdict, depth: int) -> Verdict | None:
-        """Return the verdict behind an error with a made-up status 500, if no server was reached."""
+        """Return the verdict behind an error with a made-up status or a general class, if no server was
+        reached.
+        """
         made_up = strong.rule.looks_at == "status" and info.status_code == 500 and info.body is None
+        # A class for what is not there says no more than the network did.
+        named = strong.rule.name == "name.unavailable" and info.status_code is None
+        made_up = made_up or (named and strong.text.startswith("class "))
         found = next(self._wrapped(info, depth), None) if made_up else None
         return found if found is not None and found.rule.cause in _UNMET else None
 
@@ -487,6 +497,7 @@ def _patterns(keys: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return (re.compile(rf"(?<!\w)(?:{'|'.join(keys)})(?!\w)", re.DOTALL),)
 
 
+_WITH_BODY = Pattern(r"\bstatus(?: code)?[ :=]{1,3}[45]\d\d[ :,;-]{1,3}\{\s?[\"']")
 _STATUSES = [Pattern(rf"(?<!\w){pattern}") for pattern in STATUS_IN_TEXT]
 
 

@@ -323,7 +323,7 @@ def _number_code(exc: BaseException, package: str, names: tuple[str, ...]) -> st
 
 
 _DELAY_NAMES = (
-    "retry_after", "retry_after_s", "retry_after_seconds", "retry_delay", "period_remaining",
+    "retry_after", "retry_after_s", "retry_after_seconds", "retry_delay", "backoff", "period_remaining",
 )  # fmt: skip
 
 

@@ -187,8 +187,8 @@ def from_body(body: object, depth: int = 3) -> float | None:
             delay = seconds(entry(body, name))
             if delay is not None:
                 return delay / 1000
-        fields = items(body)
-        inner: Iterable[Any] = (part for name, part in fields if str(name).startswith(_INNER))
+        named = ((text_of(name, 60), part) for name, part in items(body))
+        inner: Iterable[Any] = (part for name, part in named if name.startswith(_INNER))
     elif is_a(body, list):
         inner = some(body)
     else:
