@@ -153,8 +153,30 @@ def test_one_fault_may_say_more_than_its_class() -> None:
     assert (found.retry_after_s, found.user_message, found.cause) == (20, "Too fast.", "burst")
     assert found.suggestions[0] == "Buy more."
     assert "bucket 4" in found.technical_details
-    asked = diagnose(faults.ConnectivityFault("gone", recovery=Recovery.ASK))
-    assert (asked.severity, asked.level) == (Severity.CRITICAL, Level.HIGH)
+
+
+@pytest.mark.parametrize(
+    ("said", "severity", "level"),
+    [
+        ({"recovery": Recovery.ASK}, Severity.CRITICAL, Level.HIGH),
+        ({"recovery": "regenerate"}, Severity.REPLANNING, Level.MEDIUM),
+        ({"recovery": "ask", "level": Level.LOW}, Severity.CRITICAL, Level.LOW),
+        ({"recovery": "ask", "severity": "retriable"}, Severity.RETRIABLE, Level.LOW),
+        ({"severity": Severity.FATAL}, Severity.FATAL, Level.CRITICAL),
+        ({"recovery": "no word"}, Severity.RETRIABLE, Level.LOW),
+    ],
+)
+def test_severity_and_level_follow_from_what_an_instance_says(
+    said: Any, severity: Severity, level: Level
+) -> None:
+    fault = faults.ConnectivityFault("gone", **said)
+    for told in (fault, pickle.loads(pickle.dumps(fault)), diagnose(fault)):
+        assert (told.severity, told.level) == (severity, level)
+
+
+def test_no_instance_makes_a_refusal_harmless() -> None:
+    fault = faults.PolicyRefused("no", recovery=Recovery.RETRY)
+    assert fault.severity == diagnose(fault).severity == Severity.FATAL
 
 
 def test_a_property_may_stand_for_an_attribute() -> None:

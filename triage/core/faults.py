@@ -35,7 +35,7 @@ Fault
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
@@ -93,6 +93,11 @@ _WORDS: dict[str, type[StrEnum]] = {
     "severity": Severity,
     "level": Level,
 }
+_FOLLOWS: tuple[tuple[str, str, Mapping[Any, StrEnum]], ...] = (
+    ("recovery", "severity", RECOVERY_SEVERITY),
+    ("severity", "level", DEFAULT_LEVEL),
+)
+"""What an instance says, what follows from it unless said too, and how."""
 _MOST_LISTED = 20
 _LONGEST_LISTED = 200
 
@@ -150,7 +155,12 @@ class Fault(Exception):
             if name not in Said.__annotations__:
                 known = ", ".join(Said.__annotations__)
                 raise UsageError(f"{type(self).__name__} takes no {name!r}; it takes {known}")
-        self.__dict__.update({name: value for name, value in said.items() if value is not None})
+        given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        if type(self).category != Category.SAFETY:
+            for name, follower, following in _FOLLOWS:
+                if isinstance(given.get(name), str) and given[name] in following:
+                    given.setdefault(follower, following[given[name]])
+        self.__dict__.update(given)
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
