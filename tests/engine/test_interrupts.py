@@ -21,7 +21,16 @@ from watched import ONCE_MORE, call
 import triage
 import triage.engine.run
 from engine.test_cancellation import Stopwatch
-from triage import Agent, FailureType, Limits, Run, Step, Usage
+from triage import (
+    Agent,
+    FailurePolicy,
+    FailureType,
+    Limits,
+    Run,
+    Step,
+    TriageEscalationError,
+    Usage,
+)
 from triage.core import AttemptInterrupted, AttemptStarted, Cause, Event, RunFinished, WatchNoticed
 from triage.stores import SQLiteStore
 from triage.testing import VirtualTime
@@ -244,6 +253,29 @@ async def test_a_stream_is_interrupted_wherever_it_is(
                 interrupt(runs[0])
     assert found == [1, "Restarted", 2]
     assert asked_of_the_task() == 0
+
+
+@table("called", ["run", "stream", "events"])
+async def test_a_generator_that_is_stopped_fails_with_no_error_of_its_own(called: str) -> None:
+    async def items(task: str, *, run: Run) -> Any:
+        while True:
+            run.record_step(call())
+            yield run.attempt
+
+    agent = Agent(items, FailurePolicy())
+
+    async def runs() -> None:
+        if called == "run":
+            await agent.run("t")
+        async for _ in getattr(agent, called)("t"):
+            pass
+
+    with pytest.raises(TriageEscalationError) as caught:
+        await runs()
+    context = caught.value.context
+    assert context is not None
+    assert (caught.value.__cause__, context.error) == (None, None)
+    assert context.failure_type == FailureType.LOOP_DETECTED
 
 
 async def test_the_interrupt_of_an_outer_run_is_no_failure_of_the_inner_one() -> None:

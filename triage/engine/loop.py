@@ -539,8 +539,10 @@ def _raise_interrupted(run: Run, error: BaseException) -> None:
             run.interrupt = error.diagnosis
         raise Interrupted from error
     # A cancellation here is ours: `_end` has raised those from outside.
-    if run.interrupt is not None and isinstance(
-        error, (Exception, anyio.get_cancelled_exc_class())
+    if (
+        run.interrupt is not None
+        and isinstance(error, (Exception, anyio.get_cancelled_exc_class()))
+        and not isinstance(error, Interrupted)  # a generator's attempt has raised it already
     ):
         raise Interrupted from error
 
