@@ -366,6 +366,10 @@ async def test_an_escalation_that_is_killed_while_it_undoes_goes_on(
     assert stays.startswith('charge({"what": "b"}) stays: ')
     assert "LookupError: b is too late after " in stays
     assert stays in caught.report.to_markdown("developer").replace("\\", "")
+    person = caught.report.to_text()
+    assert "1 effect could not be undone" in person
+    assert "LookupError" not in person
+    assert "charge(" not in person
 
     store = SQLiteStore(tmp_path / "runs.db")
     agent: Agent[Any] = Agent(killing.works, store=store)

@@ -334,8 +334,12 @@ def for_a_person(facts: Facts) -> Facts:
     """Keep the facts for the person who asked: no ids, and no words of code, tools or errors."""
     kept: Facts = _only(facts, FOR_PERSONS)
     last = facts.steps[-1].attempt if facts.steps else 0
+    stays = len(facts.not_undone)
+    effects = "1 effect" if stays == 1 else f"{stays} effects"
+    undo = f"Before it is tried again: {effects} could not be undone. Ask whoever runs this."
     return replace(
         kept,
+        next_steps=(undo, *kept.next_steps) if stays else kept.next_steps,
         user_message=without_internals(facts.user_message, facts),
         # Earlier attempts show how they failed, not their steps.
         steps=tuple(_only(step, STEPS_FOR_PERSONS) for step in facts.steps if step.attempt == last),
