@@ -160,6 +160,17 @@ async def test_a_sync_agent_that_comes_back_too_late_is_said_to_hang() -> None:
         await assert_recovers(slow, "x", FaultPlan({}), real_seconds=0.01)
 
 
+async def test_an_agent_that_keeps_the_event_loop_too_long_is_said_to_hang() -> None:
+    async def busy(task: str) -> str:
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            pass
+        return "late"
+
+    with pytest.raises(AssertionError, match=r"hangs: 0\.01 s of real time"):
+        await assert_recovers(busy, "x", FaultPlan({}), real_seconds=0.01)
+
+
 async def test_a_sync_tool_that_hangs_for_good_is_refused_with_the_remedy() -> None:
     plan = FaultPlan({"stock": faults.hang()})
     look = plan.wrap_tool(stock)

@@ -388,8 +388,8 @@ async def _tried(
     lived: tuple[Any, TriageError | None, int] | None = None
     with anyio.move_on_after(real_seconds) as in_time:
         lived = await _lived(watched, task, arguments, events)
-    # A function in a thread cannot be cancelled, and comes back late with a result.
-    if lived is None or in_time.cancel_called:
+    # What is in a thread or blocks the event loop cannot be cancelled, and comes back late with a result.
+    if lived is None or anyio.current_time() >= in_time.deadline:
         hung = (
             f"the run hangs: {real_seconds:g} s of real time have passed. Something never comes back and "
             "nothing ends it: give the tool a timeout=…, or the agent Limits(attempt_seconds=…)"
