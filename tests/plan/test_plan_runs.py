@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -393,12 +394,20 @@ async def test_every_decision_is_in_the_journal_before_what_it_leads_to() -> Non
         ({"budget": PlanLimits()}, "Orchestrator.budget"),
         ({"reporter": print}, "Orchestrator.reporter"),
         ({"responder": print}, "Orchestrator.responder"),
+        ({"checks": "strict"}, "Agent(checks=…)"),
     ],
 )
 async def test_what_cannot_be_used_is_refused_at_once(given: dict[str, Any], named: str) -> None:
     options: dict[str, Any] = {"registry": Registry([RESPOND]), "planner": Script(GOOD), **given}
-    with pytest.raises(UsageError, match=named.replace(".", r"\.")):
+    with pytest.raises(UsageError, match=re.escape(named)):
         Orchestrator(options.pop("registry"), options.pop("planner"), **options)
+
+
+@table("option", ["durabilty", "plan_limits", "policy"])
+def test_an_option_that_does_not_exist_is_refused_by_name(option: str) -> None:
+    options: dict[str, Any] = {option: None}
+    with pytest.raises(TypeError, match=option):
+        Orchestrator(Registry([RESPOND]), Script(GOOD), **options)
 
 
 RESPOND = Capability("respond", "answers", print)

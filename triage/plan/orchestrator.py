@@ -357,6 +357,9 @@ class Orchestrator:
         ):
             if not isinstance(value, kind):
                 raise misuse(f"Orchestrator.{field}", value, f"a {kind.__name__}")
+        for name in options:
+            if name not in Options.__annotations__:
+                raise TypeError(f"Orchestrator() got an unexpected keyword argument {name!r}")
         self._reporter = reporter or ErrorReporter()
         registry = _answering(registry, responder)
         setup = Setup(
@@ -693,16 +696,14 @@ def _agent(setup: Setup, budget: Limits, options: Options) -> Agent[Any]:
 
     seconds = [limit for limit in (budget.seconds, setup.limits.seconds) if limit is not None]
     checks = options.get("checks") or Checks()
+    if isinstance(checks, Checks) and checks.watch is True:
+        # A plan may contain equal steps; the router ends a run that goes round in circles.
+        checks = msgspec.structs.replace(checks, watch=False)
+    options["checks"] = checks
+    options.setdefault("name", "orchestrator")
     return Agent[Any](
         orchestrate,
         policy(setup.approval.expires_s),
         limits=msgspec.structs.replace(budget, attempts=None, seconds=min(seconds, default=None)),
-        # A plan may contain equal steps; the router ends a run that goes round in circles.
-        checks=msgspec.structs.replace(checks, watch=False) if checks.watch is True else checks,
-        store=options.get("store"),
-        durability=options.get("durability"),
-        observers=options.get("observers", ()),
-        name=options.get("name", "orchestrator"),
-        aliases=options.get("aliases", ()),
-        environment=options.get("environment"),
+        **options,
     )
