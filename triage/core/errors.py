@@ -31,6 +31,7 @@ AttemptInterrupted             a BaseException that unwinds an attempt stopped f
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -355,6 +356,22 @@ def short(value: object, limit: int = 60) -> str:
 def misuse(field: str, value: object, wanted: str, remedy: str = "") -> UsageError:
     """Make the UsageError for a wrong value, worded as by `refuse`."""
     return UsageError(str(refuse(field, value, wanted, remedy)))
+
+
+def check_takes(field: str, function: Callable[..., Any], wanted: str, argument: str) -> None:
+    """Raise UsageError unless a function can be called with one argument, such as "the context".
+
+    One whose signature cannot be read, as of some builtins, is trusted.
+    """
+    try:
+        accepted = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        accepted.bind(None)
+    except TypeError as error:
+        remedy = f"it must take one argument, {argument} ({error})"
+        raise misuse(field, function, wanted, remedy) from None
 
 
 def check_count(field: str, value: object, least: int, remedy: str = "") -> None:

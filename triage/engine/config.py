@@ -33,6 +33,7 @@ from triage.core import (
     UsageError,
     check_count,
     check_number,
+    check_takes,
     check_word,
     effect_of,
     logger,
@@ -97,8 +98,7 @@ class Checks(Struct, frozen=True, dict=True):
             raise misuse("Checks.subgoals", self.subgoals, "True or False")
         self._options()
         for verifier in self.verifiers:
-            if not callable(verifier):
-                raise misuse("Checks.verify item", verifier, "a function of the result")
+            _takes("Checks.verify item", verifier, "result")
         self.manifest  # noqa: B018 - reading it refuses a tool without a name at once
         if self.result_type is not None:
             _early(self.result_type)
@@ -111,8 +111,8 @@ class Checks(Struct, frozen=True, dict=True):
         if not isinstance(cast("object", self.watch), bool | Watching):
             wanted = "True, False or a Watching"
             raise misuse("Checks.watch", self.watch, wanted, "write Watching(hint_after=3)")
-        if not (self.guard is None or callable(self.guard) or isinstance(self.guard, Guard)):
-            raise misuse("Checks.guard", self.guard, "a function of the call, or a Guard")
+        if self.guard is not None and not isinstance(self.guard, Guard):
+            _takes("Checks.guard", self.guard, "call", ", or a Guard")
 
     @cached_property
     def manifest(self) -> Mapping[str, Schema | None]:
@@ -159,7 +159,15 @@ def _constraints(given: Any) -> tuple[Constraint, ...]:
         if inspect.iscoroutinefunction(pattern):
             wanted = "a sync function of a text"
             raise misuse("Checks.constraints item", constraint, wanted, "give it as verify")
+        _takes("Checks.constraints item", pattern, "text")
     return constraints
+
+
+def _takes(field: str, given: Any, what: str, otherwise: str = "") -> None:
+    wanted = f"a function of the {what}{otherwise}"
+    if not callable(given):
+        raise misuse(field, given, wanted)
+    check_takes(field, given, wanted, f"the {what}")
 
 
 def validate_result(result_type: Any, result: object) -> object:
@@ -514,8 +522,7 @@ class Guard(Struct, frozen=True):
     tools: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not callable(self.decide):
-            raise misuse("Guard.decide", self.decide, "a function of the call")
+        _takes("Guard.decide", self.decide, "call")
         effects = _texts("Guard.effects", self.effects)
         try:
             known = tuple(effect_of("Guard.effects item", effect) for effect in effects)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
-from inspect import isawaitable, signature
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -24,6 +24,7 @@ from triage.core import (
     Severity,
     Step,
     UsageError,
+    check_takes,
     misuse,
 )
 
@@ -77,15 +78,7 @@ def as_strategy(field: str, value: object) -> Strategy:
         raise UsageError(f"{field} must be {wanted}, not the class {value.__name__}; {remedy}")
     if not callable(value):
         raise misuse(field, value, wanted)
-    try:
-        accepted = signature(value)
-    except (TypeError, ValueError):  # a builtin without a signature is trusted
-        return cast("Strategy", value)
-    try:
-        accepted.bind(None)
-    except TypeError as error:
-        remedy = f"it must take one argument, the context ({error})"
-        raise misuse(field, value, wanted, remedy) from None
+    check_takes(field, value, wanted, "the context")
     return cast("Strategy", value)
 
 
