@@ -325,6 +325,18 @@ def test_a_redactor_travels_and_does_not_show_its_values() -> None:
     assert CANARY not in repr(REDACTOR)
 
 
+class Names(Redactor):
+    """Hides a name in its own way."""
+
+    def text(self, text: str) -> str:
+        return super().text(text).replace("Ann", "A.")
+
+
+def test_a_redactor_of_your_own_travels_as_what_it_is() -> None:
+    copy = pickle.loads(pickle.dumps(Names(values=(REGISTERED,))))
+    assert copy.text(f"Ann, {REGISTERED}") == f"A., {HIDDEN}"
+
+
 def test_the_environment_is_hidden_by_the_names_of_its_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -25,7 +25,7 @@ from triage import (
     Suspend,
 )
 from triage.classifiers import Grounds
-from triage.core import HIDDEN, LoggingObserver, Redactor, TriageError, redact
+from triage.core import HIDDEN, LoggingObserver, Redactor, RunFinished, TriageError, redact
 from triage.stores import SQLiteStore
 
 pytestmark = pytest.mark.anyio
@@ -208,6 +208,38 @@ async def test_the_journal_of_a_run_inside_hides_what_either_run_hides(tmp_path:
     await store.close()
     assert clean(journal)
     assert "ROOM-7" not in journal
+
+
+class Names(Redactor):
+    """Hides a name in its own way."""
+
+    def text(self, text: str) -> str:
+        return super().text(text).replace("Ann", "A.")
+
+
+async def test_redactors_that_hide_in_their_own_way_do_so_in_runs_inside(tmp_path: Path) -> None:
+    async def innermost(task: str) -> str:
+        return f"{task} of Ann, in ROOM-7 and HALL-7"
+
+    async def inner(task: str) -> str:
+        return str(await agents["innermost"].run(task))
+
+    async def outer(task: str) -> str:
+        return str(await agents["inner"].run(task))
+
+    rooms = Durability(redact=Redactor(patterns=("ROOM-[0-9]+",)))
+    halls = Durability(redact=Redactor(patterns=("HALL-[0-9]+",)))
+    agents = {
+        "innermost": Agent(innermost, name="innermost", durability=halls),
+        "inner": Agent(inner, name="inner", durability=Durability(redact=Names())),
+    }
+    store = SQLiteStore(tmp_path / "runs.db")
+    await Agent(outer, name="outer", store=store, durability=rooms).run("the task")
+    (info,) = await store.runs(agent="innermost")
+    finished = (await store.read(info.run_id))[-1]
+    await store.close()
+    assert isinstance(finished, RunFinished)
+    assert finished.result == f"the task of A., in {HIDDEN} and {HIDDEN}"
 
 
 async def test_a_run_that_is_gone_on_with_keeps_its_redactor() -> None:

@@ -193,7 +193,7 @@ from .quoting import (
     said_by,
     span,
 )
-from .redaction import HIDDEN, Redactor, redact, redact_value, redacting, standard
+from .redaction import HIDDEN, Redactor, joined, redact, redact_value, redacting, standard
 from .state import (
     AT_LIMIT,
     LINE,
@@ -429,6 +429,7 @@ __all__ = [
     "is_mapping",
     "is_milestone",
     "is_reused",
+    "joined",
     "json_parts",
     "json_text",
     "known_cause",

@@ -160,12 +160,11 @@ class Redactor:
         if not isinstance(self.environment, bool):
             raise misuse("Redactor.environment", self.environment, "True or False")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         """Leave out values from the environment, which are read again after unpickling."""
-        return (
-            Redactor,
-            (self.fields, self.patterns, self.values, self.keep, self.environment),
-        )
+        state = dict(vars(self))
+        state.pop("_known", None)
+        return state
 
     def text(self, text: str) -> str:
         """Hide the secrets in a text; return the same object where there are none."""
@@ -402,6 +401,42 @@ class Redactor:
         if all(clean is item for clean, item in zip(copy, value, strict=True)):
             return value
         return copy
+
+
+@dataclass(frozen=True)
+class Joined(Redactor):
+    """Hides what any of several redactors hides, each in its own way."""
+
+    parts: tuple[Redactor, ...] = ()
+
+    def text(self, text: str) -> str:
+        """As in `Redactor`."""
+        for part in self.parts:
+            text = part.text(text)
+        return text
+
+    def value(self, value: Any) -> tuple[Any, bool]:
+        """As in `Redactor`."""
+        clean = value
+        for part in self.parts:
+            clean, _ = part.value(clean)
+        return clean, clean is not value
+
+    def fields_of(self, value: Any, at: str = "") -> tuple[str, ...]:
+        """As in `Redactor`."""
+        return tuple(
+            dict.fromkeys(path for part in self.parts for path in part.fields_of(value, at))
+        )
+
+
+def joined(*redactors: Redactor) -> Redactor:
+    """A redactor that hides what any of these hides."""
+    parts: list[Redactor] = []
+    for redactor in redactors:
+        for part in redactor.parts if isinstance(redactor, Joined) else (redactor,):
+            if part not in parts:
+                parts.append(part)
+    return parts[0] if len(parts) == 1 else Joined(parts=tuple(parts))
 
 
 @cache

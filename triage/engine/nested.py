@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, closing
-from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from triage.core import (
     AttemptInterrupted,
     Effect,
     Event,
-    Redactor,
     RunFinished,
     RunOver,
     RunStarted,
@@ -29,6 +27,7 @@ from triage.core import (
     TriageSuspendedError,
     UsageError,
     fold,
+    joined,
     logger,
 )
 
@@ -365,7 +364,7 @@ def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
     outer = run.session.config
     if outer.redactor is not None and config.durability.redact is not False:
         own = config.redactor
-        redactor = outer.redactor if own is None else _both(outer.redactor, own)
+        redactor = outer.redactor if own is None else joined(outer.redactor, own)
         durability = replace(config.durability, redact=redactor)
         config = replace(config, durability=durability, redactor=redactor)
     if config.durability.key is None and outer.durability.key is not None:
@@ -374,18 +373,6 @@ def kept_as_safely(config: Config, function: Function, run: Recorder) -> Config:
     if config.durable or not outer.durable:
         return config
     return moved(config, function, outer.store)
-
-
-@lru_cache(maxsize=64)
-def _both(outer: Redactor, own: Redactor) -> Redactor:
-    """A redactor that hides what either of two hides."""
-    return Redactor(
-        fields=(*outer.fields, *own.fields),
-        patterns=(*outer.patterns, *own.patterns),
-        values=(*outer.values, *own.values),
-        keep=tuple(name for name in own.keep if name in outer.keep),
-        environment=outer.environment or own.environment,
-    )
 
 
 async def _begin(
