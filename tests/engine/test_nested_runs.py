@@ -617,6 +617,53 @@ async def test_a_question_inside_cuts_off_no_call_with_an_effect_beside_it() -> 
     assert sent == ["a letter", "the bill"]
 
 
+@pytest.mark.parametrize("later", range(4))
+async def test_no_call_with_an_effect_begins_inside_a_run_that_is_being_stopped(later: int) -> None:
+    begun: list[str] = []
+    sent: list[str] = []
+
+    @triage.tool(effect="once")
+    async def send(what: str) -> str:
+        begun.append(what)
+        await anyio.lowlevel.checkpoint()
+        sent.append(what)
+        return f"sent {what}"
+
+    async def clerk(task: str) -> str:
+        await asked.wait()
+        for _ in range(later):
+            await anyio.lowlevel.checkpoint()
+        return str(await send(task))
+
+    def asks(call: GuardedCall) -> Suspend | None:
+        asked.set()
+        return Suspend("sure?") if call.arguments["what"] == "the bill" else None
+
+    inner = Agent(clerk, name="clerk")
+
+    async def works(task: str) -> list[str]:
+        found = ["", ""]
+
+        async def letter() -> None:
+            found[0] = await inner.run("a letter")
+
+        async def bill() -> None:
+            found[1] = await send("the bill")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(letter)
+            await anyio.lowlevel.checkpoint()
+            group.start_soon(bill)
+        return found
+
+    asked = anyio.Event()
+    agent = Agent(works, **recovers(Retry()), checks=Checks(guard=asks), limits=Limits(seconds=60))
+    question = await question_of(agent.run("t"), match="may send run with .*bill")
+    assert begun == sent
+    found = await agent.resume(question.token, triage.approve())
+    assert found == ["sent a letter", "sent the bill"]
+
+
 async def test_a_question_inside_comes_before_the_call_in_doubt_that_it_would_cut_off_again() -> (
     None
 ):

@@ -314,12 +314,10 @@ async def run_inside(
     inner = Inner(run, config, function, task, kwargs, begun)
     try:
         result = await inner.result()
-    except TriageSuspendedError as error:
-        inner.failed(error)
-        await settle_beside(run)
-        raise
     except BaseException as error:
         inner.failed(error)
+        if isinstance(error, TriageSuspendedError | AttemptInterrupted):
+            await settle_beside(run)
         raise
     return await inner.finished(result)
 
@@ -379,6 +377,16 @@ async def _begin(
     run: Recorder, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str | None
 ) -> Begun | Reused | None:
     """The call that the run inside is; None for one that could not be known again."""
+    try:
+        return await _call_of(run, config, task, kwargs, run_id)
+    except AttemptInterrupted:
+        await settle_beside(run)
+        raise
+
+
+async def _call_of(
+    run: Recorder, config: Config, task: Any, kwargs: Mapping[str, Any], run_id: str | None
+) -> Begun | Reused | None:
     run.check_open()
     tool = Nested(_recorded_name(run, config), config.returns)
     try:
@@ -388,11 +396,7 @@ async def _begin(
     await _pass_over_harmless(run, tool, config)
     named = kwargs if run_id is None else {**kwargs, "run_id": run_id}
     given = await large_given(tool, (task,), named, run.session.salt)
-    try:
-        begun = begin_call(run, tool, (task,), named, defers=True, given=given)
-    except AttemptInterrupted:
-        await settle_beside(run)
-        raise
+    begun = begin_call(run, tool, (task,), named, defers=True, given=given)
     if isinstance(begun, Reusable):
         return Reused(await reuse_apart(run, tool, begun))
     assert not isinstance(begun, Undo | Guarded)  # no run is undone, and no guard asked about one

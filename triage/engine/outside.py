@@ -190,15 +190,20 @@ async def end_inner(session: Session) -> None:
 
     Does nothing until the end is stored: before that, another process may own the run and continue it.
     """
-    if session.inner is None or not session.is_stored:
+    if session.is_stored:
+        await _end_inside(session)
+
+
+async def _end_inside(session: Session) -> None:
+    if session.inner is None:
         return
     for inner in open_inside(session.state):
-        left = None if session.inner is None else session.inner.left.get(inner)
+        left = session.inner.left.get(inner)
         config = session.config if left is None else left.config
         await _cancel_inner(config.store, inner, session.run_id, config.env.time())
         if left is not None:
             forget_questions(left.config, left.events)
-            await end_inner(left)  # what is inside of it may be in a store of its own
+            await _end_inside(left)  # what is inside of it may be in a store of its own
 
 
 def open_inside(state: RunState) -> list[str]:

@@ -613,21 +613,25 @@ class Recorder:
     def unsafe_begun(self) -> None:
         """An unsafe call begins: the attempt's deadline waits until it has ended.
 
-        Raises AttemptOver where the function has ended: nobody would wait for the call.
+        Raises AttemptOver where the function has ended: nobody would wait for the call. Raises
+        AttemptInterrupted where this attempt, or one around it, is being stopped.
         """
         session = self.session
         outer = session.parent if session.nested else None
         if outer is not None:
             outer.unsafe_begun()
         with session.lock:
-            late = self.ending or self.over
-            if not late:
+            late, interrupt = self.ending or self.over, self.interrupt
+            refused = late or interrupt is not None
+            if not refused:
                 self.calls_open += 1
             first = self.calls_open == 1
+        if refused and outer is not None:
+            outer.unsafe_ended()
         if late:
-            if outer is not None:
-                outer.unsafe_ended()
             self._refuse_late()
+        if interrupt is not None:
+            raise AttemptInterrupted(interrupt)
         if first and self.scope is not None:
             self._hold_deadline(self.scope)
 
