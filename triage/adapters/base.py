@@ -76,11 +76,13 @@ from triage.engine import (
     APPROVAL,
     CUT,
     ELSEWHERE,
+    SAID,
     TOOL_ATTRIBUTE,
     Question,
     Run,
     current,
     shown,
+    tally,
     wait_for_answer,
 )
 from triage.engine import ask as ask_for_leave
@@ -244,6 +246,14 @@ class Adapter(ABC):
         """The type of the object's results, by which a recorded one is restored; None if not known."""
         return None
 
+    def answer(self, result: Any) -> Any:
+        """The answer that a result holds, which `result_type` is about where the result is not of it."""
+        return result
+
+    def said(self, result: Any) -> Any:
+        """What a result says, in which `Checks` look for facts and what is forbidden: the answer."""
+        return self.answer(result)
+
     def tools(self) -> Iterable[Any] | Mapping[str, Any] | None:
         """The object's tools, as `Checks.tools` takes them; None where they are not known."""
         return None
@@ -283,6 +293,7 @@ class Adapter(ABC):
             raise SoftFailure(text) from seam.last_error
         if seam.ending is not None:
             raise cut_short(seam.ending)
+        tally(run).beside[SAID] = self.answer(result), self.said(result)
         return result
 
 

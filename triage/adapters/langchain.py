@@ -347,6 +347,22 @@ class LangChainAdapter(Adapter):
         with entered(Scope(seam)):
             return await self.target.ainvoke(task, config, **options)
 
+    def answer(self, result: Any) -> Any:
+        """The structured response, else the words of the last message, else the result."""
+        given = result.get(_STRUCTURED) if isinstance(result, Mapping) else None
+        message = last_message(result)
+        if given is not None or message is None:
+            return result if given is None else given
+        return _langchain_words(message)
+
+    def said(self, result: Any) -> Any:
+        """The result, with its last message's words in place of the conversation."""
+        message = last_message(result)
+        if message is None:
+            return result
+        words = _langchain_words(message)
+        return {**result, "messages": words} if isinstance(result, Mapping) else words
+
     def soft_failure(self, result: Any) -> BaseException | None:
         """The failure in the last message: of a tool, or of a middleware in place of an answer."""
         message = last_message(result)

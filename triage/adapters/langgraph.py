@@ -432,6 +432,12 @@ class LangGraphAdapter(LangChainAdapter):
     def result_type(self) -> Any:
         return getattr(getattr(self.target, "builder", None), "output_schema", None)
 
+    def answer(self, result: Any) -> Any:
+        return super().answer(_state_of(result))
+
+    def said(self, result: Any) -> Any:
+        return super().said(_state_of(result))
+
     def soft_failure(self, result: Any) -> BaseException | None:
         return super().soft_failure(_state_of(result))
 

@@ -405,6 +405,9 @@ class PydanticAIAdapter(Adapter):
             result.__class__ = Result
         return result
 
+    def answer(self, result: Any) -> Any:
+        return result.output
+
     def soft_failure(self, result: Any) -> BaseException | None:
         """A final answer that was broken off is a failure."""
         messages = result.all_messages()

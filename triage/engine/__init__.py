@@ -19,7 +19,7 @@ from .approvals import (
     wait_for_answer,
     waits_for,
 )
-from .call_keys import tally, within_call
+from .call_keys import SAID, tally, within_call
 from .calls import (
     Begun,
     Reused,
@@ -89,6 +89,7 @@ __all__ = [
     "ELSEWHERE",
     "IDS",
     "MODEL",
+    "SAID",
     "TASK",
     "TOOL_ATTRIBUTE",
     "WAITING",

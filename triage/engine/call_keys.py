@@ -240,6 +240,10 @@ def within_call(run_id: str) -> str | None:
     return None if owner is None or owner.run_id != run_id else owner.label
 
 
+SAID = "said"
+"""Key in what an attempt remembers: the answer in its result, and all that the result says."""
+
+
 def tally(run: Recorder) -> Tally:
     """The tally of an attempt, made at first use."""
     found = run.tally

@@ -35,6 +35,7 @@ from triage.core import (
 from triage.core.messages.base import ENDINGS, content_text
 
 from .approvals import MODEL
+from .call_keys import SAID
 from .config import Checks, validate_result
 from .event_loop import off_loop
 from .run import Recorder
@@ -60,23 +61,28 @@ async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
     """
     if checks is None:
         checks = Checks()
+    remembered = {} if run.tally is None else run.tally.beside
+    answer, said = remembered.get(SAID, (result, result))
     if checks.result_type is not None:
-        result = await off_loop(result, _typed, checks, result)
+        said = result = await off_loop(result, _typed, checks, result, answer)
     if checks.subgoals:
         _complete(run)
     if checks.constraints:
-        await off_loop(result, _permitted, checks, result)
+        await off_loop(result, _permitted, checks, said)
     if checks.grounds is not None:
-        await _grounded(checks, checks.grounds, run, result)
+        await _grounded(checks, checks.grounds, run, said)
     for verifier in checks.verifiers:
         await _verified(verifier, result)
     return result
 
 
-def _typed(checks: Checks, result: Any) -> Any:
+def _typed(checks: Checks, result: Any, answer: Any) -> Any:
+    """The result, else the answer in it, as the declared type."""
     try:
         return validate_result(checks.result_type, result)
     except ValidationError as error:
+        if answer is not result:
+            return _typed(checks, answer, answer)
         found = diagnose(error)
         raise Refused(
             replace(

@@ -638,6 +638,9 @@ class OpenAIAgentsAdapter(Adapter):
             remedy = "give agents.set_default_openai_client() one with max_retries=0"
             yield RetryLayer("the client that agents makes", openai.DEFAULT_MAX_RETRIES, remedy)
 
+    def answer(self, result: Any) -> Any:
+        return result.final_output
+
     def explain(self, error: Exception) -> None:
         """Read what went wrong from the messages of two of the SDK's classes."""
         if isinstance(error, ModelBehaviorError):
