@@ -338,6 +338,23 @@ async def test_an_agent_that_a_guardrail_runs_is_recorded_beside() -> None:
     assert told(desk.asked()) == ["Look.", "look", "saw x", "Be brief."]
 
 
+async def test_after_a_guardrails_verdict_the_answer_is_asked_anew_and_not_the_judge() -> None:
+    judge: agents.Agent[Any] = agents.Agent(name="judge")
+
+    @agents.output_guardrail
+    async def judged(context: Any, agent: Any, given: Any) -> agents.GuardrailFunctionOutput:
+        found = await agents.Runner.run(judge, given)
+        return agents.GuardrailFunctionOutput(None, tripwire_triggered=found.final_output == "bad")
+
+    desk = Desk(
+        calls("charge 1", cents=300), says("4111"), says("paid"), output_guardrails=[judged]
+    )
+    judge.model = (verdicts := model(says("bad"), says("good")))
+    assert (await desk.agent().run("Pay.")).final_output == "paid"
+    assert (len(desk.model.calls), len(verdicts.calls)) == (3, 2)
+    assert desk.did == ["charge 300"]
+
+
 # What is found to have failed -----------------------------------------------------------------------
 
 

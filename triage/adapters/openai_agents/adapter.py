@@ -16,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from threading import Lock, get_ident
@@ -30,9 +30,11 @@ from agents import (
     CustomTool,
     FunctionTool,
     Handoff,
+    InputGuardrail,
     ItemHelpers,
     Model,
     ModelBehaviorError,
+    OutputGuardrail,
     RunConfig,
     Runner,
     RunResult,
@@ -76,7 +78,7 @@ from triage.core import (
     not_attempted,
 )
 from triage.core.messages.base import ENDINGS, Asked, arguments, as_text
-from triage.engine import Run
+from triage.engine import Run, judging
 from triage.strategies import RetryLayer
 
 from .model import RESULT, SeamModel, history_of, whole_input
@@ -338,6 +340,8 @@ async def entered(seam: Seam) -> AsyncGenerator[Scope]:
     replace_method(Runner, "run", _run)
     replace_method(Runner, "run_streamed", _run_streamed)
     replace_method(AgentBase, "get_all_tools", _get_all_tools)
+    replace_method(InputGuardrail, "run", _judges)
+    replace_method(OutputGuardrail, "run", _judges)
     scope = Scope(seam)
     try:
         with _SCOPES.entered(scope):
@@ -395,6 +399,16 @@ def _get_all_tools(original: Any) -> Any:
         return found
 
     return get_all_tools
+
+
+def _judges(original: Any) -> Any:
+    """A guardrail judges: what its verdict is about is asked anew, not the verdict."""
+
+    async def run(self: Any, *args: Any, **options: Any) -> Any:
+        with nullcontext() if active() is None else judging():
+            return await original(self, *args, **options)
+
+    return run
 
 
 # Sessions that are written to only when an attempt has succeeded, or the run has ended ------------
