@@ -86,6 +86,45 @@ async def test_a_run_inside_is_gone_on_with_by_the_next_attempt_alone(
     await store.close()
 
 
+async def test_a_run_inside_uses_up_no_attempts_while_the_one_around_it_waits_for_an_effect() -> (
+    None
+):
+    tasks, made = list[asyncio.Task[Any]](), list[str]()
+    down, begun = asyncio.Event(), list[int]()
+
+    @triage.tool(effect="once")
+    async def pay(what: str) -> str:
+        await down.wait()
+        await asyncio.sleep(0)
+        made.append(what)
+        return f"paid {what}"
+
+    @triage.tool(effect="once")
+    async def send() -> None:
+        while len(begun) < 2 and not tasks[0].done():
+            await asyncio.sleep(0)
+
+    async def clerk(task: str) -> str:
+        begun.append(len(made))
+        return f"{await pay('first')}, {await pay('second')}"
+
+    inner = Agent(clerk, name="clerk", **recovers(Retry()))
+
+    async def works(task: str, *, run: Run) -> str:
+        tasks.extend(map(asyncio.ensure_future, (inner.run("x"), send())))
+        if run.attempt == 1:
+            await asyncio.sleep(0)
+            down.set()
+            raise ConnectionError("down")
+        await tasks[-1]
+        return str(await tasks[-2])
+
+    assert await Agent(works, **recovers(Retry())).run("t") == "paid first, paid second"
+    await ended(tasks)
+    assert made == ["first", "second"]
+    assert begun == [0, 1]
+
+
 async def test_cut_off_again_before_it_goes_on_it_keeps_results_that_have_no_form() -> None:
     tickets: list[object] = []
 

@@ -801,8 +801,9 @@ class Session:
 
     @property
     def left_behind(self) -> bool:
-        """Whether the attempt that waited for this inner run is over. Its next one goes on with the run."""
-        return self.nested and self.parent is not None and self.parent.over
+        """Whether the attempt that waited for this inner run has ended. Its next one goes on with it."""
+        outer = self.parent if self.nested else None
+        return outer is not None and (outer.ending or outer.over or outer.session.left_behind)
 
     @property
     def is_stored(self) -> bool:

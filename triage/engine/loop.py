@@ -275,7 +275,7 @@ def next_attempt(session: Session, following: Next) -> Run:
 def _refuse_left_behind(session: Session) -> None:
     outer = session.parent
     if session.left_behind and outer is not None:
-        outer.check_open()
+        outer.refuse_late()
 
 
 def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -475,7 +475,7 @@ class Recorder:
         if not self.alert:
             return
         if self.over:
-            self._refuse_late()
+            self.refuse_late()
         if self.interrupt is None:
             if not self._expired():
                 return
@@ -484,7 +484,8 @@ class Recorder:
             self._cancel()  # what was raised before did not end it
         self.refuse()
 
-    def _refuse_late(self) -> NoReturn:
+    def refuse_late(self) -> NoReturn:
+        """Raise `AttemptOver`."""
         raise AttemptOver(
             f"attempt {self.number} of run {self.session.run_id} is over: a task or thread it left "
             "behind tried to record; await it before the agent function returns"
@@ -629,7 +630,7 @@ class Recorder:
         if refused and outer is not None:
             outer.unsafe_ended()
         if late:
-            self._refuse_late()
+            self.refuse_late()
         if interrupt is not None:
             raise AttemptInterrupted(interrupt)
         if first and self.scope is not None:
