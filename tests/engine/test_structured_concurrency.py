@@ -16,7 +16,7 @@ from support import FakeEnvironment
 from tables import table
 
 import triage
-from triage import Agent, Checks, FailurePolicy, FailureType, Retry, Run
+from triage import Agent, Checks, FailurePolicy, FailureType, Limits, Retry, Run, UsageError
 from triage.core import AttemptFailed, AttemptStarted, Event, RunFinished
 from triage.stores import MemoryStore
 
@@ -104,6 +104,30 @@ def agent(function: Any, policy: Any, *, watched: bool, **options: Any) -> Agent
 
 
 # Failures -------------------------------------------------------------------------------------------
+
+
+@table("body", IN_THE_BODY_AND_AT_THE_EXIT)
+async def test_a_mistake_of_the_caller_in_a_child_is_not_recovered_from(
+    group: Any, body: Child
+) -> None:
+    events: list[Event] = []
+    store = MemoryStore()
+
+    async def fails() -> None:
+        await anyio.lowlevel.checkpoint()
+        Limits(attempts=0)
+
+    async def works(task: str) -> None:
+        await group(body, *([fails] if group is gathered else [wait_for_ever, fails]))
+
+    it = Agent(works, FailurePolicy(default=Retry()), store=store, observers=[events.append])
+    with pytest.raises((ExceptionGroup, UsageError)) as raised:
+        await it.run("t", run_id=RUN)
+    assert isinstance(raised.value, UsageError) or raised.group_contains(UsageError)
+    assert sum(isinstance(event, AttemptStarted) for event in events) == 1
+    finished = (await store.read(RUN))[-1]
+    assert isinstance(finished, RunFinished)
+    assert finished.status == "error"
 
 
 @table("body", IN_THE_BODY_AND_AT_THE_EXIT)

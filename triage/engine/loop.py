@@ -576,13 +576,19 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
     waits = _asked_inside(session, error)
     if waits is not None:
         return Failure(error, waits)
-    # Our caller's mistakes, suspensions and a framework's own signals are no failures.
-    if isinstance(error, UsageError | TriageSuspendedError) or any(
-        f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(error).__mro__
-    ):
+    if _is_no_failure(error):
         await _leave(session, error, "error")
         return None
     return Failure(error)
+
+
+def _is_no_failure(error: BaseException) -> bool:
+    """Whether it, or a member of a group, is a mistake of the caller's, a suspension or a signal."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_no_failure, error.exceptions))
+    return isinstance(error, UsageError | TriageSuspendedError) or any(
+        f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(error).__mro__
+    )
 
 
 async def _is_stopped(session: Session, run: Run, error: Exception) -> bool:
