@@ -46,6 +46,8 @@ def missing(sources: Any, answer: Any, *, called: Any = ()) -> list[tuple[str, s
         ({"kb": 2048}, "The file has 2 MB, that is 2,097,152 bytes."),
         ("a flight of 135 minutes", "The flight takes 2.25 hours."),
         ("it is 20 °C outside", "It is 68 °F outside."),
+        ("he is 6 feet tall", "He is 183 cm tall."),
+        ("a wind of 50 m/s", "The wind blows at 180 km/h."),
         ("1500 people", "More than 1,400 people came."),
         ("revenue 48.7k", "The revenue was $48,700."),
         ("revenue 48700", "The revenue was $48.7k."),
