@@ -210,6 +210,38 @@ async def test_a_refused_call_leads_to_another_plan() -> None:
     assert world.done()["pay 9"] == 0
 
 
+async def test_a_plan_after_a_refused_call_pays_nothing_twice() -> None:
+    more = {"read": {"classify_error": lambda _error, _known: Severity.REPLANNING}}
+    paid, dear = step("paid", "pay", cents=5), step("dear", "pay", cents=9)
+    planner = Script(
+        plan(PAY, step("more", "pay", cents=7), FIND, READ, ANSWER),
+        plan(paid, dear, READ, ANSWER),
+        plan(step("still", "pay", cents=5), READ, ANSWER),
+    )
+    world = Kept()
+    made = orchestrator(planner, world, fails=Fails(read=ValueError("no")), more=more)
+    with pytest.raises(TriageSuspendedError) as asked:
+        await made.run("task")
+    assert await made.resume(asked.value.token, triage.reject("too dear")) == RESULT
+    assert world.done()["pay 5"] == 1
+
+
+@table("happened", [True, False])
+async def test_a_later_plan_goes_on_once_somebody_knows_of_its_call(happened: bool) -> None:  # noqa: FBT001 - a case
+    more = {"read": {"classify_error": lambda _error, _known: Severity.REPLANNING}}
+    planner = Script(plan(FIND, READ, ANSWER), plan(READ, PAY, ANSWER))
+    lost = Fails(
+        read=ValueError("no"), **{"paid" if happened else "pay": TimeoutError("no answer")}
+    )
+    world = Kept()
+    made = orchestrator(planner, world, fails=lost, more=more)
+    with pytest.raises(TriageSuspendedError, match="did pay") as asked:
+        await made.run("task")
+    answer = triage.happened(5) if happened else triage.rerun()
+    assert await made.resume(asked.value.token, answer) == RESULT
+    assert (world.done()["pay 5"], planner.count) == (1, 2)
+
+
 async def test_two_equal_steps_of_one_plan_both_happen_whatever_fails_between() -> None:
     world = Kept()
     twice = plan(PAY, FIND, step("bill2", "pay", cents=5), READ, ANSWER)

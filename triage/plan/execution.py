@@ -325,13 +325,13 @@ class PlanAttempt:
     async def run(self, answer: Any) -> Any:
         """Run to the end of the plan; returns its last result. Raises `Refused` where the attempt ends."""
         self._take_answer(answer)
-        self._carry_calls()
         while True:
             if self.state.edited is not None:
                 self._adopt(self._validated(self.state.edited.payload), Target.APPROVER)
                 continue
             match await self._enter_next():
                 case Target.STEP:
+                    self._carry_calls()
                     await self._step()
                 case Target.SELECTOR:
                     await self._select()
@@ -571,7 +571,8 @@ class PlanAttempt:
 
     def _take_refused_call(self) -> None:
         """Journal that a person refused a call of the entered step and wants another plan."""
-        action, state = self._run.told.action, self.state
+        past, state = self._session.state.history, self.state
+        action = past[-1].action if past else None
         if not isinstance(action, Replan) or state.at is not Target.STEP or state.pending:
             return  # the router's own decision
         details = action.hint or "a person refused a call"
