@@ -229,6 +229,25 @@ def test_nothing_is_said_of_healthy_work(steps: list[Step]) -> None:
     assert classified(steps).failure_type is FailureType.UNKNOWN
 
 
+@table(
+    ("said", "expected"),
+    [
+        ("The record was updated successfully.", FailureType.UNKNOWN),
+        ("Saved, the entry is up to date", FailureType.UNKNOWN),
+        ("The counter is closed for the day, come tomorrow.", FailureType.EXTERNAL_FAULT),
+    ],
+)
+def test_tools_that_change_things_may_say_so_in_the_same_words(
+    said: str, expected: FailureType
+) -> None:
+    steps = [
+        call("file", {"id": "a"}, "12 rows, two of them new"),
+        call("file", {"id": "b"}, said),
+        call("move", {"id": "c"}, said),
+    ]
+    assert classified(steps).failure_type is expected
+
+
 @given(
     healthy(),
     st.integers(1, 6),

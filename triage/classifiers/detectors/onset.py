@@ -114,11 +114,28 @@ def _shared(results: Sequence[_Result], judge: Callable[[ErrorInfo], Any]) -> Fi
     rule = _rule_of(first.text, len(shared), judge)
     few = len(_LETTERS.findall(first.text)) < _GRAM and first.text not in errno.errorcode.values()
     nothing = denies(first.text) and not first.failed and first.tool not in first.text
-    if rule in (SERVICE_TEXT, FOREIGN) and (few or nothing):
+    if rule in (SERVICE_TEXT, FOREIGN) and (few or nothing or _tells_success(first.text)):
         return None  # that there is nothing is an answer, and few words may be a state of work
     return Finding(
         rule, f"different tools gave the same answer: {said_by(first.text)}", first.at, first.tool
     )
+
+
+_LONGEST_RECEIPT = 120
+_DONE = Pattern(
+    r"\b(?:success\w*|succeeded|completed?|done|saved|stored|updated|created|deleted|removed|added|sent)\b",
+    re.IGNORECASE,
+)
+_UNDONE = Pattern(
+    r"\b(?:not|no|nothing|never|cannot|unable|without|until|un\w+ed|fail\w*|errors?)\b|n't\b",
+    re.IGNORECASE,
+)
+
+
+def _tells_success(text: str) -> bool:
+    """Whether a result only says that something was done: tools that change things may say so alike."""
+    short = len(text) <= _LONGEST_RECEIPT
+    return short and _DONE.search(text) is not None and _UNDONE.search(text) is None
 
 
 def _turned(
@@ -221,7 +238,7 @@ def _foreign(results: Sequence[_Result], task: str) -> Finding | None:
         words = _words(one.text)
         about = any(len(value) > 2 and value.lower() in one.text.lower() for value in one.given)
         speaks = len(words) >= _LEAST_LONG and len(one.text.split()) >= _LEAST_WORDS
-        if at and speaks and not about and words.isdisjoint(known):
+        if at and speaks and not (about or _tells_success(one.text)) and words.isdisjoint(known):
             marked.add(at)
         else:
             known |= words
