@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import agents
 import openai
+import pydantic_ai
 import pytest
+import trio
+from langchain_core.runnables import RunnableLambda
+from pydantic_ai.models.test import TestModel
 from support import always
 from tables import table
 
@@ -70,6 +75,19 @@ def test_wrap_takes_the_options_of_an_agent_and_names_it_for_its_target() -> Non
     assert isinstance(agent, Agent)
     assert agent.name == "travel desk"
     assert triage.wrap(Framework(), adapter=Theirs).name == "theirs"
+
+
+@table(
+    "target",
+    [
+        RunnableLambda(str),
+        pydantic_ai.Agent(TestModel(call_tools=[])),
+        agents.Agent(name="clerk"),
+    ],
+)
+def test_a_framework_that_needs_asyncio_says_so_on_trio(target: Any) -> None:
+    with pytest.raises(UsageError, match=r"runs on asyncio alone; run the agent with asyncio\.run"):
+        trio.run(triage.wrap(target).run, "hi")
 
 
 async def test_what_run_is_given_besides_the_task_goes_to_the_framework() -> None:

@@ -18,6 +18,7 @@ repeating its effect, up to the point from which the work goes on.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from abc import ABC, abstractmethod
@@ -47,6 +48,8 @@ from typing import (
     TypeVar,
     Unpack,
 )
+
+import anyio
 
 from triage.classifiers import load_schemas
 from triage.core import (
@@ -193,13 +196,14 @@ class Adapter(ABC):
     tool is inferred from its name, or is `unknown`. Raises UsageError for an unknown effect, and for a
     class whose `cannot` names an unknown ability.
 
-    name: the framework's. cannot: the `ABILITIES` it lacks, each with the reason as a sentence.
-    validates: the framework refuses arguments that do not fit; otherwise the seam refuses them.
-    finishing: seconds for which a call that must not be repeated may run on after the framework gave it
-    up, as it does when a parallel call fails; after that it is cut off, and in doubt.
+    name: the framework's. asyncio_only: it does not run on trio. cannot: the `ABILITIES` it lacks, each
+    with the reason as a sentence. validates: the framework refuses arguments that do not fit; otherwise
+    the seam refuses them. finishing: seconds for which a call that must not be repeated may run on after
+    the framework gave it up, as it does when a parallel call fails; after that it is cut off, and in doubt.
     """
 
     name: ClassVar[str]
+    asyncio_only: ClassVar[bool] = False
     cannot: ClassVar[Mapping[str, str]] = {}
     validates: ClassVar[bool] = False
     finishing: ClassVar[float] = 30.0
@@ -270,7 +274,14 @@ class Adapter(ABC):
         """Attach what went wrong to an error, with `triage.hint`, if its message does not tell."""
 
     async def run(self, task: Any, run: Run, kwargs: Mapping[str, Any]) -> Any:
-        """Run one attempt, with all that is the same for every framework."""
+        """Run one attempt, with all that is the same for every framework.
+
+        Raises UsageError on another event loop than the framework's.
+        """
+        if self.asyncio_only and anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+            raise UsageError(
+                f"{self.name} runs on asyncio alone; run the agent with asyncio.run(agent.run(…))"
+            )
         seam = Seam(self, run)
 
         async def attempt(calls: Finishing) -> Any:

@@ -341,6 +341,7 @@ class LangChainAdapter(Adapter):
     """Run any runnable of LangChain: `run(input, config=…, **options)` is its `ainvoke`."""
 
     name = "langchain"
+    asyncio_only = True
     validates = True
 
     async def attempt(self, seam: Seam, task: Any, *, config: Any = None, **options: Any) -> Any:

@@ -393,6 +393,7 @@ class PydanticAIAdapter(Adapter):
     """
 
     name = "pydantic-ai"
+    asyncio_only = True
     validates = True
 
     async def attempt(self, seam: Seam, task: Any, **kwargs: Any) -> Any:

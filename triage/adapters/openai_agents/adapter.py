@@ -574,6 +574,7 @@ class OpenAIAgentsAdapter(Adapter):
     """
 
     name = "openai-agents"
+    asyncio_only = True
     validates = True
 
     async def attempt(
