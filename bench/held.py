@@ -226,8 +226,8 @@ async def measure(kinds: list[str], only: list[str]) -> None:
                     await anyio.sleep(0.01)
                     found = await agent.run(task, **given)
                     watched.note()
-                    del found  # which takes a while, too
                     group.cancel_scope.cancel()
+                del found  # which takes a while, too
                 await store.close()
             line = f"{kind:8}{name:34}{watched.loop_ms:8.1f}{watched.process_ms:8.1f}"
             print(line, flush=True)
