@@ -104,6 +104,10 @@ class Judge:
         self._refining = {
             kind: [rule for rule in self._texts if _may_refine(rule, kind)] for kind in FailureType
         }
+        self._beyond = {
+            name: [rule for rule in self._texts if rule.name in words]
+            for name, words in _BEYOND.items()
+        }
 
     def _some(self, wanted: Callable[[Rule], bool]) -> list[Rule]:
         return [rule for rule in self._rules if wanted(rule)]
@@ -329,14 +333,12 @@ class Judge:
                 yield found.under(info)
 
     def _met(self, info: ErrorInfo, strong: Verdict, depth: int) -> Verdict | None:
-        """Return the verdict behind an error with a made-up status or a general class, if no server was
-        reached.
-        """
+        """Return the verdict behind a made-up status or a general class, if no server was reached."""
         made_up = strong.rule.looks_at == "status" and info.status_code == 500 and info.body is None
         # A class for what is not there says no more than the network did.
-        named = strong.rule.name == "name.unavailable" and info.status_code is None
-        made_up = made_up or (named and strong.text.startswith("class "))
-        found = next(self._wrapped(info, depth), None) if made_up else None
+        general = strong.rule.name == "name.unavailable" and strong.text.startswith("class ")
+        vague = made_up or (general and info.status_code is None)
+        found = next(self._wrapped(info, depth), None) if vague else None
         return found if found is not None and found.rule.cause in _UNMET else None
 
     def _refined(self, info: ErrorInfo, weak: Verdict, depth: int) -> Verdict:
@@ -347,8 +349,7 @@ class Judge:
         said = _searched(info, self._refining[rule.failure_type])
         if said is None and info.status_code is None:
             # Some clients have one class for every refusal, or for every error of the server's.
-            beyond = _BEYOND.get(rule.name, frozenset())
-            said = _searched(info, [one for one in self._texts if one.name in beyond])
+            said = _searched(info, self._beyond.get(rule.name, []))
         if said is not None:
             # Words that agree with a code are weaker evidence than the code.
             agree = said.rule.cause == rule.cause and rule.looks_at == "code"

@@ -532,13 +532,15 @@ class Wire(ABC):
         read = [self.read(message) for message in messages]
         tools = {call.id: call.name for said in read for call in said.calls}
         start = max(0, len(messages) - shrink.keep_last)
-        masked = [
-            _masked(self, message, said, shrink, tools)
-            for message, said in zip(messages[:start], read, strict=False)
-        ]
-        if shrink.summary is None and any(map(is_not, masked, messages)):
-            return [*masked, *messages[start:]]
-        most = _MOST_OUTPUT if shrink.summary is None else _MOST_BESIDE_SUMMARY
+        most = _MOST_BESIDE_SUMMARY
+        if shrink.summary is None:
+            most = _MOST_OUTPUT
+            masked = [
+                _masked(self, message, said, shrink, tools)
+                for message, said in zip(messages[:start], read, strict=False)
+            ]
+            if any(map(is_not, masked, messages)):
+                return [*masked, *messages[start:]]
         last = [
             _masked(self, message, said, shrink, tools, most)
             for message, said in zip(messages[start:], read[start:], strict=True)
