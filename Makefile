@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS = format style types types-again contracts
 
-.PHONY: help demo demo-plan web test quick slow-tests lint $(CHECKS) check versions oldest house docs bench crash attack soak fleet incidents clean
+.PHONY: help demo demo-plan web test quick slow-tests lint $(CHECKS) check versions oldest house docs bench fuzz crash attack soak fleet incidents clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -98,6 +98,9 @@ docs: $(READY) ## the pages as a site, searchable without a network: site/index.
 bench: $(READY) ## figures side by side with other packages and how good diagnoses are
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.diagnosis
+
+fuzz: $(READY) ## every harness that draws what it plays, with new seeds: MINUTES=60 SEED=1 ONLY=programs
+	$(BIN)/python -m bench.fuzz --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
 crash: $(READY) ## runs killed at every point and recovered: KILLS=2000 (the long form: 10000) STORES="sqlite postgres redis"
 	$(BIN)/python tests/crash_matrix.py $(if $(STORES),--stores $(STORES)) --kills $(or $(KILLS),2000)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
-from store_kinds import Opened
+from store_kinds import EXAMPLES, Opened
 
 pytest_plugins = ["quick_tests"]
 
 # A loaded machine makes no example wrong. CI draws the same examples each time, elsewhere new ones.
 settings.register_profile(
     "triage",
-    max_examples=30,
+    max_examples=30 * EXAMPLES,
     deadline=None,
     suppress_health_check=[
         HealthCheck.too_slow,
@@ -27,7 +27,7 @@ settings.register_profile(
         HealthCheck.large_base_example,
     ],
     print_blob=True,
-    derandomize="CI" in os.environ,
+    derandomize="CI" in os.environ and EXAMPLES == 1,
 )
 settings.load_profile("triage")
 

@@ -26,6 +26,8 @@ KINDS = ("memory", "sqlite", "postgres", "redis")
 DURABLE = KINDS[1:]
 POSTGRES = os.environ.get("TRIAGE_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 REDIS = os.environ.get("TRIAGE_TEST_REDIS", "redis://127.0.0.1:6379/0")
+EXAMPLES = int(os.environ.get("TRIAGE_EXAMPLES", "1"))
+"""How many times the usual number of examples a property draws."""
 
 
 def missing(service: str, error: Exception) -> None:
@@ -142,5 +144,5 @@ def play_over(
 
 def play(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
     """Run a state machine that waits for real stores, however long they take."""
-    counts = settings(max_examples=examples, stateful_step_count=steps)
+    counts = settings(max_examples=examples * EXAMPLES, stateful_step_count=steps)
     run_state_machine_as_test(machine, settings=counts)
