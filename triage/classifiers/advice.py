@@ -217,6 +217,7 @@ _FOR_USERS: dict[str, str] = {
     Cause.AUTH: "Signing in to a service failed. The operator has to look at it.",
     Cause.PERMISSION: "A service refused access. The operator has to look at it.",
     Cause.CONTENT_FILTER: "The request was refused by a content policy. Please put it differently.",
+    Cause.DENIED: "A step was not approved.",
     Cause.BAD_RESPONSE: "A service gave an answer that could not be read.",
     Cause.CANCELLED: "The task was cancelled.",
     Cause.UNGROUNDED: "The assistant said something it has no source for.",
@@ -250,6 +251,9 @@ _FOR_PEOPLE: dict[str, tuple[str, ...]] = {
     Cause.OUT_OF_MEMORY: ("Give the process more memory, or less to hold.",),
     Cause.UNKNOWN_TOOL: ("Offer the tool, or name the tools more clearly in the prompt.",),
     Cause.CONTEXT_LENGTH: ("Trim or summarise the history, or use a model with a larger window.",),
+    Cause.BROKEN_HISTORY: (
+        "Repair the messages: each tool call is followed by its result, and no result is left over.",
+    ),
     Cause.STEP_BUDGET: ("Raise the step limit, or split the task.",),
 }
 
@@ -381,16 +385,19 @@ def _unknown_tool(case: _Case) -> str:
     return f"{text}The tools are: {', '.join(listed)}{rest}."
 
 
-_NAME = r"['\"`]?(?P<name>[\w.:-]{1,80})['\"`]?"
+_QUOTED_NAME = r"['\"`](?P<name>[\w.: -]{1,80})['\"`]"
+_NO_SUCH = r"(?:unknown|no such|no|unregistered|invalid) (?:tool|function|command)"
 _NAMED = (
+    Pattern(rf"{_NO_SUCH}(?: type| named?| called)?:? {_QUOTED_NAME}", re.IGNORECASE),
     Pattern(
-        r"(?:unknown|no such|unregistered|invalid) (?:tool|function|command)"
-        rf"(?: type| name)?:? {_NAME}",
+        rf"(?:tool|function|command)(?: named?| called| with (?:the )?name)?:? {_QUOTED_NAME},? "
+        r"(?:which |that )?(?:(?:is|was|does|do) )?(?:not|\w{2,5}n't)\b",
         re.IGNORECASE,
     ),
-    Pattern(rf"(?:tool|function|command) {_NAME} (?:is |was |does )?not ", re.IGNORECASE),
-    Pattern(rf"{_NAME} is not (?:a valid tool|among)", re.IGNORECASE),
+    Pattern(rf"{_NO_SUCH}(?: type| name)?: (?P<name>[\w.:-]{{1,80}})", re.IGNORECASE),
+    Pattern(r"^['\"`]?(?P<name>[\w.:-]{1,80})['\"`]? is not (?:a valid tool|among)", re.IGNORECASE),
 )
+"""Where a refusal names a tool: in quotes, after a colon, or as its first word."""
 _LISTED = Pattern(
     r"(?:available (?:tools|functions) ?(?:are)?|should be one of|try one of|"
     r"valid tools(?: are)?|known tools(?: are)?|the tools are):? ?\[?(?P<names>[^\]\n.]{1,400})",
@@ -399,13 +406,16 @@ _LISTED = Pattern(
 
 
 def _called(case: _Case) -> str | None:
-    """Return the name of the called tool, from the error's message or else from the step."""
+    """Return the name of a tool that was called and does not exist; None if none is known.
+
+    It is the name in the error's message, or else that of the step. A declared tool does exist.
+    """
     for info in case.error.walk() if case.error else ():
         for pattern in _NAMED:
             hit = pattern.search(info.message[:4_000])
-            if hit:
+            if hit and hit["name"] not in case.tools:
                 return hit["name"]
-    return case.tool
+    return None if case.tool in case.tools else case.tool
 
 
 def _tool_names(case: _Case) -> list[str]:
@@ -515,6 +525,14 @@ _HINTS: dict[str, str | Callable[[_Case], str]] = {
     Cause.BAD_RESPONSE: (
         "The other side's answer could not be read: {said}. Call it once more; if it stays so, use "
         "another source."
+    ),
+    Cause.BROKEN_HISTORY: (
+        "The service did not accept the recorded conversation, because calls and their results were not "
+        "together in it. Nothing in the task or the arguments is wrong: begin again from the task."
+    ),
+    Cause.DENIED: (
+        "A person did not approve a call: {said}. It did not run. Do not make it again: find another way, "
+        "or say that it was not allowed."
     ),
     Cause.PAYLOAD_TOO_LARGE: (
         "What was sent is too large for the other side. Send less, or send it in parts."

@@ -6,10 +6,14 @@ read last, and may make the verdict of a general class name more exact.
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from triage.classifiers.tables.messages import STATUS_IN_TEXT
 from triage.classifiers.tables.rule import Rule, normal, unquoted, words_of
@@ -26,6 +30,7 @@ from triage.core import (
     severity_of,
 )
 from triage.core.patterns import Pattern
+from triage.core.retry_after import from_body
 
 _MAX_TEXT = 4_000
 _SQLSTATE_LENGTH = 5
@@ -119,6 +124,7 @@ class Judge:
 
     def judge(self, info: ErrorInfo, depth: int = _MAX_DEPTH) -> Verdict | None:
         """Return the verdict on an exception and those it was raised from; None if no rule fires."""
+        info = _with_answer(info)
         strong, weak = self._by_facts(info)
         if strong is not None:
             return self._met(info, strong, depth) or strong
@@ -212,7 +218,10 @@ class Judge:
             answered = _searched(info, self._answers, _answer_text(info))
             if answered is not None and info.status_code != 200:  # a success refuses nothing
                 limited = self._statuses.get("429")
-                quota = answered.rule.cause == Cause.QUOTA_EXHAUSTED
+                quota = (
+                    answered.rule.cause == Cause.QUOTA_EXHAUSTED
+                    and _MONEY.search(answered.text) is None
+                )
                 if quota and limited is not None and info.retry_after_s is not None:
                     # A quota with a delay is a rate limit: waiting helps.
                     answered = Verdict(limited, f"{answered.text}, and a delay to wait", (info,))
@@ -325,8 +334,9 @@ class Judge:
         """Yield verdicts on the exceptions that this one was raised from, and on a group's members."""
         if depth == 0:
             return
-        for inner in info.related:
-            if inner.relation == "context" and not _only_repeats(info, inner):
+        noise = is_noise(info)
+        for inner in _without_noise(info.related):
+            if inner.relation == "context" and not (noise or _only_repeats(info, inner)):
                 continue
             found = self.judge(inner, depth - 1)
             if found is not None:
@@ -396,8 +406,18 @@ _BEYOND = {
     "name.server_error": frozenset({"text.integrity", "text.query", "text.missing", "text.value"}),
 }
 """Rules on words that say more than a class for every refusal, or for every error of a server's."""
+_MONEY = Pattern(r"credit|balance|billing|payment|funds|prepaid|top up|recharge|arrears")
+"""Words of a quota that is paid for: no waiting renews it."""
 _OVER_FORM = frozenset(
-    {"name.unknown_tool", "text.unknown_tool", "text.context", "text.step_budget", "text.missing"}
+    {
+        "name.unknown_tool",
+        "text.unknown_tool",
+        "text.context",
+        "text.step_budget",
+        "text.missing",
+        "text.session",
+        "text.history",
+    }
 )
 """Rules on words that may replace a verdict about the form of data."""
 
@@ -443,7 +463,7 @@ def _more_special(status: Verdict, named: Verdict | None, weak: list[Verdict]) -
 
 def _agreed(info: ErrorInfo, wrapped: list[Verdict]) -> Verdict:
     """Return the most severe verdict of a group's members if they agree, or else an unknown one."""
-    members = [inner for inner in info.related if inner.relation == "group"]
+    members = [one for one in _without_noise(info.related) if one.relation == "group"]
     kinds = {found.rule.failure_type for found in wrapped}
     if len(kinds) == 1 and len(wrapped) >= len(members):
         order = list(Severity)
@@ -472,6 +492,34 @@ def _is_sqlstate(code: str, info: ErrorInfo) -> bool:
     if not code.isdigit() or info.is_a("DatabaseError", "PostgresError", "DBAPIError", "SQLError"):
         return True
     return isinstance(info.body, dict) and info.body.keys() >= {"code", "hint", "details"}
+
+
+_TEARDOWN = frozenset({
+    "GeneratorExit", "CancelledError", "Cancelled", "BrokenResourceError", "ClosedResourceError",
+    "EndOfStream",
+})  # fmt: skip
+_RUNTIMES = frozenset({"builtins", "asyncio", "anyio", "trio"})
+_TEARDOWN_TEXT = Pattern(
+    r"cancel scope|^(?:async )?generator (?:ignored GeneratorExit|didn't stop)|"
+    r"^a(?:close|throw|send)\(\): asynchronous generator is already running|^Event loop is closed"
+)
+
+
+def is_noise(info: ErrorInfo) -> bool:
+    """Return whether an error only tells that tasks and streams were torn down after another failure."""
+    if info.is_a("BaseExceptionGroup"):
+        members = [inner for inner in info.related if inner.relation == "group"]
+        return bool(members) and all(map(is_noise, members))
+    kind = (info.mro or (info.type_name,))[0]
+    if kind == "builtins.RuntimeError":
+        return _TEARDOWN_TEXT.search(info.message) is not None
+    return kind.partition(".")[0] in _RUNTIMES and kind.rpartition(".")[2] in _TEARDOWN
+
+
+def _without_noise(related: tuple[ErrorInfo, ...]) -> list[ErrorInfo]:
+    """Return the related errors; of a group's members, those that are no noise if there are any."""
+    telling = [one for one in related if one.relation == "group" and not is_noise(one)]
+    return [one for one in related if one.relation != "group" or not telling or one in telling]
 
 
 # --- words of a text -------------------------------------------------------------------------
@@ -565,12 +613,98 @@ _WRITTEN = (
     Pattern(r"\[(?P<code>[A-Z]{4,20}(?:-[A-Z]{2,20}){0,3}|[A-Z]{2,20}-[A-Z]{2,20})\] "),
     Pattern(r"(?<![\w-])(?P<code>-32[0-7]\d\d)\b"),
     Pattern(r"\b(?P<code>(?:ORA|DPY)-\d{4,5})\b"),
+    Pattern(r"\bStatusCode\.(?P<code>[A-Z_]{5,30})\b"),
+    Pattern(r"\((?P<code>[A-Z]\w{3,60})\) when calling the"),
     Pattern(r"[a-z]Error\('(?P<code>[a-z]{2,20}(?:_[a-z]{2,20}){1,6})'"),
 )
 """Codes that a message writes out: GraphQL's and S3's, those in parentheses, IMAP's, JSON-RPC's,
-Oracle's, and those in the representation of an error."""
+Oracle's, gRPC's, those of AWS, and those in the representation of an error."""
 _REPLY = Pattern(r"\D{0,40}\((?P<code>[45]\d\d),")
 """How a refused recipient is written."""
+
+
+class Stated(NamedTuple):
+    """The answer that a text holds. status: of the HTTP error, None if it is not given."""
+
+    status: int | None
+    body: dict[str, Any]
+
+
+def answer_in(text: str) -> Stated | None:
+    """Return the error body that a text holds, as JSON or as Python writes it, with its status."""
+    text = text[:_MAX_BODY]
+    start = text.find("{")
+    body = None if start < 0 else _object(text, start)
+    if body is None or not _is_error_body(body):
+        return None
+    error = body.get("error")
+    inner = error if isinstance(error, dict) else body
+    numbers = (_status_of(one.get(key)) for one in (inner, body) for key in _STATUS_KEYS)
+    before = text[:start]
+    written = _BEFORE.search(before)
+    status = next(filter(None, numbers), None) or (
+        int(written["status"]) if written else status_in(before)
+    )
+    metadata = inner.get("metadata")
+    nested = [inner.get("message"), error, metadata.get("raw") if isinstance(metadata, dict) else 0]
+    for value in nested:
+        # A gateway passes on the answer of the service behind it.
+        found = answer_in(value) if isinstance(value, str) and "{" in value else None
+        if found is not None:
+            return found if found.status else found._replace(status=status)
+    return Stated(status, body)
+
+
+_MAX_BODY = 16_000
+_STATUS_KEYS = ("status_code", "status", "statusCode", "http_status", "code")
+_KEYS = Pattern(r"\{\s*['\"]\w{1,40}['\"]\s*:")
+_BEFORE = Pattern(r"(?<![\w.])(?P<status>[45]\d\d)(?: [A-Z_]{2,40}\.?)?[\s:,;-]{0,4}$")
+_NO_LITERAL = re.compile(r"\\[^'\"abfnrtvxNuU0-7\n]|\d(?:and|else|for|if|in|is|or|not)\b")
+"""What Python's parser warns about: no `repr` has it."""
+
+
+def _object(text: str, start: int) -> dict[str, Any] | None:
+    if _KEYS.match(text, start) is None:
+        return None
+    found: Any = None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        literal = text[start : text.rfind("}") + 1]
+        if _NO_LITERAL.search(literal.replace("\\\\", "")) is None:
+            try:
+                found = ast.literal_eval(literal)
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                return None
+    return found if isinstance(found, dict) and all(isinstance(key, str) for key in found) else None
+
+
+def _is_error_body(body: dict[str, Any]) -> bool:
+    if body.get("error"):
+        return True
+    said = any(isinstance(body.get(key), str) for key in ("message", "detail", "msg"))
+    return said and any(body.get(key) for key in (*_STATUS_KEYS, "type"))
+
+
+def _status_of(value: Any) -> int | None:
+    if isinstance(value, str) and len(value) == 3 and value.isdecimal():
+        value = int(value)
+    return value if type(value) is int and 400 <= value <= 599 else None
+
+
+def _with_answer(info: ErrorInfo) -> ErrorInfo:
+    """Return the error with the answer that its message holds, if it has none of its own.
+
+    Only for a verdict: words in a message say nothing about how far the request got.
+    """
+    if info.status_code is not None or info.body is not None or "{" not in info.message:
+        return info
+    found = None if info.is_a(*OWN) else answer_in(info.message)
+    if found is None:
+        return info
+    delay = info.retry_after_s
+    delay = from_body(found.body) if delay is None else delay
+    return replace(info, status_code=found.status, body=found.body, retry_after_s=delay)
 
 
 def _answer_text(info: ErrorInfo) -> str:

@@ -116,6 +116,7 @@ class Cause(StrEnum):
     CONTENT_FILTER = "content_filter"
     FORBIDDEN_OUTPUT = "forbidden_output"
     GUARDRAIL = "guardrail"
+    DENIED = "denied"
     INCOMPLETE = "incomplete"
     UNGROUNDED = "ungrounded"
     MISSING_RESOURCE = "missing_resource"
@@ -127,6 +128,7 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"
     DEPLOYMENT = "deployment"
     CODE_ERROR = "code_error"
+    BROKEN_HISTORY = "broken_history"
     OUT_OF_MEMORY = "out_of_memory"
 
 

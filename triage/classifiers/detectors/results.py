@@ -11,10 +11,12 @@ import builtins
 import errno
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from triage.classifiers.tables.rule import WORDS, Rule
+from triage.classifiers.matching import answer_in
+from triage.classifiers.tables.messages import REFUSAL
+from triage.classifiers.tables.rule import WORDS, Rule, normal
 from triage.core import Cause, ErrorInfo, FailureType, Step, said_by
 from triage.core.patterns import Pattern
 from triage.core.retry_after import from_body, from_text
@@ -85,12 +87,14 @@ class Failure(NamedTuple):
         hit = _NAMED.match(text)
         name, said = ("Exception", text) if hit is None else (hit["name"], hit["said"] or "")
         mro = () if hit is None else (f"builtins.{name}", name)
+        stated = answer_in(self.text) if self.status is None and code is None else None
         return ErrorInfo(
             name,
             mro=mro,
             message=said,
-            status_code=self.status,
+            status_code=self.status if stated is None else stated.status,
             code=code,
+            body=None if stated is None else stated.body,
             retry_after_s=self.retry_after_s,
         )
 
@@ -207,7 +211,7 @@ class Results:
         others = [name for name in self._worked if len(name) > _LEAST_NAME and name in text]
         listed = bool(others) and not _LISTING.search(tool)
         about = tool in text or len(text) < _FEW
-        return Failure(text) if listed or (about and NO_TOOL.search(text)) else None
+        return Failure(text) if listed or (about and denies_tool(text, tool)) else None
 
     def standing(self, judge: Judged) -> list[Finding]:
         """What stands at the end, most decisive first."""
@@ -309,7 +313,7 @@ class Results:
             return TOO_LONG
         if name and self._names_argument(failure, step, name):
             return ARGUMENTS._replace(confidence=WORDS)
-        if not name and _LENGTH.search(failure.text) and _TOO_MUCH.search(failure.text):
+        if not name and failure.error.status_code is None and _OVERFLOWS.search(failure.text):
             return TOO_LONG
         return FAILED_RESULT._replace(confidence=NOT_KNOWN)
 
@@ -318,9 +322,7 @@ class Results:
         text = failure.text
         if any(len(other) > _LEAST_NAME and other in text for other in self._worked):
             return True
-        if NO_TOOL.search(text) is None:
-            return False
-        return all(named == name or named in self._tools for named in _IDENTIFIER.findall(text))
+        return denies_tool(text, name, self._tools)
 
     def _names_argument(self, failure: Failure, step: Step, name: str) -> bool:
         """Whether a failure speaks of an argument by its name, and not of the value it had."""
@@ -350,15 +352,54 @@ _NO_METHOD = "-32601"
 _MAX_DENIAL = 300
 _LEAST_NAME = 3
 _LISTING = Pattern(r"(?i:tool|help|function|command|capabilit)")
-NO_TOOL = Pattern(
-    r"(?i)\b(?:no|not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|invalid|missing|"
-    r"nonexistent|isn't|doesn't|does not)\b[^.;\n]{0,40}\b(?:tool|function|method|action|command|"
-    r"operation|capability|plugin)s?\b|-32601\b|\bmethod_?not_?found\b"
-    r"|\b(?:tool|function|method|action|command|operation|capability|plugin)s?\b[^.;\n]{0,60}"
-    r"\b(?:not|unknown|unregistered|unrecogni[sz]ed|unsupported|undefined|missing|nonexistent|isn't|"
-    r"doesn't)\b"
+_NOUN = r"(?:tool|function|method|action|command|operation|capability|plugin)s?"
+_CALLED = r"(?: ?(?:name|named|called|available|type|with (?:the )?name)){0,2}:? "
+_NAME = r"['\"`\u201c]?(?P<{0}>[\w.:/-]{{1,80}})['\"`\u201d]?"
+_SAID_END = (
+    r"(?= ?(?:$|[.,;:!)\]}'\"\n]|(?:in|by|on|for|among) "
+    r"(?:(?:the|this|that|my|any|your|our|available) ){0,2}"
+    r"(?:tools?|toolbox|registry|manifest|agent|server|environment|list|toolset)\b))"
 )
-"""A negation and a word for a tool beside each other."""
+_NO_TOOL = Pattern(
+    r"(?i)\b(?:(?:unknown|unregistered|unrecogni[sz]ed|undefined|nonexistent|unsupported|invalid|no such|"
+    r"no|not an? (?:known|valid|available|registered)|(?:not|n't|unable to) (?:find|have|know)"
+    rf"(?: an?| the| any)?) {_NOUN}(?:{_CALLED}{_NAME.format('a')}|{_SAID_END})"
+    rf"|{_NOUN}{_CALLED}?(?:{_NAME.format('b')} )?(?:(?:is|was|are|does|do|has|could) ?)?(?:not|n't) "
+    rf"(?:(?:yet|been|currently|be|a|an) ){{0,2}}"
+    rf"(?:found|exist|available|registered|defined|known|recogni[sz]ed|supported|implemented|"
+    rf"offered|provided|valid|among|one of|in|part of)\b(?(b)|{_SAID_END}))"
+    rf"|-32601\b|\bmethod_?not_?found\b"
+)
+
+
+def denies_tool(text: str, tool: str, tools: Collection[str] = ()) -> bool:
+    """Whether a text says that there is no such tool: by its name, or with nothing else in front.
+
+    tools: those that exist, which the text may list.
+    """
+    for hit in _NO_TOOL.finditer(text):
+        name = hit["a"] or hit["b"]
+        if name is not None:
+            if _same_name(name, tool):
+                return True
+            continue
+        about = set(_WORDS.findall(text[: hit.start()].replace(tool, "").lower()))
+        listed = _IDENTIFIER.findall(text)
+        if about <= _BEFORE_DENIAL and all(each == tool or each in tools for each in listed):
+            return True
+    return False
+
+
+_BEFORE_DENIAL = frozenset("error exception mcp tool code the there is this sorry".split())
+
+
+def _same_name(one: str, other: str) -> bool:
+    """Whether these name one tool, with or without a namespace before it."""
+    one, other = one.rstrip(".:").lower(), other.lower()
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    return longer == shorter or re.search(rf"(?:__|[./:]){re.escape(shorter)}$", longer) is not None
+
+
 _IDENTIFIER = Pattern(r"\b[a-z]+(?:_[a-z0-9]+)+\b|\b[a-z]+[A-Z]\w+|(?<=['\"`])[\w.-]+(?=['\"`])")
 _WORDS = Pattern(r"[A-Za-z_]\w*")
 _OF_ARGUMENTS = Pattern(
@@ -377,17 +418,13 @@ ADMITS = Pattern(
     r"|n['\u2019]t\b"
 )
 """Words by which an answer admits that something went wrong."""
-_LENGTH = Pattern(
-    r"(?i)\b(?:tokens?|context|prompt|window|conversation|history|transcript|messages?|input)\b"
+_OVERFLOWS = Pattern(
+    r"(?i)\b(?:context|prompt|window|conversation|history|transcript|input)\b[^.;\n]{0,20}"
+    r"\b(?:too (?:long|large|big|much)|over(?:flow\w{0,3}|run)|longer|larger|truncat\w{1,4}|"
+    r"trimmed|used up)\b"
 )
-_TOO_MUCH = Pattern(
-    r"(?i)\b(?:too (?:long|large|big|many|much)|exceed\w{0,3}|over(?:flow\w{0,3}|run)?|longer|larger|"
-    r"truncat\w{1,4}|dropped|trimmed|cut|used up|exhausted|full|maximum|max|limit|fits?|holds?|"
-    r"capacity)\b"
-)
-
-
-_TOKENS = Pattern(r"(?i)\btokens?\b")
+"""Says that the conversation does not fit, as one statement."""
+_TOKENS = Pattern(r"(?i)(?<!output )(?<!completion )(?<!max[ _])\btokens?\b(?! per )")
 _LARGE = Pattern(r"\d{1,3}(?:[,. ]\d{3})+\b|\d{4,}")
 _PAIR = 2
 
@@ -484,6 +521,8 @@ def failure_of(step: Step) -> Failure | None:
     read = _content(output) if isinstance(output, Mapping) else text
     if read and _LEADS.match(read):
         return Failure(read[:_MAX_SAID])
+    if text and is_refusal(text):
+        return Failure(text)
     if (
         text is None
         or text.lstrip()[:1] not in ("{", "<")
@@ -492,6 +531,14 @@ def failure_of(step: Step) -> Failure | None:
         return None
     # A list is how content comes in parts: the first text of it is what the model reads first.
     return _in_json(output if isinstance(output, str) else text) or _in_page(text)
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a result is a few words that the call was not approved."""
+    return len(text) <= 2 * _MAX_DENIAL and _REFUSAL.search(normal(text[:_MAX_DENIAL])) is not None
+
+
+_REFUSAL = Pattern(rf"(?<!\w)(?:{REFUSAL})(?!\w)")
 
 
 def gave(step: Step) -> bool:
@@ -526,11 +573,16 @@ _RECORDS = Pattern(r"(?i:(?:^|[\W_])(?:file|log|cat|grep|tail|head|diff|doc)s?(?
 """Tools that show what was written down: an object or a page there is what somebody kept."""
 _LEADS = Pattern(
     r"[\s\[<*(\u2502\u2577]{0,6}(?:"
-    r"(?i:tool |api |request |execution )?(?i:errors?|failed|failure|exception)\b\s{0,2}"
+    r"(?i:tool |api |request |execution |mcp )?(?i:errors?|failed|failure|exception)\b\s{0,2}"
     r"[:\-\]>\u2014*)]"
     r"|(?:fatal|error|npm ERR!|E|panic)(?:: | code )\S"
     r"|(?i:unknown (?:tool|function|action) ?(?:name ?)?[:'\"`])"
-    r"|(?i:tool|function) ['\"`]?[\w.-]{1,60}['\"`]? (?:is |was |does )?not (?:found|exist|available)\b"
+    r"|(?i:(?:the )?(?:tool|function)(?: ['\"`]?[\w.-]{1,60}['\"`]?)? (?:is |was |does )?not "
+    r"(?:found|exist|available|executed|run|called))\b"
+    r"|\d{1,3} validation errors? for \w"
+    r"|(?i:(?:invalid|malformed|(?:failed|unable) to parse|could not parse) (?:the )?(?:json )?"
+    r"(?:tool |function )?(?:arguments?|parameters?|input)\b)"
+    r"|(?i:input validation error\b|error (?:invoking|executing|calling) (?:the )?tool\b)"
     r"|(?i:blocked|denied|rejected|forbidden) by \w"
     r"|An error occurred \(\w{1,60}\) when calling"
     r"|(?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Timeout)\b\s{0,2}[:(]"

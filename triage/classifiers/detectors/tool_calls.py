@@ -20,7 +20,7 @@ from triage.core import Cause, Constraint, ErrorInfo, Step, logger, only_json, r
 from triage.core.patterns import Pattern
 
 from .finding import ARGUMENTS, BAD_ANSWER, BROKEN_ARGUMENT, GENERATED, MISSING_NAME, Finding
-from .results import NO_TOOL
+from .results import denies_tool
 
 
 def objection(verifier: object, verdict: object) -> str | None:
@@ -211,7 +211,7 @@ def _denied(steps: Sequence[Step], error: ErrorInfo) -> Finding | None:
     message = error.message[:1_000]
     if not tool or steps[-1].tool_output is not None or not error.is_a(*OWN):
         return None
-    if NO_TOOL.search(message) is None or not re.search(
+    if not denies_tool(message, tool) or not re.search(
         rf"(?<![\w.-]){re.escape(tool)}(?![\w-])", message
     ):
         return None

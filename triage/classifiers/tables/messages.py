@@ -57,7 +57,7 @@ _CONTEXT = r"""
 _QUOTA = r"""
         insufficient (?:quota|balance|funds|credits?)
         exceeded your (?:current|monthly) (?:quota|usage|spending)
-        billing (?:hard )?limit|check your plan and billing|credit (?:balance|limit)
+        billing (?:hard )?limit|check your (?:plan and )?billing|credit (?:balance|limit)
         requires? more credits|(?<!run )(?<!ran )out of credits|(?:run|ran) out of credits
         (?:weekly|monthly|yearly|spending|spend) (?:usage )?(?:hard )?limit
         no quota left|enable billing
@@ -86,6 +86,41 @@ _RATE = r"""
         max(?:imum)? (?:number of )?requests(?: limit)? (?:exceeded|reached)
         quota (?:will )?(?:resets?|renews?|refills?) (?:in|at|on|after)
 """
+_PARTS_OF_HISTORY = (
+    r"(?:tool ?uses?(?: ids?)?|tool ?results?|tool ?calls?(?: ids?)?|function (?:calls?|responses?)|roles?|"
+    r"conversations?|(?:first|last|final) message|redacted thinking|type 'reasoning')"
+)
+_BESIDE_EACH_OTHER = (
+    r"(?:without|corresponding|previous|preceed?ing|following|followed|immediately|alternate|duplicate|unique|"
+    r"unexpected|the (?:same )?number of|must start|must use|must be a response|after role|no tool "
+    r"(?:output|call) found)"
+)
+"""What is required of the order of messages. Only of an answer: elsewhere such words may mean anything."""
+_HISTORY = r"""
+        each `?tool (?:use|result)`? block must have a corresponding
+        `?tool use`? ids were found without|unexpected `?tool use id`? found
+        tool calls['\"`]? must be followed by tool messages|tool calls that do not have a corresponding
+        role ['\"`]tool['\"`] must be a response|unexpected role .{1,20} after role
+        no tool (?:output|call) found for function call|without its required following item
+        function (?:call|response) turn comes immediately after
+        function response parts .{0,40}equal to the number of function call parts
+        roles must alternate (?:between )?['\"`]?user|first message must use the .{1,3}user.{1,3} role
+        expected tool ?result blocks|expected `?thinking`? or `?redacted thinking`?
+"""
+REFUSAL = (
+    r"(?:tool|function) (?:call|use|execution|invocation)s? (?:(?:was|is|has been|not executed because it "
+    r"was) )?(?:not approved|denied|rejected|declined)(?= ?(?:$|[.,;:!(]|by|because|for|with))"
+    r"|(?:^|(?<=[:;,.(])|(?<=[:;,.(] ))approval (?:was |has been )?(?:denied|refused|rejected|declined|"
+    r"not granted)|(?:^|(?<=[:;,.(] )|(?:tool|call|action|execution|command|permission)"
+    r"(?: of [\w.:'\"` ]{1,60}?)? (?:(?:was|is|has been) )?)"
+    r"(?:denied|rejected|declined|refused|not approved) by (?:the |a |an )?(?:human )?"
+    r"(?:user|human|person|operator|reviewer|approver)"
+    r"|(?:user|human|person|operator|reviewer|approver) (?:has )?(?:denied|rejected|declined|refused|"
+    r"did not approve|doesn'?t want to proceed with) (?:(?:the|this|that|your|permission|to|run|"
+    r"use|execute|execution of) ){0,3}(?:tool|function|call|action|execution|permission|command)"
+    r"|permission to (?:use|run|call|execute) [\w.:]{1,60}(?: with .{1,80}?)? (?:was |has been )?denied"
+)
+"""Says that a person, or a policy in their place, did not let a call run."""
 _TOO_LARGE = r"""
         message larger than max|message size exceeds|payload too large|request entity too large
         max(?:imum)? (?:request|message|payload|body|document|upload) size (?:is |was )?exceeded
@@ -162,6 +197,16 @@ ANSWER_RULES: tuple[Rule, ...] = (
         + tool call validation failed: attempted to call tool 'look_up' which was not in request.tools
         - tool 'x' must be a string
         """, source=_PROVIDERS),
+    _answer("history", _SCHEMA, Cause.BROKEN_HISTORY, rf"""
+        {_PARTS_OF_HISTORY}(?!\w).{{0,80}}(?<!\w){_BESIDE_EACH_OTHER}
+        {_BESIDE_EACH_OTHER}(?!\w).{{0,80}}(?<!\w){_PARTS_OF_HISTORY}
+        """ + r"""
+        + `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1
+        + messages: roles must alternate between "user" and "assistant"
+        + Not the same number of function calls and responses
+        - Invalid type for 'messages[0].content'
+        - the tool result is not valid
+        """, source=_PROVIDERS),
     _answer("model", _EXTERNAL, Cause.MODEL_MISSING, r"""
         model:? ['\"`]?[\w./: ]{1,80}['\"`]? (?:was |is |has been |could )?(?:not (?:be )?found|
             not exist|not available|decommissioned|retired)
@@ -208,6 +253,20 @@ ANSWER_RULES: tuple[Rule, ...] = (
         """),
 )
 MESSAGE_RULES: tuple[Rule, ...] = (
+    _text("denied", _CONSTRAINT, Cause.DENIED, f"        {REFUSAL}" + r"""
+        + Tool execution was not approved.
+        + The user denied permission to run this tool.
+        + Tool 'pay' was not executed: approval denied
+        - permission denied for table orders
+        - the loan was not approved
+        - changes were rejected by the reviewer
+        - connection refused by peer
+        """),
+    _text("history", _SCHEMA, Cause.BROKEN_HISTORY, _HISTORY + r"""
+        + Expected toolResult blocks at messages.2.content for the following Ids: t1
+        + Found AIMessages with tool_calls that do not have a corresponding ToolMessage.
+        - Roles must alternate in the rota: nurse, porter, nurse
+        """, source=_PROVIDERS),
     _text("unknown_tool", _WRONG_TOOL, Cause.UNKNOWN_TOOL, r"""
         (?:unknown|no such|unregistered|invalid) tool(?! (?:call|use|input|output|result|argument|
             choice))(?: type| name)?:? ['\"`]?[\w.:]{1,80}
@@ -270,6 +329,7 @@ MESSAGE_RULES: tuple[Rule, ...] = (
             has been |is )?(?:reached|exceeded|used up|hit|exhausted)
         stopped due to (?:the )?(?:max(?:imum)? )?(?:iteration|step|turn)s?(?: limit)?
         (?:request|call) limit of \d{1,6} (?:was |has been |would be )?exceeded
+        would exceed the (?:request|tool calls?) limit of \d{1,6}
         (?:reached|exceeded|hit) (?:the )?max(?:imum)?(?: number)?(?: of)?(?: \d{1,6})? (?:allowed |
             agent )?(?:iterations?|steps?|turns?|rounds?|tool calls)
         too many (?:tool calls|agent steps|iterations|turns)
@@ -417,12 +477,15 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         field required|contains unknown field|object missing required field|is a required property
         validation error:? .{0,60}(?:expected|required|missing|must be)
         is not of type '\w{1,40}'|expected `?\w{1,40}`?, got `?\w{1,40}`?
-        invalid (?:arguments?|parameters?) for (?:tool|function)
+        (?:invalid|malformed) (?:json )?(?:tool |function )?(?:arguments?|parameters?)(?= for
+            \ (?:the )?(?:tool|function)|[.,]| ?$)
         invalid (?:argument|parameter)s?(?: value)?(?=[:\[])
         + 2 validation errors for call[divide]
         + Argument qerry is not in the tool's input schema
         + validation error: expected string at field 'name'
         + invalid parameter[expected=IVF][actual=x]
+        + Malformed JSON arguments for tool 'search'. The tool was not executed.
+        + Invalid tool arguments
         - validation stamp on the ticket
         - the form was valid
         """),
@@ -563,7 +626,8 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         error reading ssh protocol banner|no existing session|socket is closed|defunct connection
         (?:fail(?:ed)?|unable|could not|cannot) (?:to )?connect(?:ing)? to (?:any|all|
             (?:the )?(?:\w{1,20} )?(?:server|servers|database|broker|brokers|host|node|cluster))
-        ^connection closed\.?$|unexpected eof while reading|eof occurred in violation of protocol
+        ^connection closed\.?$|(?<=: )connection closed\.?$
+        unexpected eof while reading|eof occurred in violation of protocol
         tls/ssl connection has been closed|no connection could be made
         error while fetching server api version
         web ?socket (?:connection )?(?:was )?(?:closed|dropped) (?:with|before|unexpectedly|by)
@@ -576,6 +640,13 @@ MESSAGE_RULES: tuple[Rule, ...] = (
         - connection refused paint; sand it first
         - Cannot send a request, as the client has been closed.
         """, unquoted=True),
+    _text("session", _EXTERNAL, Cause.CONNECTION, r"""
+        session (?:was |has been )?terminated
+        session (?:with id \S{1,80} )?(?:was |could )?not (?:be )?found
+        + MCP error -32600: Session terminated
+        + MCP session with ID 'df85' could not be found.
+        - the session of parliament was opened
+        """),
     _text("quota", _EXTERNAL, Cause.QUOTA_EXHAUSTED, _QUOTA + r"""
         + insufficient_quota
         + You exceeded your current quota

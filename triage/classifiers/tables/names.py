@@ -294,6 +294,11 @@ AGENT_NAMES: tuple[Rule, ...] = (
         + BadRequestError invalid_request_error parsing_exception MissingSchema
         - BadRequestCounter
         """, weak=True),
+    _name("history", _SCHEMA, Cause.BROKEN_HISTORY, """
+        invalid request message order
+        + invalid_request_message_order
+        - MessageOrderTable
+        """),
     _name("too_large", _SCHEMA, Cause.PAYLOAD_TOO_LARGE, """
         request entity too large, payload too large, too large, max payload, size limit exceeded,
         content too large, entity too large, too long, message too large, document too large, too big
