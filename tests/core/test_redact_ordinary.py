@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from string import ascii_letters, ascii_uppercase, digits
+from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from ordinary_values import LATER, ORDINARY
@@ -52,6 +52,23 @@ KEYS = [
     f"1//0{key(60)}",
     f"dckr_pat_{key(27)}",
     f"rubygems_{key(48, HEX)}",
+    f"nvapi-{key(64)}",
+    f"jina_{key(32, HEX)}{key(28)}",
+    f"fc-{key(32, HEX)}",
+    f"e2b_{key(40, HEX)}",
+    f"tgp_v1_{key(43)}",
+    f"csk-{key(48, ascii_lowercase + digits)}",
+    f"pul-{key(40, HEX)}",
+    f"{key(14)}.atlasv1.{key(67)}",
+    f"ops_eyJ{key(300)}",
+    f"vcp_{key(56)}",
+    f"pat{key(14)}.{key(64, HEX)}",
+    f"pa-{key(43)}",
+    f"IQoJb3JpZ2luX2Vj{key(400)}",
+    f"FwoGZXIvYXdzE{key(300)}=",
+    f"zzz_{key(36)}",
+    f"new-v2-{key(40)}",
+    f"acme_live_{key(32)}",
 ]
 
 
@@ -59,6 +76,33 @@ KEYS = [
 def test_a_key_is_hidden_by_its_form(secret: str) -> None:
     assert redact(f"it said {secret} and stopped") == f"it said {HIDDEN} and stopped"
     assert REDACTOR.value({"note": [f"<{secret}>"]}) == ({"note": [f"<{HIDDEN}>"]}, True)
+
+
+NEAR_MISSES = [
+    "fc-barcelona won, pa-system off, pat. pending, pul-ley, csk-tournament",
+    "FC-" + "goal" * 8,
+    f"fc-{key(31, HEX)}",
+    f"fc-{key(33, HEX)}",
+    f"e2b_{key(39, HEX)}",
+    f"pul-{key(41, HEX)}",
+    "the nvapi-reference-for-display-drivers-and-their-settings-on-windows",
+    "jina_embeddings_v3_base_english_and_multilingual_with_late_chunking_enabled_by_default",
+    "pa-announcement-of-the-evening-train-to-chester",
+    "patterns.compiled, patchwork.example, pathological.cases",
+    "vcp_client_connection_pool_settings, vcr_cassettes_of_recorded_http_calls",
+    "tgp_v1_migration, ops_eyes, state.atlasv1.json",
+    f"chatcmpl-{key(29)}, call_{key(24)}, toolu_{key(24)}, pi_{key(24)}, dpl_{key(28)}",
+    f"resp_{key(48, HEX)}, trace-{key(32, HEX)}",
+    f"sha512-{key(86)}== nonce-{key(32)}",
+    f"cs_test_{key(58)}",
+    "test_an_answer_of_32_words, background-image-of-the-2nd-Version",
+    "csk-super-kings-win-the-final-of-the-season-by-ten-runs",
+]
+
+
+@table("text", NEAR_MISSES)
+def test_words_that_begin_as_a_key_does_stay(text: str) -> None:
+    assert redact(text) is text
 
 
 WORD = "hK7-pQ2vXz"
@@ -118,6 +162,7 @@ def test_base64_that_is_wrapped_is_read_as_one() -> None:
         {"session": "3f2f6d1c-9a2b-4a1e-8f4e-0b6f2f6a9d3c", "token": 17},
         {"authorization": {"status": "pending"}},
         {"required": ["password", "username"]},
+        {"password": {"type": ["string", "null"], "minLength": 8}},
     ],
 )
 def test_schemas_ids_and_states_are_no_secrets(value: Any) -> None:

@@ -32,8 +32,10 @@ from triage.core import (
     capture,
     captured_text,
     nearest,
+    plain,
     refuse,
 )
+from triage.core.guards import guarded
 
 from .advice import CLASSIFIER, UNKNOWN, Outcome, diagnosis_of, index_of
 from .base import Classifier, as_diagnosis, classifier_name
@@ -66,6 +68,14 @@ _SURE = 0.6
 @cache
 def _default_judge() -> Judge:
     return Judge(RULES)
+
+
+_UNREAD = Diagnosis(
+    FailureType.UNKNOWN,
+    confidence=0.0,
+    evidence=(Evidence("classifier:failed", "the attempt could not be read"),),
+    classifier=CLASSIFIER,
+)
 
 
 class RulesClassifier:
@@ -143,6 +153,7 @@ class RulesClassifier:
         tools = trajectory.tools or self._tools
         return diagnosis_of(outcome, trajectory, None, tools, self._overrides)
 
+    @guarded(lambda _self, _trajectory, task=None: _UNREAD)
     def classify(self, trajectory: Trajectory, task: Any = None) -> Diagnosis:
         """The diagnosis of an attempt. Pure: the same attempt always gets the same one."""
         known = self.remembered(trajectory)
@@ -170,7 +181,7 @@ class RulesClassifier:
                 self._known[repr(error)] = fault
             if not seen.firm:
                 return fault
-        task = trajectory.task if task is None else task
+        task = plain(trajectory.task if task is None else task)
         outcome = self._decide(trajectory, error, seen, verdict, task)
         return diagnosis_of(outcome, trajectory, error, tools, self._overrides)
 

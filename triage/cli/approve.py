@@ -16,7 +16,7 @@ from triage.core import (
     approve,
     moment,
     one_line,
-    redact_value,
+    redact,
     reject,
     to_json,
 )
@@ -179,7 +179,7 @@ def _call_asked(events: Sequence[Event]) -> CallAsked | None:
         kind="call",
         tool=question.tool,
         effect=question.effect,
-        arguments=redact_value(to_json(question.arguments)),
+        arguments=redact(to_json(question.arguments)),
         question=asked.question,
         expires=asked.expires,
     )

@@ -34,7 +34,7 @@ from triage.core import (
     happened,
     json_text,
     one_line,
-    redact_value,
+    redact,
     reject,
     rerun,
     span,
@@ -309,7 +309,7 @@ def show(
 
 
 def _secretless(value: Any) -> str:
-    return json_line(redact_value(value))
+    return json_line(redact(value))
 
 
 # Answer and end -----------------------------------------------------------------------------------

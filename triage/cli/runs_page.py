@@ -30,7 +30,7 @@ from triage.core import (
     json_text,
     moment,
     one_line,
-    redact_value,
+    redact,
     span,
     to_json,
 )
@@ -271,7 +271,7 @@ def _waits(
 def _arguments_asked(events: Sequence[Event]) -> str:
     """The arguments of the call that waits, to be edited."""
     question = question_at(events)
-    arguments = None if question is None else redact_value(to_json(question.arguments))
+    arguments = None if question is None else redact(to_json(question.arguments))
     return json.dumps(arguments, ensure_ascii=False)
 
 

@@ -193,7 +193,7 @@ from .quoting import (
     said_by,
     span,
 )
-from .redaction import HIDDEN, Redactor, joined, redact, redact_value, redacting, standard
+from .redaction import HIDDEN, Redactor, joined, redact, redacting, standard
 from .state import (
     AT_LIMIT,
     LINE,
@@ -452,7 +452,6 @@ __all__ = [
     "plain_noting",
     "quote",
     "redact",
-    "redact_value",
     "redacted",
     "redacting",
     "refuse",

@@ -15,7 +15,7 @@ from .diagnosis import Diagnosis
 from .errors import Value
 from .escaping import escaped
 from .patterns import Pattern
-from .redaction import redact, redact_value
+from .redaction import redact
 from .steps import NO_USAGE, Trajectory, Usage
 from .taxonomy import Category, FailureType, Recovery, Severity, severity_of
 
@@ -291,7 +291,7 @@ def _without_secrets(value: Any) -> Any:
         return copy
     if isinstance(value, tuple) and any(isinstance(item, msgspec.Struct) for item in value):
         return tuple(map(_without_secrets, value))
-    return value if isinstance(value, Enum) else redact_value(value)
+    return value if isinstance(value, Enum) else redact(value)
 
 
 def _picklable(value: Any) -> Any:

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from .actions import Abort, Action, Escalate, Replan, Resume, Retry, Rollback, Suspend
 from .escaping import escaped, stripped
-from .redaction import redact
+from .guards import guarded
+from .redaction import HIDDEN, redact
 from .steps import Step
 
 MAX_QUOTE = 300
@@ -24,6 +25,7 @@ MAX_CLEAN = 600
 """Characters of a message shown to an engineer; no more than is read for evidence."""
 
 
+@guarded(lambda _value, limit=MAX_QUOTE: shown(HIDDEN, limit))
 def quote(value: object, limit: int = MAX_QUOTE) -> str:
     """Show a value in quotes, on one line, cut and redacted, so that it reads as data."""
     text = value if isinstance(value, str) else _json(value)
@@ -41,6 +43,7 @@ def shown(clean: str, limit: int = _MAX_SAID) -> str:
     return f'"{text}"' if len(text) <= limit - 2 else f'"{text[: limit - 3]}…"'
 
 
+@guarded(lambda _value, limit=_MAX_ARGUMENTS: shown(HIDDEN, limit))
 def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
     """Show a value as JSON on one line, cut and redacted; a text that is cut is still closed."""
     found = _parsed(value)
@@ -53,6 +56,7 @@ def as_json(value: object, limit: int = _MAX_ARGUMENTS) -> str:
     return f'{cut}…"' if _in_quotes(cut) else f"{cut}…"
 
 
+@guarded(lambda _text, longest=200: HIDDEN[:longest])
 def one_line(text: str, longest: int = 200) -> str:
     """Show a text on one line, escaped, redacted and cut at `longest` characters.
 

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 from urllib.parse import unquote_plus
 
 from .errors import misuse
-from .json_values import SLICE, plain
+from .guards import guarded
+from .json_values import HUGE, SLICE, plain
 from .secret_shapes import (
     ASSIGNED,
     ELEMENT,
@@ -56,7 +57,12 @@ _KEY_CHARACTERS = bytes(
     97 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "+/_=-") else 32
     for code in range(256)
 )
-_BASE64 = re.compile(r"[A-Za-z0-9+/_=-]{16,}(?:(?:\r?\n|\\r?\\n)[A-Za-z0-9+/_=-]{4,})*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_=-]{16,}(?:[\r\n]{1,16}[ \t]{0,16}[A-Za-z0-9+/_=-]{4,})*")
+_ESCAPE = re.compile(
+    r"(?<!\\)\\++(?:[nrt]|u(?!00[0-7])([0-9a-fA-F]{4}))"
+    r"|(?:\x1b|(?<!\\)\\++(?:u001[bB]|x1[bB]|033|e))\[[0-9;]{0,16}m"
+)
+"""White space and letters as JSON or a repr escapes them, however often; colours of a terminal."""
 _HEX = "0123456789abcdefABCDEF-"
 _PRINTABLE = bytes(97 if b" " <= bytes([code]) <= b"~" else 0 for code in range(256))
 _ESCAPED_WORD = re.compile(r"[^\s\"'<>&?;%]*%[0-9A-Fa-f]{2}[^\s\"'<>&?;]*")
@@ -64,7 +70,9 @@ _ESCAPED_WORD = re.compile(r"[^\s\"'<>&?;%]*%[0-9A-Fa-f]{2}[^\s\"'<>&?;]*")
 _MAX_DEPTH = 100
 """Values nested deeper are hidden unread."""
 _LABELS = ("name", "key", "header", "field")
-_JSON_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+_JSON_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+_LEAVES = frozenset({str, bool, int, float})
+_CONTAINERS = frozenset({dict, list, tuple})
 _LONG_NUMBER = 9_999_999
 """Numbers above it are searched as text, for a card number among `values` or `patterns`."""
 
@@ -76,18 +84,17 @@ _MOST_OF_ENVIRONMENT = 256
 _LONGEST_OF_ENVIRONMENT = 8_192
 
 
-def redact(text: str) -> str:
-    """Replace everything in `text` that looks like a credential by `[redacted]`, as `Redactor()` does.
+@overload
+def redact(value: str) -> str: ...
+@overload
+def redact(value: Any) -> Any: ...
+def redact(value: Any) -> Any:
+    """Replace everything in a text or value that looks like a credential by `[redacted]`.
 
-    Inside a run whose `Durability.redact` is a `Redactor`, that one is used; in a nested run, both are.
+    A value is judged by its JSON form; the same object is returned where nothing is hidden, else JSON.
+    Done as `Redactor()` does. Inside a run whose `Durability.redact` is a `Redactor`, that one is used; in
+    a nested run, both are.
     """
-    for redactor in _in_force.get() or (standard(),):
-        text = redactor.text(text)
-    return text
-
-
-def redact_value(value: Any) -> Any:
-    """Redact any value by its JSON form; return the same object where nothing is hidden."""
     for redactor in _in_force.get() or (standard(),):
         value, _ = redactor.value(value)
     return value
@@ -167,7 +174,22 @@ class Redactor:
         return state
 
     def text(self, text: str) -> str:
-        """Hide the secrets in a text; return the same object where there are none."""
+        """Hide the secrets in a text; return the same object where there are none.
+
+        Raises UsageError for anything but text.
+        """
+        if not isinstance(text, str):
+            raise misuse(
+                "Redactor.text() text", type(text), "text", "call value() for other values"
+            )
+        return self._text(text)
+
+    @guarded(lambda _self, _text: HIDDEN)
+    def _text(self, text: str) -> str:
+        if type(text) is not str:  # a subclass may answer for itself
+            copy = str.__str__(text)
+            clean = self._text(copy)
+            return text if clean is copy else clean
         if (
             len(text) < _SHORTEST_KEY
             and text.isidentifier()
@@ -178,6 +200,7 @@ class Redactor:
         clean = _hide(text, self._spans(text))
         return _hide(clean, _slice_by_slice(clean, self._encoded))
 
+    @guarded(lambda _self, _value: (HIDDEN, True))
     def value(self, value: Any) -> tuple[Any, bool]:
         """Hide the secrets in a JSON value, and say whether there were any.
 
@@ -187,6 +210,7 @@ class Redactor:
         clean = self._clean(value, "", "", None)
         return clean, clean is not value
 
+    @guarded(lambda _self, _value, at="": (at,))
     def fields_of(self, value: Any, at: str = "") -> tuple[str, ...]:
         """List the paths of the secrets in a JSON value, such as `state['user']['password']`.
 
@@ -222,8 +246,14 @@ class Redactor:
 
     def _plain(self, text: str) -> list[Span]:
         """Find secrets that are not encoded; the spans may overlap."""
-        low = text.lower()
         spans: list[Span] = []
+        for known in self._known:
+            start = text.find(known)
+            while start >= 0:
+                spans.append((start, start + len(known)))
+                start = text.find(known, start + len(known))
+        text = _unescaped(text)
+        low = text.lower()
         marked = [mark for mark in MARKS if mark in low]
         for shape in PLACES:
             if shape.mark in marked:
@@ -234,11 +264,6 @@ class Redactor:
             for shape in KEYS:
                 if shape.mark in low:
                     spans.extend(_found(shape, text))
-        for known in self._known:
-            start = text.find(known)
-            while start >= 0:
-                spans.append((start, start + len(known)))
-                start = text.find(known, start + len(known))
         return spans
 
     def _named(self, text: str) -> Iterator[Span]:
@@ -282,6 +307,7 @@ class Redactor:
 
     def _encoded(self, text: str) -> list[Span]:
         """Find what holds a secret in base64 or percent-encoding."""
+        text = _unescaped(text)
         spans: list[Span] = []
         if has_key_characters(text):
             spans.extend(
@@ -323,13 +349,14 @@ class Redactor:
 
         name: the secret name that the value stands under, "" for none. found: collects the paths.
         """
-        if isinstance(value, str | int | float):
+        kind = type(value)
+        if kind in _LEAVES:
             clean = self._leaf(value, name)
-        elif depth >= _MAX_DEPTH and isinstance(value, dict | list | tuple):
+        elif depth >= _MAX_DEPTH and kind in _CONTAINERS:
             clean = HIDDEN
-        elif isinstance(value, dict):
+        elif kind is dict:
             return self._object(value, name, path, found, depth)
-        elif isinstance(value, list | tuple):
+        elif kind in _CONTAINERS:
             return self._list(value, name, path, found, depth)
         elif value is None:
             return None
@@ -351,14 +378,16 @@ class Redactor:
             return self.text(value)
         if name and (own or not counts(name)):
             return HIDDEN
-        if abs(value) > _LONG_NUMBER and self.text(repr(value)) != repr(value):
+        if _LONG_NUMBER < abs(value) < HUGE and self.text(repr(value)) != repr(value):
             return HIDDEN
         return value
 
     def _object(
         self, value: dict[Any, Any], name: str, path: str, found: list[str] | None, depth: int
     ) -> Any:
-        if value.get("type") in _JSON_TYPES:
+        types = value.get("type")
+        types = types if type(types) is list else [types]
+        if types and all(_JSON_TYPES.count(one) for one in types):
             name = ""  # a schema of the secret, not the secret itself
         label = next(
             (value[key] for key in _LABELS if self._names(value.get(key), names_a_secret)), ""
@@ -462,6 +491,20 @@ def _found(shape: Shape, text: str) -> Iterator[Span]:
             yield match.span(group)
 
 
+def _unescaped(text: str) -> str:
+    """Undo escapes of white space and of letters beyond ASCII; the text keeps its length."""
+    if "\\" not in text and "\x1b" not in text:
+        return text
+    return _ESCAPE.sub(_same_length, text)
+
+
+def _same_length(match: re.Match[str]) -> str:
+    letter = (
+        chr(int(match[1], 16)) if match[1] is not None else " " if match[0][-1] in "tm" else "\n"
+    )
+    return letter * len(match[0])
+
+
 def _slice_by_slice(text: str, find: Callable[[str], list[Span]]) -> list[Span]:
     """Search a text, a long one in overlapping slices."""
     if len(text) <= SLICE:
@@ -496,7 +539,7 @@ def _hide(text: str, spans: list[Span]) -> str:
 
 def _from_base64(run: str) -> Iterator[str]:
     """Decode the texts that a run of base64 letters holds, whichever letter the base64 begins at."""
-    run = "".join(run.replace("\\r", "").replace("\\n", "").split())
+    run = "".join(run.split())
     if not run.strip(_HEX) or run.islower():
         return  # a digest, an id or a path: text in base64 has capitals
     plain = run.rstrip("=").replace("-", "+").replace("_", "/").replace("=", "/")

@@ -92,6 +92,16 @@ KEYS: tuple[Shape, ...] = (
     Shape("ntn_", rf"{_ALONE}ntn_[A-Za-z0-9]{{20,128}}"),  # Notion
     Shape("secret_", rf"{_ALONE}secret_[A-Za-z0-9]{{40,64}}{_END}"),
     Shape("pscale_", rf"{_ALONE}pscale_(?:tkn|pw|oauth)_[\w.=-]{{20,128}}"),  # PlanetScale
+    Shape(
+        ".atlasv1.", rf"{_ALONE}[A-Za-z0-9]{{14}}\.atlasv1\.[A-Za-z0-9_=-]{{60,80}}"
+    ),  # Terraform
+    Shape("pul-", rf"{_ALONE}pul-[a-f0-9]{{40}}{_END}"),  # Pulumi
+    Shape("ops_eyj", rf"{_ALONE}ops_eyJ[A-Za-z0-9+/_-]{{100,4096}}={{0,2}}"),  # 1Password
+    Shape("vc", rf"{_ALONE}vc[acikpr]_[A-Za-z0-9]{{24,128}}{_END}", random=True),  # Vercel
+    Shape("pat", rf"{_ALONE}pat[A-Za-z0-9]{{14}}\.[a-f0-9]{{64}}{_END}"),  # Airtable
+    # AWS session tokens: base64 that begins with their version
+    Shape("iqojb3jpz2lux2vj", rf"{_ALONE}IQoJb3JpZ2luX2Vj[A-Za-z0-9+/]{{64,4096}}={{0,2}}"),
+    Shape("ogzxiv", rf"{_ALONE}F[wQ]oGZXIv[A-Za-z0-9+/]{{64,4096}}={{0,2}}"),
     Shape("age-secret-key-", r"AGE-SECRET-KEY-1[A-Z0-9]{30,128}"),
     # Models
     Shape("hf_", rf"{_ALONE}hf_[A-Za-z0-9]{{20,64}}"),  # Hugging Face
@@ -103,6 +113,24 @@ KEYS: tuple[Shape, ...] = (
     Shape("lsv2_", rf"{_ALONE}lsv2_[a-z]{{2}}_[A-Za-z0-9_]{{20,128}}"),  # LangSmith
     Shape("tvly-", rf"{_ALONE}tvly-{_WORD}{{16,128}}", random=True),  # Tavily
     Shape("pcsk_", rf"{_ALONE}pcsk_[A-Za-z0-9_]{{20,256}}"),  # Pinecone
+    Shape("nvapi-", rf"{_ALONE}nvapi-{_WORD}{{48,128}}", random=True),  # NVIDIA
+    Shape("jina_", rf"{_ALONE}jina_[a-f0-9]{{32}}{_WORD}{{16,64}}"),  # Jina
+    Shape("fc-", rf"{_ALONE}fc-[a-f0-9]{{32}}{_END}"),  # Firecrawl
+    Shape("e2b_", rf"{_ALONE}e2b_[a-f0-9]{{40}}{_END}"),  # E2B
+    Shape("tgp_v1_", rf"{_ALONE}tgp_v1_{_WORD}{{40,64}}"),  # Together
+    Shape("csk-", rf"{_ALONE}csk-[a-z0-9]{{40,64}}{_END}"),  # Cerebras
+    Shape("pa-", rf"{_ALONE}pa-{_WORD}{{43}}(?!{_WORD})", random=True),  # Voyage
+    # A key of a provider nobody has listed: a short prefix, then 32 letters and digits of every kind.
+    # Ids of providers are shorter; digests for browsers and Stripe's checkouts are no secrets.
+    *(
+        Shape(
+            end,
+            rf"(?<![A-Za-z0-9_./+=-])(?!sha\d|nonce-|cs_)[a-z][a-z0-9]{{1,11}}(?:[_-][a-z0-9]{{1,8}}){{0,2}}{end}"
+            r"(?=[A-Za-z]{0,255}[0-9])(?=[a-z0-9]{0,255}[A-Z])(?=[A-Z0-9]{0,255}[a-z])[A-Za-z0-9]{32,256}"
+            + _END,
+        )
+        for end in ("_", "-")
+    ),
     # The start of a JSON object in base64url, in three parts: a JWT
     Shape("eyj", rf"{_ALONE}eyJ{_WORD}{{13,512}}+\.{_WORD}{{8,8192}}+\.{_WORD}{{0,2048}}"),
 )

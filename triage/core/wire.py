@@ -96,16 +96,18 @@ def _escaped(found: re.Match[str]) -> str:
 
 def to_json(value: Any) -> Any:
     """Return a struct, enum or tuple as JSON values; fields that have their defaults are left out."""
-    if isinstance(value, Enum):
+    kind = type(value)
+    if issubclass(kind, Enum):
         return value.value
-    if isinstance(value, tuple):
+    if issubclass(kind, tuple):
         return [to_json(item) for item in value]
-    if not isinstance(value, msgspec.Struct):
+    if not issubclass(kind, msgspec.Struct):
         return plain(value)
-    config = value.__struct_config__
+    record: msgspec.Struct = value
+    config = record.__struct_config__
     data: dict[str, Any] = {} if config.tag_field is None else {config.tag_field: config.tag}
-    for field in _fields(type(value)):
-        item = getattr(value, field.name)
+    for field in _fields(type(record)):
+        item = getattr(record, field.name)
         default = {} if field.default_factory is dict else field.default
         if type(item) is not type(default) or item != default:
             data[field.encode_name] = to_json(item)
@@ -499,14 +501,12 @@ def _changed(record: msgspec.Struct, redactor: Redactor) -> dict[str, Any]:
 
 
 def _clean(given: Any, redactor: Redactor) -> Any:
-    if type(given) is str:
-        return redactor.text(given)
-    if isinstance(given, msgspec.Struct) and not isinstance(given, Usage):
+    if given is None or type(given) is Usage or issubclass(type(given), Enum):
+        return given
+    if issubclass(type(given), msgspec.Struct):
         changed = _changed(given, redactor)
         return replace(given, **changed) if changed else given
-    if type(given) is tuple:
+    if type(given) is tuple and any(issubclass(type(item), msgspec.Struct) for item in given):
         clean = tuple(_clean(item, redactor) for item in given)
         return given if all(map(is_, clean, given)) else clean
-    if given is None or isinstance(given, Enum):
-        return given
     return redactor.value(given)[0]

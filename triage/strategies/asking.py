@@ -30,7 +30,6 @@ from triage.core import (
     plain,
     quote,
     redact,
-    redact_value,
 )
 from triage.core.patterns import Pattern
 
@@ -240,7 +239,7 @@ def _hidden(text: str, *names: str) -> str:
     """The beginning of a text, or `[redacted]` where a field of one of these names keeps it secret."""
     text = text[: 4 * _LONGEST]
     for name in names:
-        text = redact_value({name: text})[name]
+        text = redact({name: text})[name]
     return text
 
 

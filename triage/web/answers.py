@@ -46,7 +46,7 @@ from triage.core import (
     json_text,
     logger,
     one_line,
-    redact_value,
+    redact,
     refuse_constant,
     reject,
     rerun,
@@ -203,7 +203,7 @@ def _choices(names: Sequence[str]) -> tuple[Choice, ...]:
 
 def _shown(value: Any) -> Any:
     """Convert a value to JSON data with its secrets redacted."""
-    return redact_value(to_json(value))
+    return redact(to_json(value))
 
 
 # The form of a call's arguments ---------------------------------------------------------------------

@@ -23,7 +23,6 @@ from triage.core import (
     moment,
     one_line,
     redact,
-    redact_value,
     span,
     to_json,
 )
@@ -184,7 +183,7 @@ def lines(text: str, longest: int) -> str:
 
 def shown(value: Any) -> str:
     """Format a JSON value on several lines with its secrets redacted."""
-    found = redact_value(to_json(value))
+    found = redact(to_json(value))
     text = found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
     return lines(text, 20_000)
 

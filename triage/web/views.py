@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from triage.core import Event, FailureType, dump, one_line, redact_value
+from triage.core import Event, FailureType, dump, one_line, redact
 from triage.engine import asks_of, lease_of, waits_for
 from triage.plan import fold_plan, report_in
 from triage.stores import RunInfo, Store
@@ -238,7 +238,7 @@ def _whole(text: str) -> int | None:
 
 def _fields(event: Event) -> list[tuple[str, str]]:
     """Return the fields of an event as redacted text; values other than text as JSON."""
-    found: dict[str, Any] = redact_value(dump(event))
+    found: dict[str, Any] = redact(dump(event))
     return [
         (
             str(name),

@@ -17,7 +17,7 @@ from triage.core import (
     escaped,
     one_line,
     plain,
-    redact_value,
+    redact,
 )
 
 from . import names
@@ -55,7 +55,7 @@ class Shown:
 
 def content_json(value: Any) -> str:
     """Write a value as JSON, or a text as it is, redacted as in stores and cut at `LONGEST` characters."""
-    clean = redact_value(plain(value))
+    clean = redact(plain(value))
     text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False)
     text = escaped(text, lines=True)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
