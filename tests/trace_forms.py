@@ -69,6 +69,18 @@ def anthropic(told: Told) -> list[dict[str, Any]]:
     return [*messages, {"role": "assistant", "content": said}]
 
 
+def gemini(told: Told) -> list[dict[str, Any]]:
+    """Contents with parts; a failed call cannot be told from another."""
+    contents: list[dict[str, Any]] = [{"role": "user", "parts": [{"text": told.task}]}]
+    for at, call in enumerate(told.calls):
+        about = {"id": f"c{at}", "name": call.name}
+        asked = {"functionCall": {**about, "args": call.given}}
+        answered = {"functionResponse": {**about, "response": {"result": call.result}}}
+        contents.append({"role": "model", "parts": [asked]})
+        contents.append({"role": "user", "parts": [answered]})
+    return [*contents, {"role": "model", "parts": [{"text": told.last}]}]
+
+
 def attribute(key: str, value: Any) -> dict[str, Any]:
     """An attribute as OTLP writes it."""
     return {"key": key, "value": typed(value)}
@@ -150,6 +162,7 @@ FORMS: dict[str, Any] = {
     "openai": openai,
     "responses": responses,
     "anthropic": anthropic,
+    "gemini": gemini,
     "otlp": otlp,
     "steps": steps,
 }

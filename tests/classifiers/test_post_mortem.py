@@ -11,6 +11,7 @@ from triage import FailureType, RulesClassifier, Step, Trajectory
 from triage.classifiers import diagnose
 
 LOOK = Step(action="look", tool_called="look", tool_input={"at": 1}, tool_output="nothing new")
+OPEN = Step(action="open", tool_called="open", tool_input={"at": 2}, tool_output="a map")
 DONE = Step(action="model", llm_output="I could not find it.")
 
 
@@ -28,7 +29,7 @@ def kinds(
 @table(
     ("steps", "kind"),
     [
-        ([LOOK, LOOK, LOOK, DONE], FailureType.LOOP_DETECTED),
+        ([LOOK, LOOK, LOOK, OPEN, DONE], FailureType.LOOP_DETECTED),
         ([LOOK, Step(action="write", tool_called="write", tool_input="42")], FailureType.PLAN_INCOMPLETE),
         ([DONE, Step(llm_output="It is **the Ponte Maria**.")], FailureType.HALLUCINATED_STATE),
     ],

@@ -65,7 +65,8 @@ Files = Annotated[str, DASH, Parameter(help="A recording, also gzipped; - is sta
 Format = Annotated[
     str | None,
     Parameter(
-        metavar="NAME", help="openai, responses, anthropic, otlp, journal or steps (found out)."
+        metavar="NAME",
+        help="openai, responses, anthropic, gemini, otlp, journal, steps or text (found out).",
     ),
 ]
 Classifier = Annotated[

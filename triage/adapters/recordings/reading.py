@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, cast
 
+from msgspec.structs import replace
+
 from triage.core import (
     EVENTS,
     AttemptStarted,
@@ -30,6 +32,7 @@ from triage.core import (
 from triage.core.messages.anthropic import ANTHROPIC as ANTHROPIC_WIRE
 from triage.core.messages.base import (
     Message,
+    Result,
     Tell,
     Wire,
     as_text,
@@ -42,11 +45,20 @@ from triage.core.messages.base import (
     usage_of,
 )
 from triage.core.messages.chat import CHAT
+from triage.core.messages.gemini import GEMINI as GEMINI_WIRE
 from triage.core.messages.responses import RESPONSES as RESPONSES_WIRE
 
 from .otlp import FORMAT as OTLP
 from .otlp import OtlpReader
-from .trajectories import Conversation, Problem, Problems, Trace, error_of, trajectory_of
+from .trajectories import (
+    Conversation,
+    Problem,
+    Problems,
+    Trace,
+    error_in,
+    error_of,
+    trajectory_of,
+)
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO
 """A path, or the content: bytes, an open binary file, or text that starts like JSON."""
@@ -61,7 +73,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*("|\\?$)|[\[\]{}]')
 
 
 class Value(NamedTuple):
-    """A JSON value and the line it starts on, from 1."""
+    """A JSON value and the line it starts on, from 1. Of a file that is no JSON, its text is the value."""
 
     line: int
     value: Any
@@ -78,11 +90,57 @@ def values(source: Source) -> Iterator[Value | Problem]:
     Raises UsageError for a path that cannot be read, and for a source of another type.
     """
     stream, ours = _open(source)
+    text: list[str] = []
+    held: list[Value | Problem] = []
+    found = False
+
+    def lines() -> Iterator[_Line | Problem]:
+        for line in _lines(stream):
+            if isinstance(line, _Line) and not found and len(text) <= _MOST_TEXT:
+                text.append(line.text)
+            yield line
+
     try:
-        yield from _values(_lines(stream))
+        for entry in _values(lines()):
+            if found:
+                yield entry
+            elif isinstance(entry, Value) and isinstance(entry.value, dict | list):
+                found = True
+                yield from (*held, entry)
+            elif len(held) <= _MOST_TEXT:
+                held.append(entry)
+        if not found:
+            yield from _text("\n".join(text), held)
     finally:
         if ours:
             stream.close()
+
+
+_MOST_TEXT = 10_000
+"""Lines that are kept of a file without JSON."""
+_BEGINS_JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|\Z))")
+_SSE = re.compile(r"\s*(?:(?:event|data|id|retry):|: )")
+
+
+def _text(text: str, held: list[Value | Problem]) -> Iterator[Value | Problem]:
+    """Read a file that holds no JSON object: as server-sent events, or as one text."""
+    broken = any(isinstance(entry, Problem) and not entry.line for entry in held)
+    if not text.strip() or broken or _BEGINS_JSON.match(text):
+        yield from held
+        return
+    if not _SSE.match(text):
+        yield Value(1, text)
+        return
+    for at, line in enumerate(text.split("\n"), 1):
+        try:
+            event = mapping(parsed(line.removeprefix("data:"))) if line[:5] == "data:" else {}
+        except ValueError:
+            continue
+        error = event.get("error") or mapping(event.get("response")).get("error")
+        if error:
+            yield Value(at, {"error": error})
+            return
+    yield Problem(0, "the file is a stream of server-sent events", "save the message they make up")
 
 
 # Bytes to lines -----------------------------------------------------------------------------------
@@ -249,14 +307,16 @@ def _refused(line: int, error: ValueError) -> Problem:
 # Values to traces ---------------------------------------------------------------------------------
 
 OPENAI, RESPONSES, ANTHROPIC = "openai", "responses", "anthropic"
-JOURNAL, PLAIN = "journal", "steps"
+GEMINI, JOURNAL, PLAIN, TEXT = "gemini", "journal", "steps", "text"
 FORMATS: dict[str, str] = {
     OPENAI: "OpenAI chat messages",
     RESPONSES: "items of the OpenAI Responses API",
     ANTHROPIC: "Anthropic messages",
+    GEMINI: "contents of the Gemini API",
     OTLP: "OpenTelemetry GenAI spans, as OTLP JSON",
     JOURNAL: "journals of triage",
-    PLAIN: "plain steps",
+    PLAIN: "plain steps, or an error alone",
+    TEXT: "the text of an error, such as a traceback",
 }
 """The formats: the name that `format=` takes, and a description."""
 
@@ -268,7 +328,17 @@ STEP_FIELDS = frozenset(
     {"action", "tool_called", "tool_input", "tool_output", "llm_output", "exception_type"}
 )
 """Fields that identify an object as a step."""
-_HEAVY = ("steps", "messages", "tools", "tool_schemas", "functions", "input", "output", "choices")
+_HEAVY = (
+    "steps",
+    "messages",
+    "contents",
+    "tools",
+    "tool_schemas",
+    "functions",
+    "input",
+    "output",
+    "choices",
+)
 _DEEP = "it is nested too deeply to be read"
 
 
@@ -335,7 +405,7 @@ def stream(source: Source, format: str | None = None) -> Recording:
         return Recording(detection.format, detection.reason, _capped(traces))
     problems = [entry for entry in sample if isinstance(entry, Problem)]
     if taken:
-        problems.append(Problem(0, detection.reason, "name the one that is meant (--format)"))
+        problems.append(Problem(0, detection.reason, detection.remedy))
     elif not problems:
         problems.append(Problem(0, "the file holds nothing", "give a file with a recording in it"))
     return Recording(None, detection.reason, _capped(iter(problems)))
@@ -432,6 +502,8 @@ class _Conversations:
     def _is_message(self, value: dict[str, Any]) -> bool:
         if "messages" in value or "choices" in value:
             return False
+        if self._name == GEMINI:
+            return "parts" in value
         if self._name != RESPONSES:
             return "role" in value
         is_call = as_text(value.get("type")).endswith(("_call", "_output"))
@@ -446,10 +518,13 @@ class _Conversations:
         elif not isinstance(value, dict):
             tell(f"a message must be an object, not {type(value).__name__}", "")
         elif self._is_message(value):
-            into.take(self._wire.read(value, tell), tell)
+            message = self._wire.read(value, tell)
+            if self._name == GEMINI:
+                message = replace(message, results=tuple(map(_unwrapped, message.results)))
+            into.take(message, tell)
         else:
             into.tools.update(tools_of(value.get("tools") or value.get("functions")))
-            given = value.get("input" if self._name == RESPONSES else "messages")
+            given = value.get({RESPONSES: "input", GEMINI: "contents"}.get(self._name, "messages"))
             if isinstance(given, str):
                 into.take(Message("user", given), tell)
             elif isinstance(given, list):
@@ -476,6 +551,11 @@ class _Conversations:
                 (into.steps[-1] if grown else into.add(action="model"))["usage"] = usage
             reason = mapping(record.get("incomplete_details")).get("reason")
             into.error = error_of(record.get("error") or None) or ending_of(reason)
+        elif self._name == GEMINI and isinstance(record.get("candidates"), list):
+            made = GEMINI_WIRE.answer(record)
+            into.take(
+                Message("model", made.text, made.calls, usage=made.usage, ended=made.ended), tell
+            )
         elif self._name == ANTHROPIC and isinstance(answer, dict):
             self._take(answer, into, tell)
         elif self._name == ANTHROPIC and "stop_reason" in record and "content" in record:
@@ -483,6 +563,15 @@ class _Conversations:
         else:
             return False
         return True
+
+
+def _unwrapped(result: Result) -> Result:
+    """Return a function's response without the `result` or `error` that its client put around it."""
+    held = result.output
+    for key in ("result", "output", "error"):
+        if isinstance(held, dict) and held.keys() == {key}:
+            return replace(result, output=held[key], failed=key == "error")
+    return result
 
 
 def _trace(trajectory: Trajectory, name: str, line: int, record: Mapping[str, Any]) -> Trace:
@@ -504,8 +593,11 @@ class _Plain:
 
     def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
         problems = Problems(line)
-        if isinstance(value, dict) and "steps" in value:
-            yield _trace(_read_record(value, problems.tell), PLAIN, line, value)
+        if isinstance(value, list) and value and all(map(_is_error, value)):
+            for entry in value:
+                yield from self.feed(line, entry)
+        elif isinstance(value, dict) and ("steps" in value or _is_error(value)):
+            yield _trace(_read_record({"steps": [], **value}, problems.tell), PLAIN, line, value)
         elif isinstance(value, list):
             yield _trace(_read_record({"steps": value}, problems.tell), PLAIN, line, {})
         elif not STEP_FIELDS.isdisjoint(mapping(value)):
@@ -521,6 +613,29 @@ class _Plain:
         if self._loose:
             trajectory = trajectory_of(self._loose, None, task=None, tools={})
             yield _trace(trajectory, PLAIN, self._line, {})
+
+
+class _Texts:
+    """The text of an error, which is a whole file."""
+
+    def feed(self, line: int, value: Any) -> Iterator[Trace | Problem]:
+        if isinstance(value, str):
+            error = error_in(value) or error_of(value)
+            yield _trace(trajectory_of([], error, task=None, tools={}), TEXT, line, {})
+        else:
+            yield Problem(line, f"a text is expected, not {type(value).__name__}")
+
+    def close(self) -> Iterator[Trace | Problem]:
+        return iter(())
+
+
+def _is_error(value: object) -> bool:
+    """Whether a record holds an error and nothing that was done."""
+    found = mapping(value)
+    return bool(found.get("error")) and STEP_FIELDS.isdisjoint(found) and _HOLDS.isdisjoint(found)
+
+
+_HOLDS = frozenset({*_HEAVY, "role", "type", "event", "run_type", "observations", "candidates"})
 
 
 def _read_record(value: dict[str, Any], tell: Tell) -> Trajectory:
@@ -646,9 +761,11 @@ _READERS: Mapping[str, Callable[[], Reader]] = {
     OPENAI: lambda: _Conversations(OPENAI, CHAT),
     RESPONSES: lambda: _Conversations(RESPONSES, RESPONSES_WIRE),
     ANTHROPIC: lambda: _Conversations(ANTHROPIC, ANTHROPIC_WIRE),
+    GEMINI: lambda: _Conversations(GEMINI, GEMINI_WIRE),
     OTLP: OtlpReader,
     JOURNAL: _Journals,
     PLAIN: _Plain,
+    TEXT: _Texts,
 }
 
 
@@ -657,15 +774,29 @@ _READERS: Mapping[str, Callable[[], Reader]] = {
 _MOST_MESSAGES = 50
 _ITEMS = ("function_call", "function_call_output", "reasoning", "custom_tool_call", "mcp_call")
 _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
-_WHOLE = ("steps", "messages", "resourceSpans", "resource_spans", "event", "choices", "output")
+_WHOLE = (
+    "steps",
+    "messages",
+    "resourceSpans",
+    "resource_spans",
+    "event",
+    "choices",
+    "output",
+    "contents",
+    "candidates",
+)
 
 
 class Detection(NamedTuple):
-    """A detected format. format: None if unknown. reason: why. candidates: all formats that fit."""
+    """A detected format. format: None if unknown. reason: why. candidates: all formats that fit.
+
+    remedy: what to do where it is unknown.
+    """
 
     format: str | None
     reason: str
     candidates: tuple[str, ...] = ()
+    remedy: str = "name the one that is meant (--format)"
 
 
 def records(value: Any) -> list[Any]:
@@ -695,7 +826,14 @@ def detect(values: Iterable[Any]) -> Detection:
     found: dict[str, str] = {}
     weak: dict[str, str] = {}
     for value in values:
+        if isinstance(value, str):
+            if error_in(value) is not None:
+                return Detection(TEXT, "the text of an error", (TEXT,))
+            return Detection(None, "the file is text, not JSON", (), _SAVE)
         for record in records(value)[:SAMPLE]:
+            tracer = _tracer_of(record)
+            if tracer is not None:
+                return Detection(None, f"the file holds records of {tracer}", (), _SAVE)
             for name, reason in _signs(record):
                 found.setdefault(name, reason)
             for name, reason in _weak_signs(record):
@@ -711,11 +849,29 @@ def detect(values: Iterable[Any]) -> Detection:
     return Detection(None, f"the form may be any of {told}", tuple(sorted(chosen)))
 
 
+_SAVE = "save the conversation, such as the messages of the last model call, as JSON"
+
+
+def _tracer_of(record: Any) -> str | None:
+    """Return whose records these are, where they are those of a tracing service."""
+    for entry in map(mapping, record if isinstance(record, list) else [record]):
+        if "run_type" in entry:
+            return "LangSmith"
+        listing = isinstance(entry.get("observations"), list)
+        if listing or {"traceId", "startTime", "parentObservationId"} <= entry.keys():
+            return "Langfuse"
+    return None
+
+
 def _signs(record: Any) -> Iterator[tuple[str, str]]:
     """Return the formats that a value proves by what only they have."""
     found = mapping(record)
     if "resourceSpans" in found or "resource_spans" in found:
         yield OTLP, "resourceSpans"
+    errors = record if isinstance(record, list) else [record]
+    if errors and all(map(_is_error, errors)):
+        yield PLAIN, "an error alone"
+        return
     event = found.get("event")
     if isinstance(event, str) and event in EVENTS and "run_id" in found:
         yield JOURNAL, f"the event {event}"
@@ -727,7 +883,13 @@ def _signs(record: Any) -> Iterator[tuple[str, str]]:
             fields = STEP_FIELDS & step.keys()
             if fields and "role" not in step and "messages" not in step:
                 yield PLAIN, f"the step's field {min(fields)}"
-    yield from _talk_signs(record, found)
+    if isinstance(found.get("candidates"), list) or any(
+        isinstance(one.get("parts"), list) and one.get("role") in ("user", "model")
+        for one in _messages(record, found)
+    ):
+        yield GEMINI, "contents with parts"
+    else:
+        yield from _talk_signs(record, found)
 
 
 def _talk_signs(record: Any, found: Any) -> Iterator[tuple[str, str]]:
@@ -773,7 +935,7 @@ def _messages(record: Any, found: Any) -> list[Any]:
         entries = next(
             (
                 found[key]
-                for key in ("messages", "output", "input")
+                for key in ("messages", "contents", "output", "input")
                 if isinstance(found.get(key), list)
             ),
             [],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from triage.classifiers.matching import answer_in, status_in
 from triage.core import (
     Attempt,
     ErrorInfo,
@@ -229,6 +230,26 @@ def named_in(text: str) -> tuple[str | None, str]:
         told = text.rstrip().rpartition("\n")[2].strip()
     found = _NAMED.match(told)
     return (None, text) if found is None else (found["name"], (found["message"] or "").strip())
+
+
+_MARGIN = re.compile(r"[\s|+-]*")
+_IN_GROUP = ("ExceptionGroup", "BaseExceptionGroup")
+
+
+def error_in(text: str) -> ErrorInfo | None:
+    """Read the error that a whole text is about: a traceback, or what one program printed; else None."""
+    whole = text[-_LONGEST:].strip()
+    if "Traceback (most recent call last)" in text:
+        for line in reversed(whole.splitlines()):
+            name, message = named_in(_MARGIN.sub("", line, count=1))
+            if name is not None and name.rpartition(".")[2] not in _IN_GROUP:
+                return error_named(name, message)
+        return None
+    first = whole.partition("\n")[0]
+    name, _ = named_in(first)
+    if name is None and answer_in(whole) is None and status_in(first) is None:
+        return None
+    return error_of(whole)
 
 
 def _from_object(value: dict[str, Any], kind: object) -> ErrorInfo | None:

@@ -7,9 +7,11 @@ depend on how many came before it, nor does what is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from triage.core import Constraint, ErrorInfo, FailureType, Step, is_reused
+from triage.core.patterns import Pattern
 
 from .arguments import Schema, gives, takes
 from .finding import (
@@ -23,12 +25,13 @@ from .finding import (
     PAST_LOOP,
     RESULT,
     SAME_ERROR,
+    STRUCTURE,
     UNKNOWN_TOOL,
     WEAK,
     Finding,
 )
 from .flow import trace
-from .loops import Loop, Loops, broken_off, outline
+from .loops import REPEATS, Loop, Loops, broken_off, outline, same_step
 from .onset import onsets
 from .results import Results, cut_short, denies, ended, failure_of, text_in, text_of
 from .tool_calls import WATCHED, check_output
@@ -208,6 +211,8 @@ def look(
         past = past._replace(rule=NEAR_LOOP)
     loose = [watch.misfit, watch.result, past, None if raised else broken_off(steps, exempt)]
     loop = watch.loop
+    if loop is None and not raised and (repeated := _only_repeats(steps, exempt)):
+        loose.append(repeated)
     if loop is not None and loop.kind == "same":
         firm.insert(0, watch.found(loop))
     elif loop is not None:
@@ -218,6 +223,41 @@ def look(
         tuple(found for found in firm if found is not None),
         tuple(found for found in loose if found is not None),
     )
+
+
+_WORD = Pattern(r"[^\W_]{4,}")
+_PAUSE_S = 5.0
+"""Seconds between calls, from which on they poll."""
+
+
+def _only_repeats(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
+    """The loop of a finished run that made one call, again and again, and nothing else.
+
+    What a user or another agent says between them is a new question. Pauses are polling, and so is an
+    answer that passes the result on.
+    """
+    calls = [(at, step) for at, step in enumerate(steps) if step.tool_called is not None]
+    if len(calls) < REPEATS or calls[0][1].tool_called in exempt:
+        return None
+    (start, first), (end, _) = calls[0], calls[-1]
+    between = {one.action for one in steps[start:end] if one.tool_called is None}
+    if len(between) > 1 or any(who.startswith("user") for who in between):
+        return None
+    words, output = steps[-1].llm_output, text_of(first.tool_output) or ""
+    shared = set(_WORD.findall((words or "").lower())).intersection(_WORD.findall(output.lower()))
+    if shared and not denies(output):
+        return None
+    for (_, before), (_, step) in pairwise(calls):
+        if not same_step(first, step) or (step.metadata and is_reused(step.metadata)):
+            return None
+        if before.timestamp is not None and step.timestamp is not None:
+            ended = before.timestamp + (before.duration_s or 0.0)
+            if step.timestamp - ended >= _PAUSE_S:
+                return None
+    name, repeats = first.tool_called, len(calls)
+    text = f"{name!r} {repeats} times with the same arguments and result, and nothing else was done"
+    rule = LOOP._replace(confidence=STRUCTURE)
+    return Finding(rule, text, start, name, repeats, 1)
 
 
 def _answered(steps: Sequence[Step], loop: Finding) -> bool:
