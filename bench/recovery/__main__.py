@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import envs
 
-from .kinds import LOOPS
+from .kinds import LOOPS, SUBSTITUTES
 from .play import homes
 
 Line = dict[str, Any]
@@ -42,6 +42,7 @@ class Figures:
     calls: int
     oracle: int
     wall_s: float
+    heard_s: float | None
 
     @property
     def share(self) -> float:
@@ -75,6 +76,10 @@ def figures(lines: Iterable[Line]) -> Figures:
         calls=sum(x["answered"] for x in priced),
         oracle=sum(x["oracle"] for x in priced),
         wall_s=sum(x["wall_s"] for x in lines),
+        heard_s=max(
+            (x["heard_s"] for x in lines if x["kind"] in SUBSTITUTES and x["heard_s"] is not None),
+            default=None,
+        ),
     )
 
 
@@ -86,6 +91,10 @@ def missed(name: str, found: Figures) -> list[str]:
         (found.repeated == 0, f"repeats {found.repeated} effects"),
         (found.broken == 0, f"disturbs {found.broken} healthy tasks"),
         (found.wrong <= 0.01 * found.plays, f"returns {found.wrong} wrong results"),
+        (
+            found.heard_s is None or found.heard_s <= 25,
+            f"lets the model hear of a broken tool after {found.heard_s} s",
+        ),
         (found.cost <= 1.2, f"makes {found.cost:.2f} x the model calls of an oracle"),
     ]
     return [f"{name} {text}" for held, text in asks if not held]
@@ -95,14 +104,15 @@ def table(lines: list[Line]) -> str:
     """A row for each contestant."""
     head = (
         "| contestant | recovered | hopeless stopped | effects repeated | healthy disturbed "
-        "| wrong results | model calls / oracle | ms a task |"
+        "| wrong results | model calls / oracle | wait before the model hears | ms a task |"
     )
-    rows = [head, "|---|---|---|---|---|---|---|---|"]
+    rows = [head, "|---|---|---|---|---|---|---|---|---|"]
     for name, found in by_contestant(lines):
         rows.append(
             f"| {name} | {found.share:.1%} ({found.recovered}/{found.recoverable}) "
             f"| {found.stopped}/{found.hopeless} | {found.repeated} | {found.broken}/{found.healthy} "
             f"| {found.wrong} ({found.wrong / max(1, found.plays):.1%}) | {found.cost:.2f} "
+            f"| {'' if found.heard_s is None else f'{found.heard_s:g} s'} "
             f"| {1000 * found.wall_s / max(1, found.plays):.0f} |"
         )
     return "\n".join(rows)

@@ -298,6 +298,9 @@ def judge(
         "answered": play.answered,
         "oracle": oracle.over if contestant in UNRECORDED else oracle.calls + wasted,
         "virtual_s": round(play.world.clock.now, 1),
+        "heard_s": None
+        if play.heard_at is None
+        else round(play.heard_at - (play.broken_at or 0.0), 1),
         "questions": desk.questions,
         "story": desk.story,
         "slips": [repr(s) for s in (*task.slips, *task.outages, *task.breakages)],

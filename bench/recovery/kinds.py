@@ -452,6 +452,16 @@ def broken_tool_with_a_substitute(d: Domain, rng: random.Random) -> list[Variant
     ]
 
 
+@kind("recoverable")
+def unreadable_source_with_a_substitute(d: Domain, rng: random.Random) -> list[Variant]:
+    other = {"substitute": True}
+    return [
+        v("price", breakage=Breakage(d.search, "409"), options=other, wasted=1),
+        v("code", breakage=Breakage(d.search, "page"), options=other, wasted=1),
+        v("buy", breakage=Breakage(d.search, "page"), options=other, wasted=1),
+    ]
+
+
 # ---------------------------------------------------------------- nothing helps
 
 
@@ -517,6 +527,14 @@ def refused(d: Domain, rng: random.Random) -> list[Variant]:
     return [
         v("price", slip=Slip("final", "refusal", "always")),
         v("code", "text", slip=Slip("final", "refusal", "always")),
+    ]
+
+
+@kind("hopeless")
+def conflict_for_good(d: Domain, rng: random.Random) -> list[Variant]:
+    return [
+        v("price", breakage=Breakage(d.search, "409")),
+        v("code", breakage=Breakage(d.search, "page")),
     ]
 
 
@@ -593,6 +611,7 @@ def short_labels(d: Domain, rng: random.Random) -> list[Variant]:
 
 
 PER_GROUP = {"recoverable": 6, "hopeless": 6, "healthy": 10}
+SUBSTITUTES = ("broken_tool_with_a_substitute", "unreadable_source_with_a_substitute")
 LOOPS = ("loop", "loop_of_two", "loop_of_polls", "always_in_a_loop")
 
 

@@ -186,7 +186,8 @@ def _search(model: Model, view: View, n: int = 0) -> Move | list[dict[str, Any]]
             return list(found)
     arguments: dict[str, Any] = {"place": place}
     tool = d.search
-    if model.task.options.get("substitute") and _word(view, d.search, "503", "unavailable", "410"):
+    broken = (d.search, "503", "unavailable", "410", "409", "conflict", "Expecting value")
+    if model.task.options.get("substitute") and _word(view, *broken):
         tool = d.backup
     if model.task.options.get("greedy"):
         arguments["limit"] = 5 if view.told else 400

@@ -44,6 +44,9 @@ class Play:
     met: Counter[str] = field(default_factory=Counter)
     since: dict[str, float] = field(default_factory=dict)
     over: bool = False
+    broken_at: float | None = None
+    heard_at: float | None = None
+    """Virtual seconds at which a tool first failed, and at which the model was first told."""
 
     def fails(self, fault: Outage | Breakage) -> bool:
         """Whether the fault is there now; a call of its place has come."""
@@ -143,6 +146,8 @@ def provide(play: Play, body: dict[str, Any]) -> Reply:
     view = view_of(messages, play.known)
     turn = play.model.clean(view).turn
     told = "+told" if view.told else ""
+    if told and play.broken_at is not None and play.heard_at is None:
+        play.heard_at = play.world.clock.now - MODEL_SECONDS
     if play.faulty:
         for fault in play.task.outages:
             if fault.turn in (turn, "*") and play.fails(fault):
@@ -171,9 +176,14 @@ def serve(play: Play, tool: str, given: dict[str, Any]) -> Reply:  # noqa: C901,
     fault = play.broken(tool)
     brief = json.dumps(given, sort_keys=True)
     play.calls.append(f"{tool} {brief}" + (f" !{fault.how}" if fault else ""))
+    if fault and play.broken_at is None:
+        play.broken_at = world.clock.now
     if fault and fault.how != "lost":
         if fault.how == "reset":
             return DROP
+        if fault.how == "page":
+            page = b"<!DOCTYPE html><html><body>Please sign in</body></html>"
+            return _reply(200, page, {"content-type": "text/html"})
         status = int(fault.how)
         wait = {} if fault.retry_after is None else {"retry-after": str(int(fault.retry_after))}
         texts = {

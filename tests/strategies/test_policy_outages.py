@@ -269,6 +269,48 @@ async def test_a_read_refused_for_an_expired_credential_is_made_again_once() -> 
     assert len(service.asked) == 2
 
 
+EXPIRED_ANSWERS = [
+    (403, "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"),
+    (403, "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"),
+    (403, "<Error><Message>Signature not valid: Expiry [Fri, 27 Nov 2026]</Message></Error>"),
+    (401, '{"error": "URL signature expired"}'),
+]  # fmt: skip
+
+
+@table("status, body", EXPIRED_ANSWERS)
+@table("names", [("get_link", "download"), ("plan_of", "rows"), ("lookup", "read_file")])
+@table("outage", [False, True])
+async def test_an_address_that_a_read_gave_and_that_has_expired_is_asked_for_anew(
+    status: int, body: str, names: tuple[str, str], outage: Any
+) -> None:
+    env = FakeEnvironment()
+    given: list[str] = []
+    down = [outage]
+
+    async def address(name: str) -> Any:
+        if down.pop() if down else False:
+            raise ConnectionError("reset")
+        given.append(name)
+        return {
+            "links": [{"href": f"https://files.invalid/{name}?Expires=9&Signature={len(given)}"}]
+        }
+
+    async def content(url: str) -> str:
+        if url.endswith("=1"):
+            request = httpx.Request("GET", url)
+            httpx.Response(status, text=body, request=request).raise_for_status()
+        return "content"
+
+    address.__name__, content.__name__ = names
+    first, second = triage.tool(effect="read")(address), triage.tool(effect="read")(content)
+
+    async def works(task: str) -> str:
+        return await second((await first("report"))["links"][0]["href"])
+
+    assert await Agent(works, environment=env).run("x") == "content"
+    assert len(given) == 2
+
+
 async def test_that_a_credential_has_expired_may_stand_in_the_body_of_the_answer_alone() -> None:
     asked: list[str] = []
 

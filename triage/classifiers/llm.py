@@ -39,6 +39,7 @@ from triage.core import (
     redact,
     severity_of,
 )
+from triage.core.waiting import Waits
 
 from . import advice
 from .base import in_worker
@@ -385,6 +386,7 @@ class Talk:
         self._settings = settings
         self._run_id = run_id
         self._deadline = deadline
+        self._waits = Waits()
         self.usage = Usage(calls=0, model=settings.endpoint.model)
 
     async def diagnosis(self, trajectory: Trajectory, task: Any) -> Diagnosis:
@@ -513,6 +515,14 @@ class Talk:
                 "llm:failed",
                 f"{said}; waiting {pause:.3g} s would pass the deadline",
             ) from error
+        self._waits.say(
+            str(found.cause),
+            "a classifier that asks a model",
+            pause,
+            f"asking the model failed with {type(error).__name__} {quote(str(error))}",
+            f"at most {settings.retries} retries, and {self._left():.3g} s to the deadline",
+            "retries=… and timeout=… of the classifier",
+        )
         await settings.env.sleep(pause)
 
     def _left(self) -> float:

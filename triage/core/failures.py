@@ -196,7 +196,7 @@ class FailureContext(Value, frozen=True):
     elapsed_s: seconds the run has worked, without waits for a person. seconds_left: until its deadline,
     None without one. draw: a random number from 0 to 1, drawn for this failure from the run's source, for
     jitter. attempt_s: seconds the failed attempt took. outage_seconds, longest_wait: as in the run's
-    `Limits`.
+    `Limits`. hint_read: whether the agent asks for its hint, so that a model may hear what failed.
     """
 
     run_id: str
@@ -218,6 +218,7 @@ class FailureContext(Value, frozen=True):
     attempt_s: float = 0.0
     outage_seconds: float | None = 300.0
     longest_wait: float | None = 120.0
+    hint_read: bool = False
 
     @property
     def failure_type(self) -> FailureType:

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NoReturn, get_args
@@ -60,6 +60,7 @@ from triage.core import (
 )
 from triage.core.messages import read_answer
 from triage.core.messages.base import ending_of
+from triage.core.waiting import after_a_while
 from triage.strategies import Preset
 
 from .compensation import available
@@ -691,12 +692,33 @@ def guarded(run: Recorder, tool: Tool, key: str, bound: Mapping[str, Any]) -> Gu
 async def rule(run: Recorder, asked: Guarded) -> None:
     """Ask a guard, sync or async: comes back where the call may run."""
     try:
-        ruling: Any = asked.guard.decide(asked.call)
-        if inspect.isawaitable(ruling):
-            ruling = await ruling
+        with _watched(run, asked):
+            ruling: Any = asked.guard.decide(asked.call)
+            if inspect.isawaitable(ruling):
+                ruling = await ruling
     except Exception as error:
         ruling = _unruled(run, asked, error)
     _obey(run, asked, ruling)
+
+
+@contextmanager
+def _watched(run: Recorder, asked: Guarded) -> Iterator[None]:
+    """Log once that a call waits for its guard, if that takes longer than 2 s."""
+    left = run.session.attempt_seconds_left()
+    say = partial(
+        run.session.waits.say,
+        f"guard {asked.call.tool}",
+        run.session.named,
+        None,
+        f"the guard of {asked.call.tool} has not answered whether the call may run",
+        "without end" if left is None else f"at most {left:.3g} s, to the deadline",
+        "Limits(seconds=… or attempt_seconds=…), or a guard that returns a Suspend",
+    )
+    timer = after_a_while(partial(copy_context().run, say))
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def rule_sync(run: Recorder, asked: Guarded) -> None:
@@ -709,7 +731,8 @@ def rule_sync(run: Recorder, asked: Guarded) -> None:
         anyio.from_thread.run(rule, run, asked)
         return
     try:
-        ruling: Any = asked.guard.decide(asked.call)
+        with _watched(run, asked):
+            ruling: Any = asked.guard.decide(asked.call)
     except Exception as error:
         ruling = _unruled(run, asked, error)
     if inspect.iscoroutine(ruling):

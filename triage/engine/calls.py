@@ -39,6 +39,7 @@ from triage.core import (
     in_event_loop,
     large,
     logger,
+    quote,
     step_of_json,
     words_of,
 )
@@ -528,6 +529,14 @@ def pause(run: Recorder, begun: Begun, error: Exception) -> float | None:
     )
     if seconds is None or outcome == "in_doubt":
         return None
+    run.session.waits.say(
+        f"call {begun.tool.name} {info.type_name}",
+        run.session.named,
+        seconds,
+        f"the call {begun.tool.name} failed with {info.type_name} {quote(info.message)} and is made again",
+        f"at most {tries.retries} times in this call",
+        f"retries=… of the tool {begun.tool.name}",
+    )
     begun.idle, begun.outcome = True, outcome
     told = {"error": info.message[:MAX_ERROR], "type": info.type_name, "pause_s": seconds}
     begun.tries = [told] if begun.tries is None else [*begun.tries, told]

@@ -24,6 +24,7 @@ from triage.core import (
     digest,
     is_call,
     logger,
+    quote,
     redact,
 )
 from triage.core.foreign import instance_dict, is_a, namespace_of
@@ -95,6 +96,15 @@ async def _tried(
         else:
             session.add(CompensatorRan, **facts)
             return None
+        session.waits.say(
+            f"undo {entry.name} {info.type_name}",
+            session.named,
+            pause,
+            f"the compensator {entry.name} failed with {info.type_name} {quote(info.message)} "
+            "and is run again",
+            f"at most {0 if tries is None else tries.retries} times",
+            "Compensator(…, retries=…)",
+        )
         await env.sleep(pause)
     return None  # pragma: no cover - the count has no end
 

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -49,7 +49,8 @@ from triage.core import (
     redacting,
     traceparent_of,
 )
-from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, ticks
+from triage.core.waiting import Waits
+from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, slow_store, ticks
 from triage.strategies import Limits
 
 from .config import Config
@@ -153,6 +154,7 @@ class Keeper:
         self.redactor = redactor
         self.keys = keys
         self._warned = False
+        self._slow = slow_store(f"run {run_id[:8]}", Waits())
         self.error: BaseException | None = None
         self.detached = False
         self.over = False
@@ -270,14 +272,14 @@ class Keeper:
 
         Cancelling the wait does not keep the events from being stored.
         """
-        waiting = self._awaited(Waiter)
+        waiting = self._awaited(partial(Waiter, self._slow))
         if waiting is not None:
             await waiting
         await self.hold()
 
     def barrier_sync(self) -> None:
         """`barrier` for a thread that may block. The store has threads of its own."""
-        waiting = self._awaited(ThreadWaiter)
+        waiting = self._awaited(partial(ThreadWaiter, self._slow))
         if waiting is not None:
             waiting.wait()
         self.hold_sync()
@@ -658,6 +660,16 @@ class Session:
         """Apply the run's own redactor inside this context, if it has one."""
         redactor = self.config.redactor
         return nullcontext() if redactor is None else redacting(redactor)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """What has been said of the waits of this run."""
+        return Waits()
+
+    @property
+    def named(self) -> str:
+        """The run as log records call it: its agent and the beginning of its id."""
+        return f"{self.config.name} (run {self.run_id[:8]})"
 
     def begin(self, event: Event) -> None:
         """Tell the observers and the store of the event with which an attempt begins."""

@@ -281,6 +281,7 @@ def _refuse_left_behind(session: Session) -> None:
 def _arguments(function: Function, run: Run, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of one attempt: the caller's, the run's, and what an action injects."""
     filled = {**kwargs}
+    run.hint_read = run.hint_read or not function.is_deaf
     for name, read in function.injected:
         filled[name] = read(run)
     for name, read in function.through_kwargs:
@@ -507,7 +508,7 @@ _unheard: WeakSet[Function] = WeakSet()
 
 def _say_unheard(run: Run, function: Function) -> None:
     """Log once that the function was given a hint it cannot receive, and that nothing else asked for it."""
-    if run.told.hint and not run.hint_read and function.is_deaf and function not in _unheard:
+    if run.told.hint and not run.hint_read and function not in _unheard:
         _unheard.add(function)
         logger.warning(
             "agent %s: nobody received the hint for its next attempt; give its function a parameter "

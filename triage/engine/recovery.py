@@ -53,8 +53,11 @@ from triage.core import (
     escaped,
     logger,
     plain,
+    quote,
     redact,
+    words_of,
 )
+from triage.core.waiting import LONG_WAIT_S
 from triage.strategies import FailurePolicy, delay_of, limit_of, warn_of_retries_in
 
 from .approvals import Question, Waiting, digest_of, time_of
@@ -246,6 +249,7 @@ async def context_of(
         attempt_s=0.0 if last is None else max(0.0, last.ended - last.started),
         outage_seconds=session.limits.outage_seconds,
         longest_wait=session.limits.longest_wait,
+        hint_read=run.hint_read,
     )
 
 
@@ -527,9 +531,34 @@ async def _proceed(session: Session, context: FailureContext, action: Proceed) -
                     session, context, TriageEscalationError, _in_vain(session, entry, failed)
                 )
     delay = delay_of(action)
+    if delay > LONG_WAIT_S:
+        _say_wait(session, context, action, delay)
     if delay > 0:
         await session.config.env.sleep(delay)
     return following
+
+
+def _say_wait(session: Session, context: FailureContext, action: Proceed, delay: float) -> None:
+    """Log why the run waits before its next attempt, how long at most, and how to change that."""
+    diagnosis, limits = context.diagnosis, session.limits
+    cause = f" ({diagnosis.cause})" if diagnosis.cause else ""
+    failed = f"{diagnosis.failure_type}{cause}"
+    error = context.error
+    said = "" if error is None else f", {error.type_name} {quote(words_of(error))}"
+    why = f"attempt {context.attempt} ended with {failed}{said}, and is followed by a {action.kind}"
+    if diagnosis.retry_after_s is not None:
+        why += f"; the other side asks to wait {diagnosis.retry_after_s:.3g} s"
+    if isinstance(action, Retry) and action.outage:
+        most = limits.outage_seconds
+        ends = "without end" if most is None else f"at most {most:g} s for one outage"
+        remedy = "Agent(limits=Limits(outage_seconds=…)), or a policy that does not wait"
+    else:
+        most = limits.attempts
+        ends = "without end" if most is None else f"at most {most} attempts in all"
+        remedy = "Agent(policy=…), or Agent(limits=Limits(attempts=…, slept_seconds=…))"
+    if context.seconds_left is not None:
+        ends += f", and {max(0.0, context.seconds_left):.3g} s to the deadline"
+    session.waits.say(f"retry {failed}", session.named, delay, why, ends, remedy)
 
 
 async def _plan_next(session: Session, context: FailureContext, action: Proceed) -> Next:

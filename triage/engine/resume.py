@@ -48,6 +48,7 @@ from triage.core import (
     logger,
     plain,
 )
+from triage.core.waiting import LONG_WAIT_S
 from triage.stores import Store, ticks
 from triage.strategies import delay_of
 
@@ -654,6 +655,15 @@ async def _own(
                 raise
         await config.env.sleep(pause)
         waited += pause
+        if waited > LONG_WAIT_S:
+            session.waits.say(
+                "lease",
+                session.named,
+                None,
+                "another process holds the lease of the run",
+                f"at most {config.durability.lease_s:g} s, unless that process renews it",
+                "Durability(lease_s=…)",
+            )
         pause = min(2 * pause, LONGEST_S)
 
 

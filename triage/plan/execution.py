@@ -363,6 +363,14 @@ class PlanAttempt:
         if not entered and state.ended is None:
             self._add(PlanRouted, **decision.recorded)
             if decision.delay_s:
+                self._session.waits.say(
+                    f"plan {decision.target}",
+                    self._session.named,
+                    decision.delay_s,
+                    f"the plan goes on with {decision.target} after a failure",
+                    "this wait alone",
+                    "the retries of its capability",
+                )
                 await self._session.config.env.sleep(decision.delay_s)
         if not decision.target.ends:
             await self._session.barrier()  # a target that kills the process has been counted

@@ -15,7 +15,16 @@ from .base import OPEN, Claim, RunInfo, Store, is_progress, ticks
 from .memory import MemoryStore
 from .opening import open_store
 from .rows import Outgoing, from_column
-from .writer import Call, Lane, ThreadedStore, ThreadWaiter, Waiter, stop_with, together
+from .writer import (
+    Call,
+    Lane,
+    ThreadedStore,
+    ThreadWaiter,
+    Waiter,
+    slow_store,
+    stop_with,
+    together,
+)
 
 __all__ = [
     "OPEN",
@@ -39,6 +48,7 @@ __all__ = [
     "load",
     "loads",
     "open_store",
+    "slow_store",
     "stop_with",
     "ticks",
     "together",

@@ -15,6 +15,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import anyio
+
 from triage.core import (
     DeadLetter,
     Event,
@@ -27,7 +29,9 @@ from triage.core import (
     check_number,
     groups,
     logger,
+    quote,
 )
+from triage.core.waiting import LONG_WAIT_S, Waits
 
 from .base import (
     Claim,
@@ -130,9 +134,13 @@ def own_each(
 
 
 class Waiter:
-    """Waits for a job in an event loop of asyncio or trio. Cancelling the wait does not cancel the job."""
+    """Waits for a job in an event loop of asyncio or trio. Cancelling the wait does not cancel the job.
 
-    def __init__(self) -> None:
+    slow: called once the wait has lasted 2 s.
+    """
+
+    def __init__(self, slow: Callable[[], None] | None = None) -> None:
+        self._slow = slow or _say_slow
         self._result: Any = None
         self._error: BaseException | None = None
         try:
@@ -164,11 +172,24 @@ class Waiter:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         """Return the job's result, or raise its error."""
-        told = self._told if isinstance(self._told, asyncio.Future) else self._told.wait()
-        yield from told.__await__()
+        if isinstance(self._told, asyncio.Future):
+            timer = self.loop.call_later(LONG_WAIT_S, self._slow)
+            try:
+                yield from self._told
+            finally:
+                timer.cancel()
+        else:
+            yield from self._told_in_trio().__await__()
         if self._error is not None:
             raise self._error
         return self._result
+
+    async def _told_in_trio(self) -> None:
+        with anyio.move_on_after(LONG_WAIT_S) as scope:
+            await self._told.wait()
+        if scope.cancelled_caught:
+            self._slow()
+            await self._told.wait()
 
 
 class _Held(threading.local):
@@ -211,11 +232,32 @@ def _tell(waiters: list[Waiter]) -> None:
 
 
 class ThreadWaiter(threading.Event):
-    """Waits for a job in a thread that may block."""
+    """Waits for a job in a thread that may block. slow: as of a `Waiter`."""
+
+    def __init__(self, slow: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._slow = slow or _say_slow
 
     def wake(self) -> None:
         """Wake the thread: the job is done."""
         self.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the job is done. timeout: seconds; None waits as long as it takes."""
+        if timeout is None and not super().wait(LONG_WAIT_S):
+            self._slow()
+        return super().wait(timeout)
+
+
+def slow_store(who: str, waits: Waits) -> Callable[[], None]:
+    """Make what logs once that somebody waits for a store."""
+    why = "its store has not answered, and another process may hold a lock"
+    most, remedy = "at most the timeout of the store, 10 s by default", "timeout=… of the store"
+    return partial(waits.say, "store", who, None, why, most, remedy)
+
+
+def _say_slow() -> None:
+    slow_store("a call of a store", Waits())()
 
 
 # A thread and its connection ----------------------------------------------------------------------
@@ -319,14 +361,19 @@ class Lane(Generic[C]):
         Raises StoreError, after the timeout at the latest.
         """
         deadline = time.monotonic() + self._timeout
-        pause = 0.02
+        pause, waits = 0.02, Waits()
         while True:
             try:
                 with self._busy:
                     return self._used(work)
             except Lost as lost:
+                error = lost.error
                 if time.monotonic() + pause > deadline:
-                    raise lost.error from lost.__cause__
+                    raise error from lost.__cause__
+            if time.monotonic() > deadline - self._timeout + LONG_WAIT_S:
+                why = f"its connection is lost ({quote(str(error))}) and is opened again"
+                most, remedy = f"at most {self._timeout:g} s", "timeout=… of the store"
+                waits.say("lost", self._name, None, why, most, remedy)
             time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
             pause = min(pause * 2, 1.0)
 

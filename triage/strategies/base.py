@@ -16,7 +16,10 @@ from triage.core import (
     PROCEEDING,
     Abort,
     Action,
+    Attempt,
+    Cause,
     Diagnosis,
+    ErrorInfo,
     Escalate,
     FailureContext,
     FailureType,
@@ -26,6 +29,7 @@ from triage.core import (
     UsageError,
     check_takes,
     misuse,
+    words_of,
 )
 
 Answer: TypeAlias = Action | Awaitable[Action]
@@ -124,6 +128,45 @@ def last_failed(context: FailureContext) -> Step | None:
     )
 
 
+def failed_tool(failed: FailureContext | Attempt) -> Step | None:
+    """Return the step of the tool whose error ended this attempt, if a model had been asked before it.
+
+    Such a call is the model's choice, so a model that hears of the failure can choose otherwise.
+    """
+    last = _last_step(failed)
+    if last is None or last.tool_called is None:
+        return None
+    for step in failed.trajectory.steps:
+        if step is last:
+            return None
+        if step.tool_called is None and _is_answer(step):
+            return last
+    return None
+
+
+def _last_step(failed: FailureContext | Attempt) -> Step | None:
+    """Return the step whose error ended this attempt, None if no step has it."""
+    steps = reversed(failed.trajectory.steps)
+    return next((s for s in steps if s.error is not None and _ended_with(s, failed.error)), None)
+
+
+def _is_answer(step: Step) -> bool:
+    return step.action == "model" or step.llm_output is not None
+
+
+def _ended_with(step: Step, error: ErrorInfo | None) -> bool:
+    """Whether a failed step has the error that ended its attempt, or a cause of it."""
+    said = (step.error or "")[:_COMPARED]
+    return error is None or any(
+        words_of(info)[:_COMPARED] == said or (said and said in info.message)
+        for info in error.walk()
+    )
+
+
+_COMPARED = 200
+"""Characters of two error messages that are compared."""
+
+
 def named(context: FailureContext) -> str:
     """Name the failure in two words: `external_fault (timeout)`."""
     diagnosis = context.diagnosis
@@ -163,11 +206,56 @@ def may_pass(diagnosis: Diagnosis) -> bool:
     )
 
 
-def outage_of(context: FailureContext) -> Outage:
+_UNCURED = (Cause.CONFLICT, Cause.BAD_RESPONSE)
+_LOCKED = 423
+_LOCKS = ("busy", "lock", "locked")
+"""The last words of rules about a lock that somebody else holds, which is a conflict that passes."""
+
+
+def waiting_cures(context: FailureContext) -> bool:
+    """Whether the same call succeeds later by itself.
+
+    False for a conflict that is no lock (a used idempotency key, another version) and for an answer that
+    cannot be read, unless the other side asks to wait.
+    """
+    diagnosis, error = context.diagnosis, context.error
+    if not may_pass(diagnosis):
+        return False
+    if diagnosis.cause not in _UNCURED or diagnosis.retry_after_s is not None:
+        return True
+    if error is not None and any(info.status_code == _LOCKED for info in error.walk()):
+        return True
+    rules = [item.rule.rpartition(".")[2] for item in diagnosis.evidence[:1]]
+    return any(rule in _LOCKS for rule in rules)
+
+
+_TRIES = 3
+_TRIES_UNCURED = 2
+_PATIENCE_S = 20.0
+
+
+def better_told(context: FailureContext, delay: float) -> bool:
+    """Whether a model is to hear of this failure rather than wait another `delay` seconds.
+
+    A tool that the model chose is tried three times, or for 20 s: there may be another way. What waiting
+    does not cure is tried twice.
+    """
+    if not context.hint_read:
+        return False
+    if not waiting_cures(context):
+        return outage_of(context).retries + 1 >= _TRIES_UNCURED
+    step = failed_tool(context)
+    if step is None:
+        return False
+    outage = outage_of(context, step.tool_called)
+    return outage.retries + 1 >= _TRIES or outage.seconds + delay > _PATIENCE_S
+
+
+def outage_of(context: FailureContext, tool: str | None = None) -> Outage:
     """Measure the outage that this failure belongs to.
 
     It begins when the other side first fails, and begins anew after an attempt that made progress: see
-    `_Progress`.
+    `_Progress`. tool: count only failures in a row of this tool; None counts all.
     """
     past = context.attempt_history
     progress = _progress(context)
@@ -176,6 +264,8 @@ def outage_of(context: FailureContext) -> Outage:
     for at in range(len(past) - 1, -1, -1):
         before = past[at]
         if not may_pass(before.diagnosis) or progress[at + 1] is not _Progress.NONE:
+            break
+        if tool is not None and getattr(failed_tool(before), "tool_called", None) != tool:
             break
         retries += isinstance(before.action, Retry)
         delay = before.action.delay if isinstance(before.action, DELAYED) else 0.0
@@ -204,8 +294,9 @@ def outage_repeats(context: FailureContext) -> int:
 class _Progress(Enum):
     """What an attempt achieved that none before it had. Failed steps do not count.
 
-    FURTHER: more steps than any before. OTHER: no more steps, but a new tool call. NONE: neither. A
-    model's words are no progress, as it says the same in other words when asked again.
+    FURTHER: more steps than any before. OTHER: no more steps, but a new tool call. NONE: neither, or it
+    ended with a tool call that has failed before and not succeeded since. A model's words are no
+    progress, as it says the same in other words when asked again.
     """
 
     NONE = "none"
@@ -216,22 +307,29 @@ class _Progress(Enum):
 def _progress(context: FailureContext) -> list[_Progress]:
     """Return the progress of each attempt of the run, the failed one last."""
     found: list[_Progress] = []
-    most, calls = 0, set[tuple[str, str]]()
-    trajectories = [*(one.trajectory for one in context.attempt_history), context.trajectory]
-    for trajectory in trajectories:
-        done = [step for step in trajectory.steps if step.error is None]
-        new = {
-            (step.tool_called, repr(step.tool_input))
-            for step in done
-            if step.tool_called is not None
-        } - calls
-        if len(done) > most:
+    most, calls, failing = 0, set[tuple[str, str]](), set[tuple[str, str]]()
+    attempts: tuple[FailureContext | Attempt, ...] = (*context.attempt_history, context)
+    for failed in attempts:
+        done = [step for step in failed.trajectory.steps if step.error is None]
+        called = {_call(step) for step in done if step.tool_called is not None}
+        last = _last_step(failed)
+        call = None if last is None or last.tool_called is None else _call(last)
+        failing -= called
+        if call in failing:
+            found.append(_Progress.NONE)
+        elif len(done) > most:
             found.append(_Progress.FURTHER)
         else:
-            found.append(_Progress.OTHER if new else _Progress.NONE)
+            found.append(_Progress.OTHER if called - calls else _Progress.NONE)
         most = max(most, len(done))
-        calls |= new
+        calls |= called
+        if call is not None:
+            failing.add(call)
     return found
+
+
+def _call(step: Step) -> tuple[str, str]:
+    return step.tool_called or "", repr(step.tool_input)
 
 
 # TOML: files of users, with errors that name the file, and text of our own.

@@ -36,7 +36,9 @@ from triage.core import (
     check_number,
     child_logger,
     misuse,
+    quote,
 )
+from triage.core.waiting import Waits
 
 from .base import Answer, Strategy, as_strategy, named, nothing_new, then
 from .passage import Passage, Turn, Verdict, delay_after, environment_of, key_of, verdict_of
@@ -418,7 +420,9 @@ class _Line:
     the pace allows the next call. ramp: how calls start after a hold, None once that is over.
     """
 
-    __slots__ = ("_before", "_count", "_second", "active", "next_at", "queue", "ramp", "until")
+    __slots__ = (
+        "_before", "_count", "_second", "active", "next_at", "queue", "ramp", "until", "waits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.active = 0
@@ -426,6 +430,7 @@ class _Line:
         self.until = -math.inf
         self.next_at = -math.inf
         self.ramp: _Ramp | None = None
+        self.waits = Waits()
         # Starts in the current second, and in the one before.
         self._second = 0
         self._count = 0
@@ -583,6 +588,20 @@ class RateGate:
             call.turn = turn()
             return call.turn
 
+    def say(self, key: str, seconds: float | None) -> None:
+        """Log that calls of this key wait, once until none does. seconds: None in the queue."""
+        with self._lock:
+            waits = self._line(key).waits
+        of = f" for {quote(key)}" if key else ""
+        if seconds is None:
+            why, kind = f"{self.concurrency} calls are inside, and others wait in line", "queue"
+            most, remedy = "until one of them ends", "RateGate(concurrency=…)"
+        else:
+            why, kind = "the other side asked to wait, or calls are spaced", "hold"
+            most = f"at most {self.longest_s:g} s for a hold"
+            remedy = "RateGate(longest_s=…, per_second=…)"
+        waits.say(kind, f"a call through a RateGate{of}", seconds, why, most, remedy)
+
     def withdraw(self, call: _RateCall) -> None:
         """Take a call out of the queue."""
         with self._lock:
@@ -641,6 +660,9 @@ class _RateCall(Passage):
 
     def _ask(self, turn: Callable[[], Turn]) -> float | Turn | None:
         return self.gate.ask(self, turn)
+
+    def _say(self, seconds: float | None = None) -> None:
+        self.gate.say(self.key, seconds)
 
     def _withdraw(self) -> None:
         self.gate.withdraw(self)

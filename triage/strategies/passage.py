@@ -23,6 +23,7 @@ from triage.core import (
     in_event_loop,
     misuse,
 )
+from triage.core.waiting import LONG_WAIT_S
 
 __all__ = [
     "Passage",
@@ -103,12 +104,12 @@ class Turn(Protocol):
         """End the wait; False if nobody can be waiting any more."""
         ...
 
-    async def wait(self) -> None:
-        """Wait in an event loop, cancellably."""
+    async def wait(self, slow: Callable[[], None]) -> None:
+        """Wait in an event loop, cancellably; call `slow` once that has lasted 2 s."""
         ...
 
-    def wait_here(self) -> None:
-        """Wait in a thread."""
+    def wait_here(self, slow: Callable[[], None]) -> None:
+        """Wait in a thread; call `slow` once that has lasted 2 s."""
         ...
 
 
@@ -130,11 +131,13 @@ class InThread:
         self._event.set()
         return True
 
-    async def wait(self) -> None:
+    async def wait(self, slow: Callable[[], None]) -> None:
         raise NotImplementedError("a thread's turn is waited for in the thread")
 
-    def wait_here(self) -> None:
-        self._event.wait()
+    def wait_here(self, slow: Callable[[], None]) -> None:
+        if not self._event.wait(LONG_WAIT_S):
+            slow()
+            self._event.wait()
 
 
 class _InAsyncio:
@@ -153,10 +156,14 @@ class _InAsyncio:
         if not self._future.done():
             self._future.set_result(None)
 
-    async def wait(self) -> None:
-        await self._future
+    async def wait(self, slow: Callable[[], None]) -> None:
+        timer = self._loop.call_later(LONG_WAIT_S, slow)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
 
-    def wait_here(self) -> None:
+    def wait_here(self, slow: Callable[[], None]) -> None:
         raise NotImplementedError("a task's turn is awaited")
 
 
@@ -175,10 +182,14 @@ class _InTrio:
             return False
         return True
 
-    async def wait(self) -> None:
-        await self._event.wait()
+    async def wait(self, slow: Callable[[], None]) -> None:
+        with anyio.move_on_after(LONG_WAIT_S) as scope:
+            await self._event.wait()
+        if scope.cancelled_caught:
+            slow()
+            await self._event.wait()
 
-    def wait_here(self) -> None:
+    def wait_here(self, slow: Callable[[], None]) -> None:
         raise NotImplementedError("a task's turn is awaited")
 
 
@@ -209,6 +220,9 @@ class Passage:
     def _withdraw(self) -> None:
         """Stop waiting without passing."""
 
+    def _say(self, seconds: float | None = None) -> None:
+        """Log why the call waits; None for a turn that has not come for 2 s."""
+
     def _left(self, error: BaseException | None) -> None:
         """Learn how the call ended after passing."""
         raise NotImplementedError
@@ -224,9 +238,10 @@ class Passage:
         try:
             while (wait := self._ask(in_loop)) is not None:
                 if isinstance(wait, int | float):
+                    self._say(wait)
                     await self._env.sleep(wait)
-                else:
-                    await wait.wait()
+                    continue
+                await wait.wait(self._say)
         except BaseException:
             self._end()
             raise
@@ -266,8 +281,10 @@ class Passage:
                 "`with gate.through()` would stop the event loop while it waits; write `async with`"
             )
         if not isinstance(wait, int | float):
-            wait.wait_here()
-        elif self._env is SYSTEM:
+            wait.wait_here(self._say)
+            return
+        self._say(wait)
+        if self._env is SYSTEM:
             time.sleep(wait)
         else:
             anyio.run(self._env.sleep, wait)

@@ -221,8 +221,8 @@ default=Escalate(reason=None))
 
         | failure type | answer, counted per type and run |
         |---|---|
-        | EXTERNAL_FAULT that may pass | wait and try again for `Limits.outage_seconds`; another model, a \
-substitute; one new plan that names the failed call |
+        | EXTERNAL_FAULT that may pass | wait and try again for `Limits.outage_seconds`, for 20 s where a \
+model can choose another tool; another model, a substitute; one new plan that names the failed call |
         | EXTERNAL_FAULT, not there (404) | the same without waiting |
         | EXTERNAL_FAULT that never passes | a credential that expired is fetched again once |
         | SCHEMA_MISMATCH | ask again up to 3 times, told each wrong field |

@@ -14,6 +14,7 @@ from triage.core import (
     ACTIONS,
     DELAYED,
     PROCEEDING,
+    UNSAFE,
     Action,
     Cause,
     ErrorInfo,
@@ -33,6 +34,7 @@ from triage.core import (
     check_number,
     misuse,
     quote,
+    texts_within,
     words_of,
 )
 from triage.core.patterns import Pattern
@@ -43,7 +45,9 @@ from .base import (
     Strategy,
     always,
     as_strategy,
+    better_told,
     counted,
+    failed_tool,
     last_failed,
     may_pass,
     named,
@@ -55,6 +59,7 @@ from .base import (
     sentences,
     then,
     used_up,
+    waiting_cures,
 )
 
 # How long to wait before a retry: `Backoff`, and presets that also say how often to retry.
@@ -168,9 +173,10 @@ class backoff_and_retry(Struct, frozen=True):
 
     max_attempts: retries for this failure type in this run, 5 by default; 0 never retries. For an
     external fault that may pass, only those since the run last made progress count. None: retries for
-    `Limits.outage_seconds` of the run, 300 s by default, if the failure is such a fault, and 5 times
-    for anything else. backoff: how long to wait, at least what the other side asked for
-    (`diagnosis.retry_after_s`). The next attempt is told the diagnosis' hint, if it has one.
+    `Limits.outage_seconds` of the run, 300 s by default, if waiting cures the failure, and 5 times
+    for anything else, such as a conflict or an unreadable answer. backoff: how long to wait, at least
+    what the other side asked for (`diagnosis.retry_after_s`). The next attempt is told the diagnosis'
+    hint, if it has one.
 
     Escalates once the retries or the seconds are used up; at once if the delay would pass the run's
     deadline, or if the diagnosis is CRITICAL or FATAL (a wrong key, a spent quota), which waiting
@@ -206,7 +212,7 @@ class backoff_and_retry(Struct, frozen=True):
         tried = context.tried(Retry) if outage is None else outage.retries
         asked = diagnosis.retry_after_s
         most = _DEFAULT_RETRIES if self.max_attempts is None else self.max_attempts
-        holds_out = outage is not None and self.max_attempts is None
+        holds_out = self.max_attempts is None and waiting_cures(context)
         stop = needs_a_person(context)
         remaining = None
         if holds_out and outage is not None:
@@ -238,9 +244,10 @@ def _given_up(context: FailureContext, outage: Outage) -> Escalate:
 class retry_expired_credential(Struct, frozen=True):
     """Call the function again after a credential has expired, so that it is fetched anew.
 
-    max_attempts: retries for this failure type in this run, 1 by default. Retries only after a refusal
-    (401, 403) whose message says that something has expired. If the attempt had read a token, a session
-    or the like, all reads are made again; otherwise only the refused call.
+    max_attempts: retries after refusals in this run, 1 by default. Retries only after a refusal (401, 403)
+    whose message says that something has expired. If an earlier read gave a value that the refused call
+    was made with (a token, a signed URL), or was a login by its name, all reads are made again; otherwise
+    only the refused call.
 
     Escalates for any other refusal, and once the retries are used up.
     """
@@ -255,17 +262,21 @@ class retry_expired_credential(Struct, frozen=True):
         """What to do about this failure."""
         error = context.error
         expired = error is not None and any(map(_expired, error.walk()))
-        if not expired or context.diagnosis.cause not in (Cause.AUTH, Cause.PERMISSION):
+        if not expired or context.diagnosis.cause not in _REFUSALS:
             return needs_a_person(context) or Escalate(f"{named(context)}: nothing has expired")
-        tried = context.tried(Retry) + context.tried(Replan)
+        tried = sum(
+            past.diagnosis.cause in _REFUSALS and isinstance(past.action, Retry | Replan)
+            for past in context.attempt_history
+        )
         stop = used_up(context, "tried again", tried, self.max_attempts)
         if stop is not None:
             return stop
-        if any(_reads_credential(step) for step in context.trajectory.steps):
+        if _given_before(context) or any(map(_reads_credential, context.trajectory.steps)):
             return Replan("A credential had expired. Fetch it again, and go on as before.")
         return Retry()
 
 
+_REFUSALS = (Cause.AUTH, Cause.PERMISSION)
 _EXPIRED = Pattern(r"(?i)\bexpired?\b|\bexpiry\b|ExpiredToken|token_expired")
 _CREDENTIAL = Pattern(
     r"(?i)(?:^|[^a-z])(?:access|auth\w*|credentials?|login|log_in|oauth|session|sign_in|tokens?)(?:[^a-z]|$)"
@@ -276,6 +287,25 @@ def _expired(info: ErrorInfo) -> bool:
     body = "" if info.body is None else str(info.body)
     said = (info.message, info.code or "", info.type_name, body)
     return any(_EXPIRED.search(text[:4_000]) for text in said)
+
+
+def _given_before(context: FailureContext) -> bool:
+    """Whether the refused call was made with a value that an earlier read of this attempt gave."""
+    refused = last_failed(context)
+    if refused is None:
+        return False
+    used = [text for text in texts_within(refused.tool_input) if len(text) >= _SHORTEST_CREDENTIAL]
+    return any(
+        given in text or text in given
+        for step in context.trajectory.steps
+        if step is not refused and step.error is None and step.effect not in UNSAFE
+        for given in texts_within(step.tool_output)
+        if len(given) >= _SHORTEST_CREDENTIAL
+        for text in used
+    )
+
+
+_SHORTEST_CREDENTIAL = 6
 
 
 def _reads_credential(step: Step) -> bool:
@@ -368,7 +398,9 @@ class chain(Struct, frozen=True):
     Where the diagnosis is CRITICAL or FATAL, a fallback that would only try again (`replan`,
     `ask_again` and similar, or a combination of these) is not asked. An external fault that waiting
     cannot fix skips a `backoff_and_retry`. A wait longer than `Limits.longest_wait` is skipped if
-    fallback has another model or tool.
+    fallback has another model or tool. Where a model can hear it, `backoff_and_retry(None)` asks fallback
+    after three tries or 20 s of a tool that the model chose, and after two tries of what waiting does not
+    cure; it goes on waiting if fallback does not proceed.
     """
 
     primary: Strategy | Action
@@ -383,6 +415,8 @@ class chain(Struct, frozen=True):
     def __call__(self, context: FailureContext) -> Answer:
         """What to do about this failure."""
         fallback = cast("Strategy", self.fallback)
+        primary = cast("Strategy", self.primary)
+        holds_out = isinstance(primary, backoff_and_retry) and primary.max_attempts is None
 
         def go_on(action: Action) -> Answer:
             if isinstance(action, self.after):
@@ -393,14 +427,18 @@ class chain(Struct, frozen=True):
                 ):
                     return action
                 return then(fallback(context), lambda last: _both(action, last, fallback, context))
+            if holds_out and isinstance(action, Retry) and better_told(context, action.delay):
+                return then(
+                    fallback(context), lambda last: last if isinstance(last, PROCEEDING) else action
+                )
             longest = context.longest_wait
             if isinstance(action, DELAYED) and longest is not None and action.delay > longest:
                 return _another(fallback, context) or action
             return action
 
-        if isinstance(self.primary, backoff_and_retry) and _needs_a_plan(context):
+        if isinstance(primary, backoff_and_retry) and _needs_a_plan(context):
             return fallback(context)
-        return then(cast("Strategy", self.primary)(context), go_on)
+        return then(primary(context), go_on)
 
     @property
     def same_again(self) -> bool:
@@ -510,7 +548,10 @@ class replan(Struct, frozen=True):
 
     hint: for the next attempt; None uses the diagnosis' hint, or a sentence that asks for another plan;
     after an external fault it also names the failed call and quotes its error.
-    max_replans: for this failure type in this run, 3 by default. Escalates once they are used up.
+    max_replans: for this failure type in this run, 3 by default; after an external fault of a tool that
+    a model chose, for each tool. Waits first if the other side asks for it, unless another tool may do.
+
+    Escalates once they are used up, or if that wait would pass the deadline.
     """
 
     hint: str | None = None
@@ -523,13 +564,34 @@ class replan(Struct, frozen=True):
 
     def __call__(self, context: FailureContext) -> Action:
         """What to do about this failure."""
-        stop = used_up(context, "replanned", context.tried(Replan), self.max_replans)
+        external = context.failure_type is FailureType.EXTERNAL_FAULT
+        step = failed_tool(context) if external and context.hint_read else None
+        times = context.tried(Replan) if step is None else _replanned_for(context, step)
+        stop = used_up(context, "replanned", times, self.max_replans)
         if stop is not None:
             return stop
-        if self.hint is None and context.failure_type is FailureType.EXTERNAL_FAULT:
+        asked = context.diagnosis.retry_after_s if external and step is None else None
+        delay, left = asked or 0.0, context.seconds_left
+        if left is not None and delay > left:
+            return Escalate(
+                f"{named(context)}: the other side asks to wait {delay:.3g} s, and "
+                f"{max(left, 0.0):.3g} s are left to the deadline"
+            )
+        if self.hint is None and external:
             call = failed_call(context)
-            return Replan(None if call is None else sentences(context.diagnosis.hint, call))
-        return Replan(self.hint)
+            hint = None if call is None else sentences(context.diagnosis.hint, call)
+            return Replan(hint, delay)
+        return Replan(self.hint, delay)
+
+
+def _replanned_for(context: FailureContext, step: Step) -> int:
+    """Count the new plans that were made because of the same tool."""
+    failed = (
+        failed_tool(past)
+        for past in context.attempt_history
+        if past.failure_type is context.failure_type and isinstance(past.action, Replan)
+    )
+    return sum(one is not None and one.tool_called == step.tool_called for one in failed)
 
 
 class rollback_to_checkpoint(Struct, frozen=True):
@@ -612,7 +674,7 @@ class resume_from_subgoal(Struct, frozen=True):
 
 def failed_call(context: FailureContext) -> str | None:
     """Describe the failed call and its error in a sentence; None if no error is known."""
-    step = last_failed(context)
+    step = failed_tool(context) or last_failed(context)
     error = context.error
     said = words_of(error) if error is not None else "" if step is None else step.error or ""
     if not said:

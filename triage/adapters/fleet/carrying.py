@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,7 +24,9 @@ from triage.core import (
     UnknownRun,
     capture,
     child_logger,
+    quote,
 )
+from triage.core.waiting import LONG_WAIT_S, Waits
 from triage.engine import Agent, cancel
 from triage.stores import Store
 
@@ -138,16 +141,25 @@ class Runs:
 
     async def _go_on(self, job: Job) -> dict[str, Any]:
         """Begin or continue the run until it ends or suspends, waiting while another worker holds it."""
+        waits, since = Waits(), time.monotonic()
         while True:
             try:
                 return {"status": await self._tried(job)}
             except RunBusy as busy:
+                why = "another worker holds its lease"
+                most, remedy = (
+                    "until that lease is over or the run has ended",
+                    "Durability(lease_s=…)",
+                )
                 pause = min(LONGEST_S, max(SHORTEST_S, busy.wait_s))
             except MOVED:
                 pause = SHORTEST_S
             except PASSING as error:
-                _log.warning("run %s: the store failed (%s); tried again", job.run_id, error)
+                why = f"the store failed with {type(error).__name__} {quote(str(error))}"
+                most, remedy = "until the store answers or the worker is stopped", "triage worker"
                 pause = LONGEST_S
+            if time.monotonic() - since > LONG_WAIT_S:
+                waits.say(why, f"run {job.run_id[:8]}", None, why, most, remedy)
             await asyncio.sleep(pause)
 
     async def _tried(self, job: Job) -> str:
