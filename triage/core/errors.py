@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -333,6 +333,19 @@ class AttemptInterrupted(BaseException):
     def __init__(self, diagnosis: Diagnosis) -> None:
         super().__init__(diagnosis)
         self.diagnosis = diagnosis
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions that a group holds at any depth, each once; for any other error, itself."""
+    todo, seen = [error], {id(error)}
+    while todo:
+        found = todo.pop()
+        if not isinstance(found, BaseExceptionGroup):
+            yield found
+            continue
+        members = [inner for inner in reversed(found.exceptions) if id(inner) not in seen]
+        seen.update(map(id, members))
+        todo += members
 
 
 # Checks of values that users pass, which all word their messages alike.

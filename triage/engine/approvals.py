@@ -54,6 +54,7 @@ from triage.core import (
     Usage,
     UsageError,
     is_milestone,
+    leaves,
     logger,
     plain,
     plain_noting,
@@ -290,7 +291,8 @@ def asked_inside(session: Session, error: BaseException) -> Diagnosis | None:
     inner = session.inner
     assert inner is not None
     asked, inner.asked = inner.asked, []
-    question = next((question for raised, question in asked if _holds(error, raised)), None)
+    within = {id(one) for one in leaves(error)}
+    question = next((question for raised, question in asked if id(raised) in within), None)
     if question is None:
         return None
     session.question = question
@@ -299,13 +301,6 @@ def asked_inside(session: Session, error: BaseException) -> Diagnosis | None:
         technical_details=f"the run of {question.tool} inside this one asks: {question.text}",
         user_message="A part of the work waits for an answer.",
     )
-
-
-def _holds(error: BaseException, sought: BaseException) -> bool:
-    """Whether an error is the one that is sought, or a group that holds it."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(_holds(inner, sought) for inner in error.exceptions)
-    return error is sought
 
 
 def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:

@@ -49,6 +49,7 @@ from triage.core import (
     is_a,
     is_mapping,
     is_reused,
+    leaves,
     logger,
     some,
     text_of,
@@ -98,9 +99,7 @@ R = TypeVar("R")
 
 def passes(error: BaseException) -> bool:
     """Whether an exception must not be caught: a cancellation or the user's interrupt."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(passes(inner) for inner in error.exceptions)
-    return isinstance(error, _passing())
+    return any(isinstance(one, _passing()) for one in leaves(error))
 
 
 def _passing() -> tuple[type[BaseException], ...]:

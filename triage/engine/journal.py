@@ -42,6 +42,7 @@ from triage.core import (
     digest,
     fitting,
     large,
+    leaves,
     logger,
     notify,
     plain_noting,
@@ -797,9 +798,8 @@ class Session:
         keeper = self.keeper
         if keeper is None or keeper.error is None or keeper.detached:
             return False
-        if isinstance(error, BaseExceptionGroup):
-            return any(map(self.failed_with, error.exceptions))
-        return keeper.error in (error, error.__cause__, error.__context__)
+        failed = keeper.error
+        return any(failed in (one, one.__cause__, one.__context__) for one in leaves(error))
 
     @property
     def lost(self) -> bool:

@@ -32,6 +32,7 @@ from triage.core import (
     capture,
     in_event_loop,
     is_call,
+    leaves,
     logger,
     plain_noting,
 )
@@ -585,10 +586,10 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
 
 def _is_no_failure(error: BaseException) -> bool:
     """Whether it, or a member of a group, is a mistake of the caller's, a suspension or a signal."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(_is_no_failure, error.exceptions))
-    return isinstance(error, UsageError | TriageSuspendedError) or any(
-        f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(error).__mro__
+    return any(
+        isinstance(one, UsageError | TriageSuspendedError)
+        or any(f"{cls.__module__}.{cls.__qualname__}" in _SIGNALS for cls in type(one).__mro__)
+        for one in leaves(error)
     )
 
 

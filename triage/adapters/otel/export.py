@@ -210,7 +210,7 @@ def _refused(answer: bytes) -> str:
         partial = json.loads(answer).get("partialSuccess") or {}
         rejected = int(partial.get("rejectedSpans") or partial.get("rejectedLogRecords") or 0)
         said = str(partial.get("errorMessage") or "")
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return ""
     return f"{rejected} rejected, {one_line(said)}" if rejected else ""
 

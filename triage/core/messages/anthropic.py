@@ -144,7 +144,7 @@ class AnthropicWire(ProviderWire):
         for at, text in inputs.items():
             try:
                 blocks[at]["input"] = json.loads(text) if text else {}
-            except ValueError:
+            except (ValueError, RecursionError):
                 blocks[at]["input"] = text
         return {**found, "content": list(blocks.values())}
 
