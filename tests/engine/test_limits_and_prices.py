@@ -44,11 +44,13 @@ OF_ONE_ATTEMPT = {"attempt_seconds", "stall_seconds"}
 
 
 NO_LIMIT = {"on_limit", "prices", "outage_seconds", "longest_wait"}
+OF_QUESTIONS = {"refusals"}
+"""Limits that the contract of adapters plays."""
 
 
 def test_there_is_a_scenario_for_every_limit() -> None:
     names = {field.name for field in fields(Limits)}
-    assert names == SCENARIOS.keys() | OF_ONE_ATTEMPT | NO_LIMIT
+    assert names == SCENARIOS.keys() | OF_ONE_ATTEMPT | NO_LIMIT | OF_QUESTIONS
 
 
 async def stopped(scenario: Scenario, **options: Any) -> tuple[TriageEscalationError, VirtualTime]:

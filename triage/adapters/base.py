@@ -54,6 +54,7 @@ import anyio
 from triage.classifiers import load_schemas
 from triage.core import (
     UNSAFE,
+    ApprovalAsked,
     ApprovalGiven,
     Cause,
     Effect,
@@ -81,10 +82,17 @@ from triage.engine import (
     ELSEWHERE,
     SAID,
     TOOL_ATTRIBUTE,
+    About,
     Question,
+    Refusal,
     Run,
+    approved_before,
+    asks_about,
     current,
+    decline,
+    describe,
     shown,
+    standing,
     tally,
     wait_for_answer,
 )
@@ -123,6 +131,7 @@ from .tools import (
 __all__ = [
     "ABILITIES",
     "Adapter",
+    "AskedCall",
     "Asking",
     "ModelOptions",
     "NoSuchModel",
@@ -364,6 +373,7 @@ class Seam:
         self._known: Tools | None = None
         self._notes = tuple(_notes(adapter, run))
         self._carried: tuple[Turn, ...] | None = None
+        self._asked: dict[str, str] = {}
         passes_all(run, adapter.name)
 
     @property
@@ -583,6 +593,7 @@ class Seam:
         leave: bool = False,
         editable: Sequence[str] = (),
         elsewhere: bool = False,
+        calls: Sequence[AskedCall] = (),
     ) -> Said:
         """A person's answer to a question of the framework's agent. Without an answer yet, end the attempt
         and suspend the run until `Agent.resume` brings one.
@@ -595,14 +606,82 @@ class Seam:
         question; empty: whether the tool may be called with these arguments. leave: True for a call that
         has not begun: it can be approved, rejected or edited, and cannot have happened. False: any answer,
         given with `happened(value)`. editable: names of arguments that an edit may change. elsewhere: the
-        call is made by somebody else, so only its result answers, and no approval.
+        call is made by somebody else, so only its result answers, and no approval. calls: the tool calls
+        that it asks leave for; with `leave` the one of `about`. What was approved before, is done, or was
+        refused before is not asked about again; the run ends where it is refused too often.
         """
         effect = self.effect_of(about) if leave else Effect.READ
-        asking = Asking(about, of, text, arguments, leave, effect, editable, elsewhere=elsewhere)
+        if leave:
+            calls = (AskedCall(str(of), about, arguments),)
+        asking = Asking(
+            about, of, text, arguments, leave, effect, editable, elsewhere=elsewhere,
+            calls=tuple(map(self.about, calls)),
+        )  # fmt: skip
         said = said_to(self.run, asking.key(self.run))
-        if said is None:
+        if leave and (said is None or said.decision == "rejected"):
+            said = self.verdicts(calls).get(str(of))
+        if said is None or (said.decision == "rejected" and not leave):
             ask(self.run, asking)
         return said
+
+    def verdicts(self, calls: Sequence[AskedCall], *, all_or_none: bool = False) -> dict[str, Said]:
+        """By their ids, those of these calls that need not be asked about, and the person's decision.
+
+        A call is approved where it was before or is done, and refused where that still stands. Ends the
+        run where one is refused too often. all_or_none: give nothing unless all are decided.
+        """
+        session = self.run.session
+        approved, refused = approved_before(session.events), standing(session)
+        found: dict[str, Said] = {}
+        declined: list[Refusal] = []
+        for call in calls:
+            asked = self.about(call)
+            made = session.state.calls.get(asked.key)
+            before = next((one for one in refused if one.is_about(asked)), None)
+            if made is not None and made.outcome == "done" and not made.undone:
+                found[call.id] = Said("approved")
+            elif before is not None:
+                found[call.id] = Said("rejected", before.reason or None)
+                declined.append(before)
+            elif asked.key in approved:
+                found[call.id] = Said("approved", edits=approved[asked.key].payload or {})
+        if all_or_none and len(found) < len(calls):
+            return {}
+        decline(self.run, declined)
+        return found
+
+    def refuse(self, call: AskedCall, reason: str) -> None:
+        """Record that a person refused one of several calls that were asked about together."""
+        key = self.about(call).key
+        for event in reversed(self.run.session.events):
+            if isinstance(event, ApprovalGiven) and event.subject == key:
+                return  # by an attempt that this one goes on with
+            if isinstance(event, ApprovalAsked) and asks_about(event, key):
+                break
+        self.run.session.add(
+            ApprovalGiven, kind="call", subject=key, decision="rejected", reason=reason
+        )
+
+    def about(self, call: AskedCall) -> About:
+        """Describe a call by the recorded one that it will be, or equals."""
+        run, counted = self.run, tally(self.run)
+        key = self._asked.get(call.id)
+        if key is None:
+            taken = set(self._asked.values())
+            recorded = RecordedToolCall(lambda: None, call.tool, call.arguments)
+            digest = recorded.given((), {}, run.session.salt, show=False).digest
+            told = plain(call.arguments)
+            key = next(
+                (
+                    made.key
+                    for made in run.session.state.calls.values()
+                    if made.tool == call.tool and made.arguments == told and made.outcome == "done"
+                    if counted.is_free(made.key) and made.key not in taken
+                ),
+                None,
+            ) or counted.upcoming(f"{call.tool}:{digest}", taken)
+            self._asked[call.id] = key
+        return describe(run.session, key, call.tool, call.arguments)
 
     def decided(self, what: str, given: Any, result: Any) -> None:
         """Record that the user's own code made the result, however the last call ended.
@@ -699,6 +778,20 @@ class Said(NamedTuple):
     value: Any = None
     edits: Mapping[str, Any] = {}
 
+    @property
+    def told(self) -> str:
+        """What the model is told of a refused call."""
+        why = f": {self.value!r}" if self.value else ""
+        return f"A person refused this call{why}. Find another way."
+
+
+class AskedCall(NamedTuple):
+    """A tool call that a person is asked about. id: what tells it from others in the attempt."""
+
+    id: str
+    tool: str
+    arguments: Any
+
 
 class Asking(NamedTuple):
     """A question to a person.
@@ -706,7 +799,8 @@ class Asking(NamedTuple):
     about: the tool, or another subject. of: what tells this question from others about it, equal whenever
     it is asked. text: the question; empty: made from the arguments. leave: it asks whether a call that has
     not begun may be made: it can be approved or rejected, and cannot have happened. rule: who asks, for
-    evidence. elsewhere: it asks for the result of a call that somebody else makes.
+    evidence. elsewhere: it asks for the result of a call that somebody else makes. calls, parts: as of
+    `Question`.
     """
 
     about: str
@@ -718,6 +812,8 @@ class Asking(NamedTuple):
     editable: Sequence[str] = ()
     rule: str = "agent:asks"
     elsewhere: bool = False
+    calls: Sequence[About] = ()
+    parts: Sequence[str] = ()
 
     def key(self, run: Run) -> str:
         """The key of the question and its answer in the journal."""
@@ -745,7 +841,7 @@ def ask(run: Run, asking: Asking) -> NoReturn:
     kind = APPROVAL if asking.leave else ELSEWHERE if asking.elsewhere else ANSWER
     question = Question(
         asking.key(run), asking.about, asking.effect.value, given, text,
-        doubt=False, kind=kind, editable=asking.editable,
+        doubt=False, kind=kind, editable=asking.editable, calls=asking.calls, parts=asking.parts,
     )  # fmt: skip
     if asking.leave:
         ask_for_leave(run, question)

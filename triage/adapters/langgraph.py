@@ -11,6 +11,7 @@ and its calls are answered from the journal.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, cast
@@ -18,11 +19,20 @@ from typing import Any, NamedTuple, NoReturn, cast
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.types import Command, GraphOutput, StateSnapshot
 
-from triage.core import ApprovalAsked, Cause, FailureType, Step, StepRecorded, UsageError, plain
+from triage.core import (
+    ApprovalAsked,
+    Cause,
+    FailureType,
+    Step,
+    StepRecorded,
+    UsageError,
+    digest,
+    plain,
+)
 from triage.core.messages.base import Asked
-from triage.engine import MODEL, Run, shown, tally
+from triage.engine import MODEL, About, Run, describe, shown, tally
 
-from .base import Asking, Seam, SoftFailure, said_to
+from .base import AskedCall, Asking, Said, Seam, SoftFailure, said_to
 from .base import ask as ask_person
 from .conversations import Turn, continued
 from .langchain import (
@@ -43,8 +53,9 @@ NAME = "interrupt"
 question whose answer the graph was given."""
 
 
-def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
+def ask(seam: Seam, interrupts: Sequence[Any]) -> NoReturn:
     """End the attempt, and ask a person what the graph waits for."""
+    run = seam.run
     values = {one.id: plain(one.value) for one in interrupts}
     number = sum(key is not None for key in map(_key_of, run.session.events)) + 1
     words = "; ".join(
@@ -52,14 +63,72 @@ def ask(run: Run, interrupts: Sequence[Any]) -> NoReturn:
         for key, value in values.items()
     )
     text = f"the graph waits for an answer: {words}"
-    ask_person(run, Asking(NAME, number, text, values, rule="graph:interrupt"))
+    calls: list[About] = []
+    for one in interrupts:
+        asked = _calls_in(one)
+        value = values[one.id]
+        same = f"{NAME}:{digest(run.salt, json.dumps(value, sort_keys=True))}:1"
+        words = f"what the graph asked, {shown(value)}"
+        calls += (
+            map(seam.about, asked) if asked else [describe(run.session, same, NAME, value, words)]
+        )
+    parts = tuple(values) if len(values) > 1 else ()
+    asking = Asking(NAME, number, text, values, rule="graph:interrupt", calls=calls, parts=parts)
+    ask_person(run, asking)
 
 
-def answer_for(run: Run, waiting: Sequence[Any]) -> dict[str, Any] | None:
+def settled(seam: Seam, interrupts: Sequence[Any]) -> dict[str, Any] | None:
+    """The answers to all that the graph asks leave for, where none need be asked; else None."""
+    asked = {one.id: _calls_in(one) for one in interrupts}
+    if not all(asked.values()):
+        return None
+    calls = [call for each in asked.values() for call in each]
+    known = seam.verdicts(calls, all_or_none=True)
+    if not known:
+        return None
+    return {
+        id_: {"decisions": [_decision(known[call.id]) for call in each]}
+        for id_, each in asked.items()
+    }
+
+
+def _decision(said: Said) -> dict[str, Any]:
+    if said.decision == "rejected":
+        return {"type": "reject", "message": said.told}
+    return {"type": "approve"}
+
+
+def _calls_in(interrupt: Any) -> list[AskedCall]:
+    """The calls that an interrupt of HumanInTheLoopMiddleware asks leave for; none of any other."""
+    asked: Any = interrupt.value.get("action_requests") if _is_mapping(interrupt.value) else None
+    if not isinstance(asked, list) or not all(_is_mapping(one) and "name" in one for one in asked):
+        return []
+    return [
+        AskedCall(f"{interrupt.id} {at}", one["name"], one.get("args"))
+        for at, one in enumerate(asked)
+    ]
+
+
+def _note_refusals(seam: Seam, interrupt: Any, answer: Any) -> None:
+    """Record which calls a person refused in an answer of HumanInTheLoopMiddleware's own form."""
+    decisions = answer.get("decisions") if _is_mapping(answer) else None
+    if not isinstance(decisions, list):
+        return
+    for call, decision in zip(_calls_in(interrupt), decisions, strict=False):
+        if _is_mapping(decision) and decision.get("type") == "reject":
+            seam.refuse(call, str(decision.get("message") or ""))
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def answer_for(seam: Seam, waiting: Sequence[Any]) -> dict[str, Any] | None:
     """The answer to the last question, by interrupt; None where there is none yet.
 
     It is used once, which a step records: a graph that asks again has another question.
     """
+    run = seam.run
     events = run.session.events
     asked = [key for key in map(_key_of, events) if key is not None]
     if not asked or not waiting:
@@ -75,6 +144,8 @@ def answer_for(run: Run, waiting: Sequence[Any]) -> dict[str, Any] | None:
         answers = {one.id: _approval(one.value) for one in waiting}
     else:
         answers = said.value if len(waiting) > 1 else {waiting[0].id: said.value}
+    for one in waiting:
+        _note_refusals(seam, one, answers.get(one.id))
     questions = {one.id: plain(one.value) for one in waiting}
     run.record_step(
         Step(
@@ -101,6 +172,8 @@ def _key_of(event: Any) -> str | None:
 RUN = "triage_run"
 """Key in the metadata of a checkpoint: the run that made it, which tells it from those of earlier runs on
 the same thread."""
+ATTEMPT = "triage_attempt"
+"""Key beside it: the number of the attempt that made it, or of the one that attempt went on with."""
 
 
 class Start(NamedTuple):
@@ -110,6 +183,14 @@ class Start(NamedTuple):
     config: dict[str, Any]
     held: frozenset[str] = frozenset()
 
+    def latest(self) -> dict[str, Any]:
+        """The config of the thread's newest checkpoint."""
+        place = self.config["configurable"]
+        left = {
+            name: place[name] for name in place if name not in ("checkpoint_id", "checkpoint_map")
+        }
+        return {**self.config, "configurable": left}
+
 
 async def start_of(graph: Any, seam: Seam, given: Any, config: Any) -> Start:
     """Where this attempt begins: with its input, or at a checkpoint. given: the graph's input."""
@@ -117,7 +198,7 @@ async def start_of(graph: Any, seam: Seam, given: Any, config: Any) -> Start:
     replay = run.replay
     config = dict(config or {})
     if has_saver(graph):
-        config = _marked(graph, config, run.run_id)
+        config = _marked(graph, config, run)
         if replay is not None:
             # Without the checkpoint at which the first attempt began.
             place = {k: v for k, v in config["configurable"].items() if k != "checkpoint_id"}
@@ -137,10 +218,14 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
     if not _is_of(newest, run):
         return None
     chosen = newest
-    dropped = _dropped(run)
+    goes_on = run.replay.begun < run.number or kind == "crash"
+    if goes_on and _attempt_of(newest) not in (None, run.replay.begun):
+        # It was stopped before its first checkpoint, so it begins.
+        goes_on, kind = False, _kind_of(run)
+    dropped = [] if goes_on else _dropped(run, kind)
     # A task that has ended is no longer in `next`, although its step is not yet in a checkpoint.
-    has_ended = not newest.tasks and kind != "crash"
-    if kind == "replan" or dropped or has_ended:
+    has_ended = not (newest.tasks or goes_on)
+    if (kind == "replan" and not goes_on) or dropped or has_ended:
         line = [one async for one in _line(graph, config, newest, run)]
         if kind == "replan":
             # The checkpoint before the run, without the input of the failed plan.
@@ -153,7 +238,7 @@ async def _taken_up(graph: Any, seam: Seam, given: Any, config: dict[str, Any]) 
     # Named, a checkpoint has a subgraph begin anew; the newest one would go on inside of it.
     if chosen is not newest or any(map(_is_inside, _answers(dropped))):
         return Start(None, _at(config, chosen), held)
-    answers = answer_for(run, chosen.interrupts)
+    answers = answer_for(seam, chosen.interrupts)
     return Start(None if answers is None else Command(resume=answers), config, held)
 
 
@@ -162,11 +247,12 @@ def has_saver(graph: Any) -> bool:
     return graph.checkpointer is not None and not isinstance(graph.checkpointer, bool)
 
 
-def _marked(graph: Any, config: dict[str, Any], run_id: str) -> dict[str, Any]:
+def _marked(graph: Any, config: dict[str, Any], run: Run) -> dict[str, Any]:
     """The config with the run's id and a thread, which is the run's own unless one is named."""
+    begun = run.number if run.replay is None else run.replay.begun
     bound = (graph.config or {}).get("configurable") or {}
-    configurable = {"thread_id": run_id, **bound, **(config.get("configurable") or {})}
-    metadata = {**(config.get("metadata") or {}), RUN: run_id}
+    configurable = {"thread_id": run.run_id, **bound, **(config.get("configurable") or {})}
+    metadata = {**(config.get("metadata") or {}), RUN: run.run_id, ATTEMPT: begun}
     return {**config, "configurable": configurable, "metadata": metadata}
 
 
@@ -177,6 +263,19 @@ def _at(config: dict[str, Any], snapshot: Any) -> dict[str, Any]:
 
 def _is_of(snapshot: Any, run: Run) -> bool:
     return bool((snapshot.metadata or {}).get(RUN) == run.run_id)
+
+
+def _attempt_of(snapshot: Any) -> int | None:
+    """The attempt that a checkpoint was made in; None for one of an older version."""
+    found = (snapshot.metadata or {}).get(ATTEMPT)
+    return found if isinstance(found, int) else None
+
+
+def _kind_of(run: Run) -> str:
+    """The kind of the action that began this attempt, or the one that it goes on with."""
+    assert run.replay is not None
+    history = run.session.state.history[: run.replay.begun - 1]
+    return history[-1].action.kind if history and history[-1].action is not None else "retry"
 
 
 async def _line(graph: Any, config: Any, newest: Any, run: Run) -> AsyncIterator[Any]:
@@ -204,20 +303,19 @@ def _last_asking(run: Run, line: list[Any]) -> Any:
     return line[-1]
 
 
-def _dropped(run: Run) -> list[Step]:
+def _dropped(run: Run, kind: str) -> list[Step]:
     state = run.session.state
     replay = run.replay
-    if replay is None or not state.history:
+    if replay is None or replay.begun < 2 or kind not in ("retry", "resume", "rollback"):
         return []
-    if replay.kind == "rollback":
-        return list(state.history[-1].trajectory.steps[len(state.steps) :])
-    if replay.kind not in ("retry", "resume"):
-        return []
+    if kind == "rollback":
+        return list(state.history[replay.begun - 2].trajectory.steps[len(state.steps) :])
+    at = state.returns.get(replay.begun, replay.reach.at)
     return [
         step
         for ledger in state.ledgers[:-1]
         for step, position in zip(ledger.steps, ledger.positions, strict=True)
-        if position >= replay.reach.at
+        if position >= at
     ]
 
 
@@ -407,19 +505,24 @@ class LangGraphAdapter(LangChainAdapter):
         given = {"messages": [HumanMessage(task)]} if is_text else task
         start = await start_of(self.target, seam, given, config)
         scope = Scope(seam, start.held)
-        with entered(scope):
-            if on_chunk is None:
-                result = await self.target.ainvoke(start.given, start.config, **options)
-            else:
-                result = await _streamed(self.target, start, on_chunk, options)
-        waits = _interrupts_in(result)
+        while True:
+            with entered(scope):
+                if on_chunk is None:
+                    result = await self.target.ainvoke(start.given, start.config, **options)
+                else:
+                    result = await _streamed(self.target, start, on_chunk, {**options})
+            waits = _interrupts_in(result)
+            answers = settled(seam, waits) if waits and has_saver(self.target) else None
+            if answers is None:
+                break
+            start = Start(Command(resume=answers), start.latest(), start.held)
         if waits:
             if not has_saver(self.target):
                 raise UsageError(
                     "the graph waits for an answer and keeps nothing to go on from: compile it with a "
                     "checkpointer, or create the agent with checkpointer=…"
                 )
-            ask(seam.run, waits)
+            ask(seam, waits)
         left = () if scope.forced else self._left_in(_state_of(result))
         if left and not await self._stands(start, options):
             raise SoftFailure(

@@ -92,6 +92,7 @@ from triage.strategies import RetryLayer
 
 from .base import (
     Adapter,
+    AskedCall,
     ModelOptions,
     NoSuchModel,
     Said,
@@ -101,7 +102,7 @@ from .base import (
     replace_method,
 )
 from .calls import Failed, Form, StreamLeft, UnfinishedStream, key_of
-from .conversations import Turn, continued, repaired
+from .conversations import Turn, continued, guidance_text, repaired
 
 __all__ = ["PydanticAIAdapter", "shrunk_pydantic"]
 
@@ -531,7 +532,9 @@ class Recording(AbstractCapability[Any]):
         if self._carries:
             self._carries = False
             known = history_of(
-                self.seam.carried, hint=self.seam.hint is not None, use=self.seam.use
+                self.seam.carried,
+                hint=guidance_text(self.seam.run.told) is not None,
+                use=self.seam.use,
             )
             if known:
                 request_context.messages = [*messages, *known]
@@ -812,34 +815,46 @@ def answers_to(seam: Seam, requests: DeferredToolRequests) -> DeferredToolResult
     model, whose answer is reused from the journal. An answer that does not fit is asked for again.
     """
     calls = [*requests.approvals, *requests.calls]
+    asked = {call.tool_call_id: _asked_call(call) for call in calls}
+    known = seam.verdicts([asked[call.tool_call_id] for call in requests.approvals])
+    left = [call for call in calls if call.tool_call_id not in known]
+    if not left:
+        return _told(seam, requests, asked, known, {})
     names = ", ".join(dict.fromkeys(call.tool_name for call in calls))
     about: list[Any] = [[call.tool_call_id, call.tool_name, arguments(call.args)] for call in calls]
     name = f"{names} (approval)" if requests.approvals else f"{names} (done elsewhere)"
-    shown_calls, wrong = _shown(calls, elsewhere=bool(requests.calls)), ""
+    shown_calls, wrong = _shown(left, elsewhere=bool(requests.calls)), ""
     while True:
-        said = seam.ask_person(name, about, f"{wrong}{_text(calls)}", **shown_calls)
+        said = seam.ask_person(
+            name, about, f"{wrong}{_text(left)}",
+            calls=[asked[call.tool_call_id] for call in left], **shown_calls,
+        )  # fmt: skip
         try:
-            return _results(requests, calls, said)
+            return _results(seam, requests, asked, known, said)
         except UsageError as error:
             wrong = f"{error}; "
             about = [*about, wrong]
 
 
+def _asked_call(call: ToolCallPart) -> AskedCall:
+    return AskedCall(call.tool_call_id, call.tool_name, arguments(call.args))
+
+
 def _results(
-    requests: DeferredToolRequests, calls: Sequence[ToolCallPart], said: Said
+    seam: Seam,
+    requests: DeferredToolRequests,
+    asked: Mapping[str, AskedCall],
+    known: Mapping[str, Said],
+    said: Said,
 ) -> DeferredToolResults:
     """What a person said of these calls. Raises UsageError where it does not fit them."""
     if said.decision == "answered":
-        given = said.value
-        return _told(requests, given if len(calls) > 1 else {calls[0].tool_call_id: given})
+        given = said.value if len(asked) > 1 else dict.fromkeys(asked, said.value)
+        return _told(seam, requests, asked, known, given)
     if requests.calls:  # of a journal in which it could be approved
-        names = ", ".join(dict.fromkeys(call.tool_name for call in calls))
+        names = ", ".join(dict.fromkeys(call.tool for call in asked.values()))
         raise UsageError(f"{names} is done elsewhere: answer with happened(result)")
-    if said.edits:
-        (edited,) = calls
-        changed = {**arguments(edited.args), **said.edits}
-        return _told(requests, {edited.tool_call_id: changed})
-    return requests.build_results(approve_all=True)
+    return _told(seam, requests, asked, {**dict.fromkeys(asked, said), **known}, {})
 
 
 def _text(calls: Sequence[ToolCallPart]) -> str:
@@ -859,21 +874,40 @@ def _shown(calls: Sequence[ToolCallPart], *, elsewhere: bool) -> dict[str, Any]:
     return {"arguments": given, "editable": editable, "elsewhere": elsewhere}
 
 
-def _told(requests: DeferredToolRequests, said: Any) -> DeferredToolResults:
-    """The answers of a person, by the ids of the calls."""
-    ids = [call.tool_call_id for call in (*requests.approvals, *requests.calls)]
-    missing = [one for one in ids if not isinstance(said, Mapping) or one not in said]
+def _told(
+    seam: Seam,
+    requests: DeferredToolRequests,
+    asked: Mapping[str, AskedCall],
+    known: Mapping[str, Said],
+    said: Any,
+) -> DeferredToolResults:
+    """The answers of a person, by the ids of the calls. known: approvals of calls that it does not name."""
+    missing = [
+        one
+        for one in asked
+        if one not in known and (not isinstance(said, Mapping) or one not in said)
+    ]
     if missing:
         raise UsageError(
-            f"{len(ids)} calls wait: answer with happened({{id: answer, …}}); there is none for "
+            f"{len(asked)} calls wait: answer with happened({{id: answer, …}}); there is none for "
             f"{', '.join(missing)}"
         )
-    return requests.build_results(
-        approvals={
-            one.tool_call_id: _approval(said[one.tool_call_id]) for one in requests.approvals
-        },
-        calls={one.tool_call_id: said[one.tool_call_id] for one in requests.calls},
-    )
+    decided: dict[str, ToolApproved | ToolDenied] = {}
+    for call in requests.approvals:
+        one = call.tool_call_id
+        if one in said:
+            decided[one] = _approval(said[one])
+        elif known[one].decision == "rejected":
+            decided[one] = ToolDenied(known[one].told)
+        else:
+            edits = known[one].edits
+            changed = {**arguments(call.args), **edits} if edits else None
+            decided[one] = ToolApproved(override_args=changed)
+    for one, decision in decided.items():
+        if one in said and isinstance(decision, ToolDenied):
+            seam.refuse(asked[one], said[one] if isinstance(said[one], str) else "")
+    calls = {one.tool_call_id: said[one.tool_call_id] for one in requests.calls}
+    return requests.build_results(approvals=decided, calls=calls)
 
 
 def _approval(said: Any) -> ToolApproved | ToolDenied:

@@ -75,6 +75,10 @@ def approve_run(
             help="It may not be run; the planner, or the agent, is told why.",
         ),
     ] = None,
+    ask_again: Annotated[
+        bool,
+        Parameter(group=_ANSWER, help="With --reject: ask about the same call again if it comes."),
+    ] = False,
     plan: Annotated[
         str | None,
         Parameter(group=_ANSWER, metavar="FILE", help="Run the plan in this file instead."),
@@ -112,10 +116,12 @@ def approve_run(
                 raise UsageError(
                     "a call is asked about, not a plan; --yes, --reject REASON or --edit JSON"
                 )
-            reply = _reply(reject_because, edit, yes=yes)
+            reply = _reply(reject_because, edit, yes=yes, ask_again=ask_again)
             if reply is not None:
                 await resolve(kept, info.run_id, reply, now=now(), by=by)
             return info, called, reply is not None
+        if ask_again:
+            raise UsageError("--ask-again is about a call; a plan that is refused is made anew")
         if edit is not None:
             raise UsageError(
                 "--edit changes the arguments of a call; a plan is edited by --plan FILE"
@@ -149,10 +155,14 @@ def _show(request: ApprovalRequest | CallAsked, save: str | None, *, as_json: bo
         _show_plan(request)
 
 
-def _reply(reason: str | None, edit: str | None, *, yes: bool) -> Reply | None:
+def _reply(
+    reason: str | None, edit: str | None, *, yes: bool, ask_again: bool = False
+) -> Reply | None:
     """The answer to a question about a call; None where there is none."""
+    if ask_again and reason is None:
+        raise UsageError("--ask-again belongs to --reject REASON")
     if reason is not None:
-        return reject(reason)
+        return reject(reason, ask_again=ask_again)
     if edit is not None:
         return edited("--edit", edit)
     return approve() if yes else None

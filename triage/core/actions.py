@@ -265,12 +265,17 @@ class Approved(Value, frozen=True):
 
 
 class Rejected(Value, frozen=True):
-    """Answers a question: no. reason: passed on to the agent; None gives none."""
+    """Answers a question: no. reason: passed on to the agent; None gives none.
+
+    ask_again: whether a person is asked again about the same call. By default this answer refuses it.
+    """
 
     reason: str | None = None
+    ask_again: bool = False
 
     def __post_init__(self) -> None:
         optional_text(self, "reason")
+        _check_flag("Rejected.ask_again", self.ask_again)
 
 
 class Edited(Value, frozen=True):
@@ -287,9 +292,13 @@ def approve() -> Approved:
     return Approved()
 
 
-def reject(reason: str | None = None) -> Rejected:
-    """Refuse: end the run, or let the agent find a way without the call that was asked about."""
-    return Rejected(reason)
+def reject(reason: str | None = None, *, ask_again: bool = False) -> Rejected:
+    """Refuse: end the run, or let the agent find a way without the call that was asked about.
+
+    The same call is then refused without asking, and the run ends if it comes again and again
+    (`Limits.refusals`). ask_again: ask a person each time instead.
+    """
+    return Rejected(reason, ask_again)
 
 
 def edit(payload: Mapping[str, Any]) -> Edited:

@@ -296,7 +296,10 @@ class ApprovalAsked(Recorded, frozen=True):
 
 
 class ApprovalGiven(Recorded, frozen=True):
-    """decision: `approved`, `rejected` or `edited`. by: the name that the person gave."""
+    """decision: `approved`, `rejected` or `edited`. by: the name that the person gave.
+
+    ask_again: after a rejection, whether a person is asked again about the same call.
+    """
 
     kind: str
     subject: str
@@ -304,6 +307,7 @@ class ApprovalGiven(Recorded, frozen=True):
     by: str = ""
     reason: str = ""
     payload: Any = None
+    ask_again: bool = False
 
 
 class RunSuspended(Recorded, frozen=True):

@@ -62,6 +62,7 @@ from .outside import (
     resolve,
 )
 from .recovery import position_of
+from .refusals import About, Refusal, approved_before, asks_about, decline, describe, standing
 from .report import Analysis, Brief, ErrorReporter, LLMAnalyst, Report, report_of
 from .resume import MissingArguments, Recovered
 from .returning import WAITS, Point, foretell, point_of_return
@@ -94,6 +95,7 @@ __all__ = [
     "TOOL_ATTRIBUTE",
     "WAITING",
     "WAITS",
+    "About",
     "Agent",
     "AgentLike",
     "Analysis",
@@ -120,6 +122,7 @@ __all__ = [
     "Question",
     "Recorder",
     "Recovered",
+    "Refusal",
     "Refused",
     "Report",
     "Restarted",
@@ -132,8 +135,10 @@ __all__ = [
     "Watching",
     "agent",
     "answers_to",
+    "approved_before",
     "ask",
     "asked_inside_by",
+    "asks_about",
     "asks_of",
     "begin",
     "call_async",
@@ -144,6 +149,8 @@ __all__ = [
     "current",
     "current_call",
     "current_run",
+    "decline",
+    "describe",
     "fail",
     "finish",
     "foretell",
@@ -163,6 +170,7 @@ __all__ = [
     "restored",
     "schema_of",
     "shown",
+    "standing",
     "tally",
     "time_of",
     "tool",

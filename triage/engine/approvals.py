@@ -67,6 +67,7 @@ from triage.strategies import Preset
 from .compensation import available
 from .config import CallDenied, Config, Guard, GuardedCall
 from .journal import Session
+from .refusals import About, Refusal, abouts_in, describe, refusal_hint
 from .returning import WAITS
 from .run import Recorder
 from .tools import TOOL_ATTRIBUTE, Tool, shown
@@ -80,7 +81,8 @@ class Question(Struct, frozen=True):
 
     doubt: the call was started and may have happened. inner: what is asked by a run inside this one,
     which the call is: about a `call` of its own, or for an `action`; empty where the question is this
-    run's own. asks: digest of the token of that question.
+    run's own. asks: digest of the token of that question. calls: those it is about, by which a refusal is
+    known again. parts: names by which `happened({name: …})` must answer; none where any value answers.
 
     kind: of a question that is not about a doubt: whether a call that has not begun may run, as a guard
     or the agent's framework asks (`approval`) or since it looks like one that has completed (`again`);
@@ -99,6 +101,8 @@ class Question(Struct, frozen=True):
     asks: str = ""
     kind: str = ""
     editable: Sequence[str] = ()
+    calls: Sequence[About] = ()
+    parts: Sequence[str] = ()
 
     @property
     def not_begun(self) -> bool:
@@ -249,6 +253,9 @@ def wait_for_answer(run: Recorder, question: Question, rule: str) -> NoReturn:
 
 
 def _stop_and_ask(run: Recorder, question: Question, diagnosis: Diagnosis) -> NoReturn:
+    if not (question.doubt or question.calls):
+        made = describe(run.session, question.key, question.tool, question.arguments)
+        question = replace(question, calls=(made,))
     run.session.question = question
     run.stop(diagnosis)
     raise AttemptInterrupted(diagnosis)
@@ -279,7 +286,8 @@ def question_at(events: Sequence[Event]) -> Question | None:
         if isinstance(event, AttemptStarted | RunResumed):
             return None
         if isinstance(event, ApprovalAsked) and event.kind == "call":
-            return Question(key=event.subject, text=event.question, **event.payload)
+            payload = {**event.payload, "calls": abouts_in(event)}
+            return Question(key=event.subject, text=event.question, **payload)
     return None
 
 
@@ -383,6 +391,11 @@ def check(question: Question | None, answer: Any) -> Action | None:
             f"this run asks: {question.text}; the call is made elsewhere, and only its result helps: "
             "answer with happened(result) or reject(reason)"
         )
+    elif isinstance(answer, Happened) and not _names_parts(question, answer.result):
+        raise UsageError(
+            f"this run asks {len(question.parts)} questions at once: answer with "
+            f"happened({{name: answer, …}}), by the names {', '.join(question.parts)}"
+        )
     elif isinstance(answer, Edited) and (question.not_begun or question.editable):
         unknown = [name for name in answer.payload if name not in question.editable]
         if question.editable and unknown:
@@ -400,7 +413,22 @@ def check(question: Question | None, answer: Any) -> Action | None:
     return _action_of(answer, question)
 
 
-def _action_of(answer: Any, question: Question | None) -> Action | None:
+def _names_parts(question: Question, result: Any) -> bool:
+    if not question.parts:
+        return True
+    named = isinstance(result, Mapping) and bool(result)
+    return named and all(name in question.parts for name in result)
+
+
+def _refused(question: Question, reason: str) -> list[Refusal]:
+    """The refusals that a rejection of a question stands for."""
+    calls = question.calls or (About(question.key, (), f"the call of {question.tool}"),)
+    return [Refusal(each, reason) for each in calls]
+
+
+def _action_of(
+    answer: Any, question: Question | None, before: Sequence[Refusal] = ()
+) -> Action | None:
     """The action an answer stands for; None where it is about a call, which is then journalled."""
     if question is not None and question.inner and not isinstance(answer, Abort | Escalate):
         return None  # it is for the run that asks
@@ -414,9 +442,7 @@ def _action_of(answer: Any, question: Question | None) -> Action | None:
             if question is None:
                 action = Abort(reason or "a person refused to go on")
             else:
-                said = f": {reason!r}" if reason else ""
-                hint = f"A person refused the call of {question.tool}{said}. Find another way."
-                action = Replan(hint)
+                action = Replan(refusal_hint(_refused(question, reason or ""), before))
         case Edited(payload=payload):
             if question is None:
                 action = Retry(inject=payload)
@@ -430,27 +456,40 @@ def _action_of(answer: Any, question: Question | None) -> Action | None:
     return action
 
 
-def answered(state: RunState, question: Question | None, answer: Any, *, by: str = "") -> Answered:
-    """What follows from an answer that fits the question. by: who answers, as they name themselves."""
-    action = _action_of(answer, question)
+def answered(
+    state: RunState,
+    question: Question | None,
+    answer: Any,
+    *,
+    by: str = "",
+    before: Sequence[Refusal] = (),
+) -> Answered:
+    """What follows from an answer that fits the question. by: who answers, as they name themselves.
+
+    before: earlier refusals that stand, of which the model is told beside a new one.
+    """
+    action = _action_of(answer, question, before)
     if question is None:
         assert action is not None
         return Answered(action)
     given = partial(ApprovalGiven, kind="call", subject=question.key, by=by)
+    entries: list[Callable[..., Event]] = []
+    if isinstance(answer, Rejected):
+        reason = answer.reason or ""
+        entries = [partial(given, decision="rejected", reason=reason, ask_again=answer.ask_again)]
+    elif isinstance(answer, Edited) and action is not None:
+        wanted = f"make it with {shown(plain(dict(answer.payload)))} instead"
+        entries = [partial(given, decision="rejected", reason=wanted)]
+    if question.inner and action is None:
+        return Answered(Retry(), entries, inner={question.asks: answer})
     if action is not None:
-        if question.not_begun and isinstance(answer, Rejected):
-            reason = answer.reason or ""
-            return Answered(action, [partial(given, decision="rejected", reason=reason)])
-        return Answered(action)
-    if question.inner:
-        return Answered(Retry(), inner={question.asks: answer})
+        return Answered(action, entries)
     if isinstance(answer, Edited):
         payload = plain(dict(answer.payload))
         return Answered(Retry(), [partial(given, decision="edited", payload=payload)])
     if not isinstance(answer, Happened):
         return Answered(Retry(), [partial(given, decision="approved")])
     data, exact = plain_noting(answer.result)
-    entries: list[Callable[..., Event]] = []
     if question.key not in state.calls:
         entries.append(
             partial(

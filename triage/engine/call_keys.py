@@ -86,6 +86,20 @@ class Tally:
             claimed.add(count)
         return f"{name}:{count}"
 
+    def upcoming(self, name: str, taken: Collection[str] = ()) -> str:
+        """The key that `claim` will give next, beside these."""
+        with self._lock:
+            claimed = self._claimed.get(name, set())
+            counts = itertools.chain(self._again.get(name, ()), itertools.count(1))
+            free = (f"{name}:{count}" for count in counts if count not in claimed)
+            return next(key for key in free if key not in taken)
+
+    def is_free(self, key: str) -> bool:
+        """Whether the attempt has not come to the call of this key."""
+        name, _, count = key.rpartition(":")
+        with self._lock:
+            return int(count) not in self._claimed.get(name, ())
+
     def carry(self, run: Recorder, tool: str, key: str) -> None:
         """Claim the key of a recorded call whose turn is carried into this attempt's conversation."""
         self._give(key)

@@ -252,9 +252,10 @@ def next_attempt(session: Session, following: Next) -> Run:
     if session.busy:
         session.begin(event)
     returns_to = following.returns_to or START
+    begun = following.begun or number
     if following.base is None and not session.has_calls and not following.keep_state:
         # Nothing is kept and nothing can be reused, so the journal need not be read.
-        nothing = Replay(following.kind, frozenset(), {}, Reach(at=returns_to))
+        nothing = Replay(following.kind, frozenset(), {}, Reach(at=returns_to), begun)
         return Run(session, number, guidance, nothing, 0)
     state = session.state
     kept = frozenset(
@@ -265,7 +266,7 @@ def next_attempt(session: Session, following: Next) -> Run:
         unsettled = call.outcome in (None, "in_doubt", "done") and not call.undone
         if call.effect in UNSAFE and unsettled:
             unmatched.setdefault(call.tool, set()).add(call.key)
-    replay = Replay(following.kind, kept, unmatched, reach(state, number, returns_to))
+    replay = Replay(following.kind, kept, unmatched, reach(state, number, returns_to), begun)
     run = Run(session, number, guidance, replay, len(state.steps))
     if session.has_calls:
         run.tally = Tally(run)

@@ -280,6 +280,8 @@ class Inner:
             asks=asked.token_digest,
             kind=kind if own is None else own.kind,
             editable=() if own is None else own.editable,
+            calls=() if own is None else own.calls,
+            parts=() if own is None else own.parts,
         )
 
 

@@ -49,6 +49,7 @@ from .approvals import (
     waits_for,
 )
 from .journal import Session, hurry, release
+from .refusals import refusals
 from .returning import WAITS
 
 LEASE_S = 30.0
@@ -83,7 +84,7 @@ async def resolve(
     the agent, and a result or arguments that contain what looks like a secret.
     """
     asked, action = await _resolve(store, run_id, answer, now, by, question, refuses)
-    await _resume_outer(store, run_id, asked.token_digest, now, by)
+    await _resume_outer(store, run_id, asked.token_digest, answer, now, by)
     return action
 
 
@@ -122,7 +123,7 @@ async def _resolve(
         _refuse_secrets(answer.payload, "payload")
     if asks is not None and asks.inner and not isinstance(answer, Abort | Escalate):
         await _resolve_inner(store, state, asks.key, answer, now, by)
-    given = answered(state, asks, answer, by=by)
+    given = answered(state, asks, answer, by=by, before=refusals(events))
     claim = await store.claim(run_id, lease_s=LEASE_S)
     if claim.events != len(events):
         await release(store, run_id, claim.epoch)
@@ -148,7 +149,9 @@ async def _resolve_inner(
         await _resolve(store, inner, answer, now, by)
 
 
-async def _resume_outer(store: Store, run_id: str, digest: str, now: float, by: str) -> None:
+async def _resume_outer(
+    store: Store, run_id: str, digest: str, answer: Reply, now: float, by: str
+) -> None:
     """Let the runs around a run go on that wait with its question, which has just been answered.
 
     digest: of the token of that question. One that somebody else has answered meanwhile is left alone.
@@ -164,8 +167,9 @@ async def _resume_outer(store: Store, run_id: str, digest: str, now: float, by: 
         if claim.events != len(events):
             await release(store, outer, claim.epoch)
             return
+        given = answered(fold(events), question, answer, by=by)
         resumed = partial(RunResumed, attempt=asked.attempt, action=Retry(), by=by)
-        await _write(store, outer, [resumed], claim, now)
+        await _write(store, outer, [*given.entries, resumed], claim, now)
         info, digest = await store.info(outer), asked.token_digest
 
 

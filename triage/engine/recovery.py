@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from triage.classifiers import consult
 from triage.core import (
@@ -74,6 +74,7 @@ from .compensation import (
 from .event_loop import copied
 from .journal import Session
 from .outside import end_inner
+from .refusals import refusal_hint, refused_before, standing
 from .report import report_of
 from .returning import (
     START,
@@ -101,7 +102,7 @@ class Failure(Struct, frozen=True):
 
 class Next(Struct, frozen=True):
     """How the next attempt starts. base: position it is restored to. keep_state, returns_to: as
-    `AttemptStarted`.
+    `AttemptStarted`. begun: number of the attempt it goes on with; None where it begins.
     """
 
     attempt: int
@@ -110,6 +111,7 @@ class Next(Struct, frozen=True):
     base: int | None = None
     keep_state: bool = False
     returns_to: int | None = None
+    begun: int | None = None
 
 
 async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
@@ -122,6 +124,9 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
     if diagnosis is None or failure.refused:
         diagnosis = await diagnose(session, trajectory, refused=diagnosis)
     diagnosis = over_attempts(session.state.history, trajectory, diagnosis)
+    if session.question is not None and _is_refused(session, session.question):
+        # No person is asked, so it counts as an attempt that failed.
+        diagnosis = replace(diagnosis, classifier="refusals", user_message=_REFUSED)
     if diagnosis.failure_type is FailureType.EXTERNAL_FAULT:
         warn_of_retries_in(session.config.function, session.kwargs.values())
     if session.question is not None:
@@ -302,7 +307,7 @@ async def decide(session: Session, context: FailureContext) -> Decision:
         fails = session.config.durability.on_in_doubt == "fail"
         if fails and question.guesses and not question.inner:
             return Decision(Escalate(question.text), "calls", question.text)
-        return Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
+        return await _asked(session, context, question)
     state = session.state
     breach: Diagnosis | None = diagnosis
     if diagnosis.cause is not Cause.LIMIT or diagnosis.classifier != "limits":
@@ -319,6 +324,32 @@ async def decide(session: Session, context: FailureContext) -> Decision:
     if breach is not None:
         return await _at_limit(session, context, breach)
     return _gated(session, context, action, "policy")
+
+
+_REFUSED = "A step was tried again that a person has refused."
+
+
+def _is_refused(session: Session, question: Question) -> bool:
+    """Whether an earlier answer refuses all that a question is about."""
+    return not (question.inner or question.doubt) and bool(refused_before(session, question.calls))
+
+
+async def _asked(session: Session, context: FailureContext, question: Question) -> Decision:
+    """Ask a person; or refuse what was refused before, until that is no use either."""
+    ask = Decision(Suspend(question.text, {"call": question.key}), "calls", question.text)
+    if not _is_refused(session, question):
+        return ask
+    refused = refused_before(session, question.calls)
+    limits = session.limits
+    breach = limits.refused(max(one.times for one in refused), context.diagnosis)
+    if breach is not None and limits.on_limit == "suspend":
+        return ask
+    breach = breach or limits.exceeded(context)
+    if breach is not None:
+        return await _at_limit(session, context, breach)
+    action = Replan(refusal_hint(refused, standing(session)))
+    decision = _gated(session, context, action, "calls")
+    return replace(decision, reason=decision.reason or "a person has refused this call before")
 
 
 async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis) -> Decision:
@@ -456,6 +487,10 @@ def asked_of(question: Question) -> dict[str, Any]:
         about |= {"kind": question.kind, "editable": list(question.editable)}
     if question.inner:
         about |= {"inner": question.inner, "asks": question.asks}
+    if question.calls:
+        about["calls"] = [asdict(each) for each in question.calls]
+    if question.parts:
+        about["parts"] = list(question.parts)
     return {
         "kind": "call",
         "subject": question.key,
@@ -600,13 +635,12 @@ async def _as_it_began(session: Session, context: FailureContext, action: Retry)
     state = session.state
     begun = (event for event in reversed(session.events) if isinstance(event, AttemptStarted))
     started = next(event for event in begun if event.attempt == context.attempt)
-    past = state.history
-    while past and was_stopped(past[-1]) and past[-1].action == Retry():
-        past = past[:-1]
+    goes_on_with = begun_as(state.history)
     diagnosis = context.diagnosis
     led_here: Action = action
-    if past and past[-1].action is not None:
-        diagnosis, led_here = past[-1].diagnosis, past[-1].action
+    if goes_on_with > 1:
+        before = state.history[goes_on_with - 2]
+        diagnosis, led_here = before.diagnosis, before.action or action
     given: Mapping[str, Any] | None = state.state if started.keep_state else None
     if started.base is not None and (ledger := state.ledger_at(started.base)) is not None:
         given = ledger.cut(started.base).state
@@ -625,7 +659,18 @@ async def _as_it_began(session: Session, context: FailureContext, action: Retry)
         started.base,
         keep_state=started.keep_state,
         returns_to=_returns_to(state, action),
+        begun=goes_on_with,
     )
+
+
+def begun_as(history: Sequence[Attempt]) -> int:
+    """The number of the attempt that the next one goes on with, if questions alone stopped it; else its
+    own.
+    """
+    left = len(history)
+    while left and was_stopped(history[left - 1]) and history[left - 1].action == Retry():
+        left -= 1
+    return left + 1
 
 
 def _returns_to(state: RunState, action: Proceed) -> int:

@@ -73,6 +73,7 @@ from .recovery import (
     STATUSES,
     Decision,
     Next,
+    begun_as,
     choose,
     context_of,
     decide,
@@ -82,6 +83,7 @@ from .recovery import (
     tell_not_undone,
     unsafe,
 )
+from .refusals import standing
 from .report import report_of
 from .run import NO_GUIDANCE, Guidance
 from .tools import Function
@@ -412,6 +414,7 @@ async def _again(session: Session, started: AttemptStarted, restored: Mapping[st
         started.base,
         keep_state=started.base is None,
         returns_to=started.returns_to,
+        begun=begun_as(state.history),
     )
 
 
@@ -685,7 +688,7 @@ def _asked(events: Sequence[Event], digest: str) -> RunSuspended:
 
 def _carry_out(session: Session, answer: Any) -> Action:
     """Journal the answer to a question about a call; the action that follows from any answer."""
-    given = answered(session.state, session.question, answer)
+    given = answered(session.state, session.question, answer, before=standing(session))
     if given.live is not None:
         session.live = {**(session.live or {}), **given.live}
     if given.inner is not None:

@@ -84,13 +84,15 @@ class Replay(Struct, frozen=True):
 
     kind: the action's. kept: keys of the calls whose steps a rollback kept. unmatched: by tool, keys of
     the unsafe calls of earlier attempts that this one has not come to yet. reach: which reads and model
-    calls of theirs are reused.
+    calls of theirs are reused. begun: number of the attempt that this one goes on with, after an answer
+    or a crash; its own number where it begins.
     """
 
     kind: str
     kept: frozenset[str]
     unmatched: dict[str, set[str]]
     reach: Reach
+    begun: int
 
     def meet(self, tool: str, key: str) -> None:
         """The attempt has come to this call."""

@@ -36,7 +36,7 @@ from .prices import Prices, built_in
 
 _FROM_1 = (
     "attempts", "attempts_per_type", "steps", "tool_calls", "input_tokens", "output_tokens",
-    "tokens",
+    "tokens", "refusals",
 )  # fmt: skip
 _FROM_0 = ("retries", "replans", "reclassifications", "rollbacks", "resumes")
 _AMOUNTS = (
@@ -55,6 +55,7 @@ _UNITS = {
     "input_tokens": "input tokens",
     "output_tokens": "output tokens",
     "cost_usd": "US dollars",
+    "refusals": "refusals of an identical call",
     "seconds": "seconds",
     "slept_seconds": "seconds of waiting between attempts",
 }
@@ -69,7 +70,9 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
     attempts: calls of the function, 10 by default; an outage that is waited out counts once, however
     often it is tried. attempts_per_type: attempts that may end with one failure type. retries, replans,
     rollbacks, resumes: actions of that kind, over all failure types; 0 forbids the kind.
-    reclassifications: new plans after failures of severity RECLASSIFICATION. seconds: from the start
+    reclassifications: new plans after failures of severity RECLASSIFICATION. refusals: of one call that
+    is made again although a person has refused it, 2 by default: the second is refused without asking,
+    the third ends the run; counted anew once other work was done. seconds: from the start
     of the run, waiting included; its deadline. attempt_seconds: for each attempt. stall_seconds: for
     which an attempt may record nothing. slept_seconds: of waiting between attempts, in total.
     outage_seconds: of waiting for a service that is down, 300 by default, counted anew once the run has
@@ -96,6 +99,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
     reclassifications: int | None = None
     rollbacks: int | None = None
     resumes: int | None = None
+    refusals: int | None = 2
     seconds: float | None = None
     attempt_seconds: float | None = None
     stall_seconds: float | None = None
@@ -249,6 +253,12 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
                     context.diagnosis, "slept_seconds", slept, self.slept_seconds, _passing(delay)
                 )
         return self._late(context, delay) if delay > 0 else None
+
+    def refused(self, times: int, diagnosis: Diagnosis) -> Diagnosis | None:
+        """Before a call is refused so many times, return the limit it would exceed, or None."""
+        if self.refusals is None or times <= self.refusals:
+            return None
+        return _reached(diagnosis, "refusals", times, self.refusals)
 
     def time_is_up(
         self, field: Literal["seconds", "attempt_seconds", "stall_seconds"]

@@ -146,6 +146,11 @@ class Offer(NamedTuple):
         """Whether any of the answers takes a reason."""
         return any(choice.name in _WITH_REASON for choice in self.choices)
 
+    @property
+    def can_ask_again(self) -> bool:
+        """Whether a rejection may ask to be asked again about the same call."""
+        return bool(self.tool) and self.takes("reject")
+
     def takes(self, name: str) -> bool:
         """Return whether the run accepts the answer of this name."""
         return any(choice.name == name for choice in self.choices)
@@ -307,7 +312,7 @@ def reply_of(
         case "approve":
             made = approve()
         case "reject":
-            made = reject(reason)
+            made = reject(reason, ask_again=form.get("ask_again") == "true")
         case "edit":
             question = question_at(events)
             assert question is not None

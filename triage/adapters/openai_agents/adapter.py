@@ -27,6 +27,7 @@ import anyio
 import openai
 from agents import (
     Agent,
+    AgentsException,
     CustomTool,
     FunctionTool,
     Handoff,
@@ -76,9 +77,10 @@ from triage.core import (
     hint,
     label_of,
     not_attempted,
+    plain,
 )
 from triage.core.messages.base import ENDINGS, Asked, arguments, as_text
-from triage.engine import Run, judging
+from triage.engine import Run, judging, shown
 from triage.strategies import RetryLayer
 
 from .model import RESULT, SeamModel, history_of, whole_input
@@ -657,7 +659,14 @@ class OpenAIAgentsAdapter(Adapter):
         return result.final_output
 
     def explain(self, error: Exception) -> None:
-        """Read what went wrong from the messages of two of the SDK's classes."""
+        """Read what went wrong from the messages of two classes, and from a guardrail's output."""
+        ruled: Any = getattr(error, "guardrail_result", error)
+        info = getattr(getattr(ruled, "output", None), "output_info", None)
+        if isinstance(error, AgentsException) and info not in (None, ""):
+            hint(
+                error,
+                hint=f"A guardrail refused this: {shown(plain(info))}. Do the task without it.",
+            )
         if isinstance(error, ModelBehaviorError):
             text = str(error)
             if text.startswith("Tool ") and " not found" in text:
@@ -745,7 +754,7 @@ def decide(seam: Seam, state: RunState[Any], items: Sequence[ToolApprovalItem]) 
         if said.decision == "answered":
             state.reject(item, rejection_message=as_text(said.value))
         elif said.decision == "rejected":
-            state.reject(item)
+            state.reject(item, rejection_message=said.told)
         else:
             state.approve(item)
 

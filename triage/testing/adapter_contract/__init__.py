@@ -34,6 +34,7 @@ from .bench import (
 from .matrix import benches_in, matrix, taken_from
 from .play import CAPABILITIES, Played, Scenario, check_adapter, needs_of, not_offered, play
 from .provider import check_wire, loopback, provider, results_in
+from .questions import QUESTIONS
 from .scenarios import SCENARIOS
 from .wrong_once import WRONG_ONCE
 
@@ -74,7 +75,7 @@ __all__ = [
     "taken_from",
 ]
 
-adapter_scenarios: tuple[Scenario, ...] = (*SCENARIOS, *WRONG_ONCE)
+adapter_scenarios: tuple[Scenario, ...] = (*SCENARIOS, *QUESTIONS, *WRONG_ONCE)
 """All scenarios, each named for what happens in it."""
 owed_scenarios: tuple[Scenario, ...] = tuple(one for one in adapter_scenarios if not needs_of(one))
 """Those that every adapter owes, whatever its framework offers."""

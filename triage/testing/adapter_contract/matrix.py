@@ -18,6 +18,7 @@ from triage.core import misuse
 
 from .bench import Bench
 from .play import check_adapter, needs_of
+from .questions import QUESTIONS
 from .scenarios import SCENARIOS
 from .wrong_once import WRONG_ONCE
 
@@ -41,7 +42,7 @@ def matrix(benches: Sequence[Bench]) -> str:
         f"| scenario | needs | {' | '.join(bench.name for bench in benches)} |",
         f"|---|---|{'---|' * len(benches)}",
     ]
-    for scenario in (*SCENARIOS, *WRONG_ONCE):
+    for scenario in (*SCENARIOS, *QUESTIONS, *WRONG_ONCE):
         needs = needs_of(scenario)
         cells = [
             scenario.__name__.replace("_", " "),
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _problems(bench: Bench) -> Iterator[str]:
-    for scenario in (*SCENARIOS, *WRONG_ONCE):
+    for scenario in (*SCENARIOS, *QUESTIONS, *WRONG_ONCE):
         for backend in bench.backends:
             try:
                 anyio.run(check_adapter, bench, scenario, backend=backend)

@@ -1,0 +1,230 @@
+"""Calls that a person has refused: whether a refusal still stands when its call is asked for again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from triage.core import (
+    ApprovalAsked,
+    ApprovalGiven,
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptStarted,
+    Diagnosis,
+    Event,
+    Evidence,
+    FailureType,
+    Step,
+    StepRecorded,
+    digest,
+    is_reused,
+    plain,
+)
+
+from .call_keys import tally
+from .journal import Session
+from .run import Recorder
+from .tools import shown
+
+DECLINED = "declined"
+"""The kind of an `ApprovalGiven` by which an earlier refusal answers a call."""
+MOST_TOLD = 20
+"""Refusals that one hint tells."""
+
+
+class About(Struct, frozen=True):
+    """A call that a question is about.
+
+    key: of the recorded call that it would be. same: what an identical call has in common with it, also
+    in another run inside the same one. text: the call in words.
+    """
+
+    key: str
+    same: Sequence[str]
+    text: str
+
+
+class Refusal(Struct, frozen=True):
+    """A refusal that stands. times: how often the call was asked for, that time included."""
+
+    about: About
+    reason: str
+    times: int = 1
+
+    def is_about(self, call: About) -> bool:
+        """Whether it is of an identical call."""
+        return not set(self.about.same).isdisjoint(call.same)
+
+    @property
+    def text(self) -> str:
+        """The refusal in words."""
+        return f"{self.about.text}: {self.reason!r}" if self.reason else self.about.text
+
+
+def describe(session: Session, key: str, tool: str, arguments: Any, text: str = "") -> About:
+    """Describe a call that a person is asked about. text: empty makes it from the arguments."""
+    outermost = session
+    while outermost.parent is not None:
+        outermost = outermost.parent.session
+    told = plain(arguments)
+    given = digest(outermost.state.salt, json.dumps(told, sort_keys=True))
+    same = (key.rpartition(":")[0], f"{tool}@{given}")
+    return About(key, same, text or f"the call of {tool} with {shown(told)}")
+
+
+def abouts_in(asked: ApprovalAsked) -> list[About]:
+    """The calls that a journalled question is about; none in journals before 0.3.0."""
+    payload = asked.payload if isinstance(asked.payload, dict) else {}
+    return [About(**each) for each in payload.get("calls", ())]
+
+
+def asks_about(asked: ApprovalAsked, key: str) -> bool:
+    """Whether a journalled question is about the call of this key, alone or among others."""
+    return any(each.key == key for each in abouts_in(asked))
+
+
+def refusals(events: Iterable[Event]) -> list[Refusal]:
+    """The refusals that stand at the end of these events.
+
+    A refusal is lifted by `reject(…, ask_again=True)`, by another answer to the same call, and by other
+    work that was completed since. It is counted once in an attempt, and anew after any other answer.
+    """
+    asked: dict[str, list[About]] = {}
+    pending: list[About] = []
+    standing: list[Refusal] = []
+    completed: set[str] = set()
+    for event in events:
+        match event:
+            case ApprovalAsked(kind="call", subject=subject):
+                pending = asked[subject] = abouts_in(event)
+                asked.update({each.key: [each] for each in pending})
+            case AttemptFailed():
+                standing = [
+                    replace(one, times=one.times + 1) if _holds(pending, one.about) else one
+                    for one in standing
+                ]
+                pending = []
+            case ApprovalGiven(kind="call", subject=subject):
+                answered = asked.get(subject, [])
+                standing = [
+                    replace(one, times=1) for one in standing if not _holds(answered, one.about)
+                ]
+                if event.decision == "rejected" and not event.ask_again:
+                    standing += [Refusal(each, event.reason) for each in _distinct(answered)]
+            case ApprovalGiven(kind="declined", subject=subject):
+                standing = [
+                    replace(one, times=one.times + 1) if subject in one.about.same else one
+                    for one in standing
+                ]
+            case StepRecorded(step=step) if _is_work(step):
+                done = json.dumps([step.tool_called, step.tool_input, step.tool_output])
+                if done not in completed:
+                    completed.add(done)
+                    standing = []
+            case _:
+                pass
+    return standing
+
+
+def approved_before(events: Iterable[Event]) -> dict[str, ApprovalGiven]:
+    """The answer to the last question about each call, where it was approved, by the call's key."""
+    asked: dict[str, list[About]] = {}
+    found: dict[str, ApprovalGiven] = {}
+    for event in events:
+        if isinstance(event, ApprovalAsked) and event.kind == "call":
+            asked[event.subject] = abouts_in(event)
+        elif isinstance(event, ApprovalGiven) and event.kind == "call":
+            for each in asked.get(event.subject, ()):
+                found[each.key] = event
+    return {key: given for key, given in found.items() if given.decision != "rejected"}
+
+
+def _is_work(step: Step) -> bool:
+    done = step.tool_called is not None and step.error is None
+    return done and not is_reused(step.metadata)
+
+
+def _holds(calls: Iterable[About], sought: About) -> bool:
+    refusal = Refusal(sought, "")
+    return any(map(refusal.is_about, calls))
+
+
+def _distinct(calls: Iterable[About]) -> Iterator[About]:
+    seen: list[About] = []
+    for each in calls:
+        if not _holds(seen, each):
+            seen.append(each)
+            yield each
+
+
+def standing(session: Session) -> list[Refusal]:
+    """The refusals that stand in a run, and in those that it is inside of."""
+    journals = [session.events]
+    outer = session.parent
+    while outer is not None:
+        journals.append(outer.session.events)
+        outer = outer.session.parent
+    return refusals(itertools.chain.from_iterable(reversed(journals)))
+
+
+def refused_before(session: Session, calls: Sequence[About]) -> list[Refusal]:
+    """The refusals of these calls; empty unless each of them was refused."""
+    known = standing(session)
+    found = [next((one for one in known if one.is_about(each)), None) for each in calls]
+    return [one for one in found if one is not None] if all(found) else []
+
+
+def decline(run: Recorder, refused: Iterable[Refusal]) -> None:
+    """Note that calls were refused again by their first answer, once in a turn of the model.
+
+    Raises AttemptInterrupted where one is refused too often, which ends the run. An attempt that goes on
+    comes to the same calls again, which are noted already.
+    """
+    session = run.session
+    turn = sum(step.action == "model" for step in session.state.steps)
+    begun = run.number if run.replay is None else run.replay.begun
+    began = next(
+        event.seq
+        for event in session.events
+        if isinstance(event, AttemptStarted) and event.attempt == begun
+    )
+    for one in refused:
+        subject = one.about.same[-1]
+        turns: set[int] = tally(run).beside.setdefault((DECLINED, subject), set())
+        noted = sum(
+            isinstance(event, ApprovalGiven)
+            and (event.kind, event.subject) == (DECLINED, subject)
+            and event.seq > began
+            for event in session.events
+        )
+        turns.add(turn)
+        if len(turns) <= noted:
+            continue
+        evidence = (Evidence("call:refused", f"a person has refused {one.text}"),)
+        failed = Diagnosis(FailureType.PLAN_INCOMPLETE, evidence=evidence)
+        breach = session.limits.refused(one.times + 1, failed)
+        if breach is not None:
+            run.stop(breach)
+            raise AttemptInterrupted(breach)
+        session.add(
+            ApprovalGiven, kind=DECLINED, subject=subject, decision="rejected", reason=one.reason
+        )
+
+
+def refusal_hint(refused: Sequence[Refusal], before: Iterable[Refusal] = ()) -> str:
+    """Tell the model which calls were refused and why. before: refusals that still stand."""
+    told = [one.about for one in refused]
+    more = [one.text for one in before if not _holds(told, one.about)]
+    hint = f"A person refused {_listed([one.text for one in refused])}. Find another way."
+    return f"{hint} Refused before: {_listed(more)}." if more else hint
+
+
+def _listed(texts: Sequence[str]) -> str:
+    left = len(texts) - MOST_TOLD
+    return "; ".join([*texts[:MOST_TOLD], *([f"and {left} more"] if left > 0 else ())])
