@@ -20,7 +20,7 @@ from tables import table
 
 import triage
 from triage import Agent, Retry, TriageSuspendedError, approve, happened, reject
-from triage.core import Event
+from triage.core import ApprovalAsked, Event, UsageError
 from triage.testing.adapter_contract import Fails, Rule, Script, World, asks, call, check_wire, says
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
@@ -222,3 +222,26 @@ async def test_a_tool_that_asks_has_not_failed() -> None:
     assert isinstance(message, AIMessage)
     assert message.text == "done"
     assert calls_of(events)[-1] == ("charge", {"cents": 300}, "receipt 5, go")
+
+
+async def test_a_bare_value_for_several_interrupts_is_refused_and_the_token_stays_good() -> None:
+    def half(name: str) -> Any:
+        async def ask(state: Log) -> Log:
+            return {"log": [interrupt(name)]}
+
+        return ask
+
+    built: Any = StateGraph(Log)
+    for name in ("day", "hour"):
+        built = built.add_node(name, half(name)).add_edge(START, name)
+    events: list[Event] = []
+    agent = triage.wrap(built.compile(InMemorySaver()), observers=[events.append])
+    waits = await suspended(agent.run({"log": []}))
+    for wrong in ("Monday", None, {}, {"day": "Monday"}, ["Monday", 9]):
+        with pytest.raises(UsageError, match="asks 2 questions at once"):
+            await agent.resume(waits.token, happened(wrong))
+    (asked,) = [event for event in events if isinstance(event, ApprovalAsked)]
+    result = await agent.resume(
+        waits.token, happened(dict.fromkeys(asked.payload["parts"], "soon"))
+    )
+    assert result["log"] == ["soon", "soon"]

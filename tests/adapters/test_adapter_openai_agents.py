@@ -15,7 +15,7 @@ from sdk_agents import Desk, Refused, calls, model, says, steps_of, told
 
 import triage
 from triage import Escalate, FailureType, Replan, Retry, TriageEscalationError, UsageError
-from triage.core import WatchNoticed
+from triage.core import AttemptFailed, WatchNoticed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
 
@@ -353,6 +353,18 @@ async def test_after_a_guardrails_verdict_the_answer_is_asked_anew_and_not_the_j
     assert (await desk.agent().run("Pay.")).final_output == "paid"
     assert (len(desk.model.calls), len(verdicts.calls)) == (3, 2)
     assert desk.did == ["charge 300"]
+
+
+async def test_the_model_is_told_why_a_guardrail_refused_its_answer() -> None:
+    @agents.output_guardrail
+    async def no_card(context: Any, agent: Any, given: Any) -> agents.GuardrailFunctionOutput:
+        why = {"rule": "no card numbers"}
+        return agents.GuardrailFunctionOutput(why, tripwire_triggered="4111" in given)
+
+    desk = Desk(says("card 4111"), says("paid"), output_guardrails=[no_card])
+    assert (await desk.agent().run("Pay.")).final_output == "paid"
+    (failed,) = [event for event in desk.events if isinstance(event, AttemptFailed)]
+    assert '{"rule": "no card numbers"}' in (failed.diagnosis.hint or "")
 
 
 # What is found to have failed -----------------------------------------------------------------------

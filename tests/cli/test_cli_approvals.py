@@ -153,7 +153,12 @@ def test_triage_approve_shows_and_answers_a_call(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "result"), [(("--yes",), "sent 300 to ann"), (("--reject", "no way"), "no way")]
+    ("arguments", "result"),
+    [
+        (("--yes",), "sent 300 to ann"),
+        (("--reject", "no way"), "no way"),
+        (("--reject", "no way", "--ask-again"), "no way"),
+    ],
 )
 def test_triage_approve_takes_a_yes_or_a_no_to_a_call(
     arguments: tuple[str, ...], result: str, runs: Office

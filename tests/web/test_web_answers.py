@@ -152,6 +152,13 @@ def test_a_rejection_needs_a_reason_and_the_agent_is_told(bank: Bank) -> None:
     assert "too much" in last(bank.events(), RunResumed).action.hint
 
 
+def test_a_rejection_may_ask_to_be_asked_again(bank: Bank) -> None:
+    question = bank.asks()
+    assert 'name="ask_again"' in bank.client.get("/runs/r").text
+    assert bank.answer(question, "reject", reason="later", ask_again="true").status_code == 303
+    assert last(bank.events(), ApprovalGiven).ask_again
+
+
 def test_an_edit_changes_what_was_changed_alone(bank: Bank) -> None:
     question = bank.asks()
     form = bank.client.get("/runs/r").text

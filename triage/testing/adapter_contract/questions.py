@@ -67,7 +67,7 @@ async def _answered(
     """
     faults = options.pop("faults", {})
     script = Script(tuple(rules), faults, approvals=("charge",) if asker == "approval" else ())
-    checks = {"guard": _charges} if asker == "guard" else {}
+    checks: dict[str, Any] = {"guard": _charges} if asker == "guard" else {}
     if "verify" in options:
         checks["verify"] = options.pop("verify")
     if checks:
@@ -127,7 +127,9 @@ async def _refused_again(bench: Bench, asker: Asker) -> None:
         assert asked == 1, f"the refused call was asked about {asked} times"
         assert isinstance(done.error, TriageEscalationError), f"the run ended in {done.error!r}"
         assert done.failures[-1].action is not None, "the end is not decided"
-        assert done.error.context.diagnosis.cause == Cause.LIMIT, done.error.context.diagnosis
+        context = done.error.context
+        assert context is not None, "the end has no context"
+        assert context.diagnosis.cause == Cause.LIMIT, context.diagnosis
         assert "refusals" in str(done.error), f"the limit is not named: {done.error}"
         assert not done.world.deeds, f"it did what was refused: {done.world.deeds}"
         told = [request.text for request in done.world.requests]
