@@ -254,3 +254,67 @@ async def test_a_fatal_end_is_fatal_for_whoever_finds_it(tmp_path: Any) -> None:
         with pytest.raises(triage.core.errors.TriageFatalError):
             await (agent.run("task", run_id=RUN) if store is kept else agent.recover(RUN))
     await store.close()
+
+
+class Till:
+    """Money as the world has it: how often each amount is charged and not refunded."""
+
+    def __init__(self, prefix: Sequence[Event] = ()) -> None:
+        state = triage.core.fold(prefix)
+        self.charged = [
+            call.arguments["cents"]
+            for call in state.calls.values()
+            if call.outcome == "done" and not call.undone
+        ]
+
+
+def rolled_back(till: Till, store: Store, to: int, steps: int) -> Agent[str]:
+    """The example of the documentation, with so many steps by hand before it pays."""
+
+    async def refund(receipt: str, cents: int) -> None:
+        till.charged.remove(cents)
+
+    @triage.tool(effect="once", compensate=refund)
+    async def charge(cents: int) -> str:
+        till.charged.append(cents)
+        return f"receipt of {cents}"
+
+    async def goes_back(task: str, *, run: Any) -> str:
+        for step in range(steps):
+            run.record_step(triage.Step(action=f"begin {step}"))
+        await charge(100)
+        await charge(200)
+        if run.attempt == 1:
+            raise ConnectionError("lost the connection")
+        return "paid"
+
+    return Agent(goes_back, always(Rollback(to)), store=store, name="goes_back")
+
+
+@pytest.mark.parametrize(("to", "steps"), [(2, 1), (2, 3), (4, 3)])
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_a_rollback_to_a_written_position_works_after_a_kill_anywhere(
+    to: int, steps: int, kills: int
+) -> None:
+    till, store = Till(), MemoryStore()
+    assert await rolled_back(till, store, to, steps).run("x", run_id=RUN) == "paid"
+    events = await store.read(RUN)
+    for length in range(1, len(events)):
+        prefix = events[:length]
+        for kill in range(1, kills):  # the next process came no further than to take it over
+            recovered = triage.core.RunRecovered(RUN, length, 0.0, attempt=1, epoch=kill)
+            prefix = [*prefix, recovered]
+        store, till = MemoryStore(), Till(prefix)
+        await written(store, prefix)
+        agent = rolled_back(till, store, to, steps)
+        result = None
+        try:
+            result = await agent.recover(RUN)
+        except TriageSuspendedError as doubt:
+            while result is None:
+                try:
+                    result = await agent.resume(doubt.token, triage.rerun())
+                except TriageSuspendedError as again:
+                    doubt = again
+        assert result == "paid", (length, type(prefix[-1]).__name__)
+        assert sorted(till.charged) == [100, 200], (length, type(prefix[-1]).__name__)

@@ -9,12 +9,9 @@ from triage.core import lazily
 from .base import (
     Classifier,
     as_diagnosis,
-    at_work,
     check_classifier,
     classifier_name,
     consult,
-    in_worker,
-    scheduler,
 )
 from .chain import ChainClassifier, HybridClassifier
 from .corrections import Correction, read_corrections, report_misclassification
@@ -58,7 +55,6 @@ __all__ = [
     "Unusable",
     "Watch",
     "as_diagnosis",
-    "at_work",
     "check",
     "check_classifier",
     "check_output",
@@ -66,14 +62,12 @@ __all__ = [
     "consult",
     "diagnose",
     "endpoint_of",
-    "in_worker",
     "lines",
     "load_schemas",
     "objection",
     "provider_of",
     "read_corrections",
     "report_misclassification",
-    "scheduler",
 ]
 
 

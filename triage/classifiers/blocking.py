@@ -11,6 +11,7 @@ from typing import Any, Self
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from triage.core import Diagnosis, Trajectory, UsageError, in_event_loop
+from triage.core.asking import deadline_of
 
 from .base import (
     Answer,
@@ -18,7 +19,6 @@ from .base import (
     as_diagnosis,
     check_classifier,
     classifier_name,
-    deadline_of,
 )
 
 

@@ -22,8 +22,9 @@ from triage.core import (
     logger,
     misuse,
 )
+from triage.core.asking import deadline_of
 
-from .base import Classifier, check_classifier, consult, deadline_of
+from .base import Classifier, check_classifier, consult
 from .rules import RulesClassifier
 
 SPARE_SECONDS = 1.0

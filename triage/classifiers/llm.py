@@ -39,10 +39,10 @@ from triage.core import (
     redact,
     severity_of,
 )
+from triage.core.asking import in_worker
 from triage.core.waiting import Waits
 
 from . import advice
-from .base import in_worker
 from .llm_clients import Asked, Endpoint, Provider, Reply, Unusable, endpoint_of, provider_of
 from .llm_prompt import INSTRUCTIONS, REGION_QUESTION, Shown, questions, show, visible
 from .rules import RulesClassifier, diagnose

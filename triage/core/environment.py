@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 import os
 import random
 import sys
@@ -13,6 +15,7 @@ from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 import anyio
+import anyio.from_thread
 
 
 @runtime_checkable
@@ -92,6 +95,28 @@ def in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def being_cancelled(error: BaseException) -> bool:
+    """Whether an exception is the event loop's cancellation, and the calling task is being cancelled."""
+    try:
+        if not isinstance(error, anyio.get_cancelled_exc_class()):
+            return False
+    except RuntimeError:  # in a thread, which stands for the task that waits for it
+        try:
+            anyio.from_thread.check_cancelled()
+        except RuntimeError:
+            return False
+        except BaseException:
+            return True
+        return False
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def lazily(

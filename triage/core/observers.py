@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from textwrap import indent
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from .environment import being_cancelled
 from .escaping import escaped
 from .events import (
     ActionChosen,
@@ -29,7 +31,8 @@ Observer: TypeAlias = Callable[[Any], AbstractContextManager[Any] | None]
 For an `AttemptStarted` it may return a context manager, which is entered before the attempt and exited
 after it, with the exception that ended it; for a `CallStarted`, one around the body of the call. What an
 observer or its context manager raises is logged and changes nothing; nor can the context manager suppress
-an exception.
+an exception. KeyboardInterrupt, SystemExit and the like are raised again once the run has recorded what
+they came upon; so is the event loop's cancellation where the task is being cancelled.
 
 An observer may have two methods besides. `traceparent()` returns the tracing span that the calling code is
 in, as a W3C `traceparent`, or an empty text; `RunStarted.trace` records it. `take_in(events)` is called
@@ -67,53 +70,81 @@ def child_logger(name: str) -> logging.Logger:
     return child
 
 
-def notify(observers: tuple[Observer, ...], event: Event) -> list[AbstractContextManager[Any]]:
-    """Call every observer; return the context managers they gave, in order."""
+def notify(
+    observers: tuple[Observer, ...], event: Event, held: list[BaseException]
+) -> list[AbstractContextManager[Any]]:
+    """Call every observer; return the context managers they gave, in order.
+
+    held: takes what an observer, or its context manager later, raises to end the program.
+    """
     given: list[AbstractContextManager[Any]] = []
     for observer in observers:
         try:
             answer = observer(event)
-        except Exception as error:
-            _log_failure(observer, type(event).__name__, error)
+        except BaseException as error:
+            if not _holds(held, error):
+                _log_failure(observer, type(event).__name__, error)
             continue
         if answer is not None and hasattr(answer, "__enter__"):
-            given.append(_Around(answer))
+            given.append(_Around(answer, held))
     return given
 
 
-def traceparent_of(observers: tuple[Observer, ...]) -> str:
-    """Return the tracing span that the calling code is in, by the first observer that knows; else ""."""
+def traceparent_of(observers: tuple[Observer, ...], held: list[BaseException]) -> str:
+    """Return the tracing span that the calling code is in, by the first observer that knows; else "".
+
+    held: as for `notify`.
+    """
     for observer in observers:
         ask = getattr(observer, "traceparent", None)
         if ask is None:
             continue
         try:
             told = ask()
-        except Exception as error:
-            _log_failure(observer, "traceparent()", error)
+        except BaseException as error:
+            if not _holds(held, error):
+                _log_failure(observer, "traceparent()", error)
             continue
         if told and isinstance(told, str):
             return told
     return ""
 
 
-def catch_up(observers: tuple[Observer, ...], events: Sequence[Event]) -> None:
-    """Tell the observers that want to know what a run has recorded before this process goes on with it."""
+def catch_up(
+    observers: tuple[Observer, ...], events: Sequence[Event], held: list[BaseException]
+) -> None:
+    """Tell the observers that want to know what a run has recorded before this process goes on with it.
+
+    held: as for `notify`.
+    """
     for observer in observers:
         take_in = getattr(observer, "take_in", None)
         if take_in is None:
             continue
         try:
             take_in(events)
-        except Exception as error:
-            _log_failure(observer, "take_in()", error)
+        except BaseException as error:
+            if not _holds(held, error):
+                _log_failure(observer, "take_in()", error)
+
+
+def _holds(held: list[BaseException], error: BaseException) -> bool:
+    """Keep an exception that must be raised again; False for an error of the observer's own."""
+    if isinstance(error, Exception | GeneratorExit):
+        return False
+    # An observer awaits nothing, so a cancellation is none unless one is under way.
+    cancels = isinstance(error, CancelledError) or type(error).__name__ == "Cancelled"
+    if cancels and not being_cancelled(error):
+        return False
+    held.append(error)
+    return True
 
 
 _failed: WeakKeyDictionary[Any, set[tuple[type, int]]] = WeakKeyDictionary()
 """The errors already logged of each observer, by class and line."""
 
 
-def _log_failure(observer: Observer, asked: str, error: Exception) -> None:
+def _log_failure(observer: Observer, asked: str, error: BaseException) -> None:
     """Log what an observer raised, each error once: one that fails on every event would fill the log."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -137,15 +168,19 @@ class _Around(AbstractContextManager[None]):
     suppresses an error.
     """
 
-    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+    def __init__(self, manager: AbstractContextManager[Any], held: list[BaseException]) -> None:
         self._manager = manager
+        self._held = held
         self._entered = False
 
     def __enter__(self) -> None:
         try:
             self._manager.__enter__()
-        except Exception:
-            logger.exception("%r of an observer failed before an attempt or call", self._manager)
+        except BaseException as error:
+            if not _holds(self._held, error):
+                logger.exception(
+                    "%r of an observer failed before an attempt or call", self._manager
+                )
         else:
             self._entered = True
 
@@ -154,8 +189,9 @@ class _Around(AbstractContextManager[None]):
             return
         try:
             self._manager.__exit__(*ended)
-        except Exception as error:
-            if error is not ended[1]:  # a manager may re-raise the error it was given
+        except BaseException as error:
+            # A manager may re-raise the error it was given.
+            if error is not ended[1] and not _holds(self._held, error):
                 logger.exception("%r of an observer failed after an attempt or call", self._manager)
 
 

@@ -132,11 +132,15 @@ class Compensation(Value, frozen=True):
 
 
 class Ledger:
-    """What an attempt has recorded, with the position of each entry, so that it can be rolled back."""
+    """What an attempt has recorded, with the position of each entry, so that it can be rolled back.
 
-    __slots__ = ("completed", "positions", "state", "steps", "subgoals", "updates")
+    began: the position at which the attempt began.
+    """
+
+    __slots__ = ("began", "completed", "positions", "state", "steps", "subgoals", "updates")
 
     def __init__(self) -> None:
+        self.began = 0
         self.steps: list[Step] = []
         self.positions: list[int] = []
         self.updates: list[tuple[int, Mapping[str, Any]]] = []
@@ -200,7 +204,8 @@ class RunState:
     edits: arguments changed by a person, by the key of their call. grants: by the name of a limit, how
     often its amount was granted again. price: fills in the cost of a usage without one; None leaves it
     unknown. returns: by attempt, the position before which it reuses recorded reads and model calls of
-    earlier attempts. starts: by attempt, the position of its latest start. origin: the run it was forked
+    earlier attempts. starts: by attempt, the position of its latest start. taken_over: another process
+    has begun it. origin: the run it was forked
     from; None if it is no fork.
     """
 
@@ -208,7 +213,7 @@ class RunState:
         "_at_limit", "_attempt_started", "agent", "all_steps", "approved", "attempt", "attempt_usage",
         "calls", "calls_per_tool", "compensations", "edits", "effects", "error", "grants", "history",
         "last_seq", "ledger", "ledgers", "origin", "parent", "price", "question", "result", "returns",
-        "run_id", "started", "starts", "status", "task", "tool_calls", "usage", "used_inside",
+        "run_id", "started", "starts", "status", "taken_over", "task", "tool_calls", "usage", "used_inside",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -218,6 +223,7 @@ class RunState:
         self.parent: str | None = None
         self.origin: Origin | None = None
         self.status = "new"
+        self.taken_over = False
         self.started = 0.0
         self.last_seq = -1
         self.attempt = 0
@@ -288,11 +294,17 @@ class RunState:
         return any(step.llm_output is not None for ledger in self.ledgers for step in ledger.steps)
 
     def ledger_at(self, seq: int) -> Ledger | None:
-        """Return the newest ledger with a checkpoint at this position, None without one."""
+        """Return the newest ledger with a checkpoint at this position, None without one.
+
+        Taking a run over shifts the positions of what it records again. From then on every position of the
+        journal stands for what was recorded up to it, so that one written into a policy still holds.
+        """
         for ledger in reversed(self.ledgers):
             if ledger.knows(seq):
                 return ledger
-        return None
+        if not self.taken_over or not self.ledgers or not 0 <= seq <= self.last_seq:
+            return None
+        return next((one for one in reversed(self.ledgers) if one.began <= seq), self.ledgers[0])
 
     def _repr_html_(self) -> str:
         """Render the run as HTML for notebooks."""
@@ -338,6 +350,7 @@ class RunState:
             self.ledger = self.ledger.carried(event.seq)
         elif self.ledgers:
             self.ledger = Ledger()
+        self.ledger.began = event.seq
         self.ledgers.append(self.ledger)
 
     def _apply_step(self, event: StepRecorded) -> None:
@@ -505,6 +518,9 @@ class RunState:
         if isinstance(action, PROCEEDING):
             self._at_limit = ""
 
+    def _apply_recovered(self, event: RunRecovered) -> None:
+        self.taken_over = True
+
     def _apply_suspended(self, event: RunSuspended) -> None:
         self.status, self.question = "suspended", event.question
 
@@ -532,6 +548,7 @@ class RunState:
         CompensatorRan: _apply_compensated,
         AttemptFailed: _apply_failed,
         ActionChosen: _apply_action,
+        RunRecovered: _apply_recovered,
         RunSuspended: _apply_suspended,
         RunResumed: _apply_resumed,
         RunFinished: _apply_finished,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -59,13 +60,15 @@ from triage.core import (
     plain,
     plain_noting,
 )
+from triage.core.asking import TooSlow, ask_here, deadline_of
+from triage.core.asking import ask as ask_user
 from triage.core.messages import read_answer
 from triage.core.messages.base import ending_of
 from triage.core.waiting import after_a_while
 from triage.strategies import Preset
 
 from .compensation import available
-from .config import CallDenied, Config, Guard, GuardedCall
+from .config import CallDenied, Config, Guard, GuardedCall, soon
 from .journal import Session
 from .refusals import About, Refusal, abouts_in, describe, refusal_hint
 from .returning import WAITS
@@ -326,6 +329,21 @@ def stop_in_doubt(run: Recorder, call: Call, info: ErrorInfo) -> None:
             classifier=ASKING,
         )
     )
+
+
+def cut_off(run: Recorder) -> Question | None:
+    """What must be asked about the unsafe calls that an attempt was cut off in; None if nothing."""
+    if run.session.config.durability.on_in_doubt == "rerun":
+        return None
+    state = run.session.state
+    calls = (
+        call
+        for call in state.calls.values()
+        if call.attempt == run.number and call.outcome in (None, "in_doubt")
+        if call.effect in UNSAFE and call.run is None and not call.keyed
+    )
+    first = min(calls, key=lambda call: call.seq, default=None)
+    return None if first is None else doubt(first, state)
 
 
 # A person's answer to a suspended run: whether it fits the question, and what of it is journalled.
@@ -725,11 +743,15 @@ def guarded(run: Recorder, tool: Tool, key: str, bound: Mapping[str, Any]) -> Gu
 
 async def rule(run: Recorder, asked: Guarded) -> None:
     """Ask a guard, sync or async: comes back where the call may run."""
+    decide = asked.guard.decide
+    ruling: Any
     try:
+        left = run.session.attempt_seconds_left()
+        seconds = deadline_of(decide)
         with _watched(run, asked):
-            ruling: Any = asked.guard.decide(asked.call)
-            if inspect.isawaitable(ruling):
-                ruling = await ruling
+            ruling = await ask_user(
+                decide, asked.call, seconds=seconds, seconds_left=left, long=True
+            )
     except Exception as error:
         ruling = _unruled(run, asked, error)
     _obey(run, asked, ruling)
@@ -739,14 +761,16 @@ async def rule(run: Recorder, asked: Guarded) -> None:
 def _watched(run: Recorder, asked: Guarded) -> Iterator[None]:
     """Log once that a call waits for its guard, if that takes longer than 2 s."""
     left = run.session.attempt_seconds_left()
+    most = min(deadline_of(asked.guard.decide), math.inf if left is None else left)
     say = partial(
         run.session.waits.say,
         f"guard {asked.call.tool}",
         run.session.named,
         None,
         f"the guard of {asked.call.tool} has not answered whether the call may run",
-        "without end" if left is None else f"at most {left:.3g} s, to the deadline",
-        "Limits(seconds=… or attempt_seconds=…), or a guard that returns a Suspend",
+        f"at most {most:.3g} s, to its deadline or the run's",
+        "the attribute deadline of the guard, Limits(seconds=… or attempt_seconds=…), or a guard that "
+        "returns a Suspend",
     )
     timer = after_a_while(partial(copy_context().run, say))
     try:
@@ -764,9 +788,11 @@ def rule_sync(run: Recorder, asked: Guarded) -> None:
     else:
         anyio.from_thread.run(rule, run, asked)
         return
+    decide = asked.guard.decide
+    ruling: Any
     try:
         with _watched(run, asked):
-            ruling: Any = asked.guard.decide(asked.call)
+            ruling = ask_here(decide, asked.call, seconds=deadline_of(decide))
     except Exception as error:
         ruling = _unruled(run, asked, error)
     if inspect.iscoroutine(ruling):
@@ -777,7 +803,8 @@ def rule_sync(run: Recorder, asked: Guarded) -> None:
 
 def _unruled(run: Recorder, asked: Guarded, error: Exception) -> Suspend:
     logger.error("run %s: the guard of %s failed", run.run_id, asked.call.tool, exc_info=error)
-    return Suspend(f"its guard failed with {type(error).__name__}")
+    why = str(error) if isinstance(error, TooSlow) else f"failed with {type(error).__name__}"
+    return Suspend(f"its guard {why}")
 
 
 def _obey(run: Recorder, asked: Guarded, ruling: object) -> None:
@@ -838,4 +865,6 @@ async def time_of(config: Config) -> float:
     It is the store's, which everybody who may answer shares; of a store that ends with this process, the
     process' own.
     """
-    return await config.store.now() if config.durable else config.env.time()
+    if not config.durable:
+        return config.env.time()
+    return await soon(config.store.now(), config.durability.lease_s)

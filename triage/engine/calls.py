@@ -10,13 +10,12 @@ import inspect
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
-from contextvars import copy_context
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,6 +42,7 @@ from triage.core import (
     step_of_json,
     words_of,
 )
+from triage.core.asking import TooSlow, ask_here
 
 from .approvals import (
     Guarded,
@@ -265,14 +265,9 @@ def _started(run: Recorder, tool: Tool, key: str, given: Given, place: Place) ->
     session.has_calls = True
     unsafe = begun.effect in UNSAFE and not nested
     if unsafe:
-        run.unsafe_begun()
+        run.unsafe_begun(tool.timeout)
     kind = "judge" if tool.kind == "model" and is_judging() else tool.kind
-    try:
-        begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
-    except BaseException:  # what an observer ends the program with: the call is not made
-        if unsafe:
-            run.unsafe_ended()
-        raise
+    begun.around = session.add(CallStarted, **fields, run=begun.run, kind=kind)
     if unsafe and session.durable:
 
         def note_key() -> None:
@@ -607,6 +602,7 @@ async def record_call(
         raise cancelled
     if run.session.durable and not run.over:
         await run.session.barrier()
+    run.session.raise_held()
     return result
 
 
@@ -643,6 +639,7 @@ async def _ran(
     """Run the body; its result. An error is written down, and raised on."""
     begun.enter(run)
     try:
+        run.session.raise_held()
         if begun.tool.effect in UNSAFE:
             await run.session.barrier()
         return await _tried(run, begun, args, kwargs)
@@ -689,7 +686,7 @@ async def _tried(
     while True:
         begun.idle = False
         try:
-            return await _body(begun.tool, args, kwargs)
+            return await _body(run, begun.tool, args, kwargs)
         except Exception as error:
             seconds = pause(run, begun, error)
             if seconds is None:
@@ -703,14 +700,16 @@ async def _tried(
             del failed  # its traceback holds this frame
 
 
-async def _body(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def _body(run: Recorder, tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     with anyio.fail_after(tool.timeout):
         if tool.is_async:
             return await tool.function(*args, **kwargs)
-        # With a timeout the thread is left behind when it passes: nothing can stop it.
-        result = await anyio.to_thread.run_sync(
-            partial(tool.function, *args, **kwargs), abandon_on_cancel=tool.timeout is not None
-        )
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        # The thread is left behind at its timeout, or where the call is cut off: nothing can stop it.
+        with nullcontext() if tool.timeout is not None else run.thread_awaited():
+            result = await anyio.to_thread.run_sync(
+                partial(tool.function, *args, **kwargs), abandon_on_cancel=True
+            )
         return await result if inspect.isawaitable(result) else result
 
 
@@ -733,6 +732,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     unsafe = tool.effect in UNSAFE
     begun.enter(run)
     try:
+        session.raise_held()
         if unsafe:
             session.barrier_sync()
         result = _tried_sync(run, begun, args, kwargs)
@@ -745,6 +745,7 @@ def call_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     # In the event loop's own thread only what must not happen twice is worth holding everybody up.
     if session.durable and not run.over and (unsafe or not in_event_loop()):
         session.barrier_sync()
+    session.raise_held()
     return result
 
 
@@ -782,22 +783,10 @@ def _sleep(env: Environment, seconds: float) -> None:
 def _body_sync(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if tool.timeout is None:
         return tool.function(*args, **kwargs)
-    done: Future[Any] = Future()
-
-    def body() -> None:
-        try:
-            done.set_result(tool.function(*args, **kwargs))
-        except BaseException as error:
-            done.set_exception(error)
-
-    # A dedicated thread: a function that hangs cannot be stopped, and must not occupy a pool.
-    threading.Thread(target=copy_context().run, args=(body,), daemon=True).start()
     try:
-        return done.result(tool.timeout)
-    except TimeoutError:
-        if done.done():
-            raise  # the tool's own
-        raise TimeoutError(f"{tool.name} took longer than {tool.timeout} s") from None
+        return ask_here(partial(tool.function, *args, **kwargs), seconds=tool.timeout)
+    except TooSlow as slow:
+        raise TimeoutError(f"{tool.name} {slow}") from None
 
 
 # The handle of one attempt as the agent has it: `run`, and `current_run()` for code deep inside.

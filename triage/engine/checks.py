@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +16,6 @@ from triage.classifiers import (
     Grounds,
     check_output,
     diagnose,
-    in_worker,
     objection,
 )
 from triage.core import (
@@ -32,6 +31,7 @@ from triage.core import (
     plain,
     redact,
 )
+from triage.core.asking import TooSlow, ask, deadline_of, in_worker
 from triage.core.messages.base import ENDINGS, content_text
 
 from .approvals import MODEL
@@ -40,8 +40,8 @@ from .config import Checks, validate_result
 from .event_loop import off_loop
 from .run import Recorder
 
-GROUNDING_SECONDS = 30.0
-"""How long a result's facts may be looked for; one that takes longer is let through, and logged."""
+CHECK_SECONDS = 30.0
+"""How long constraints and a result's facts may take; a result is let through then, and it is logged."""
 _MAX_NAMED = 10
 _MAX_TOOLS = 20
 
@@ -68,11 +68,11 @@ async def check(checks: Checks | None, run: Recorder, result: Any) -> Any:
     if checks.subgoals:
         _complete(run)
     if checks.constraints:
-        await off_loop(result, _permitted, checks, said)
+        await _constrained(checks, run, said)
     if checks.grounds is not None:
         await _grounded(checks, checks.grounds, run, said)
     for verifier in checks.verifiers:
-        await _verified(verifier, result)
+        await _verified(run, verifier, result)
     return result
 
 
@@ -113,6 +113,17 @@ def _complete(run: Recorder) -> None:
         )
 
 
+async def _constrained(checks: Checks, run: Recorder, result: Any) -> None:
+    if not any(map(callable, checks.constraints)):
+        await off_loop(result, _permitted, checks, result)
+        return
+    left = run.session.seconds_left()
+    try:
+        await ask(_permitted, checks, result, seconds=CHECK_SECONDS, seconds_left=left, long=True)
+    except TooSlow as slow:
+        logger.warning("run %s: a constraint %s; the result passes", run.run_id, slow)
+
+
 def _permitted(checks: Checks, result: Any) -> None:
     broken, failed = check_output(checks.constraints, plain(result))
     if broken is None:
@@ -140,7 +151,7 @@ async def _grounded(checks: Checks, grounds: Grounds, run: Recorder, result: Any
     steps = [step for ledger in ledgers for step in ledger.steps]
     try:
         facts: tuple[Fact, ...] = await in_worker(
-            _without_source, grounds, given, steps, checks, result, seconds=GROUNDING_SECONDS
+            _without_source, grounds, given, steps, checks, result, seconds=CHECK_SECONDS
         )
     except TimeoutError:
         logger.warning("run %s: the result is too long to be grounded", run.run_id)
@@ -199,13 +210,15 @@ def _look_up(named: tuple[Fact, ...], shown: list[str], more: str, checks: Check
     return " ".join(told) + (f" There are{more}." if more else "")
 
 
-async def _verified(verifier: Any, result: Any) -> None:
+async def _verified(run: Recorder, verifier: Any, result: Any) -> None:
     name = getattr(verifier, "__name__", type(verifier).__name__)
     cause: Exception | None = None
     try:
-        verdict = verifier(result)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
+        seconds = deadline_of(verifier, math.inf)
+        left = run.session.seconds_left()
+        verdict = await ask(verifier, result, seconds=seconds, seconds_left=left, long=True)
+    except TooSlow as slow:
+        verdict = f"it {slow}"
     except Exception as error:
         cause = error
         verdict = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -27,6 +27,7 @@ from triage.core import (
     quote,
     redact,
 )
+from triage.core.asking import ask
 from triage.core.foreign import instance_dict, is_a, namespace_of
 
 from .journal import Session
@@ -42,6 +43,9 @@ from .tools import (
     restored,
     shown,
 )
+
+LEAST_SECONDS = 10.0
+"""What a compensator is given by a run whose deadline has come."""
 
 
 class NotAtHand(LookupError):
@@ -82,7 +86,7 @@ async def _tried(
         except Exception as error:
             return error
         try:
-            await _run(compensator, CurrentCall(entry.name, key, session.run_id))
+            await _run(session, compensator, CurrentCall(entry.name, key, session.run_id))
         except Exception as error:
             info = capture(error, session.handled)
             session.add(CompensatorRan, **facts, error=info)
@@ -109,12 +113,13 @@ async def _tried(
     return None  # pragma: no cover - the count has no end
 
 
-async def _run(compensator: Callable[[], Any], call: CurrentCall) -> None:
+async def _run(session: Session, compensator: Callable[[], Any], call: CurrentCall) -> None:
+    left = session.seconds_left()
+    seconds = math.inf if left is None else max(left, LEAST_SECONDS)
     token = calling.set(call)
     try:
-        answer = compensator()
-        if inspect.isawaitable(answer):
-            await answer
+        undoes = compensator.bound if isinstance(compensator, Undoing) else compensator
+        await ask(undoes, seconds=seconds, long=True)
     finally:
         calling.reset(token)
 

@@ -8,8 +8,9 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -29,6 +30,7 @@ from triage.core import (
     Observer,
     Recovery,
     Redactor,
+    StoreUnavailable,
     Suspend,
     UsageError,
     check_count,
@@ -574,6 +576,29 @@ class Watching(Struct, frozen=True):
 
 # The options of an agent.
 
+V = TypeVar("V")
+
+LEAST_PATIENCE = 10.0
+"""Seconds that a store has to answer where a lease is shorter; else it has the length of a lease."""
+
+
+def patience_of(lease_s: float) -> float:
+    """The seconds that a store has to answer."""
+    return max(lease_s, LEAST_PATIENCE)
+
+
+async def soon(work: Awaitable[V], lease_s: float) -> V:
+    """What a store answers. Raises StoreUnavailable where it says nothing for the length of a lease."""
+    seconds = patience_of(lease_s)
+    with anyio.move_on_after(seconds):
+        return await work
+    raise silent(seconds)
+
+
+def silent(seconds: float) -> StoreUnavailable:
+    """The error of a store that says nothing."""
+    return StoreUnavailable(f"the store has not answered in {seconds:g} s")
+
 
 class Config(Struct, frozen=True, eq=False):
     """The validated options of an `Agent`, and what follows from them.
@@ -627,7 +652,8 @@ class Config(Struct, frozen=True, eq=False):
 
         Raises StoreKeyMissing if the key for them is missing.
         """
-        return unsealed(await self.store.read(run_id, after), self.durability.keys)
+        found = await soon(self.store.read(run_id, after), self.durability.lease_s)
+        return unsealed(found, self.durability.keys)
 
 
 def configure(  # noqa: PLR0913 - the options of `Agent`

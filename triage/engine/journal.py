@@ -54,7 +54,7 @@ from triage.core.waiting import Waits
 from triage.stores import Outgoing, Store, ThreadWaiter, Waiter, slow_store, ticks
 from triage.strategies import Limits
 
-from .config import Config
+from .config import Config, patience_of, silent, soon
 from .event_loop import apart
 
 if TYPE_CHECKING:
@@ -271,18 +271,24 @@ class Keeper:
     async def barrier(self) -> None:
         """Wait until all events so far are durable and the lease certainly lasts. Raises the store's error.
 
-        Cancelling the wait does not keep the events from being stored.
+        A store that says nothing for the length of a lease is StoreUnavailable. Cancelling the wait does
+        not keep the events from being stored.
         """
         waiting = self._awaited(partial(Waiter, self._slow))
         if waiting is not None:
-            await waiting
+            patience = patience_of(self.lease_s)
+            with anyio.move_on_after(patience) as limit:
+                await waiting
+            if limit.cancelled_caught:
+                self._fail(silent(patience))
         await self.hold()
 
     def barrier_sync(self) -> None:
         """`barrier` for a thread that may block. The store has threads of its own."""
         waiting = self._awaited(partial(ThreadWaiter, self._slow))
-        if waiting is not None:
-            waiting.wait()
+        patience = patience_of(self.lease_s)
+        if waiting is not None and not waiting.wait(patience):
+            self._fail(silent(patience))
         self.hold_sync()
 
     def check(self) -> None:
@@ -298,7 +304,8 @@ class Keeper:
             return
         sent = ticks()
         try:
-            await self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+            renewing = self.store.renew(self.run_id, epoch=self.epoch, lease_s=self.lease_s)
+            await soon(renewing, self.lease_s)
         except StaleWriter as error:
             self._fail(error)
             raise
@@ -513,6 +520,8 @@ class Session:
     durable = False
     # Fields of past Retry actions that hold until the run ends, by name.
     lasting: Mapping[str, Any] = MappingProxyType({})
+    # What observers have raised to end the program: see `raise_held`.
+    held: list[BaseException]
     _state: RunState | None = None
     _folded = 0
     _raised: Limits | None = None
@@ -539,6 +548,7 @@ class Session:
         self.time = env.time
         self.busy = config.busy
         self.started = env.monotonic()
+        self.held = []
         self.events: list[Event] = []
         if events:
             self.take_in(events)
@@ -568,7 +578,7 @@ class Session:
             unstored=unstored,
             parent=None if self.parent is None else self.parent.run_id,
             code=config.code,
-            trace=traceparent_of(config.observers) if config.observers else "",
+            trace=traceparent_of(config.observers, self.held) if config.observers else "",
         )
         self.events.append(started)
         if config.observers:
@@ -612,7 +622,7 @@ class Session:
         durability = self.config.durability
         if self.flushed and self.config.observers:
             with self.redacting():
-                catch_up(self.config.observers, self.events)
+                catch_up(self.config.observers, self.events, self.held)
         self.epoch = epoch
         self.durable = durability.mode == "step"
         self.busy = True
@@ -655,7 +665,23 @@ class Session:
     def tell(self, event: Event) -> Sequence[AbstractContextManager[Any]]:
         """Tell the observers of an event; return the context managers they gave for it."""
         with self.redacting():
-            return notify(self.config.observers, event)
+            return notify(self.config.observers, event, self.held)
+
+    def raise_held(self, ended: BaseException | None = None, **given: Any) -> None:
+        """Raise what an observer has raised to end the program, now that its event is recorded.
+
+        ended: the error that the run ends with instead. given: attributes that the exception gets.
+        """
+        if not self.held:
+            return
+        error = self.held[0]
+        self.held.clear()
+        for name, value in given.items():
+            setattr(error, name, value)
+            error.add_note(
+                f"the agent had finished: its {name} is the attribute `{name}` of this error"
+            )
+        raise error from ended
 
     def redacting(self) -> AbstractContextManager[object]:
         """Apply the run's own redactor inside this context, if it has one."""
@@ -763,7 +789,9 @@ class Session:
             return
         new = self.events[self.flushed :]
         if new:
-            await self.config.store.append(self.run_id, new, at=self.flushed, epoch=self.epoch)
+            lease_s = self.config.durability.lease_s
+            append = self.config.store.append(self.run_id, new, at=self.flushed, epoch=self.epoch)
+            await soon(append, lease_s)
             self.flushed += len(new)
 
     async def flush_attempt(self) -> None:
@@ -840,7 +868,10 @@ class Session:
         """Give a durable run back to its store, where `recover` finds it."""
         if self.keeper is not None:
             self.keeper.over = True
-            await release(self.keeper.store, self.run_id, self.keeper.epoch)
+            if not isinstance(self.keeper.error, StoreUnavailable):
+                await release(
+                    self.keeper.store, self.run_id, self.keeper.epoch, self.keeper.lease_s
+                )
 
     def does_without_store(self, error: Exception) -> bool:
         """Return whether the run goes on although its store failed; log the failure if it does.
@@ -866,10 +897,10 @@ class Session:
             error.add_note(f"the journal was not stored: {type(failure).__name__}: {failure}")
 
 
-async def release(store: Store, run_id: str, epoch: int) -> None:
+async def release(store: Store, run_id: str, epoch: int, lease_s: float = 0.0) -> None:
     """Give a run back to its store. Errors are logged only, since the lease ends by itself."""
     try:
-        await store.release(run_id, epoch=epoch)
+        await soon(store.release(run_id, epoch=epoch), lease_s)
     except Exception as error:
         logger.warning("run %s: not released: %s", run_id, error)
 

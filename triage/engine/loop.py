@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import anyio
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint_if_cancelled
 from msgspec.structs import replace
 
 from triage.core import (
@@ -37,7 +37,7 @@ from triage.core import (
     plain_noting,
 )
 
-from .approvals import asked_inside
+from .approvals import asked_inside, cut_off
 from .call_keys import Tally
 from .calls import Run
 from .checks import Refused, check, look_at
@@ -128,10 +128,12 @@ async def run_loop(
                 # The error's traceback holds this frame: a frame that held the error too would be a cycle.
                 del failure
                 run = next_attempt(session, following)
-        except Exception:
+        except Exception as error:
+            session.raise_held(error)
             raise
         except BaseException as error:
             await _cancelled(session, run, error)
+            session.raise_held(error)
             raise
 
 
@@ -193,10 +195,12 @@ async def _streamed_attempts(
             assert guidance.action is not None
             returns_to = session.state.returns[run.number]
             yield Restarted(run.number, guidance.diagnosis, guidance.action, returns_to)
-    except Exception:
+    except Exception as error:
+        session.raise_held(error)
         raise
     except BaseException as error:
         await _cancelled(session, run, error, streams=True)
+        session.raise_held(error)
         raise
 
 
@@ -220,6 +224,7 @@ def first_attempt(session: Session) -> Run:
     event = session.put(AttemptStarted, attempt=1, hint=session.first_hint)
     if session.busy:
         session.begin(event)
+        session.raise_held()
     guidance = NO_GUIDANCE if session.first_hint is None else Guidance(hint=session.first_hint)
     return Run(session, 1, guidance, None, 0)
 
@@ -251,6 +256,7 @@ def next_attempt(session: Session, following: Next) -> Run:
     )
     if session.busy:
         session.begin(event)
+        session.raise_held()
     returns_to = following.returns_to or START
     begun = following.begun or number
     if following.base is None and not session.has_calls and not following.keep_state:
@@ -313,6 +319,7 @@ async def _invoke(function: Function, run: Run, kwargs: Mapping[str, Any]) -> An
             run.enter_scope(scope)
         for manager in run.session.entered:
             stack.enter_context(manager)
+        run.session.raise_held()
         return await _unstalled(run, _called(function, run, kwargs))
     return None  # type: ignore[unreachable] # the scope swallowed its cancellation; `_end` sees it
 
@@ -340,7 +347,11 @@ async def _in_thread(function: Function, run: Run, filled: Mapping[str, Any]) ->
         return (function.function(run.session.task, **filled),)
 
     caller = run.caller
-    (returned,) = await anyio.to_thread.run_sync(called, limiter=limiter)
+    await checkpoint_if_cancelled()
+    with run.thread_awaited():
+        (returned,) = await anyio.to_thread.run_sync(
+            called, limiter=limiter, abandon_on_cancel=True
+        )
     run.caller = caller
     return returned
 
@@ -485,6 +496,8 @@ async def _end(run: Run) -> None:
     if run.calls_open:
         await run.settle()
     run.close()
+    if run.cut and run.session.question is None and not run.session.lost:
+        run.session.question = cut_off(run)
     await _keep_inside(run)
     if run.interrupt is not None:
         await run.give_way()
@@ -565,7 +578,8 @@ async def _failure(session: Session, run: Run, error: Exception) -> Failure | No
         if (
             isinstance(cause, Exception)
             and diagnosis is not None
-            and diagnosis.cause == Cause.IN_DOUBT
+            and (run.cut or diagnosis.cause == Cause.IN_DOUBT)
+            and session.inner is not None
         ):
             # A question inside may have cut off the call in doubt, and would do so again.
             diagnosis = _asked_inside(session, cause) or diagnosis
@@ -624,12 +638,14 @@ async def _finish(session: Session, result: Any) -> Any:
         await session.flush()
     except Exception as error:
         if session.does_without_store(error):
+            session.raise_held(result=result)
             return result
         # The store failed, not the result: the caller finds it on the error.
         error.result = result  # type: ignore[attr-defined] # any exception of any store carries it
         error.add_note("the agent had finished: its result is the attribute `result` of this error")
         raise
     await end_inner(session)
+    session.raise_held(result=result)
     return result
 
 
@@ -664,7 +680,7 @@ async def _cancelled(
         await unbroken(_hand_back(session, session.keeper, error))
         return
     with anyio.CancelScope(shield=True):
-        if session.comes_back:
+        if session.comes_back or session.has_ended:
             await session.flush_beside(error)
         else:
             await _leave(session, error, "cancelled")

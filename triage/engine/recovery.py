@@ -134,9 +134,11 @@ async def recover(session: Session, run: Recorder, failure: Failure) -> Next:
         session.add(ApprovalAsked, **asked_of(session.question))
     session.add(AttemptFailed, attempt=run.number, error=info, diagnosis=diagnosis)
     session.hand_over()
+    session.raise_held()
     context = await context_of(session, run, failure.error, trajectory, diagnosis)
     decision = await decide(session, context)
     choose(session, context, decision)
+    session.raise_held()
     return await perform(session, context, decision)
 
 
@@ -364,7 +366,10 @@ async def _at_limit(session: Session, context: FailureContext, breach: Diagnosis
         return Decision(Suspend(question, {"limit": name}), by, reason)
     if wanted == "escalate" or session.state.grants.get(name):
         return Decision(Escalate(reason), "limits", reason, diagnosis=breach)
-    action = await FailurePolicy(default=wanted).dispatch(replace(context, diagnosis=breach))
+    # At the run's deadline its strategy still has its own.
+    left = context.seconds_left or None
+    given = replace(context, diagnosis=breach, seconds_left=left)
+    action = await FailurePolicy(default=wanted).dispatch(given)
     # It goes beyond this limit, and beyond no other.
     beyond = session.limits.raised({name: 1})
     other = beyond.allows(action, replace(context, diagnosis=breach, seconds_left=None))

@@ -20,7 +20,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from triage.classifiers import PROSE, endpoint_of, in_worker, provider_of
+from triage.classifiers import PROSE, endpoint_of, provider_of
 from triage.core import (
     SYSTEM,
     Environment,
@@ -38,6 +38,7 @@ from triage.core import (
     text_of,
     to_json,
 )
+from triage.core.asking import in_worker
 from triage.core.escaping import UNSEEN
 from triage.core.notebook import lines
 from triage.core.patterns import Pattern

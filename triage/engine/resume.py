@@ -64,7 +64,7 @@ from .approvals import (
 )
 from .calls import Run
 from .compensation import bring_compensators
-from .config import Config, validate_result
+from .config import Config, soon, validate_result
 from .event_loop import copied, unbroken
 from .journal import TASK, Session, inside, release
 from .loop import run_loop
@@ -183,8 +183,11 @@ async def reopen(
         session = opened(config, function, events, kwargs, task, state, "recover(run_id")
     except UsageError:
         if not at_once:  # one that lives is left alone, whatever it would need
-            claim = await config.store.claim(run_id, lease_s=config.durability.lease_s)
-            await release(config.store, run_id, claim.epoch)
+            claim = await soon(
+                config.store.claim(run_id, lease_s=config.durability.lease_s),
+                config.durability.lease_s,
+            )
+            await release(config.store, run_id, claim.epoch, config.durability.lease_s)
         raise
     try:
         cancelled = await unbroken(
@@ -203,9 +206,13 @@ async def reopen(
 
 async def _taken_away(config: Config, run_id: str) -> RunBusy:
     """The error for a recovery that has lost its run to somebody else."""
-    info = await config.store.info(run_id)
+    info = await soon(config.store.info(run_id), config.durability.lease_s)
     until = None if info is None else info.lease_until
-    left = 0.0 if until is None else max(0.0, until - await config.store.now())
+    left = (
+        0.0
+        if until is None
+        else max(0.0, until - await soon(config.store.now(), config.durability.lease_s))
+    )
     return RunBusy(
         f"run {run_id} was taken over by somebody else while it was recovered here", wait_s=left
     )
@@ -244,7 +251,9 @@ async def own(
     config, run_id = session.config, session.run_id
     lease_s = config.durability.lease_s
     since = ticks()
-    claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once, revive=force)
+    claim = await soon(
+        config.store.claim(run_id, lease_s=lease_s, force=at_once, revive=force), lease_s
+    )
     try:
         more = await config.read(run_id, after=len(events) - 1)
         if more:
@@ -252,7 +261,7 @@ async def own(
             session.take_in([*session.events, *more])
         await _fence_inner(config.store, session.run_id, session.state, lease_s)
     except BaseException:
-        await release(config.store, run_id, claim.epoch)
+        await release(config.store, run_id, claim.epoch, config.durability.lease_s)
         raise
     forget_questions(config, events)
     session.keep(claim.epoch, since=since)
@@ -264,15 +273,17 @@ async def _fence_inner(store: Store, run_id: str, state: RunState, lease_s: floa
     An inner run that another store keeps is fenced when the outer run comes to it.
     """
     for inner in open_inside(state):
-        info = await store.info(inner)
+        info = await soon(store.info(inner), lease_s)
         if info is None or info.parent != run_id:
             continue
         try:
-            claim = await store.claim(inner, lease_s=lease_s, force=True, revive=True)
+            claim = await soon(
+                store.claim(inner, lease_s=lease_s, force=True, revive=True), lease_s
+            )
         except RunOver:
             continue
-        await release(store, inner, claim.epoch)
-        await _fence_inner(store, inner, fold(await store.read(inner)), lease_s)
+        await release(store, inner, claim.epoch, lease_s)
+        await _fence_inner(store, inner, fold(await soon(store.read(inner), lease_s)), lease_s)
 
 
 def opened(
@@ -486,7 +497,9 @@ async def reopen_all(config: Config, function: Function, concurrency: int) -> li
 
     async with anyio.create_task_group() as group:
         for name in dict.fromkeys((config.name, *config.aliases)):
-            for info in await config.store.runs("running", agent=name):
+            for info in await soon(
+                config.store.runs("running", agent=name), config.durability.lease_s
+            ):
                 # A run inside another is gone on with when the outer one comes to it.
                 if info.parent is None:
                     group.start_soon(one, info.run_id)
@@ -639,9 +652,9 @@ async def _own(
     async def take() -> None:
         lease_s = config.durability.lease_s
         since = ticks()
-        claim = await config.store.claim(run_id, lease_s=lease_s, force=at_once)
+        claim = await soon(config.store.claim(run_id, lease_s=lease_s, force=at_once), lease_s)
         if claim.events != length:
-            await release(config.store, run_id, claim.epoch)
+            await release(config.store, run_id, claim.epoch, config.durability.lease_s)
             raise AlreadyResumed(_OLD)
         session.flushed = length
         session.keep(claim.epoch, since=since)

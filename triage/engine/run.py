@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -17,7 +18,6 @@ import anyio.lowlevel
 from msgspec import Struct
 from msgspec.structs import replace
 
-from triage.classifiers import scheduler
 from triage.core import (
     Action,
     Attempt,
@@ -45,6 +45,7 @@ from triage.core import (
     plain_noting,
     refuse,
 )
+from triage.core.asking import scheduler
 from triage.strategies import Limits
 
 from .event_loop import Cancellations, current_caller, current_task, is_large
@@ -106,7 +107,7 @@ GRACE = 5.0
 """Seconds an interrupted attempt has to stop before it is reported and cancelled again."""
 
 UNSTOPPABLE_GRACE = 10.0
-"""Seconds waited for unsafe calls that are running, where what comes next would cut them off."""
+"""Seconds waited for running unsafe calls without a timeout, where what comes next cuts them off."""
 
 
 class Recorder:
@@ -135,6 +136,14 @@ class Recorder:
     # Set when the last unsafe call has ended.
     _settled: threading.Event | None = None
     _held_deadline = 0.0
+    # Stops the attempt at its deadline while an unsafe call runs. patience: when the timeouts of running
+    # calls end. stopped: when the attempt was interrupted. Both in monotonic seconds. cut: an unsafe call
+    # went on for too long after that, and was cut off. threads: scopes that keep threads waited for.
+    cut = False
+    _alarm: threading.Timer | None = None
+    _patience = 0.0
+    _stopped = 0.0
+    _threads: set[anyio.CancelScope] | None = None
     _thread = 0
     _in_loop: Callable[[Callable[[], object]], None]
     # The limits that a recording is held against; calls that run and are not counted yet, by tool.
@@ -436,6 +445,8 @@ class Recorder:
                 session.keeper.pump()
             if raising:
                 session.keeper.check()
+        if raising:
+            session.raise_held()
         if self._watch is not None:
             self._enforce(raising=raising)
 
@@ -513,14 +524,16 @@ class Recorder:
     def stop(self, diagnosis: Diagnosis) -> None:
         """Interrupt the attempt: it has failed, whatever it does from now on.
 
-        Unsafe calls that are running are waited for before anything is cancelled. An attempt that goes
-        on all the same is reported after `GRACE` seconds, and waited for.
+        Unsafe calls that are running are waited for before anything is cancelled, for as long as their
+        timeouts say, else `UNSTOPPABLE_GRACE` seconds. An attempt that goes on all the same is reported
+        after `GRACE` seconds, and waited for.
         """
         with self.session.lock:
             if self.interrupt is not None or self.over:
                 return
             self.interrupt = diagnosis
             self.alert = True
+            self._stopped = time.monotonic()
             reminder = self._reminder()
         reminder.start()
         if not self.calls_open:
@@ -550,25 +563,58 @@ class Recorder:
 
     def _cancel(self) -> None:
         """Cancel the attempt where it waits, unless it is over, or in an unsafe call, by then."""
-        if self.scope is not None:
-            # A scope may only be touched in its own thread.
-            if threading.get_ident() == self._thread:
-                self.scope.cancel()
-            else:
-                self._in_loop(self._cancel_scope)
-        elif self.owner is not None:
-            # Not at once: mostly what is raised here ends it, and then nothing is left to cancel.
-            with suppress(RuntimeError):  # its loop has ended
-                self.owner.get_loop().call_soon_threadsafe(self._cancel_owner)
-
-    def _cancel_scope(self) -> None:
-        if self.scope is not None and not (self.over or self.calls_open):
+        # A scope may only be touched in its own thread.
+        if self.scope is not None and threading.get_ident() == self._thread:
             self.scope.cancel()
+        else:
+            # Not at once: mostly what is raised here ends it, and then nothing is left to cancel.
+            self._later(self._cancel_here)
 
-    def _cancel_owner(self) -> None:
-        if self.owner is not None and not (self.over or self.calls_open):
+    def _later(self, work: Callable[[], object]) -> None:
+        """Have something done in the event loop, unless nothing there can be cancelled."""
+        if self.scope is not None:
+            self._in_loop(work)
+        elif self.owner is not None:
+            with suppress(RuntimeError):  # its loop has ended
+                self.owner.get_loop().call_soon_threadsafe(work)
+
+    def _cancel_here(self) -> None:
+        if self.over or (self.calls_open and not self.cut):
+            return
+        for scope in tuple(self._threads or ()) if self.cut else ():
+            scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
+        elif self.owner is not None:
             self.cancelled += 1
             self.owner.cancel()
+
+    def _cut_off(self) -> None:
+        """Cancel the attempt although an unsafe call runs; those of runs inside it there, as they ask."""
+        if self.over:
+            return
+        assert self.interrupt is not None
+        self.cut = True
+        if self._settled is not None:
+            self._settled.set()
+        inside = [one for one in self.inside if one.calls_open and not (one.over or one.cut)]
+        for one in inside:
+            one.stop(self.interrupt)
+            one._cut_off()
+        if not inside:
+            self._cancel_here()
+
+    @contextmanager
+    def thread_awaited(self) -> Generator[None]:
+        """Around the wait for a thread: nothing but `_cut_off` ends it before the thread has ended."""
+        with anyio.CancelScope(shield=True) as scope:
+            if self._threads is None:
+                self._threads = set()
+            self._threads.add(scope)
+            try:
+                yield
+            finally:
+                self._threads.discard(scope)
 
     def check_call(self, tool: str) -> None:
         """Before a call runs: raise `AttemptInterrupted` where it would go over a limit.
@@ -613,16 +659,16 @@ class Recorder:
         if began and self._running is not None and step.tool_called is not None:
             self._running[step.tool_called] -= 1
 
-    def unsafe_begun(self) -> None:
+    def unsafe_begun(self, timeout: float | None = None) -> None:
         """An unsafe call begins: the attempt's deadline waits until it has ended.
 
-        Raises AttemptOver where the function has ended: nobody would wait for the call. Raises
-        AttemptInterrupted where this attempt, or one around it, is being stopped.
+        timeout: the call's own, seconds. Raises AttemptOver where the function has ended: nobody would
+        wait for the call. Raises AttemptInterrupted where this attempt, or one around it, is being stopped.
         """
         session = self.session
         outer = session.parent if session.nested else None
         if outer is not None:
-            outer.unsafe_begun()
+            outer.unsafe_begun(timeout)
         with session.lock:
             late, interrupt = self.ending or self.over, self.interrupt
             refused = late or interrupt is not None
@@ -635,12 +681,35 @@ class Recorder:
             self.refuse_late()
         if interrupt is not None:
             raise AttemptInterrupted(interrupt)
+        if timeout is not None:
+            self._patience = max(self._patience, time.monotonic() + timeout)
         if first and self.scope is not None:
-            self._hold_deadline(self.scope)
+            # A scope may only be touched in its own thread.
+            if threading.get_ident() == self._thread:
+                self._hold_deadline()
+            else:
+                self._in_loop(self._hold_deadline)
+            self._set_alarm()
 
-    def _hold_deadline(self, scope: anyio.CancelScope) -> None:
-        if not self._held_deadline and threading.get_ident() == self._thread:
-            self._held_deadline, scope.deadline = scope.deadline, math.inf
+    def _set_alarm(self) -> None:
+        left = self.session.attempt_seconds_left()
+        if left is not None:
+            self._alarm = threading.Timer(left, self._time_passed)
+            self._alarm.daemon = True
+            self._alarm.start()
+
+    def _time_passed(self) -> None:
+        if self.over or not self.calls_open:
+            return
+        if self.session.attempt_seconds_left():
+            self._set_alarm()  # the run's clock is slower than the timer's
+        else:
+            self.stop(out_of_time(self.session))
+
+    def _hold_deadline(self) -> None:
+        # A call that began in a thread asks for it late: it may have ended by then.
+        if self.scope is not None and self.calls_open and not self._held_deadline:
+            self._held_deadline, self.scope.deadline = self.scope.deadline, math.inf
 
     def unsafe_ended(self) -> None:
         """An unsafe call has ended and is recorded: what waited for it goes on."""
@@ -651,6 +720,10 @@ class Recorder:
             self.calls_open -= 1
             last = not self.calls_open
         if not last:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self.cut:  # all that waits was cancelled, or a run inside comes to ask
             return
         if self._held_deadline:
             # A scope may only be touched in its own thread.
@@ -676,8 +749,9 @@ class Recorder:
         """The attempt is over: nothing is recorded from now on, nor by the runs that it left behind."""
         with self.session.lock:
             self.over = self.alert = True
-            if self._unstopped is not None:
-                self._unstopped.cancel()
+            for timer in (self._unstopped, self._alarm):
+                if timer is not None:
+                    timer.cancel()
         for inner in self.inside:
             inner.close()
 
@@ -718,7 +792,7 @@ class Recorder:
     async def settle(self) -> None:
         """Wait, at most `UNSTOPPABLE_GRACE` seconds, until no unsafe call of the attempt is running."""
         with self.session.lock:
-            if not self.calls_open:
+            if not self.calls_open or self.cut:
                 return
             if self._settled is None or self._settled.is_set():
                 self._settled = threading.Event()
@@ -752,7 +826,10 @@ class Recorder:
                     text=text,
                 )
         reminder.start()
-        if not self.calls_open:
+        if self.calls_open and not self.cut:
+            if time.monotonic() >= max(self._stopped + UNSTOPPABLE_GRACE, self._patience):
+                self._later(self._cut_off)
+        else:
             self._cancel()
         if event is not None:
             logger.warning(

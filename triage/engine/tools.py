@@ -501,8 +501,13 @@ class Undoing:
         self._args = args
         self._kwargs = kwargs
 
+    @property
+    def bound(self) -> Callable[[], Any]:
+        """The function with its arguments, which still shows whether it is async."""
+        return functools.partial(self.function, *self._args, **self._kwargs)
+
     def __call__(self) -> Any:
-        return self.function(*self._args, **self._kwargs)
+        return self.bound()
 
 
 MAX_SHOWN = 200

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
-from triage.classifiers import PROSE, Asked, Unusable, endpoint_of, in_worker, provider_of
+from triage.classifiers import PROSE, Asked, Unusable, endpoint_of, provider_of
 from triage.core import (
     ModelCallFailed,
     PolicyRefused,
@@ -21,6 +21,7 @@ from triage.core import (
     plain,
     redact,
 )
+from triage.core.asking import in_worker
 from triage.engine import current, record_call
 
 from .capabilities import PlanRequest, SelectionRequest, asked

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar, LiteralString
 
@@ -235,6 +236,8 @@ _REMOVE = (
 
 # A connection -------------------------------------------------------------------------------------
 
+SPARE_SECONDS = 1.0
+"""Seconds beyond the timeout that a server has to say that a statement took too long."""
 PRUNED = 200
 """Runs removed in one commit."""
 WEAK = ("off", "local")
@@ -291,6 +294,35 @@ def _error_of(error: psycopg.Error, connection: psycopg.Connection[Any] | None) 
     return StoreError(f"the database cannot do it ({code} {text})")
 
 
+@cache
+def _patient(seconds: float) -> type[psycopg.Connection[Any]]:
+    """A connection that is closed, as if it were lost, when the server says nothing for so long.
+
+    The server's own `statement_timeout` does not help where it has stopped, or its answers are lost.
+    """
+
+    class Patient(psycopg.Connection[Any]):
+        def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().wait(self._until_silent(gen), *args, **kwargs)
+
+        def _until_silent(self, gen: Any) -> Generator[Any, Any, Any]:
+            heard = time.monotonic()
+            try:
+                state = next(gen)
+                while True:
+                    ready = yield state
+                    if ready:
+                        heard = time.monotonic()
+                    elif time.monotonic() - heard > seconds:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(f"no word from it in {seconds:g} s")
+                    state = gen.send(ready)
+            except StopIteration as ended:
+                return ended.value
+
+    return Patient
+
+
 class PostgresDriver:
     """A connection, used by one thread at a time. writes: whether it is used for more than reading."""
 
@@ -299,6 +331,7 @@ class PostgresDriver:
     def __init__(self, url: str, schema: str, timeout: float, *, writes: bool) -> None:
         self._db: psycopg.Connection[Any] | None = None
         given = conninfo_to_dict(url)
+        kind = _patient(timeout + SPARE_SECONDS)
         defaults: dict[str, Any] = {
             "connect_timeout": max(2, int(timeout)),
             "tcp_user_timeout": int(timeout * 1000),
@@ -308,7 +341,7 @@ class PostgresDriver:
         }
         options = {name: value for name, value in defaults.items() if name not in given}
         try:
-            self._db = db = psycopg.connect(url, autocommit=True, **options)
+            self._db = db = kind.connect(url, autocommit=True, **options)
             (weak,) = db.execute("SELECT current_setting('synchronous_commit')").fetchone() or ("",)
             db.execute(
                 "SELECT set_config('search_path', %s, false), "

@@ -244,8 +244,11 @@ class ThreadWaiter(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the job is done. timeout: seconds; None waits as long as it takes."""
-        if timeout is None and not super().wait(LONG_WAIT_S):
+        if timeout is None or timeout > LONG_WAIT_S:
+            if super().wait(LONG_WAIT_S):
+                return True
             self._slow()
+            timeout = None if timeout is None else timeout - LONG_WAIT_S
         return super().wait(timeout)
 
 

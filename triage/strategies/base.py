@@ -61,6 +61,24 @@ def same_again(strategy: Strategy) -> bool:
     return getattr(strategy, "same_again", False) is True
 
 
+def takes_no_time(value: Any) -> bool:
+    """Whether a strategy is made of this package's own parts, so that no function of a user's is called."""
+    kind = type(value)
+    if isinstance(value, tuple | list | frozenset):
+        return all(map(takes_no_time, value))
+    if isinstance(value, dict):
+        return all(map(takes_no_time, value.values()))
+    if kind.__module__ == "builtins" or isinstance(value, ACTIONS):
+        return not callable(value)
+    if not kind.__module__.startswith("triage."):
+        return False
+    if isinstance(value, Enum):
+        return True
+    names = getattr(kind, "__struct_fields__", None)
+    fields = [getattr(value, name) for name in names] if names else vars(value).values()
+    return all(map(takes_no_time, fields))
+
+
 def nothing_new(strategies: Iterable[Strategy | Action | None]) -> bool:
     """Whether all of these only try again or end the run, and one of them tries again."""
     given = [cast("Strategy", strategy) for strategy in strategies if strategy is not None]

@@ -27,9 +27,10 @@ from triage.core import (
     misuse,
     nearest,
 )
+from triage.core.asking import TooSlow, ask, deadline_of
 
 from .asking import ask_again, break_loop, repair_arguments, shrink_context
-from .base import Strategy, always, as_strategy, read_toml
+from .base import Strategy, always, as_strategy, read_toml, takes_no_time
 from .gates import CircuitBreaker, RetryBudget, behind_gate, circuit_breaker, within_budget
 from .ready_made import (
     Backoff,
@@ -164,8 +165,10 @@ default=Escalate(reason=None))
     async def dispatch(self, context: FailureContext) -> Action:
         """Decide what to do about this failure. Always returns an action and raises no Exception.
 
-        If a strategy raises or returns something else than an action, the result is an Escalate whose
-        reason names the strategy and what it did; a failure type without a strategy escalates, too.
+        If a strategy raises, returns something else than an action, or takes longer than its `deadline`
+        (an attribute, in seconds; 30 without one) or the run's, the result is an Escalate whose reason
+        names the strategy and what it did; a failure type without a strategy escalates, too. A sync
+        strategy of the user's is called in a worker thread.
         Cancellation and other BaseExceptions propagate.
         """
         strategy = self.strategy_for(context.diagnosis)
@@ -174,11 +177,19 @@ default=Escalate(reason=None))
             remedy = f"give the policy {kind.name}=… or default=…"
             return Escalate(f"the policy has no strategy for {kind}; {remedy}")
         try:
-            answer: object = strategy(context)
-            if not isinstance(answer, ACTIONS) and isawaitable(answer):
-                answer = await answer
+            answer: object
+            if takes_no_time(strategy):
+                answer = strategy(context)
+                if not isinstance(answer, ACTIONS) and isawaitable(answer):
+                    answer = await answer
+            else:
+                seconds = deadline_of(strategy)
+                left = context.seconds_left
+                answer = await ask(strategy, context, seconds=seconds, seconds_left=left)
             if isinstance(answer, ACTIONS):
                 return answer
+        except TooSlow as slow:
+            return Escalate(f"the strategy {_named(strategy)} {slow}")
         except Exception as error:
             return Escalate(f"the strategy {_named(strategy)} raised {_told(error)}")
         return Escalate(f"the strategy {_named(strategy)} answered {no_action(answer)}")

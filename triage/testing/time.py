@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import RunVar
 
-from triage.classifiers import at_work
 from triage.core import SYSTEM, check_number
+from triage.core.asking import at_work
 from triage.engine import Recorder, current
 
 
@@ -119,7 +119,7 @@ class VirtualTime:
             return
         seconds = self._now - max(before, self._moved.get(run, before))
         self._moved[run] = self._now
-        if run.calls_open:
+        if run._held_deadline:
             run._held_deadline -= seconds  # what the scope gets back when the call has ended
         else:
             run.scope.deadline -= seconds
