@@ -45,6 +45,7 @@ import triage
 from triage import (
     Agent,
     Checks,
+    Escalate,
     FailurePolicy,
     Limits,
     Replan,
@@ -206,7 +207,7 @@ class Draw:
 
     def _pay(self, pauses: int) -> Pay:
         outcome = self._random.choice(["paid"] * 5 + ["refused", "unsent", "unanswered"])
-        guard = self._random.choice([None] * 6 + ["approves"])
+        guard = self._random.choice([None] * 6 + ["approves", "refuses"])
         pay = Pay(self._name("p"), outcome, guard, pauses)
         self._payments.append(pay)
         return pay
@@ -399,8 +400,11 @@ class Player:
         """The truth: whether the payment in doubt was made, or what the person thinks of it."""
         events = await self._store.read(RUN)
         suspended = next(event for event in reversed(events) if isinstance(event, RunSuspended))
-        found = re.search(r"pay_(p\d+)", asked.question)
-        assert found is not None, f"a question about no payment: {asked.question}"
+        found = re.match(r"\w+ pay_(p\d+)", asked.question)
+        if found is None:
+            return Escalate(
+                "another agent's run that ended in an error is for a person to look into"
+            )
         pay = self._pays[found[1]]
         if suspended.doubt:
             return (
