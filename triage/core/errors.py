@@ -265,6 +265,12 @@ class ResultLost(TriageError):
         super().__init__(message, context)
         self.tool = tool
         self.key = key
+        self._triage_hint = Said(
+            failure_type=FailureType.SCHEMA_MISMATCH.value,
+            cause="result_lost",
+            severity=Severity.CRITICAL.value,
+            user_message=f"{tool} has done its work, but its result cannot be read back.",
+        )
 
 
 class StoreError(TriageError):

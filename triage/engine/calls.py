@@ -449,15 +449,15 @@ def _written(run: Recorder, begun: Begun, result: Any, seconds: float) -> _Writt
     """A result as the journal will have it. May be called in any thread."""
     session, tool = run.session, begun.tool
     data, exact = tool.dumped(result)
-    typed = not exact and tool.returns.says_all(result, data)
+    recorded, typed = (data, False) if exact else tool.returns.recorded(result, data)
     redactor = session.config.durability.redactor if session.config.durable else None
     # To look through a large result takes long, and a store may keep less of what holds a secret.
-    hidden = large(data) or (redactor is not None and redactor.value(data)[1])
+    hidden = large(recorded) or (redactor is not None and redactor.value(recorded)[1])
     # What was iterated over is empty the second time: a call that may be repeated gives it anew.
     spent = isinstance(result, Iterator | AsyncIterator) and tool.effect not in UNSAFE
     return _Written(
         outcome="failed" if tool.fails(data) else "done",
-        fields={"result": data, "exact": exact, "typed": typed},
+        fields={"result": recorded, "exact": exact, "typed": typed},
         step=_step_of(begun, data, None, seconds),
         kept=(data if exact else result)
         if not spent and (hidden or not (exact or typed))

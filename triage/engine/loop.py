@@ -652,7 +652,10 @@ async def _finish(session: Session, result: Any) -> Any:
 def _read_result(config: Config, result: Any) -> tuple[Any, bool, bool]:
     """A result as JSON, and whether that says all of it, by itself or with the declared type."""
     data, exact = plain_noting(result)
-    return data, exact, config.durable and not exact and config.returns.says_all(result, data)
+    if exact or not config.durable:
+        return data, exact, False
+    data, typed = config.returns.recorded(result, data)
+    return data, exact, typed
 
 
 async def _leave(session: Session, error: BaseException, status: str) -> None:

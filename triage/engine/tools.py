@@ -17,9 +17,10 @@ from operator import or_
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
+import msgspec
 from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.errors import PydanticUserError
 
 from triage.core import (
     HIDDEN,
@@ -271,7 +272,7 @@ class Returns:
     """The declared result type of a function: its return annotation, or a type given instead.
 
     The annotation, read when it is first needed, lets a value without an exact JSON form (a model, a
-    dataclass, a tuple, a date) be restored from its JSON. `says_all` finds out by trying.
+    dataclass, a tuple, a date) be restored from its JSON. `recorded` finds out by trying.
     """
 
     __slots__ = ("_adapter", "_function", "_type")
@@ -288,15 +289,27 @@ class Returns:
             self._type = _declared(self._function)
         return self._type
 
-    def says_all(self, result: Any, data: Any) -> bool:
-        """Whether reading `data`, the JSON form of `result`, gives an equal value of the same type."""
-        if self.type is None or self.type is Any:
-            return False
-        try:
-            back = self.read(data)
-            return type(back) is type(result) and bool(back == result)
-        except Exception:
-            return False
+    def recorded(self, result: Any, data: Any) -> tuple[Any, bool]:
+        """Choose the JSON form of `result` to record, and say whether reading it gives an equal value.
+
+        It is `data`, or else how the declared type itself writes a value to be read again.
+        """
+        if self.type is not None and self.type is not Any:
+            for written in (None, {"by_alias": False}, {"by_alias": True}):
+                try:
+                    form = (
+                        data
+                        if written is None
+                        else self._adapter.dump_python(
+                            result, mode="json", round_trip=True, warnings=False, **written
+                        )
+                    )
+                    back = self.read(form)
+                    if type(back) is type(result) and bool(back == result):
+                        return form, True
+                except Exception as error:
+                    logger.debug("a result is not the declared type: %s", type(error).__name__)
+        return data, False
 
     def read(self, data: Any) -> Any:
         """Restore a value from its JSON form. Raises ValueError, or as pydantic does, if it cannot."""
@@ -309,8 +322,8 @@ class Returns:
     def _read(self, data: Any) -> Any:
         text = json.dumps(data)
         if MARK in text:
-            return self._adapter.validate_python(_unmarked(data))
-        return self._adapter.validate_json(text)
+            return self._adapter.validate_python(_unmarked(data), **_NAMES)
+        return self._adapter.validate_json(text, **_NAMES)
 
 
 def read_by_parts(read: Callable[[Any], Any], declared: Any, data: Any) -> Any:
@@ -334,15 +347,42 @@ def read_by_parts(read: Callable[[Any], Any], declared: Any, data: Any) -> Any:
 TypeAdapter(object)
 
 
+_NAMES: dict[str, bool] = (
+    {"by_alias": True, "by_name": True}
+    if "by_name" in inspect.signature(TypeAdapter.validate_json).parameters
+    else {}  # before pydantic 2.11
+)
+"""Fields are recorded under their names, and by people under their aliases."""
+
+
+class _MsgspecAdapter:
+    """As a `TypeAdapter`, for types that pydantic refuses and msgspec knows: structs, attrs classes."""
+
+    def __init__(self, declared: Any) -> None:
+        self._type = declared
+
+    def validate_python(self, data: Any, **_: Any) -> Any:
+        try:
+            return msgspec.convert(data, self._type)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
+
+    def validate_json(self, text: str, **_: Any) -> Any:
+        return self.validate_python(json.loads(text))
+
+    def dump_python(self, value: Any, **_: Any) -> Any:
+        return msgspec.to_builtins(value)
+
+
 def _adapter_of(declared: Any) -> Any:
     """Make a pydantic adapter; of a union with members that are not data, for its models alone."""
     try:
         return TypeAdapter(declared)
-    except PydanticSchemaGenerationError:
+    except PydanticUserError:
         members = [kind for kind in get_args(declared) if isinstance(kind, type)]
         models = [kind for kind in members if issubclass(kind, BaseModel)]
         if not models:
-            raise
+            return _MsgspecAdapter(declared)
         return TypeAdapter(reduce(or_, models))
 
 
