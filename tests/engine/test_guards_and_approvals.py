@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,27 @@ async def test_a_guard_sees_the_call_before_it_runs_and_may_let_it() -> None:
         "once", {"what": "x"}, "once", 1,
     )  # fmt: skip
     assert call.task == "buy"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio starts tasks in any order
+async def test_calls_made_at_once_are_ruled_on_in_their_order() -> None:
+    seen: list[str] = []
+    world = World()
+    charge = world.tool("once")
+
+    def guard(call: GuardedCall) -> bool:
+        seen.append(call.arguments["what"])
+        threading.Event().wait(0.001 * (len(seen) % 3))
+        return True
+
+    async def agent(_task: str) -> None:
+        async with anyio.create_task_group() as group:
+            for what in made:
+                group.start_soon(charge, what)
+
+    made = [str(number) for number in range(20)]
+    await Agent(agent, checks=guarding(guard)).run("buy")
+    assert seen == made
 
 
 @table("ruling", [Suspend("a large sum"), "not again"])

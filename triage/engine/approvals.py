@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from functools import partial
@@ -746,12 +746,14 @@ async def rule(run: Recorder, asked: Guarded) -> None:
     decide = asked.guard.decide
     ruling: Any
     try:
-        left = run.session.attempt_seconds_left()
         seconds = deadline_of(decide)
-        with _watched(run, asked):
-            ruling = await ask_user(
-                decide, asked.call, seconds=seconds, seconds_left=left, long=True
-            )
+        turn = nullcontext() if inspect.iscoroutinefunction(decide) else run.session.guard_turn
+        async with turn:
+            left = run.session.attempt_seconds_left()
+            with _watched(run, asked):
+                ruling = await ask_user(
+                    decide, asked.call, seconds=seconds, seconds_left=left, long=True
+                )
     except Exception as error:
         ruling = _unruled(run, asked, error)
     _obey(run, asked, ruling)

@@ -689,6 +689,11 @@ class Session:
         return nullcontext() if redactor is None else redacting(redactor)
 
     @cached_property
+    def guard_turn(self) -> anyio.Lock:
+        """Held while a sync guard decides, so that calls made at once are ruled on in their order."""
+        return anyio.Lock()
+
+    @cached_property
     def waits(self) -> Waits:
         """What has been said of the waits of this run."""
         return Waits()
