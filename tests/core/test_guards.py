@@ -171,7 +171,7 @@ def _observed(value: Any) -> None:
         RunStarted("r", 0, 0.0, "a", task=value),
         AttemptFailed("r", 0, 0.0, 1, capture(_error(value)), found),
     ):
-        notify((fails, LoggingObserver(level=logging.ERROR)), event)
+        notify((fails, LoggingObserver(level=logging.ERROR)), event, [])
 
 
 GUARDS: dict[str, Callable[[Any], Any]] = {
