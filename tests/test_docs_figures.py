@@ -50,6 +50,11 @@ def default(function: Callable[..., Any], name: str) -> Any:
             Limits().outage_seconds,
         ),
         ("limits-and-checks.md", "seconds; {:g} by default", Limits().longest_wait),
+        (
+            "limits-and-checks.md",
+            "the same result; {:g} by default",
+            Limits().polling_seconds,
+        ),
         ("watching.md", "`hint_after` wasted steps ({})", Watching().hint_after),
         ("watching.md", "`interrupt_after` wasted steps ({})", Watching().interrupt_after),
         ("plans.md", "| `total_retries` | {} |", PlanLimits().total_retries),

@@ -43,7 +43,7 @@ OF_ONE_ATTEMPT = {"attempt_seconds", "stall_seconds"}
 """Limits that end the attempt, and not the run."""
 
 
-NO_LIMIT = {"on_limit", "prices", "outage_seconds", "longest_wait"}
+NO_LIMIT = {"on_limit", "prices", "outage_seconds", "longest_wait", "polling_seconds"}
 OF_QUESTIONS = {"refusals"}
 """Limits that the contract of adapters plays."""
 

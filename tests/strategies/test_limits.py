@@ -80,10 +80,12 @@ def rule_of(diagnosis: Diagnosis | None) -> str:
     return diagnosis.evidence[0].rule
 
 
-def test_ten_attempts_and_the_times_of_an_outage_are_the_only_limits_by_default() -> None:
+def test_attempts_and_the_times_of_outages_and_polling_are_the_only_limits_by_default() -> None:
     limits = Limits()
     set_ = [f.name for f in fields(limits) if getattr(limits, f.name) is not None]
-    assert set_ == ["attempts", "refusals", "outage_seconds", "longest_wait", "on_limit"]
+    assert set_ == [
+        "attempts", "refusals", "outage_seconds", "longest_wait", "polling_seconds", "on_limit",
+    ]  # fmt: skip
     assert (limits.outage_seconds, limits.longest_wait) == (300.0, 120.0)
     assert (limits.attempts, limits.refusals, limits.on_limit) == (10, 2, "escalate")
     assert not limits.watches

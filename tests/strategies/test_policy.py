@@ -105,7 +105,7 @@ def test_none_is_no_strategy_for_a_cause_or_a_recovery_either() -> None:
     policy = FailurePolicy.recommended().replace(
         causes={"CONTENT_FILTER": None}, recoveries={"ASK": None}
     )
-    assert list(policy.causes) == ["guardrail"]
+    assert list(policy.causes) == ["guardrail", "omitted_failure"]
     assert "ask" not in policy.recoveries
     described = FailurePolicy.from_dict({"causes": {"auth": None}, "recoveries": {"ask": None}})
     assert described == FailurePolicy(causes={"b": None}, recoveries={"retry": None})

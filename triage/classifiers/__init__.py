@@ -17,7 +17,8 @@ from .chain import ChainClassifier, HybridClassifier
 from .corrections import Correction, read_corrections, report_misclassification
 from .detectors.arguments import check, load_schemas
 from .detectors.finding import LOOP, Finding
-from .detectors.loops import Loop
+from .detectors.loops import Calls, Loop
+from .detectors.outcomes import changes, omitted
 from .detectors.tool_calls import check_output, objection
 from .detectors.watch import Watch
 from .facts import Fact
@@ -39,6 +40,7 @@ __all__ = [
     "Asker",
     "BlockingClassifier",
     "Budget",
+    "Calls",
     "ChainClassifier",
     "Classifier",
     "Correction",
@@ -55,6 +57,7 @@ __all__ = [
     "Unusable",
     "Watch",
     "as_diagnosis",
+    "changes",
     "check",
     "check_classifier",
     "check_output",
@@ -65,6 +68,7 @@ __all__ = [
     "lines",
     "load_schemas",
     "objection",
+    "omitted",
     "provider_of",
     "read_corrections",
     "report_misclassification",

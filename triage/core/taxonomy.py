@@ -121,6 +121,7 @@ class Cause(StrEnum):
     UNGROUNDED = "ungrounded"
     MISSING_RESOURCE = "missing_resource"
     CHECK_FAILED = "check_failed"
+    OMITTED_FAILURE = "omitted_failure"
     # ours and the code around the agent
     LIMIT = "limit"
     IN_DOUBT = "in_doubt"

@@ -14,12 +14,16 @@ from triage.classifiers import (
     Fact,
     Grounding,
     Grounds,
+    changes,
     check_output,
     diagnose,
     objection,
+    omitted,
 )
 from triage.core import (
+    UNSAFE,
     AttemptStarted,
+    Call,
     Cause,
     Diagnosis,
     Evidence,
@@ -27,6 +31,7 @@ from triage.core import (
     Step,
     StepRecorded,
     captured_text,
+    is_call,
     logger,
     plain,
     redact,
@@ -284,6 +289,61 @@ def look_at(run: Recorder, result: Any) -> None:
     tool = next((one for one in steps if one.tool_called is not None), None)
     if tool is not None and _is_handed_on(tool, text):
         raise Refused(_as_raised(tool, text, "the answer is the error of the last tool call"))
+
+
+_LOOKED_AT = 200
+"""The last steps of an attempt against which its answer is held."""
+
+
+async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> None:
+    """Raise `Refused` for an answer that does not tell a failure which the attempt has recorded.
+
+    heard: the function receives hints. Nothing is raised where nobody would receive one, where another
+    attempt would repeat a change that is not a recorded call, or where a call is in doubt.
+    """
+    steps = run.ended_by(None).steps[-_LOOKED_AT:]
+    if not (heard or run.hint_read) or all(step.tool_called is None for step in steps):
+        return
+    checks = run.session.config.checks
+    tools = {} if checks is None else checks.manifest
+    answer = _answer(result)
+    outputs = [answer, *(step.tool_output for step in steps)]
+    found = await off_loop(outputs, omitted, steps, answer, tools)
+    if found is None or any(changes(step) and not is_call(step) for step in steps):
+        return
+    if any(_is_in_doubt(call, run.number) for call in run.session.state.calls.values()):
+        return  # made anew, it would be asked about
+    said = redact(found.text)
+    raise Refused(
+        Diagnosis(
+            FailureType.HALLUCINATED_STATE,
+            cause=Cause.OMITTED_FAILURE,
+            evidence=(Evidence("result:record", f"{found.tool}: {said}"),),
+            user_message="The answer leaves out that something failed.",
+            technical_details=f"the answer does not tell what {found.tool} came to: {said}",
+            hint=f"Your answer leaves out a failure. {found.tool} came to: "
+            f"{json.dumps(said, ensure_ascii=False)}. Do not make the call again. Answer anew, and say "
+            f"what failed: name {found.tool}, and how many or which parts failed, if only a part did.",
+            classifier="results",
+        )
+    )
+
+
+def _is_in_doubt(call: Call, attempt: int) -> bool:
+    settled = ("done", "not_attempted")
+    return call.attempt == attempt and call.effect in UNSAFE and call.outcome not in settled
+
+
+def _answer(result: Any) -> Any:
+    """What a result says, as JSON: its text, or the value in it."""
+    if not isinstance(result, Mapping) or "messages" in result:
+        words = _words(result)
+        if words is not None:
+            return words
+        for name in ("final_output", "output"):
+            if hasattr(result, name):
+                return plain(getattr(result, name))
+    return plain(result)
 
 
 def _words(result: Any) -> str | None:

@@ -40,7 +40,7 @@ from triage.core import (
 from .approvals import asked_inside, cut_off
 from .call_keys import Tally
 from .calls import Run
-from .checks import Refused, check, look_at
+from .checks import Refused, check, hold_against_record, look_at
 from .config import Config
 from .event_loop import current_caller, current_task, off_loop, unbroken
 from .journal import Keeper, Session, inside
@@ -116,6 +116,7 @@ async def run_loop(
                     if run.interrupt is not None:
                         raise Interrupted
                     look_at(run, result)
+                    await hold_against_record(run, result, heard=function.is_told)
                     if session.config.checks is not None or run.has_subgoals:
                         result = await check(session.config.checks, run, result)
                 except Exception as error:

@@ -82,7 +82,7 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
     default. known: all that a caller may give by keyword, None if it takes any. of_instance: its first
     parameter is the instance or class it will be bound to. through_kwargs: guidance that it can take
     through `**kwargs`, passed only when there is some. is_deaf: no parameter receives a hint, so that only
-    `current_run()` has it.
+    `current_run()` has it. is_told: a parameter is the hint.
     """
 
     function: Callable[..., Any]
@@ -94,6 +94,7 @@ class Function(Struct, frozen=True, eq=False, weakref=True):
     of_instance: bool
     through_kwargs: tuple[tuple[str, Callable[[Run], Any]], ...]
     is_deaf: bool
+    is_told: bool
 
     @property
     def has_generated_name(self) -> bool:
@@ -172,6 +173,7 @@ def read_function(function: Any, *, bound: bool) -> Function:
         else frozenset(p.name for p in keywords if p.name not in _INJECTED),
         of_instance=leading > 1,
         is_deaf=not (hears or open_ended),
+        is_told=any(p.name in ("_triage_hint", "_triage_context") for p in keywords),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from triage.classifiers import LOOP, Finding, Loop, RulesClassifier, Watch
+from triage.classifiers import LOOP, Calls, Finding, Loop, RulesClassifier, Watch
 from triage.core import (
     Attempt,
     AttemptStarted,
@@ -46,40 +46,60 @@ MOST = 10
 _AGAIN = 2
 """How often a call of a loop that was stopped may be made in a later attempt until that is stopped too."""
 _LOOKED_AT = 200
+_POLLED = LOOP._replace(name="limit:polling_seconds")
+"""The rule of polling that lasted longer than it may."""
 
 
 class LoopsBefore:
-    """What earlier attempts repeated, and how often this one has done the same."""
+    """What earlier attempts repeated, polls apart, and how often this one has done the same."""
 
     def __init__(self, history: Sequence[Attempt]) -> None:
         self._before: Counter[str] = Counter()
         self._stopped: set[str] = set()
-        self._now: Counter[str] = Counter()
+        # The calls that were polled for longer than they may be: how often since, and what was said of it.
+        self._polled: dict[str, tuple[int, str]] = {}
+        self._now = Calls(_name)
         for past in history:
             steps = past.trajectory[-_LOOKED_AT:]
-            made = Counter(name for name in map(_name, steps) if name is not None)
+            calls = Calls(_name)
+            for step in steps:
+                calls.add(step)
+            made = calls.counts
             known = self._before
             repeated = {
                 name: times for name, times in made.items() if times >= REPEATED or name in known
             }
             self._before.update(repeated)
             # One that ended with an exception of its own was not stopped, and may have been about to leave.
-            if past.failure_type is FailureType.LOOP_DETECTED and past.error is None:
+            if past.failure_type is not FailureType.LOOP_DETECTED or past.error is not None:
+                continue
+            polled = [one.text for one in past.diagnosis.evidence if one.rule == _POLLED.name]
+            last = _name(steps[-1]) if polled else None
+            if last is not None:
+                self._polled[last] = (0, polled[0])
+            else:
                 self._stopped.update(name for name in repeated if made[name] > REPEATED)
 
     def __bool__(self) -> bool:
-        return bool(self._before)
+        return bool(self._before or self._polled)
 
     def add(self, step: Step) -> str | None:
         """The next step of this attempt; why the loop goes on with it, None where it does not."""
-        name = _name(step)
-        if name is None or name not in self._before:
-            return None
-        self._now[name] += 1
-        now, all_in_all = self._now[name], self._now[name] + self._before[name]
-        if all_in_all < MOST and not (name in self._stopped and now >= _AGAIN):
+        name, is_poll = self._now.add(step)
+        if name is None:
             return None
         tool = step.tool_called
+        if name in self._polled:
+            times, text = self._polled[name]
+            self._polled[name] = (times + 1, text)
+            if times + 1 >= _AGAIN:
+                return f"it is polled again, though in an earlier attempt {text}"
+        if is_poll or name not in self._before:
+            return None
+        now = self._now.counts[name]
+        all_in_all = now + self._before[name]
+        if all_in_all < MOST and not (name in self._stopped and now >= _AGAIN):
+            return None
         return f"{tool} was called in the same way {all_in_all} times over the attempts of the run"
 
 
@@ -147,17 +167,19 @@ class Watcher:
         end = len(events)
         for event in events[self._at : end]:
             if isinstance(event, StepRecorded):
+                at = self._run.first + self._seen
                 self._seen += 1
-                found = self._watch.add(event.step)
+                step = event.step.recorded(at, event.time)
+                found = self._watch.add(step)
                 before = self._run.loops_before
-                again = before.add(event.step) if before else None
+                again = before.add(step) if before else None
                 if again is not None:
-                    at = self._run.first + self._seen - 1
                     # A loop that an earlier attempt was in, and this one begins again.
                     self._stop(Finding(LOOP, again, at, event.step.tool_called, 2, 1))
                     return
                 if found is not None and not found.repeats:
                     self._take(found)
+                self._bound_polling()
         self._at = end
         # Of loops the one counts that stands: those between two looks were left again.
         loop = self._watch.loop
@@ -166,6 +188,18 @@ class Watcher:
         if self._finding is not None and not self._stands:
             self._finding = None
             self._show()
+
+    def _bound_polling(self) -> None:
+        """Stop an attempt that polls for longer than it may."""
+        polling = getattr(self._watch, "polling", None)
+        longest = self._run.session.limits.polling_seconds
+        if polling is None or longest is None or polling.seconds <= longest:
+            return
+        text = (
+            f"{polling.tool!r} was polled {polling.calls} times in {polling.seconds:.0f} s with the same "
+            f"result, which is longer than Limits(polling_seconds={longest:g})"
+        )
+        self._stop(Finding(_POLLED, text, polling.start, polling.tool, polling.calls, 1))
 
     def _take(self, found: Finding) -> None:
         """A step that is wrong by itself: noted and told at once."""

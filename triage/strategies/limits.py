@@ -41,7 +41,7 @@ _FROM_1 = (
 _FROM_0 = ("retries", "replans", "reclassifications", "rollbacks", "resumes")
 _AMOUNTS = (
     "seconds", "attempt_seconds", "stall_seconds", "slept_seconds", "outage_seconds",
-    "longest_wait", "cost_usd",
+    "longest_wait", "polling_seconds", "cost_usd",
 )  # fmt: skip
 _OPEN = "None for no limit"
 _WORK = ("steps", "tool_calls", "calls_per_tool")
@@ -77,7 +77,9 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
     which an attempt may record nothing. slept_seconds: of waiting between attempts, in total.
     outage_seconds: of waiting for a service that is down, 300 by default, counted anew once the run has
     made progress. longest_wait: seconds of one wait that the other side asks for, 120 by default; for a
-    longer one a run in a durable store is suspended, and any other run ends. steps, tool_calls: in all
+    longer one a run in a durable store is suspended, and any other run ends. polling_seconds: for which
+    an attempt may make the same call again and get the same result, where it waits in between or the
+    result says that something is not done yet; 3600 by default. steps, tool_calls: in all
     attempts, without reused ones. calls_per_tool: the same by the tool's name. input_tokens,
     output_tokens, tokens (both together), cost_usd (US dollars): in all attempts; an unknown cost does
     not count. on_limit: what happens when a limit is reached: `"escalate"` (default); `"suspend"`,
@@ -106,6 +108,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
     slept_seconds: float | None = None
     outage_seconds: float | None = 300.0
     longest_wait: float | None = 120.0
+    polling_seconds: float | None = 3600.0
     steps: int | None = None
     tool_calls: int | None = None
     calls_per_tool: Mapping[str, int] | None = None

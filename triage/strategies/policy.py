@@ -248,7 +248,8 @@ up to 2 times; one new plan |
 
         Then it escalates. At once escalate: every diagnosis that is CRITICAL (a wrong key, a spent
         quota, a bug), as no repetition cures it, and the causes CONTENT_FILTER and GUARDRAIL, as a
-        refusal on grounds of safety must not be worked around.
+        refusal on grounds of safety must not be worked around. The cause OMITTED_FAILURE is asked again up
+        to 2 times.
 
         What an exception says would help comes before its type: retry as EXTERNAL_FAULT, regenerate up
         to 3 times at once, told what was wrong, replan and reclassify up to 2 times (each by another plan),
@@ -279,7 +280,11 @@ up to 2 times; one new plan |
                 held_out, critical=_chained(retry_expired_credential(1), *others)
             ),
             UNKNOWN=backoff_and_retry(2, Backoff(jitter=False)),
-            causes={Cause.CONTENT_FILTER: refused, Cause.GUARDRAIL: refused},
+            causes={
+                Cause.CONTENT_FILTER: refused,
+                Cause.GUARDRAIL: refused,
+                Cause.OMITTED_FAILURE: ask_again(2),
+            },
             recoveries={
                 Recovery.RETRY: held_out,
                 Recovery.REGENERATE: backoff_and_retry(3, Backoff(base=0.0)),

@@ -1,13 +1,15 @@
 """Loops, found as steps come: the same call with the same result, alone or in a cycle.
 
-A loop is judged by tool, arguments and result together. Polling, where the same call gets another
-result, is none; nor is working through a list, where another call gets the same result.
+A loop is judged by tool, arguments and result together. Polling is none: the same call gets another
+result, or one that says it is not done yet, or somebody waited in between. Nor is working through a
+list, where another call gets the same result.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 from triage.core import Effect, Step, names_a_change
 
 from .finding import BROKEN_OFF, Finding
-from .results import denies, parsed
+from .results import denies, is_pending, parsed
 
 REPEATS = 3
 """How often a step or a cycle must stand there."""
@@ -33,6 +35,8 @@ UNTOLD = 0.55
 """How sure that is where no words were recorded."""
 MAX_CYCLE = 6
 """The longest cycle looked for, in steps."""
+WAITED = 1.0
+"""Seconds between two equal calls, in neither a model nor a tool, that make the second a poll."""
 _KEPT = 2 * REPEATS * MAX_CYCLE
 _LENGTHS = range(1, MAX_CYCLE + 1)
 _EQUAL, _REWORDED, _COUNTED, _VAGUE = "equal", "reworded", "counted", "vague"
@@ -58,16 +62,75 @@ class Loop(NamedTuple):
     kind: str = "same"
 
 
+class Polling(NamedTuple):
+    """Equal calls that are no loop. start: position of the first. seconds: from its end to the last's."""
+
+    start: int
+    tool: str
+    calls: int
+    seconds: float
+
+
+class Idle:
+    """Adds up the seconds in which neither a model nor a tool was at work.
+
+    A step without a time, or without a duration, may have taken all the time since the step before.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._until: float | None = None
+
+    def before(self, step: Step) -> float:
+        """Take in the next step; the idle seconds until it began."""
+        if step.timestamp is None:
+            self._until = None
+            return self._seconds
+        if self._until is not None and step.duration_s is not None:
+            self._seconds += max(0.0, step.timestamp - step.duration_s - self._until)
+        self._until = max(step.timestamp, self._until or step.timestamp)
+        return self._seconds
+
+
+class Calls:
+    """Counts equal calls, polls apart.
+
+    name_of: what makes calls equal; None for a step that is not counted.
+    """
+
+    def __init__(self, name_of: Callable[[Step], str | None]) -> None:
+        self._name_of = name_of
+        self._idle = Idle()
+        self._last: dict[str, float] = {}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, step: Step) -> tuple[str | None, bool]:
+        """Take in the next step; its name, and whether it is a poll."""
+        idle = self._idle.before(step)
+        name = self._name_of(step)
+        if name is None:
+            return None, False
+        last = self._last.get(name)
+        self._last[name] = idle
+        if last is not None and (idle - last >= WAITED or is_pending(step.tool_output)):
+            return name, True
+        self.counts[name] += 1
+        return name, False
+
+
 class Loops:
     """Is told each step once, and knows whether the last ones are a loop.
 
     Work and memory for a step are bounded: it is compared with the six before it. exempt: tools that
-    may repeat themselves; a step of theirs ends a loop.
+    may repeat themselves; a step of theirs ends a loop. polling: that of the last call, None if it was
+    no poll.
     """
 
     def __init__(self, exempt: frozenset[str] = frozenset()) -> None:
         self._exempt = exempt
         self._called = False
+        self._idle = Idle()
+        self.polling: Polling | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -82,23 +145,29 @@ class Loops:
 
         fresh: False for one that was reused: it stands between others, and repeats nothing by itself.
         """
+        idle = self._idle.before(step)
+        if step.tool_called is not None:
+            self.polling = None
         if not _says_something(step) or step.tool_called in self._exempt:
             # Of a step that records nothing but its name nothing can be said.
             self._clear()
             return None
-        outline = _Outline(step, at, fresh=fresh)
+        outline = _Outline(step, at, fresh=fresh, idle=idle)
         recent = self._recent
         turns: dict[int, dict[str, int]] = {}
         for length in _LENGTHS[: len(recent)]:
             how = _alike(outline, recent[-length], recent[-1] if length > 1 else None)
-            if how:
+            if how and outline.polls(recent[-length]):
+                if outline.calls == 1:
+                    self._polled(outline, recent[-length])
+            elif how:
                 before = self._turns.get(length, {})
                 turns[length] = {kind: before.get(kind, 0) + 1 for kind in _SHOWS[how]}
         self._turns = turns
         # A model that asks for calls says nothing itself: what its calls come to counts.
         asks = step.tool_called is None and step.action == "model" and step.tool_output is not None
         if fresh and not asks:
-            self._count_errors(step, at)
+            self._count_errors(outline)
         if step.tool_called is not None:
             self._called = True
         recent.append(outline)
@@ -106,23 +175,33 @@ class Loops:
             del recent[: _KEPT // 2]
         return self.standing
 
-    def _count_errors(self, step: Step, at: int) -> None:
+    def _polled(self, outline: _Outline, before: _Outline) -> None:
+        outline.first = before.first
+        outline.calls = before.calls + 1
+        first, last = outline.first.step.timestamp, outline.step.timestamp
+        seconds = 0.0 if first is None or last is None else last - first
+        tool = outline.step.tool_called or ""
+        self.polling = Polling(outline.first.at, tool, outline.calls, seconds)
+
+    def _count_errors(self, outline: _Outline) -> None:
+        step = outline.step
         if step.tool_called is None or step.error is None:
             self._failed = (0, -1)
             return
-        before = (one.step for one in self._recent[: -MAX_CYCLE - 1 : -1])
-        last = next((other for other in before if other.tool_called is not None), None)
+        before = self._recent[: -MAX_CYCLE - 1 : -1]
+        last = next((other for other in before if other.step.tool_called is not None), None)
         count, first = self._failed
         if (
             count
             and last is not None
-            and last.error is not None
-            and last.tool_called == step.tool_called
-            and _shape(last.error) == _shape(step.error)
+            and last.step.error is not None
+            and last.step.tool_called == step.tool_called
+            and _shape(last.step.error) == _shape(step.error)
+            and not outline.polls(last)
         ):
             self._failed = (count + 1, first)
         else:
-            self._failed = (1, at)
+            self._failed = (1, outline.at)
 
     @property
     def standing(self) -> Loop | None:
@@ -214,12 +293,27 @@ class _Outline:
     So a step costs the same whatever a tool has returned.
     """
 
-    def __init__(self, step: Step, at: int = 0, *, fresh: bool = True) -> None:
+    def __init__(self, step: Step, at: int = 0, *, fresh: bool = True, idle: float = 0.0) -> None:
         self.step = step
         self.at = at
         self.fresh = fresh
+        self.idle = idle
+        # The first of the equal calls that poll, and how many they are.
+        self.first = self
+        self.calls = 1
         self.act = (step.tool_called, step.action, step.error)
         self.output = outline(step.tool_output)
+
+    def polls(self, before: _Outline) -> bool:
+        """Whether this call, which is like one before, was made to see what has come of something."""
+        if self.step.tool_called is None:
+            return False
+        return self.idle - before.idle >= WAITED or self.pending
+
+    @cached_property
+    def pending(self) -> bool:
+        """Whether the result says that something is not done yet."""
+        return is_pending(self.step.tool_output)
 
     @cached_property
     def arguments(self) -> _Arguments:
@@ -298,7 +392,8 @@ def broken_off(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None
 
 
 def _calls(step: Step) -> bool:
-    return step.tool_called is not None and step.error is None
+    called = step.tool_called is not None and step.error is None
+    return called and not is_pending(step.tool_output)
 
 
 def outline(value: Any) -> tuple[Any, ...]:
@@ -340,7 +435,21 @@ def _alike(one: _Outline, other: _Outline, beside: _Outline | None = None) -> st
         return ""
     if one.arguments.outline == other.arguments.outline:
         return _EQUAL
+    if not called and beside is not None and _goes_on(one.arguments.given, other.arguments.given):
+        return _EQUAL
     return _alike_arguments(one, other, beside)
+
+
+def _goes_on(given: Any, before: Any) -> bool:
+    """Whether a model was sent the conversation that it was sent before, and what came since."""
+    if isinstance(given, dict) and isinstance(before, dict):
+        return given.keys() == before.keys() and all(
+            item == before[key] or _goes_on(item, before[key]) for key, item in given.items()
+        )
+    if not isinstance(given, list) or not isinstance(before, list):
+        return False
+    size = len(before)
+    return 0 < size < len(given) and given[0] == before[0] and given[size - 1] == before[-1]
 
 
 def _alike_results(one: _Outline, other: _Outline, beside: _Outline | None) -> str:

@@ -7,11 +7,13 @@ the agent. A result that came right later decides nothing.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import errno
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from triage.classifiers.matching import answer_in
@@ -178,7 +180,7 @@ class Results:
             self._broken.setdefault(name, Finding(BROKEN_RESULT, said, at, tool))
         else:
             self._worked.add(name)
-            self._shapes.setdefault(name, set()).add(_shape_of(output))
+            self._shapes.setdefault(name, set()).add(shape_of(output))
             for kept in (self._asked, self._broken, self._failed):
                 kept.pop(name, None)
 
@@ -192,11 +194,11 @@ class Results:
         known = self._shapes.get(step.tool_called or "")
         if not known or _RECORDS.search(step.tool_called or ""):
             return None
-        shape = _shape_of(step.tool_output)
-        if shape not in (_PAGE, _MESSAGE) or shape in known:
+        shape = shape_of(step.tool_output)
+        if shape not in (PAGE, _MESSAGE) or shape in known:
             return None
         text = text_of(step.tool_output) or ""
-        if shape == _PAGE:
+        if shape == PAGE:
             asks = _SIGN_IN.search(text) is not None
             return Failure("a page to sign in" if asks else "a page", 401 if asks else None)
         return Failure(text[:_MAX_SAID])
@@ -439,16 +441,16 @@ def _exceeds(text: str) -> bool:
 
 # --- an error as a result --------------------------------------------------------------------
 
-_PAGE, _MESSAGE, _OTHER = "page", "message", "other"
+PAGE, _MESSAGE, _OTHER = "page", "message", "other"
 _SIGN_IN = Pattern(r"<form\b[^\0]{0,2000}password|type\s?=\s?['\"]password", re.IGNORECASE)
 
 
-def _shape_of(output: Any) -> str:
+def shape_of(output: Any) -> str:
     """Whether a result is a page, an object with a message alone, or anything else."""
     if isinstance(output, str):
         begins = output[:200].lstrip()[:14].lower()
         if begins.startswith(("<!doctype html", "<html")):
-            return _PAGE
+            return PAGE
         if len(output) <= _MAX_ERROR:
             output = parsed(output)
     if isinstance(output, Mapping) and len(output) == 1:
@@ -477,6 +479,17 @@ def parsed(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         return value
+
+
+def read(value: Any) -> Any:
+    """A value, read where it is text that writes an object or a list down, as JSON or as Python does."""
+    if not isinstance(value, str):
+        return value
+    found = parsed(value.strip())
+    if isinstance(found, str) and found[:2] in ("{'", "[{") and len(found) <= _MAX_READ:
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(found)
+    return found
 
 
 def text_in(value: Any) -> str:
@@ -750,6 +763,63 @@ _SHOWN = Pattern(
     rf"|(?:[\w ]{{1,40}} [-:|\u2013\u2014] )?(?P<closed>{_CLOSED}))[.!]?",
     re.IGNORECASE,
 )
+
+
+# --- a result that is still to come ------------------------------------------------------------
+
+_STATES = frozenset({"status", "state", "phase"})
+_DONE = frozenset({
+    "done", "completed", "complete", "finished", "ready",
+})  # fmt: skip
+_UNDONE = frozenset({
+    "pending", "queued", "enqueued", "running", "started", "starting", "in progress", "inprogress",
+    "processing", "waiting", "scheduled", "submitted", "executing", "creating", "updating",
+    "provisioning", "building", "initializing",
+})  # fmt: skip
+_MAX_STATE = 40
+_MAX_DEPTH = 5
+_MAX_ITEMS = 50
+_WORD = Pattern(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def names(key: Any) -> list[str]:
+    """The words of a key or a code, in small letters: `JobState.IN_PROGRESS` has four."""
+    return [word.lower() for word in _WORD.findall(str(key)[: 2 * _MAX_STATE])]
+
+
+def is_pending(result: Any) -> bool:
+    """Whether a result has a field that says that something is pending, queued, running or in progress.
+
+    The field may lie within others, and all may be JSON text. Words in prose say nothing.
+    """
+    return _is_pending(result, _MAX_DEPTH)
+
+
+def _is_pending(value: Any, depth: int) -> bool:
+    value = read(value)
+    if not depth or not isinstance(value, dict | list):
+        return False
+    items = list(value.values() if isinstance(value, dict) else value)[:_MAX_ITEMS]
+    if isinstance(value, dict) and any(_says_undone(*item) for item in value.items()):
+        return True
+    return any(_is_pending(item, depth - 1) for item in items)
+
+
+def _says_undone(key: Any, value: Any) -> bool:
+    words = names(key)
+    if not words:
+        return False
+    if words == ["conclusion"]:
+        return value is None
+    if value is False:
+        return words[-1] in _DONE and words[:-1] in ([], ["is"], ["operation"])
+    if not isinstance(value, str) or len(value) > _MAX_STATE or words[-1] not in _STATES:
+        return False
+    said = " ".join(names(value))
+    # A code of several words is one without spaces, as `JOB_STATE_RUNNING`.
+    return said in _UNDONE or (
+        " " not in value and any(said.endswith(f" {word}") for word in _UNDONE)
+    )
 
 
 # --- what else a result may be ---------------------------------------------------------------

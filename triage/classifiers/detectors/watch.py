@@ -31,7 +31,7 @@ from .finding import (
     Finding,
 )
 from .flow import trace
-from .loops import REPEATS, Loop, Loops, broken_off, outline, same_step
+from .loops import REPEATS, Loop, Loops, Polling, broken_off, outline, same_step
 from .onset import onsets
 from .results import Results, cut_short, denies, ended, failure_of, text_in, text_of
 from .tool_calls import WATCHED, check_output
@@ -53,7 +53,8 @@ class Watch:
     what no output may be. exempt: names of tools that may repeat themselves. start: position of the
     first step it will be told of. Not safe for use from several threads at once.
 
-    loop: the one that the last steps are in, None if they are in none. unknown_tool: the first of the
+    loop: the one that the last steps are in, None if they are in none. polling: that of the last call,
+    None if it was no poll. unknown_tool: the first of the
     last calls that were of a tool that does not exist. forbidden: the first output that breaks a
     constraint.
     """
@@ -143,6 +144,11 @@ class Watch:
     def found(self, loop: Loop) -> Finding:
         """The standing loop as a finding."""
         return _of_loop(loop, self._loops)
+
+    @property
+    def polling(self) -> Polling | None:
+        """The equal calls that the last one goes on with, and which are no loop."""
+        return self._loops.polling
 
     @property
     def misfit(self) -> Finding | None:
