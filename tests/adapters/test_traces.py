@@ -261,7 +261,7 @@ class TestSpans:
         trajectory = only(read(content(export(chat))))
         step, error = trajectory[0], trajectory.error
         assert (step.error, step.exception_type) == ("try again in 7s", "RateLimitError")
-        assert (step.timestamp, step.duration_s) == (1.0, 1.0)
+        assert (step.timestamp, step.duration_s) == (2.0, 1.0)
         assert step.usage is not None
         assert (step.usage.input_tokens, step.usage.model) == (12, "model-a")
         assert error is not None

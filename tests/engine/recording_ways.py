@@ -270,7 +270,8 @@ def _conversing(world: World, converse: Any, options: dict[str, Any]) -> Agent[A
 
 @way
 def openai_client(world: World, **options: Any) -> Agent[Any]:
-    client, tools = with_openai.record(world.openai), world.functions(recorded=True)
+    client: Any = with_openai.record(world.openai)
+    tools = world.functions(recorded=True)
 
     async def converse(messages: list[Any]) -> Any:
         results = 0
@@ -305,7 +306,8 @@ async def _told(tool: Callable[..., Any], **given: Any) -> str:
 
 @way
 def anthropic_client(world: World, **options: Any) -> Agent[Any]:
-    client, tools = with_anthropic.record(world.anthropic), world.functions(recorded=True)
+    client: Any = with_anthropic.record(world.anthropic)
+    tools = world.functions(recorded=True)
 
     async def converse(messages: list[Any]) -> Any:
         results = 0

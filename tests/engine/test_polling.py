@@ -26,7 +26,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def poller(pending: Any, *, polls: int = POLLS, **seconds: float) -> World:
+def poller(pending: Any, *, polls: int = POLLS, **seconds: Any) -> World:
     """A model that asks for a job's status until it is done."""
     asked = 0
 
@@ -79,7 +79,8 @@ async def test_a_loop_of_slow_models_and_tools_stays_a_loop(way: str) -> None:
     world = poller({"progress": 10}, model_seconds=20, tool_seconds=10)
     with pytest.raises(TriageEscalationError) as caught:
         await played(way, world)
-    assert caught.value.context.failure_type is FailureType.LOOP_DETECTED
+    assert caught.value.diagnosis is not None
+    assert caught.value.diagnosis.failure_type is FailureType.LOOP_DETECTED
     assert len(world.calls) < POLLS
 
 
@@ -88,7 +89,9 @@ async def test_polling_ends_after_the_seconds_it_may_take(way: str) -> None:
     world = poller({"status": "pending"}, polls=10_000, tool_seconds=30)
     with pytest.raises(TriageEscalationError) as caught:
         await played(way, world, limits=Limits(polling_seconds=600))
-    diagnosis = caught.value.context.attempt_history[0].diagnosis
+    context = caught.value.context
+    assert context is not None
+    diagnosis = context.attempt_history[0].diagnosis
     assert diagnosis.failure_type is FailureType.LOOP_DETECTED
     assert "Limits(polling_seconds=600)" in str(diagnosis.evidence[0].text)
     assert len(world.calls) < 30

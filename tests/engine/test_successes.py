@@ -12,7 +12,7 @@ from tables import table
 from triage import FailureType, TriageEscalationError, not_attempted
 from triage.core import Cause
 
-from .recording_ways import TASK, WAYS, Asks, Turn, World, words_of
+from .recording_ways import MODELLESS, TASK, WAYS, Asks, Turn, World, words_of
 from .successes import HEALTHY, WRONG, Case
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_block")]
@@ -87,7 +87,7 @@ LEFT = ("login_after_data",)
 """An answer that denies something is never held against the record."""
 
 
-@table("way", [way for way in WAYS if not way.startswith("by_hand")])
+@table("way", [way for way in WAYS if way not in MODELLESS])
 async def test_a_failure_that_an_answer_leaves_out_is_asked_about_and_nothing_is_done_twice(
     way: str,
 ) -> None:
@@ -104,12 +104,20 @@ async def test_a_failure_that_an_answer_leaves_out_is_asked_about_and_nothing_is
                     assert times == made.count((call.tool, json.dumps(call.given))), case.name
 
 
-@table("way", ["tools_alone", "run_model", "openai_client", "anthropic_client", "langgraph"])
+async def test_an_answer_that_another_attempt_could_not_change_is_left_alone() -> None:
+    for way in MODELLESS:
+        world = played_by(WRONG[0], second=None)
+        assert await run(way, world) == WRONG[0].answer
+        assert len(world.calls) == 1
+
+
+@table("way", ["run_model", "openai_client", "anthropic_client", "langgraph"])
 async def test_an_answer_that_goes_on_leaving_it_out_is_no_success(way: str) -> None:
     world = played_by(WRONG[0], second=None)
     with pytest.raises(TriageEscalationError) as caught:
         await run(way, world)
-    diagnosis = caught.value.context.diagnosis
+    diagnosis = caught.value.diagnosis
+    assert diagnosis is not None
     assert (diagnosis.failure_type, diagnosis.cause) == (
         FailureType.HALLUCINATED_STATE,
         Cause.OMITTED_FAILURE,

@@ -19,6 +19,7 @@ from .detectors.arguments import check, load_schemas
 from .detectors.finding import LOOP, Finding
 from .detectors.loops import Calls, Loop
 from .detectors.outcomes import changes, omitted
+from .detectors.results import read
 from .detectors.tool_calls import check_output, objection
 from .detectors.watch import Watch
 from .facts import Fact
@@ -70,6 +71,7 @@ __all__ = [
     "objection",
     "omitted",
     "provider_of",
+    "read",
     "read_corrections",
     "report_misclassification",
 ]

@@ -19,6 +19,7 @@ from triage.classifiers import (
     diagnose,
     objection,
     omitted,
+    read,
 )
 from triage.core import (
     UNSAFE,
@@ -298,15 +299,23 @@ _LOOKED_AT = 200
 async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> None:
     """Raise `Refused` for an answer that does not tell a failure which the attempt has recorded.
 
-    heard: the function receives hints. Nothing is raised where nobody would receive one, where another
-    attempt would repeat a change that is not a recorded call, or where a call is in doubt.
+    heard: the function receives hints. Nothing is raised where nobody would receive one, where the answer
+    is not the last one of a model, where another attempt would repeat a change that is not a recorded
+    call, or where a call is in doubt.
     """
+    if not (heard or run.hint_read):
+        return
+    last = next(_steps_from_the_end(run), None)
+    if last is None or last.tool_called is not None or last.action != MODEL:
+        return
     steps = run.ended_by(None).steps[-_LOOKED_AT:]
-    if not (heard or run.hint_read) or all(step.tool_called is None for step in steps):
+    if all(step.tool_called is None for step in steps):
         return
     checks = run.session.config.checks
     tools = {} if checks is None else checks.manifest
     answer = _answer(result)
+    if not _is_said_by(last, answer):
+        return
     outputs = [answer, *(step.tool_output for step in steps)]
     found = await off_loop(outputs, omitted, steps, answer, tools)
     if found is None or any(changes(step) and not is_call(step) for step in steps):
@@ -326,6 +335,17 @@ async def hold_against_record(run: Recorder, result: Any, *, heard: bool) -> Non
             f"what failed: name {found.tool}, and how many or which parts failed, if only a part did.",
             classifier="results",
         )
+    )
+
+
+def _is_said_by(step: Step, answer: Any) -> bool:
+    """Whether an answer is what a model said, as text, as JSON or as the arguments of a call."""
+    said = (step.llm_output or "").strip()
+    if isinstance(answer, str):
+        return bool(said) and answer.strip() == said
+    calls = step.tool_output if isinstance(step.tool_output, list) else []
+    return read(said) == answer or any(
+        isinstance(call, Mapping) and call.get("arguments") == answer for call in calls
     )
 
 

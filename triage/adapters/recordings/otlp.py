@@ -183,7 +183,7 @@ def _ending(span: Span, fault: ErrorInfo | None) -> dict[str, Any]:
     return {
         "error": None if fault is None else fault.message,
         "exception_type": None if fault is None else fault.type_name,
-        "timestamp": span.start / _NANO if span.start else None,
+        "timestamp": (span.end or span.start) / _NANO or None,
         "duration_s": (span.end - span.start) / _NANO if span.end > span.start > 0 else None,
     }
 

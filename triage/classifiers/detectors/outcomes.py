@@ -38,6 +38,8 @@ _FAILED = frozenset({
 _STATUS = frozenset({"status", "state", "status code", "http status", "http status code", "code"})
 _SUCCESS = frozenset({"ok", "success", "succeeded", "successful"})
 _NONE = frozenset({"", "none", "null", "no", "ok", "0", "false"})
+_NEVER_BEGUN = frozenset({"UnknownTool", "InvalidArguments", "CallDenied"})
+"""Errors of calls that were refused before they began."""
 _REFUSALS = frozenset({"content_filter", "refusal", "safety", "max_tokens", "length"})
 _ENDINGS = ("finish_reason", "stop_reason")
 _FIRST_STATUS, _LAST_STATUS = 400, 599
@@ -69,7 +71,11 @@ def omitted(steps: Sequence[Step], answer: Any, tools: Mapping[str, Any]) -> Omi
         return None
     # Words of the model alone may have been for the user, too.
     said = [(at, _Told(step.llm_output)) for at, step in enumerate(steps) if _is_said(step)]
-    calls = [(at, step) for at, step in enumerate(steps) if step.tool_called is not None]
+    calls = [
+        (at, step)
+        for at, step in enumerate(steps)
+        if step.tool_called is not None and step.exception_type not in _NEVER_BEGUN
+    ]
     outcomes = {at: _outcome(step) for at, step in calls}
     found = (
         _every(calls, outcomes)

@@ -33,7 +33,7 @@ from .finding import (
 from .flow import trace
 from .loops import REPEATS, Loop, Loops, Polling, broken_off, outline, same_step
 from .onset import onsets
-from .results import Results, cut_short, denies, ended, failure_of, text_in, text_of
+from .results import Results, cut_short, denies, ended, failure_of, is_pending, text_in, text_of
 from .tool_calls import WATCHED, check_output
 
 WHOLE = 400
@@ -239,11 +239,13 @@ _PAUSE_S = 5.0
 def _only_repeats(steps: Sequence[Step], exempt: Collection[str]) -> Finding | None:
     """The loop of a finished run that made one call, again and again, and nothing else.
 
-    What a user or another agent says between them is a new question. Pauses are polling, and so is an
-    answer that passes the result on.
+    What a user or another agent says between them is a new question. Pauses are polling, and so are
+    results that say something is not done yet, and an answer that passes the result on.
     """
     calls = [(at, step) for at, step in enumerate(steps) if step.tool_called is not None]
     if len(calls) < REPEATS or calls[0][1].tool_called in exempt:
+        return None
+    if is_pending(calls[0][1].tool_output):
         return None
     (start, first), (end, _) = calls[0], calls[-1]
     between = {one.action for one in steps[start:end] if one.tool_called is None}
