@@ -301,7 +301,8 @@ async def test_then_a_summary_stands_for_the_old_messages() -> None:
     assert sent[:2] == long_talk(16)[:2]
     assert sent[2]["role"] == "user"
     assert "Sixteen pages were read." in sent[2]["content"]
-    assert "not to be done again: pay, which answered pay 1" in sent[2]["content"]
+    assert "not to be done again:\n- pay(" in sent[2]["content"]
+    assert '"pay 1' in sent[2]["content"]
     calls = {call["id"] for message in sent for call in message.get("tool_calls") or ()}
     results = {message["tool_call_id"] for message in sent if message["role"] == "tool"}
     assert calls == results == {"c14", "c15"}
@@ -309,7 +310,7 @@ async def test_then_a_summary_stands_for_the_old_messages() -> None:
 
 @pytest.mark.anyio
 async def test_what_is_still_too_long_escalates() -> None:
-    with pytest.raises(TriageEscalationError, match="left out and summarized"):
+    with pytest.raises(TriageEscalationError, match="nothing more can be left out"):
         await shrinking(100, FailurePolicy(CONTEXT_OVERFLOW=shrink_context()))
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from triage.core import UNSAFE, Effect, Step, Usage, digest, infer_effect, is_reused, plain
-from triage.core.messages.base import Answer, ending_of, mapping
+from triage.core.messages.base import Answer, ending_of, mapping, refused_request
 from triage.engine import (
     BRIEF,
     CUT,
@@ -193,6 +193,8 @@ class RecordedModelCall(_FrameworkCall):
         metadata[MODEL] = about.get(MODEL, bound[MODEL])
         if conversation.get():
             metadata[CONVERSATION] = conversation.get()
+        if error is not None:
+            metadata = refused_request(metadata)
         asked: list[Any] | None = None
         words: str | None = None
         usage: Usage | None = None

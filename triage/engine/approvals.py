@@ -63,7 +63,7 @@ from triage.core import (
 from triage.core.asking import TooSlow, ask_here, deadline_of
 from triage.core.asking import ask as ask_user
 from triage.core.messages import read_answer
-from triage.core.messages.base import ending_of
+from triage.core.messages.base import ending_of, refused_request
 from triage.core.waiting import after_a_while
 from triage.strategies import Preset
 
@@ -626,7 +626,9 @@ class Model(Tool):
         said: str | None = None
         asked: Any = None
         usage: Usage | None = None
-        if error is None:
+        if error is not None:
+            metadata = refused_request(metadata)
+        else:
             answer = read_answer(output)
             usage = None if answer is None else answer.usage
             ending = None if answer is None else ending_of(answer.ended)

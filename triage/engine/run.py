@@ -46,6 +46,7 @@ from triage.core import (
     refuse,
 )
 from triage.core.asking import scheduler
+from triage.core.messages.base import with_receipts
 from triage.strategies import Limits
 
 from .event_loop import Cancellations, current_caller, current_task, is_large
@@ -64,9 +65,10 @@ class Guidance(Struct, frozen=True):
     """What an attempt is told, built from the last action alone; all None in the first attempt.
 
     hint, subgoal, state: as `_triage_hint`, `_triage_subgoal`, `_triage_state`. diagnosis, action: of
-    the attempt before. inject: keyword arguments for this attempt. model, keep_last, summary: what
-    requests to models are to be made of, from the last actions of the run that said it: which model is
-    asked, how many messages at their end keep the outputs of tools, and what stands for the rest.
+    the attempt before. inject: keyword arguments for this attempt. model, keep_last, summary,
+    max_characters: what requests to models are to be made of, from the last actions of the run that said
+    it: which model is asked, how many messages at their end keep the outputs of tools, what stands for the
+    rest, with a line for each call that must not be made again, and how long a conversation may be.
     """
 
     hint: str | None = None
@@ -78,6 +80,7 @@ class Guidance(Struct, frozen=True):
     model: str | None = None
     keep_last: int | None = None
     summary: str | None = None
+    max_characters: int | None = None
 
 
 class Replay(Struct, frozen=True):
@@ -198,6 +201,9 @@ class Recorder:
         self.hint_read = True
         if self.tally is not None and self.tally.replaying and not self.took_state:
             return NO_GUIDANCE
+        if told.summary is not None:
+            summary = with_receipts(told.summary, self.session.state.calls.values())
+            told = replace(told, summary=summary)
         live = self.live
         if live is None:
             return told

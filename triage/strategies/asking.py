@@ -33,7 +33,16 @@ from triage.core import (
 )
 from triage.core.patterns import Pattern
 
-from .base import Answer, last_failed, named, needs_a_person, no_retry, sentences
+from .base import (
+    Answer,
+    cannot_be_shorter,
+    last_failed,
+    named,
+    needs_a_person,
+    no_retry,
+    refused_request,
+    sentences,
+)
 
 # The wrong fields of an answer or a call, as data: `wrong_fields`.
 
@@ -351,6 +360,16 @@ class repair_arguments(Struct, frozen=True):
         return Retry(sentences(context.diagnosis.hint, fields) or None)
 
 
+_SPARE = 0.9
+"""Of the room that an error tells: tokens are not characters."""
+_UNTOLD_SHARE = 0.7
+"""Of a refused request, where no error tells how much too long it was; half as much each further time."""
+_LEAST_SHARE = 0.01
+"""Numbers that are further apart are no sizes of one request."""
+_LEAST_SIZE = 256
+_SIZE = re.compile(r"(?<![\w.\-/])(?:\d{1,3}(?:[,_]\d{3})+|\d{3,12})(?![\w\-]|\.\d)")
+
+
 class shrink_context(Struct, frozen=True):
     """Call the function again with shorter requests: first without old tool outputs, then with a summary.
 
@@ -362,8 +381,13 @@ class shrink_context(Struct, frozen=True):
     adapters apply them to what they send; an agent that builds its own requests reads
     `run.guidance.keep_last` and `run.guidance.summary`.
 
+    Where the refused request was sent by a recorded client or an adapter, or made by `shrunk_chat` or one
+    of its siblings, its size is known. Then requests are made to fit: into the share of it that the error
+    tells ("2000 tokens … resulted in 4350"), else, from the second overflow on, into 70 % of it, then less.
+    Each request that leaves messages out tells the calls in them, and all that had an effect.
+
     Where the answer was too long rather than the request, the model is asked again, as by
-    `ask_again(2)`. Escalates once both were tried, and if the diagnosis is CRITICAL or FATAL.
+    `ask_again(2)`. Escalates once nothing more can be left out, and if the diagnosis is CRITICAL or FATAL.
     """
 
     keep_last: int = 10
@@ -383,30 +407,67 @@ class shrink_context(Struct, frozen=True):
             return stop
         if context.diagnosis.cause == Cause.OUTPUT_CUT:
             return ask_again(2)(context)
+        return self._shorter(context)
+
+    def _shorter(self, context: FailureContext) -> Answer:
         done = [past.action for past in context.attempt_history if isinstance(past.action, Retry)]
         hint = context.diagnosis.hint
+        request = refused_request(context)
+        most = None if request is None else self._most(context, request.characters, done)
+        if request is not None and cannot_be_shorter(context):
+            return Escalate(
+                f"{named(context)}: nothing more can be left out of a request of "
+                f"{request.characters:,} characters, {request.receipts:,} of them receipts of what "
+                "must not be done again"
+            )
         if all(action.keep_last is None for action in done):
             left_out = (
                 "Long outputs of tools are left out of the conversation or cut: for what you still need "
                 "of them, call a read again, in smaller parts."
             )
-            return Retry(sentences(hint, left_out), keep_last=self.keep_last)
-        if any(action.summary is not None for action in done):
+            return Retry(sentences(hint, left_out), keep_last=self.keep_last, max_characters=most)
+        summarized = any(action.summary is not None for action in done)
+        if most is not None and (summarized or self.summarize is None):
+            return Retry(hint, keep_last=self.keep_last, max_characters=most)
+        if summarized:
             return Escalate(f"{named(context)}: too long with old outputs left out and summarized")
         text = _digest(context) if self.summarize is None else self.summarize(context)
         if inspect.isawaitable(text):
-            return self._later(context, text)
-        return self._summarized(context, text)
+            return self._later(context, text, most)
+        return self._summarized(context, text, most)
 
-    async def _later(self, context: FailureContext, text: Awaitable[str]) -> Action:
-        return self._summarized(context, await text)
+    def _most(self, context: FailureContext, size: int, done: list[Retry]) -> int | None:
+        """How many characters the next requests may have; None for the first try without a known size."""
+        share = _told_share(context)
+        if share is None and all(action.keep_last is None for action in done):
+            return None
+        if share is None:
+            tried = sum(action.max_characters is not None for action in done)
+            return max(1, int(size * _UNTOLD_SHARE / 2**tried))
+        return max(1, int(size * share * _SPARE))
 
-    def _summarized(self, context: FailureContext, text: object) -> Action:
+    async def _later(
+        self, context: FailureContext, text: Awaitable[str], most: int | None
+    ) -> Action:
+        return self._summarized(context, await text, most)
+
+    def _summarized(self, context: FailureContext, text: object, most: int | None) -> Action:
         if not isinstance(text, str):
             raise misuse("shrink_context.summarize's answer", text, "a text")
         if not text.strip():
             return Escalate(f"{named(context)}: there is nothing to summarize")
-        return Retry(context.diagnosis.hint, keep_last=self.keep_last, summary=text)
+        hint, keep = context.diagnosis.hint, self.keep_last
+        return Retry(hint, keep_last=keep, summary=text, max_characters=most)
+
+
+def _told_share(context: FailureContext) -> float | None:
+    """The part of the refused request that there is room for: its error names two sizes, or does not."""
+    for error in () if context.error is None else context.error.walk():
+        found = {int(re.sub("[,_]", "", text)) for text in _SIZE.findall(error.message[:2_000])}
+        sizes = sorted(size for size in found if size >= _LEAST_SIZE)
+        if len(sizes) >= 2 and sizes[-2] / sizes[-1] >= _LEAST_SHARE:
+            return sizes[-2] / sizes[-1]
+    return None
 
 
 def _digest(context: FailureContext) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -132,6 +132,35 @@ def needs_a_person(context: FailureContext) -> Escalate | None:
     if severity is not Severity.CRITICAL and severity is not Severity.FATAL:
         return None
     return Escalate(f"{named(context)}: {severity}, a person must act; repeating it cures nothing")
+
+
+class RefusedRequest(NamedTuple):
+    """Characters of a request that was too long, and of the receipts in it."""
+
+    characters: int
+    receipts: int
+
+
+def refused_request(context: FailureContext) -> RefusedRequest | None:
+    """Return the size of the last request that failed, as its step tells it; None where it is not known."""
+    for step in reversed(context.trajectory.steps):
+        found = None if step.error is None else (step.metadata or {}).get("request")
+        if isinstance(found, Mapping) and type(found.get("characters")) is int:
+            return RefusedRequest(found["characters"], found.get("receipts", 0))
+    return None
+
+
+def cannot_be_shorter(context: FailureContext) -> bool:
+    """Whether the refused request was longer than wanted, so that nothing more can be left out of it."""
+    if context.failure_type is not FailureType.CONTEXT_OVERFLOW:
+        return False
+    request = refused_request(context)
+    wanted = [
+        past.action.max_characters
+        for past in context.attempt_history
+        if isinstance(past.action, Retry) and past.action.max_characters is not None
+    ]
+    return request is not None and bool(wanted) and request.characters > wanted[-1]
 
 
 def no_retry(context: FailureContext, most: int) -> Escalate | None:

@@ -46,6 +46,7 @@ from .base import (
     always,
     as_strategy,
     better_told,
+    cannot_be_shorter,
     counted,
     failed_tool,
     last_failed,
@@ -396,7 +397,8 @@ class chain(Struct, frozen=True):
     A primary that raises is a bug, so fallback is not asked.
 
     Where the diagnosis is CRITICAL or FATAL, a fallback that would only try again (`replan`,
-    `ask_again` and similar, or a combination of these) is not asked. An external fault that waiting
+    `ask_again` and similar, or a combination of these) is not asked, nor after a CONTEXT_OVERFLOW where
+    nothing more can be left out of the request. An external fault that waiting
     cannot fix skips a `backoff_and_retry`. A wait longer than `Limits.longest_wait` is skipped if
     fallback has another model or tool. Where a model can hear it, `backoff_and_retry(None)` asks fallback
     after three tries or 20 s of a tool that the model chose, and after two tries of what waiting does not
@@ -420,11 +422,8 @@ class chain(Struct, frozen=True):
 
         def go_on(action: Action) -> Answer:
             if isinstance(action, self.after):
-                if (
-                    isinstance(action, Escalate)
-                    and needs_a_person(context)
-                    and same_again(fallback)
-                ):
+                hopeless = needs_a_person(context) or cannot_be_shorter(context)
+                if isinstance(action, Escalate) and hopeless and same_again(fallback):
                     return action
                 return then(fallback(context), lambda last: _both(action, last, fallback, context))
             if holds_out and isinstance(action, Retry) and better_told(context, action.delay):

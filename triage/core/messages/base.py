@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import is_not
+from contextvars import ContextVar
+from operator import is_not, methodcaller
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from triage.core.failures import ErrorInfo
 from triage.core.json_values import plain
+from triage.core.quoting import as_json, one_line
+from triage.core.state import label_of
 from triage.core.steps import Usage
 from triage.core.taxonomy import Cause, Effect, FailureType
 
@@ -330,8 +334,17 @@ _SHORT = 200
 """Characters of the longest output that is never masked, because that would save nothing."""
 _BEGINNING = 300
 """Characters kept of a masked output whose tool has an unknown effect: they may be a receipt."""
-_MOST_OUTPUT, _MOST_BESIDE_SUMMARY = 8_000, 2_000
-"""Characters kept of an output among the last messages, where they have to be cut."""
+_CUTS = (8_000, 2_000, 500, _SHORT)
+"""Characters kept of an output among the last messages, where they have to be cut: no more than needed."""
+_MOST_BESIDE_SUMMARY = 2_000
+_DETAILS = ((2_000, 2_000), (600, 100), (300, 0), (60, 0))
+"""Characters kept of a receipt's arguments and result: no more than fits."""
+_READ_DETAILS = (120, _SHORT)
+"""The same for calls that may be repeated."""
+_MOST_READS, _MOST_WORDS = 40, 10
+"""Calls that may be repeated, and turns of words, that stand for what is left out."""
+_MESSAGE, _CALL = 40, 90
+"""Characters that a message and a call take beside what they say."""
 _RECEIPTS = (Effect.ONCE, Effect.IDEMPOTENT)
 _Place: TypeAlias = tuple[int, int]
 """The indexes of a message and of a call or result in it."""
@@ -347,25 +360,133 @@ class Repaired(NamedTuple):
     dropped: int = 0
 
 
+class Done(Struct, frozen=True):
+    """A call that has ended. result: its result, or the error it ended with."""
+
+    tool: str
+    arguments: Any
+    result: Any
+
+    def told(self, most: tuple[int, int]) -> str:
+        """Write it on one line, redacted. most: characters kept of its arguments and its result."""
+        given = "" if self.arguments is None else as_json(self.arguments, most[0])
+        call = f"{self.tool[:80]}({given})"
+        return f"{call} → {as_json(self.result, most[1])}" if most[1] else call
+
+    @property
+    def key(self) -> str:
+        """The tool and its arguments, equal for equal calls."""
+        return self.told((2_000, 0))
+
+
 class Shrink(Struct, frozen=True):
     """How to shorten requests. keep_last: number of messages at the end that are no old ones.
 
     summary: replaces the old messages; None keeps them, with tool outputs masked. The last messages stay
     whole, unless there is a summary or no old output to mask: then their long outputs are cut. effects:
     the effect of each tool by name; outputs of tools that change the world are receipts, and stay.
+
+    max_characters: of a conversation, None for any number. More and more is left out until it fits; what
+    is left out is told in few words. receipts: completed calls with an effect, which are all told again
+    where messages are left out. reads: other completed calls.
     """
 
     keep_last: int
     summary: str | None = None
     effects: Mapping[str, str] = {}
+    max_characters: int | None = None
+    receipts: tuple[Done, ...] = ()
+    reads: tuple[Done, ...] = ()
 
     @classmethod
     def of(cls, guidance: Any, run: Any) -> Shrink | None:
         """Return what an attempt's guidance asks for, or None."""
         if guidance.keep_last is None:
             return None
-        effects = {call.tool: call.effect for call in run.session.state.calls.values()}
-        return cls(guidance.keep_last, guidance.summary, effects)
+        calls = run.session.state.calls.values()
+        effects = {call.tool: call.effect for call in calls}
+        receipts, reads = done_calls(calls)
+        told = (
+            run.told
+        )  # without the receipts that are appended for those who read `guidance.summary`
+        return cls(told.keep_last, told.summary, effects, told.max_characters, receipts, reads)
+
+
+def done_calls(calls: Iterable[Any]) -> tuple[tuple[Done, ...], tuple[Done, ...]]:
+    """Return the completed calls of tools that have an effect, and the others.
+
+    calls: of a journal's state. Calls inside a call that is told are part of that one.
+    """
+    found: tuple[list[Done], list[Done]] = ([], [])
+    told: set[str] = set()
+    for call in calls:
+        if call.kind not in ("tool", "run") or call.outcome != "done" or call.undone:
+            continue
+        has_effect = call.effect != Effect.READ
+        if call.within in told:
+            continue
+        if has_effect:
+            told.add(label_of(call.tool, call.idempotency_key))
+        found[not has_effect].append(Done(call.tool, call.arguments, call.result))
+    return tuple(found[0]), tuple(found[1])
+
+
+def with_receipts(summary: str, calls: Iterable[Any]) -> str:
+    """Append all completed calls with an effect that a summary does not name."""
+    told = _receipts(done_calls(calls)[0], summary)
+    return "\n".join((summary, *_lines(_DONE, told, _DETAILS[0])))
+
+
+_DONE = "Done, and not to be done again:"
+_FOUND = "Called before:"
+_SAID = "You said:"
+
+
+def _receipts(receipts: Iterable[Done], summary: str | None) -> list[Done]:
+    return [one for one in receipts if summary is None or one.key not in summary]
+
+
+def _lines(title: str, calls: Iterable[Done], most: tuple[int, int]) -> list[str]:
+    lines = [f"- {call.told(most)}" for call in calls]
+    return [title, *lines] if lines else []
+
+
+class Sent(NamedTuple):
+    """A conversation as it was sent. receipts: characters of it that tell receipts."""
+
+    wire: Wire
+    messages: Sequence[Any]
+    receipts: int
+
+    def measured(self) -> dict[str, int]:
+        """Return its characters, as a step's metadata has them."""
+        size = _size(self.wire.read(message) for message in self.messages)
+        return {"characters": size, "receipts": self.receipts}
+
+
+SENT: ContextVar[Sent | None] = ContextVar("triage_sent", default=None)
+"""The last conversation that this code made shorter, or left as it is, to send it."""
+
+
+def refused_request(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to the metadata of a model's step that failed how long its request was, if that is known."""
+    sent = SENT.get()
+    return {**metadata, "request": sent.measured()} if sent is not None else dict(metadata)
+
+
+def _size(read: Iterable[Message]) -> int:
+    """Characters of a conversation as JSON, about."""
+    return sum(
+        _MESSAGE
+        + len(json.dumps(said.text))
+        + sum(_CALL + len(call.name) + _length(call.arguments) for call in said.calls)
+        + sum(_length(result.output) for result in said.results)
+        for said in read
+    )
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(_output_text(value)))
 
 
 def says(value: Any, text: str) -> bool:
@@ -416,6 +537,10 @@ class Wire(ABC):
     @abstractmethod
     def masked(self, message: Any, outputs: Mapping[int, str]) -> Any:
         """Return a message with some outputs replaced, given by their index among its results."""
+
+    def rewritten(self, message: Any, change: Callable[[str], str]) -> Any:
+        """Return a user's message with its texts changed."""
+        return _rewritten(as_data(message), change)
 
     def shown(self, message: Any) -> Any:
         """Return a message as a step shows it, without ids, which are new each time."""
@@ -471,7 +596,7 @@ class Wire(ABC):
         """
         given = list(messages)
         read = [self.read(message) for message in given]
-        pairs = self._pairs(read)
+        pairs = self.pairs(read)
         kept = set(pairs.values())
         closed = 0
         made: list[Any] = []
@@ -506,7 +631,7 @@ class Wire(ABC):
         made += self.joined(waiting, None) if waiting else []
         return Repaired(made, closed, sum(len(said.results) for said in read) - len(kept))
 
-    def _pairs(self, read: list[Message]) -> dict[_Place, _Place]:
+    def pairs(self, read: list[Message]) -> dict[_Place, _Place]:
         """Pair each call with the first result after it and before the next call with the same key."""
         pairs: dict[_Place, _Place] = {}
         waiting: dict[Hashable, list[_Place]] = {}
@@ -527,82 +652,238 @@ class Wire(ABC):
 
         A valid history stays valid: no result loses its call and no call its result.
         """
-        if shrink is None:
-            return messages
-        read = [self.read(message) for message in messages]
-        tools = {call.id: call.name for said in read for call in said.calls}
-        start = max(0, len(messages) - shrink.keep_last)
-        most = _MOST_BESIDE_SUMMARY
-        if shrink.summary is None:
-            most = _MOST_OUTPUT
-            masked = [
-                _masked(self, message, said, shrink, tools)
-                for message, said in zip(messages[:start], read, strict=False)
-            ]
-            if any(map(is_not, masked, messages)):
-                return [*masked, *messages[start:]]
-        last = [
-            _masked(self, message, said, shrink, tools, most)
-            for message, said in zip(messages[start:], read[start:], strict=True)
+        made = (
+            Sent(self, messages, 0)
+            if shrink is None
+            else _Shortening(self, messages, shrink).made()
+        )
+        SENT.set(made)
+        return made.messages
+
+
+def _rewritten(value: Any, change: Callable[[str], str], key: str = "content") -> Any:
+    if isinstance(value, str):
+        return change(value) if key in _TEXT_KEYS else value
+    if isinstance(value, dict):
+        return {name: _rewritten(item, change, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rewritten(item, change, key) for item in value]
+    return value
+
+
+class _Shortening:
+    """Makes a conversation shorter, and no shorter than it has to be."""
+
+    def __init__(self, wire: Wire, messages: Sequence[Any], shrink: Shrink) -> None:
+        self.wire = wire
+        self.given = list(messages)
+        self.shrink = shrink
+        self.read = [wire.read(message) for message in messages]
+        self.tools = {call.id: call.name for said in self.read for call in said.calls}
+        self.pairs = wire.pairs(self.read)
+        self.boundary = max(0, len(messages) - shrink.keep_last)
+        self.outputs = [
+            text for done in shrink.reads if len(text := _output_text(done.result)) > _SHORT
         ]
-        shorter = [*messages[:start], *last]
-        if shrink.summary is None:
-            return shorter
-        return _summarized(self, shorter, read, shrink, tools, start)
 
+    def made(self) -> Sent:
+        """The first way that fits, else the shortest one."""
+        found: Sent | None = None
+        enough: Sent | None = None
+        for sent, tells_reads in self._ways():
+            found = sent
+            if self.shrink.max_characters is None:
+                break
+            if sent.measured()["characters"] <= self.shrink.max_characters:
+                if tells_reads:
+                    return sent
+                enough = enough or sent
+        return enough or found or Sent(self.wire, self.given, 0)
 
-def _masked(
-    wire: Wire,
-    message: Any,
-    said: Message,
-    shrink: Shrink,
-    tools: Mapping[str, str],
-    most: int | None = None,
-) -> Any:
-    """Return a message without its long outputs. most: characters that stay of each; None for old ones."""
-    changed: dict[int, str] = {}
-    for at, result in enumerate(said.results):
-        effect = shrink.effects.get(_tool_of(result, tools), Effect.UNKNOWN)
-        text = _output_text(result.output)
-        if effect in _RECEIPTS or len(text) <= (most or _SHORT):
-            continue
-        if most is not None:
-            changed[at] = (
-                f"{text[:most]}… [left out: {len(text) - most:,} of {len(text):,} characters]"
+    def _ways(self) -> Iterator[tuple[Sent, bool]]:
+        """All ways, each shorter than the one before; whether each call is told that may be repeated."""
+        cuts: tuple[int, ...] = _CUTS
+        if self.shrink.summary is None:
+            old = [self._masked(at) for at in range(self.boundary)]
+            if any(map(is_not, old, self.given)):
+                yield Sent(self.wire, [*old, *self.given[self.boundary :]], 0), True
+            last = [self._masked(at, cuts[0]) for at in range(self.boundary, len(self.given))]
+            yield Sent(self.wire, [*old, *last], 0), True
+        else:
+            cuts = (_MOST_BESIDE_SUMMARY, *_CUTS[2:])
+        begin = 0
+        while begin < self.boundary and self.read[begin].role == "system":
+            begin += 1
+        if begin < self.boundary and self.read[begin].role == "user":
+            begin += 1
+        start = self.boundary
+        while start > begin and _is_inside_of_a_turn(self.read, start):
+            start -= 1
+        turns = [at for at in range(start + 1, len(self.read)) if self._begins_a_turn(at)]
+        for most in cuts:
+            if start == begin:
+                last = [self._masked(at, most) for at in range(begin, len(self.given))]
+                yield Sent(self.wire, [*self.given[:begin], *last], 0), True
+            for at in (start, *turns):
+                if at > begin:
+                    yield from self._without(begin, at, most)
+
+    def _begins_a_turn(self, at: int) -> bool:
+        return self.read[at].role == "model" and not _is_inside_of_a_turn(self.read, at)
+
+    def _without(self, begin: int, start: int, most: int) -> Iterator[tuple[Sent, bool]]:
+        """Leave out the messages between two places but for the user's, and tell what they held."""
+        last = [self._masked(at, most) for at in range(start, len(self.given))]
+        users = [at for at in range(begin, start) if self.read[at].role in ("system", "user")]
+        words = [at for at in users if not self._is_output(at)]
+        short = [
+            self.wire.rewritten(self.given[at], lambda text: _cut(text, _SHORT)) for at in words
+        ]
+        kept: list[Any]
+        for kept in ([self._masked(at) for at in users], [self._masked(at) for at in words], short):
+            around = [*self.given[:begin], *kept, *last]
+            text, receipts, tells_reads = self._digest(
+                begin, start, _size(map(self.wire.read, around))
             )
-            continue
-        kept = "" if effect == Effect.READ else f"{text[:_BEGINNING]}… "
-        changed[at] = f"{kept}[left out: {len(text):,} characters]"
-    return wire.masked(message, changed) if changed else message
+            told = [*self.given[:begin], *kept, self.wire.user(text), *last]
+            yield Sent(self.wire, told, receipts), tells_reads
+            if self.shrink.max_characters is None:
+                return
+
+    def _digest(self, begin: int, start: int, around: int) -> tuple[str, int, bool]:
+        """Tell what is left out. around: characters of the rest.
+
+        Returns the text, how much of it are receipts, and whether all else that was called is told.
+        """
+        summary = self.shrink.summary
+        receipts, reads, words = self._left_out(begin, start)
+        title = (
+            "Earlier messages are left out."
+            if summary is None
+            else (f"What was done before, in short:\n{summary}")
+        )
+        most = self.shrink.max_characters
+        room = None if most is None else most - around - _MESSAGE - len(json.dumps(title))
+        brief = [f"- {call.told((_READ_DETAILS[0], 0))}" for call in reads]
+        all_reads = _measure([_FOUND, *brief])
+        lines: list[str] = []
+        for detail in _DETAILS:
+            lines = _lines(_DONE, receipts, detail)
+            if room is None or _measure(lines) + all_reads <= room:
+                break
+        size = _measure(lines)
+        left = None if room is None else room - size
+        if summary is not None:  # which tells what was read until then
+            reads = [call for call in reads if call.key not in summary]
+        found = [f"- {call.told(_READ_DETAILS)}" for call in reads][-_MOST_READS:]
+        if left is not None and _measure([_FOUND, *found]) > left:
+            found = brief
+        shown = _newest(_FOUND, found, left)
+        if left is not None:
+            left -= _measure(shown)
+        said = [] if summary is not None else _newest(_SAID, words, left)
+        text = "\n".join((title, *lines, *shown, *said))
+        return text, size, len(shown) > len(found) or not found
+
+    def _left_out(self, begin: int, start: int) -> tuple[list[Done], list[Done], list[str]]:
+        """The calls with an effect that the messages from `start` on do not show, others, and words."""
+        shown = Counter(
+            Done(call.name, call.arguments, None).key
+            for said in self.read[start:]
+            for call in said.calls
+        )
+        receipts = _unseen(_receipts(self.shrink.receipts, self.shrink.summary), shown)
+        reads = _unseen(self.shrink.reads, shown)
+        known = Counter(done.key for done in (*self.shrink.receipts, *self.shrink.reads))
+        words: list[str] = []
+        for at in range(begin, start):
+            said = self.read[at]
+            for place, call in enumerate(said.calls):
+                found = self.pairs.get((at, place))
+                result = None if found is None else self.read[found[0]].results[found[1]]
+                done = Done(
+                    call.name, call.arguments, "no result" if result is None else result.output
+                )
+                if known[done.key] > 0:
+                    known[done.key] -= 1
+                    continue
+                effect = self.shrink.effects.get(call.name, Effect.UNKNOWN)
+                is_read = effect == Effect.READ or result is None or result.failed
+                (reads if is_read else receipts).append(done)
+            if said.role == "model" and said.text:
+                words.append(f"- {one_line(said.text, _SHORT)}")
+        return receipts, reads, words[-_MOST_WORDS:]
+
+    def _is_output(self, at: int) -> bool:
+        """Whether a user's message is the result of a call: it ends with one, and says little else."""
+        text = self.read[at].text
+        outputs = (
+            _output_text(done.result) for done in (*self.shrink.receipts, *self.shrink.reads)
+        )
+        return any(
+            output
+            and len(text) <= len(output) + _SHORT
+            and (output in text if len(output) > _SHORT else text.endswith(f" {output}"))
+            for output in outputs
+        )
+
+    def _masked(self, at: int, most: int | None = None) -> Any:
+        """Return a message without its long outputs. most: characters kept of each; None for old ones."""
+        message, said = self.given[at], self.read[at]
+        if said.role == "user":
+            return self._masked_words(message, said, most)
+        changed: dict[int, str] = {}
+        for place, result in enumerate(said.results):
+            effect = self.shrink.effects.get(_tool_of(result, self.tools), Effect.UNKNOWN)
+            text = _output_text(result.output)
+            if effect in _RECEIPTS or len(text) <= (most or _SHORT):
+                continue
+            changed[place] = _cut(text, most) if most else _mask(text, effect)
+        return self.wire.masked(message, changed) if changed else message
+
+    def _masked_words(self, message: Any, said: Message, most: int | None) -> Any:
+        """Return a user's message without the outputs in it, which an agent's own loop may put there."""
+        found = [output for output in self.outputs if output in said.text]
+        found = [output for output in found if len(output) > (most or _SHORT)]
+        for output in found:
+            short = _cut(output, most) if most else _mask(output, Effect.READ)
+            message = self.wire.rewritten(message, methodcaller("replace", output, short))
+        return message
 
 
-def _summarized(
-    wire: Wire,
-    messages: Sequence[Any],
-    read: list[Message],
-    shrink: Shrink,
-    tools: Mapping[str, str],
-    start: int,
-) -> list[Any]:
-    """Keep the instructions, the user's messages and the last ones, with a summary and the receipts."""
-    begin = 0
-    while begin < start and read[begin].role == "system":
-        begin += 1
-    if begin < start and read[begin].role == "user":
-        begin += 1
-    while start > begin and _is_inside_of_a_turn(read, start):
-        start -= 1
-    if begin == start:
-        return list(messages)
-    lines = [f"What was done before, in short:\n{shrink.summary}"]
-    for said in read[begin:start]:
-        for result in said.results:
-            tool = _tool_of(result, tools)
-            if shrink.effects.get(tool) in _RECEIPTS:
-                told = _output_text(result.output)
-                lines.append(f"Done, and not to be done again: {tool}, which answered {told}")
-    kept = [messages[at] for at in range(begin, start) if read[at].role in ("system", "user")]
-    return [*messages[:begin], *kept, wire.user("\n".join(lines)), *messages[start:]]
+def _mask(text: str, effect: str) -> str:
+    kept = "" if effect == Effect.READ else f"{text[:_BEGINNING]}… "
+    return f"{kept}[left out: {len(text):,} characters]"
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}… [left out: {len(text) - most:,} of {len(text):,} characters]"
+
+
+def _unseen(calls: Iterable[Done], shown: Counter[str]) -> list[Done]:
+    """The calls but for the newest ones, if the messages that are kept show those."""
+    left = Counter(shown)
+    found: list[Done] = []
+    for call in reversed(list(calls)):
+        if left[call.key] > 0:
+            left[call.key] -= 1
+        else:
+            found.append(call)
+    return found[::-1]
+
+
+def _measure(lines: Sequence[str]) -> int:
+    return len(json.dumps("\n".join(lines)))
+
+
+def _newest(title: str, lines: list[str], room: int | None) -> list[str]:
+    """The lines with their title, without the oldest ones where there is not room for all."""
+    at = 0
+    while room is not None and at < len(lines) and _measure([title, *lines[at:]]) > room:
+        at += 1
+    return [title, *lines[at:]] if at < len(lines) else []
 
 
 def _is_inside_of_a_turn(read: list[Message], at: int) -> bool:
