@@ -4,16 +4,24 @@
         client = record(plain, effects={"charge": "once"})
         result = await client.call_tool("charge", {"cents": 300})
 
+A session that is gone (the server was started again) stays gone. `record` takes what opens sessions, too,
+and opens a new one then:
+
+    async with record(lambda: Client("http://localhost:8000/mcp")) as client:
+        ...
+
 What a server says of its tools (`readOnlyHint`, `idempotentHint`, `destructiveHint`) says what may be
 done again; a result that is an error is a step with an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
 
+import anyio
 from mcp import ClientSession, MCPError
 from mcp.client.client import Client
 from mcp.client.session_group import ClientSessionGroup
@@ -33,6 +41,7 @@ from triage.core import (
     UsageError,
     effect_of,
     hint,
+    logger,
     misuse,
     not_attempted,
 )
@@ -42,27 +51,53 @@ from triage.engine import Run, current
 from .calls import Failed, Form, RecordedToolCall, make
 from .tools import effect_of_hints
 
-__all__ = ["effect_of_tool", "record"]
+__all__ = ["Reopening", "effect_of_tool", "record"]
 
 
-S = TypeVar("S", Client, ClientSession, ClientSessionGroup)
+S = TypeVar("S", Client, ClientSession, ClientSessionGroup, "Reopening")
+Factory = Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens a session, which is ready when its context is entered, and closes it."""
 
 _KINDS = (Client, ClientSession, ClientSessionGroup)
 _MOST_PAGES = 50
 
 
+@overload
 def record(
     session: S,
+    *,
+    effects: Mapping[str, Effect | str] | None = ...,
+    trusted: bool = ...,
+    prefix: str = ...,
+    infer_effects: bool = ...,
+) -> S: ...
+
+
+@overload
+def record(
+    session: Factory,
+    *,
+    effects: Mapping[str, Effect | str] | None = ...,
+    trusted: bool = ...,
+    prefix: str = ...,
+    infer_effects: bool = ...,
+) -> Reopening: ...
+
+
+def record(
+    session: Any,
     *,
     effects: Mapping[str, Effect | str] | None = None,
     trusted: bool = False,
     prefix: str = "",
     infer_effects: bool = True,
-) -> S:
+) -> Any:
     """The session to use instead, whose tool calls are recorded inside of a run; outside it is the same.
 
     session: a `Client`, a `ClientSession` or a `ClientSessionGroup` of the package mcp. It is not
-    changed, and shares its connection with the one that is given back, which has the same class.
+    changed, and shares its connection with the one that is given back, which has the same class. Or a
+    function that opens one, `lambda: Client(url)`: a `Reopening` is given back, which opens another one
+    when a session is gone.
 
     effects: what tools do to the world, by the server's name of them. trusted: whether you trust what the
     server says of the others. False: its annotations are claims, of which only the strict ones count
@@ -74,8 +109,14 @@ def record(
     A session that is recorded already is given back as it is. Raises UsageError for anything that is
     none, and for an effect that is none.
     """
-    if not isinstance(session, _KINDS):
-        wanted = "a Client, ClientSession or ClientSessionGroup of the package mcp"
+    if isinstance(session, Reopening):
+        return session
+    if not isinstance(session, _KINDS) and not (
+        callable(session) and not isinstance(session, type)
+    ):
+        wanted = (
+            "a Client, ClientSession or ClientSessionGroup of the package mcp, or what opens one"
+        )
         raise misuse("mcp.record(session)", session, wanted)
     for option, flag in (("trusted", trusted), ("infer_effects", infer_effects)):
         if not isinstance(flag, bool):
@@ -91,8 +132,9 @@ def record(
         except ValueError as error:
             raise UsageError(str(error)) from None
     tools = _Tools(known, trusted=trusted, prefix=prefix, infer=infer_effects)
-    recorded: S = _recorded_kind(type(session))(session, tools)
-    return recorded
+    if not isinstance(session, _KINDS):
+        return Reopening(session, tools)
+    return _recorded_kind(type(session))(session, tools)
 
 
 def effect_of_tool(annotations: ToolAnnotations | None) -> Effect:
@@ -126,6 +168,131 @@ class _Tools:
         """What a tool does to the world; None where only its name tells."""
         return self.effects.get(name, self._said.get(name)) or self._unsaid
 
+    def call(
+        self, do: Callable[[], Any], name: str, arguments: dict[str, Any] | None
+    ) -> RecordedToolCall:
+        """A call of a tool, to be recorded."""
+        shown = f"{self.prefix}.{name}" if self.prefix else name
+        given, effect = arguments or {}, self.effect(name)
+        return RecordedToolCall(do, shown, given, effect=effect, form=RESULT)
+
+
+_GONE = "the MCP session is gone"
+
+
+class _Opened:
+    """One session of a `Reopening`. error: why it could not be opened."""
+
+    def __init__(self) -> None:
+        self.session: Any = None
+        self.error: Exception | None = None
+        self.ready, self.closing, self.closed = anyio.Event(), anyio.Event(), anyio.Event()
+
+
+class Reopening:
+    """A session that is opened when it is first needed, and anew when it is gone; made by `record`.
+
+    Enter it for as long as it is used; what it does not have is that of the session. A call that meets a
+    session that is gone fails, as its answer may be lost; the next one opens another session.
+    """
+
+    triage_recorded = True
+
+    def __init__(self, factory: Factory, tools: _Tools) -> None:
+        self.triage = tools
+        self._factory = factory
+        self._opened: _Opened | None = None
+        self._stack = AsyncExitStack()
+        self._group: Any = None
+        self._lock = anyio.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        opened = self.__dict__.get("_opened")
+        if opened is None or opened.session is None:
+            raise AttributeError(
+                f"no session is open yet, which could have {name}; call a tool first"
+            )
+        return getattr(opened.session, name)
+
+    async def __aenter__(self) -> Self:
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        if self._opened is not None:
+            self._opened.closing.set()
+        self._group = None
+        return await self._stack.__aexit__(kind, error, traceback)
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any] | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Call a tool, as a session does; inside of a run the call is recorded."""
+
+        async def do() -> Any:
+            return await self._asked("call_tool", name, arguments, *args, **options)
+
+        run = current.get()
+        if not isinstance(run, Run):
+            return await do()
+        if not self.triage.knows(name):
+            opened = await self._open()
+            await _list_all(opened.session, self.triage)
+        return await make(run, self.triage.call(do, name, arguments))
+
+    async def list_tools(self, *args: Any, **options: Any) -> ListToolsResult:
+        """Ask the server what tools it has."""
+        page: ListToolsResult = await self._asked("list_tools", *args, **options)
+        self.triage.note(page.tools)
+        return page
+
+    async def _asked(self, method: str, *args: Any, **options: Any) -> Any:
+        opened = await self._open()
+        try:
+            return await getattr(opened.session, method)(*args, **options)
+        except Exception as error:
+            if _name(error) or opened.closed.is_set():
+                opened.closing.set()
+            raise
+
+    async def _open(self) -> _Opened:
+        """The session that is open, or another one."""
+        if self._group is None:
+            raise UsageError("enter the session first: async with record(…) as session")
+        async with self._lock:
+            opened = self._opened
+            if opened is None or opened.closing.is_set() or opened.closed.is_set():
+                opened = self._opened = _Opened()
+                self._group.start_soon(self._hold, opened)
+            await opened.ready.wait()
+        if opened.error is not None:
+            self._opened = None
+            hint(opened.error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
+            not_attempted(opened.error)
+            raise opened.error
+        return opened
+
+    async def _hold(self, opened: _Opened) -> None:
+        """Keep a session open in one task, which some transports need, outside of any run."""
+        current.set(None)
+        try:
+            async with self._factory() as opened.session:
+                opened.ready.set()
+                await opened.closing.wait()
+        except Exception as error:
+            if opened.ready.is_set():
+                logger.debug("an MCP session ended: %r", error)
+            else:
+                opened.error = error
+        finally:
+            opened.closed.set()
+            opened.ready.set()
+
 
 def _recorded_kind(kind: type[Any]) -> type[Any]:
     def __init__(self: Any, session: Any, tools: _Tools) -> None:  # noqa: N807 - of the class made below
@@ -140,20 +307,17 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
             return await kind.call_tool(self, name, arguments, *args, **options)
         tools: _Tools = self.triage
         if not tools.knows(name):
-            await _list_all(self)
+            await _list_all(self, tools)
 
         async def do() -> Any:
             try:
                 return await kind.call_tool(self, name, arguments, *args, **options)
-            except MCPError as error:
-                _name(error)
+            except Exception as error:
+                if _name(error):
+                    logger.warning("%s; record(lambda: …) of what opens it opens a new one", _GONE)
                 raise
 
-        shown = f"{tools.prefix}.{name}" if tools.prefix else name
-        effect = tools.effect(name)
-        return await make(
-            run, RecordedToolCall(do, shown, arguments or {}, effect=effect, form=RESULT)
-        )
+        return await make(run, tools.call(do, name, arguments))
 
     async def list_tools(self: Any, *args: Any, **options: Any) -> ListToolsResult:
         page: ListToolsResult = await kind.list_tools(self, *args, **options)
@@ -173,9 +337,8 @@ def _recorded_kind(kind: type[Any]) -> type[Any]:
     return type(kind.__name__, (kind,), names)
 
 
-async def _list_all(session: Any) -> None:
+async def _list_all(session: Any, tools: _Tools) -> None:
     """Ask the server what tools it has. What it does not tell is `unknown`, and no failure."""
-    tools: _Tools = session.triage
     if isinstance(session, ClientSessionGroup):
         tools.note(list(session.tools.values()))
     else:
@@ -187,6 +350,7 @@ async def _list_all(session: Any) -> None:
                 else:
                     params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
                     page = await session.list_tools(params=params)
+                tools.note(page.tools)
                 cursor = page.next_cursor
                 if cursor is None:
                     break
@@ -224,8 +388,23 @@ _NEVER_RAN = {
 """Codes of JSON-RPC by which a server refuses a request before it does anything."""
 
 
-def _name(error: MCPError) -> None:
-    """Say of an error what its code says."""
+_NO_SESSION = (-32600, -32001)
+"""Codes with which a request of an unknown session is refused; the second is a timeout otherwise."""
+_BROKEN = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream)
+
+
+def _name(error: Exception) -> bool:
+    """Say of an error what its code says; whether the session is gone."""
+    if isinstance(error, _BROKEN):
+        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
+        return True
+    if not isinstance(error, MCPError):
+        return False
+    if error.code in _NO_SESSION and "session" in str(error).casefold():
+        # The server knows nothing of the session, so it has not begun the call.
+        hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
+        not_attempted(error)
+        return True
     if error.code in _NEVER_RAN:
         hint(error, failure_type=FailureType.SCHEMA_MISMATCH, cause=_NEVER_RAN[error.code])
         not_attempted(error)
@@ -233,3 +412,4 @@ def _name(error: MCPError) -> None:
         hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.TIMEOUT)
     elif error.code == _CONNECTION_CLOSED:
         hint(error, failure_type=FailureType.EXTERNAL_FAULT, cause=Cause.CONNECTION)
+    return error.code == _CONNECTION_CLOSED
