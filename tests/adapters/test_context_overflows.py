@@ -417,7 +417,7 @@ class Case(NamedTuple):
     mixed: bool = False
 
 
-ENDLESS, FLOOR = 1_000_000, 2_000
+ENDLESS, FLOOR = 1_000_000, 2_500
 FIVE = (13, 15, 17, 19, 21)
 CASES = {
     "one, narrow": Case(8_000, mixed=True),
